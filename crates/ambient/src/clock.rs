@@ -1,0 +1,180 @@
+//! Time in whole microseconds, as PostgreSQL's `timestamptz` keeps it.
+//!
+//! A finer clock would give instants that come back changed from the database (ADR 0004), so the type itself
+//! holds no more than the column can.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// An instant in UTC, in whole microseconds since 1970-01-01T00:00:00Z.
+///
+/// The range is years 1 to 9999, which both `timestamptz` and RFC 3339 can hold.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+/// The number does not name an instant between the years 1 and 9999.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimestampOutOfRange;
+
+impl fmt::Display for TimestampOutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the instant is not within the years 1 to 9999")
+    }
+}
+
+impl std::error::Error for TimestampOutOfRange {}
+
+impl Timestamp {
+    /// 1970-01-01T00:00:00Z.
+    pub const UNIX_EPOCH: Self = Self(0);
+    /// 0001-01-01T00:00:00Z.
+    pub const MIN: Self = Self(-62_135_596_800_000_000);
+    /// The last microsecond of the year 9999.
+    pub const MAX: Self = Self(253_402_300_799_999_999);
+
+    /// The instant `micros` microseconds after the Unix epoch.
+    pub fn from_micros(micros: i64) -> Result<Self, TimestampOutOfRange> {
+        let instant = Self(micros);
+        if instant < Self::MIN || instant > Self::MAX { Err(TimestampOutOfRange) } else { Ok(instant) }
+    }
+
+    /// The instant `millis` milliseconds after the Unix epoch.
+    pub fn from_millis(millis: i64) -> Result<Self, TimestampOutOfRange> {
+        millis.checked_mul(1000).ok_or(TimestampOutOfRange).and_then(Self::from_micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Whole milliseconds since the Unix epoch, rounded down.
+    pub fn as_millis(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0 - earlier.0).unwrap_or(0))
+    }
+}
+
+/// Saturates at [`Timestamp::MAX`]; what is finer than a microsecond is cut off.
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+    fn add(self, span: Duration) -> Self {
+        let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros).min(Self::MAX.0))
+    }
+}
+
+/// Saturates at [`Timestamp::MIN`]; what is finer than a microsecond is cut off.
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+    fn sub(self, span: Duration) -> Self {
+        let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(micros).max(Self::MIN.0))
+    }
+}
+
+impl From<Timestamp> for DateTime<Utc> {
+    fn from(instant: Timestamp) -> Self {
+        // Cannot fail: chrono's years reach far beyond 1 to 9999.
+        DateTime::from_timestamp_micros(instant.0).unwrap_or_default()
+    }
+}
+
+impl TryFrom<DateTime<Utc>> for Timestamp {
+    type Error = TimestampOutOfRange;
+    fn try_from(instant: DateTime<Utc>) -> Result<Self, TimestampOutOfRange> {
+        Self::from_micros(instant.timestamp_micros())
+    }
+}
+
+/// RFC 3339 in UTC, six digits of fraction.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&DateTime::<Utc>::from(*self).to_rfc3339_opts(SecondsFormat::Micros, true))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where the time comes from. Read it once a pass and hand the value down.
+pub trait Clock: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+/// The operating system's clock, cut to whole microseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::UNIX_EPOCH + since_epoch
+    }
+}
+
+/// A clock that moves only when told to.
+#[derive(Debug)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock that stands at `start`.
+    pub fn new(start: Timestamp) -> Self {
+        Self(AtomicI64::new(start.as_micros()))
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, span: Duration) {
+        self.set(self.now() + span);
+    }
+
+    /// Puts the clock anywhere, backwards too.
+    pub fn set(&self, instant: Timestamp) {
+        self.0.store(instant.as_micros(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_millisecond_an_intent_may_name_is_an_instant() {
+        let last = Timestamp::from_millis(253_402_300_799_999).expect("within the year 9999");
+        assert_eq!(last.to_string(), "9999-12-31T23:59:59.999000Z");
+        assert_eq!(Timestamp::from_millis(253_402_300_800_000), Err(TimestampOutOfRange));
+    }
+
+    #[test]
+    fn an_instant_survives_the_way_through_the_drivers_type() {
+        for micros in [0, 1, -1, 1_775_121_700_000_123, Timestamp::MAX.as_micros(), Timestamp::MIN.as_micros()] {
+            let instant = Timestamp::from_micros(micros).expect("in range");
+            assert_eq!(Timestamp::try_from(DateTime::<Utc>::from(instant)), Ok(instant));
+        }
+    }
+
+    #[test]
+    fn arithmetic_stops_at_the_ends_of_the_range() {
+        assert_eq!(Timestamp::MAX + Duration::MAX, Timestamp::MAX);
+        assert_eq!(Timestamp::MIN - Duration::MAX, Timestamp::MIN);
+        assert_eq!(Timestamp::MIN.saturating_since(Timestamp::MAX), Duration::ZERO);
+    }
+}

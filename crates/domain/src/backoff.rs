@@ -1,0 +1,51 @@
+//! How long a route waits after its n-th failed attempt.
+
+use std::time::Duration;
+
+/// The most that chance takes off a delay.
+const SPREAD: f64 = 0.2;
+
+/// The two ends of the ladder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backoff {
+    /// After the first failure.
+    pub min: Duration,
+    /// Never longer.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %: `spread` from 0 to 1 says how much of it.
+    pub fn delay(&self, failures: u32, spread: f64) -> Duration {
+        let doublings = failures.saturating_sub(1).min(31);
+        let full = self.min.saturating_mul(1 << doublings).min(self.max);
+        full.mul_f64(1.0 - SPREAD * spread.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LADDER: Backoff = Backoff { min: Duration::from_secs(1), max: Duration::from_secs(300) };
+
+    #[test]
+    fn the_delay_doubles_from_min_to_max_and_stays_there() {
+        let delays: Vec<u64> = (1..=11).map(|n| LADDER.delay(n, 0.0).as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        assert_eq!(LADDER.delay(u32::MAX, 0.0), LADDER.max);
+    }
+
+    #[test]
+    fn chance_takes_off_at_most_a_fifth() {
+        assert_eq!(LADDER.delay(3, 1.0), Duration::from_millis(3200));
+        assert_eq!(LADDER.delay(3, 0.5), Duration::from_millis(3600));
+        assert_eq!(LADDER.delay(3, 7.0), Duration::from_millis(3200));
+    }
+
+    #[test]
+    fn an_extreme_ladder_does_not_overflow() {
+        let ladder = Backoff { min: Duration::from_secs(u64::MAX / 4), max: Duration::from_secs(u64::MAX / 4) };
+        assert!(ladder.delay(40, 0.0) <= ladder.max);
+    }
+}

@@ -1,0 +1,21 @@
+//! What is kept of a route that was given up.
+
+use crate::route::Channel;
+
+/// What an operator can do about a dead letter of this classification, for `dead_letters.recovery_hint`.
+pub fn recovery_hint(channel: Channel, classification: &str) -> &'static str {
+    match (channel, classification) {
+        (_, PAYLOAD_ENCODING_FAILED) => {
+            "the stored record or route cannot be written as an outbound entry: compare it with the catalogue, mend it, then set the route to pending"
+        }
+        (Channel::Push, _) => {
+            "the gateway stream refused the entry: check the type of the key in NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, then set the route to pending"
+        }
+        (Channel::Email, _) => {
+            "the mail stream refused the entry: check the type of the key in NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM, then set the route to pending"
+        }
+    }
+}
+
+/// The classification of an attempt whose entry could not be encoded.
+pub const PAYLOAD_ENCODING_FAILED: &str = "payload_encoding_failed";

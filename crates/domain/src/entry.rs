@@ -1,0 +1,111 @@
+//! One entry of a Redis stream, as it was received.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+/// The id of a stream entry, `<milliseconds>-<sequence>`, ordered as Redis orders it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct EntryId {
+    /// Unix milliseconds, or whatever number the producer chose.
+    pub millis: u64,
+    /// Tells apart the entries of one millisecond.
+    pub sequence: u64,
+}
+
+impl EntryId {
+    /// `0-0`, which no entry has: reading after it reads from the beginning.
+    pub const ZERO: Self = Self { millis: 0, sequence: 0 };
+
+    /// The id `millis-sequence`.
+    pub fn new(millis: u64, sequence: u64) -> Self {
+        Self { millis, sequence }
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.millis, self.sequence)
+    }
+}
+
+/// The text is not `<digits>-<digits>`, each within 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a stream entry id (<milliseconds>-<sequence>)")]
+pub struct NotAnEntryId;
+
+impl FromStr for EntryId {
+    type Err = NotAnEntryId;
+    fn from_str(text: &str) -> Result<Self, NotAnEntryId> {
+        let number = |digits: &str| match digits.bytes().all(|b| b.is_ascii_digit()) {
+            true => digits.parse().map_err(|_| NotAnEntryId),
+            false => Err(NotAnEntryId),
+        };
+        let (millis, sequence) = text.split_once('-').ok_or(NotAnEntryId)?;
+        Ok(Self { millis: number(millis)?, sequence: number(sequence)? })
+    }
+}
+
+/// The names and values of an entry in the order received, bytes as they came.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RawFields(pub Vec<(Vec<u8>, Vec<u8>)>);
+
+impl RawFields {
+    /// All names and values, in bytes.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
+    /// Lower-case hex SHA-256 over every name and value, each preceded by its length: part of the key of
+    /// `malformed_intents`, so that an entry read twice is written once.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in self.0.iter().flat_map(|(name, value)| [name, value]) {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hex::encode(hash.finalize())
+    }
+}
+
+impl<N: Into<Vec<u8>>, V: Into<Vec<u8>>> FromIterator<(N, V)> for RawFields {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// An entry of the intents stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RawEntry {
+    /// Its id in the stream.
+    pub id: EntryId,
+    /// Its content.
+    pub fields: RawFields,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_ordered_by_number_not_by_text() {
+        assert!("9-1".parse::<EntryId>() < "10-0".parse::<EntryId>());
+        assert!("5-9".parse::<EntryId>() < "5-10".parse::<EntryId>());
+    }
+
+    #[test]
+    fn what_is_not_two_numbers_is_no_id() {
+        for text in ["", "5", "5-", "-5", "+5-1", "5-+1", "5-1-1", "5-18446744073709551616", "a-b", " 5-1"] {
+            assert_eq!(text.parse::<EntryId>(), Err(NotAnEntryId), "{text}");
+        }
+        assert_eq!("18446744073709551615-18446744073709551615".parse(), Ok(EntryId::new(u64::MAX, u64::MAX)));
+    }
+
+    #[test]
+    fn moving_a_byte_from_name_to_value_changes_the_fingerprint() {
+        let one = RawFields::from_iter([("ab", "c")]);
+        let other = RawFields::from_iter([("a", "bc")]);
+        assert_ne!(one.fingerprint(), other.fingerprint());
+    }
+}

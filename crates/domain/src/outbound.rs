@@ -1,0 +1,187 @@
+//! What the gateway and mail streams receive for a route, field for field.
+
+use serde_json::json;
+
+use crate::route::{Channel, LiveRoute};
+
+/// The fields of one outbound entry, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutboundEntry(pub Vec<(&'static str, String)>);
+
+impl OutboundEntry {
+    /// All names and values, in bytes.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
+/// The stored route cannot be written as an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EncodingError {
+    /// The recipient of a push route is not a user.
+    #[error("the recipient of a push route must be user:<user_id>")]
+    NotAUser,
+    /// An e-mail route without an address.
+    #[error("the route has no e-mail address")]
+    NoAddress,
+    /// Somebody has edited the record.
+    #[error("the stored payload is not a JSON object")]
+    PayloadNotAnObject,
+}
+
+/// The outbound entry of `route`, to be appended to its channel's stream.
+pub fn encode(route: &LiveRoute) -> Result<OutboundEntry, EncodingError> {
+    let mut fields = match route.channel {
+        Channel::Push => client_event(route)?,
+        Channel::Email => delivery_command(route)?,
+    };
+    let content = &route.content;
+    let optional = [("request_id", &content.request_id), ("trace_id", &content.trace_id)];
+    fields.extend(optional.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.clone())));
+    Ok(OutboundEntry(fields))
+}
+
+fn client_event(route: &LiveRoute) -> Result<Vec<(&'static str, String)>, EncodingError> {
+    let user_id = route.recipient_ref.strip_prefix("user:").ok_or(EncodingError::NotAUser)?;
+    let content = &route.content;
+    if !is_object(&content.payload_json) {
+        return Err(EncodingError::PayloadNotAnObject);
+    }
+    Ok(vec![
+        ("event_id", route.key.to_string()),
+        ("event_type", content.notification_type.clone()),
+        ("user_id", user_id.to_owned()),
+        ("notification_id", route.key.notification_id.to_string()),
+        ("route_id", route.key.route_id.clone()),
+        ("payload_json", content.payload_json.clone()),
+        ("occurred_at_ms", content.occurred_at.as_millis().to_string()),
+        ("attempt", route.attempt().to_string()),
+    ])
+}
+
+fn delivery_command(route: &LiveRoute) -> Result<Vec<(&'static str, String)>, EncodingError> {
+    if route.resolved_email.is_empty() {
+        return Err(EncodingError::NoAddress);
+    }
+    let content = &route.content;
+    if !is_object(&content.payload_json) {
+        return Err(EncodingError::PayloadNotAnObject);
+    }
+    let delivery_id = route.key.to_string();
+    // Put together by hand: the payload goes in byte for byte, in its normal form.
+    let payload = format!(
+        r#"{{"to":[{to}],"cc":[],"bcc":[],"reply_to":[],"template_id":{template},"locale":{locale},"variables":{variables},"attachments":[]}}"#,
+        to = json!(route.resolved_email),
+        template = json!(content.notification_type),
+        locale = json!(route.resolved_locale),
+        variables = content.payload_json,
+    );
+    Ok(vec![
+        ("delivery_id", delivery_id.clone()),
+        ("source", "notification".to_owned()),
+        ("payload_mode", "template".to_owned()),
+        ("idempotency_key", format!("notification:{delivery_id}")),
+        ("requested_at_ms", content.accepted_at.as_millis().to_string()),
+        ("payload_json", payload),
+    ])
+}
+
+/// Acceptance has validated the payload; a row edited by hand has not been through it.
+fn is_object(payload_json: &str) -> bool {
+    payload_json.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(payload_json).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ambient::Timestamp;
+
+    use super::*;
+    use crate::record::{Content, NotificationId};
+    use crate::route::{RouteKey, Version};
+
+    fn route(channel: Channel) -> LiveRoute {
+        let at = Timestamp::from_millis(1_775_121_700_500).expect("in range");
+        LiveRoute {
+            key: RouteKey {
+                notification_id: NotificationId::from("1775121700000-0".to_owned()),
+                route_id: format!("{channel}:user:u-1"),
+            },
+            version: Version::read(at),
+            channel,
+            recipient_ref: "user:u-1".into(),
+            resolved_email: "u-1@example.com".into(),
+            resolved_locale: "en".into(),
+            attempt_count: 1,
+            max_attempts: 3,
+            next_attempt_at: at,
+            content: Arc::new(Content {
+                notification_type: "game.turn.ready".into(),
+                payload_json: r#"{"turn_number":54}"#.into(),
+                occurred_at: Timestamp::from_millis(1_775_121_700_000).expect("in range"),
+                accepted_at: at,
+                request_id: "r-1".into(),
+                trace_id: String::new(),
+            }),
+        }
+    }
+
+    fn fields(entry: &OutboundEntry) -> Vec<(&str, &str)> {
+        entry.0.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    }
+
+    #[test]
+    fn a_push_route_becomes_a_client_event() {
+        let entry = encode(&route(Channel::Push)).expect("encodes");
+        assert_eq!(
+            fields(&entry),
+            [
+                ("event_id", "1775121700000-0/push:user:u-1"),
+                ("event_type", "game.turn.ready"),
+                ("user_id", "u-1"),
+                ("notification_id", "1775121700000-0"),
+                ("route_id", "push:user:u-1"),
+                ("payload_json", r#"{"turn_number":54}"#),
+                ("occurred_at_ms", "1775121700000"),
+                ("attempt", "2"),
+                ("request_id", "r-1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_email_route_becomes_a_delivery_command() {
+        let entry = encode(&route(Channel::Email)).expect("encodes");
+        assert_eq!(
+            fields(&entry),
+            [
+                ("delivery_id", "1775121700000-0/email:user:u-1"),
+                ("source", "notification"),
+                ("payload_mode", "template"),
+                ("idempotency_key", "notification:1775121700000-0/email:user:u-1"),
+                ("requested_at_ms", "1775121700500"),
+                (
+                    "payload_json",
+                    r#"{"to":["u-1@example.com"],"cc":[],"bcc":[],"reply_to":[],"template_id":"game.turn.ready","locale":"en","variables":{"turn_number":54},"attachments":[]}"#
+                ),
+                ("request_id", "r-1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_row_edited_by_hand_is_an_error_and_not_an_entry() {
+        let mut email = route(Channel::Email);
+        email.resolved_email.clear();
+        assert_eq!(encode(&email), Err(EncodingError::NoAddress));
+        let mut push = route(Channel::Push);
+        push.recipient_ref = "email:u-1".into();
+        assert_eq!(encode(&push), Err(EncodingError::NotAUser));
+        for broken in ["", "[]", "{", "{}}", "null"] {
+            let mut push = route(Channel::Push);
+            Arc::make_mut(&mut push.content).payload_json = broken.into();
+            assert_eq!(encode(&push), Err(EncodingError::PayloadNotAnObject), "{broken}");
+        }
+    }
+}
