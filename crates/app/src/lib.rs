@@ -1,1 +1,3 @@
-//! app
+//! The service as a process: configuration, telemetry, probes, start and stop.
+
+pub mod config;

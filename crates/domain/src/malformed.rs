@@ -1,8 +1,32 @@
 //! What is kept of an entry that was not accepted, and the codes that say why.
+//!
+//! The fields are kept as they came, byte for byte, up to a size that no sound entry comes near. A row never fails to
+//! be stored for what a producer wrote: bytes that PostgreSQL refuses are kept as base64.
 
 use ambient::Timestamp;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
 
-use crate::entry::EntryId;
+use crate::entry::{EntryId, RawEntry, RawFields};
+use crate::json;
+
+/// Up to this many bytes, [`FIELD_COST`] included, the fields of an entry are kept whole; of a larger one no more than
+/// this many bytes are kept.
+pub const RAW_FIELDS_MAX: usize = 16 * 1024 * 1024;
+
+/// What each field counts beyond its bytes, so that empty fields do not come for nothing.
+pub const FIELD_COST: usize = 16;
+
+/// How many bytes are kept of a long name or value of an entry that is not kept whole.
+pub const TRUNCATED_HEAD: usize = 64 * 1024;
+
+/// The longest value that an id column of `malformed_intents` holds, in bytes.
+const MAX_ID: usize = 255;
+
+/// The longest message, in characters.
+const MAX_MESSAGE: usize = 1_000;
 
 /// The first rule that an entry broke, in the order in which the rules are tried.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -108,8 +132,116 @@ pub struct MalformedIntent {
     pub idempotency_key: String,
     /// Why.
     pub rejection: Rejection,
-    /// JSON text: every `[name, value]` in the order received.
+    /// JSON text: every `[name, value]` in the order received. A name or value that is not UTF-8 or holds U+0000 is
+    /// `{"base64": …}`. Of an entry beyond [`RAW_FIELDS_MAX`] long ones are `{"truncated": {"bytes": …, "sha256": …,
+    /// "head_base64": …}}`, and where even that is too much the last pair is `{"omitted": {"fields": …}}` and
+    /// `{"omitted": {"bytes": …}}`.
     pub raw_fields_json: String,
     /// When the service decided.
     pub recorded_at: Timestamp,
+}
+
+impl MalformedIntent {
+    /// The row for an entry of `stream` that was refused at `now`. A message that is too long is cut.
+    pub fn new(stream: &str, entry: &RawEntry, rejection: Rejection, now: Timestamp) -> Self {
+        let message = rejection.message.chars().take(MAX_MESSAGE).map(|c| if c == '\0' { '\u{fffd}' } else { c });
+        Self {
+            stream: stream.to_owned(),
+            entry_id: entry.id,
+            fields_fingerprint: entry.fields.fingerprint(),
+            notification_type: id_column(&entry.fields, "notification_type"),
+            producer: id_column(&entry.fields, "producer"),
+            idempotency_key: id_column(&entry.fields, "idempotency_key"),
+            rejection: Rejection { code: rejection.code, message: message.collect() },
+            raw_fields_json: raw_fields_json(&entry.fields, RAW_FIELDS_MAX),
+            recorded_at: now,
+        }
+    }
+
+    /// The same row with next to nothing of its fields, for when PostgreSQL refuses them all the same: one pair, the
+    /// name `raw_fields` and [`Self::raw_fields_json`] in its truncated form.
+    pub fn reduced(&self) -> Self {
+        let raw_fields = Part::Truncated { truncated: Truncated::of(self.raw_fields_json.as_bytes()) };
+        Self { raw_fields_json: json::to_text(&[(Part::Text("raw_fields"), raw_fields)]), ..self.clone() }
+    }
+}
+
+/// The first value of the field `name`, if the column can hold it.
+fn id_column(fields: &RawFields, name: &str) -> String {
+    let value = fields.0.iter().find(|(field, _)| field == name.as_bytes()).map(|(_, value)| value.as_slice());
+    let storable = value.filter(|value| value.len() <= MAX_ID).and_then(storable_text);
+    storable.unwrap_or_default().to_owned()
+}
+
+/// The bytes as text, if PostgreSQL can store them as such.
+fn storable_text(bytes: &[u8]) -> Option<&str> {
+    str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+}
+
+/// A name or value as it stands in `raw_fields`.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Part<'a> {
+    Text(&'a str),
+    Base64 { base64: String },
+    Truncated { truncated: Truncated },
+    Omitted { omitted: Omitted },
+}
+
+/// What is kept of a part that is too long.
+#[derive(Serialize)]
+struct Truncated {
+    bytes: usize,
+    sha256: String,
+    head_base64: String,
+}
+
+/// What is said of fields for which there is no room.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Omitted {
+    Fields(usize),
+    Bytes(usize),
+}
+
+impl<'a> Part<'a> {
+    /// The whole part, or its truncated form if it is longer than `longest` bytes.
+    fn of(bytes: &'a [u8], longest: usize) -> Self {
+        match storable_text(bytes) {
+            _ if bytes.len() > longest => Self::Truncated { truncated: Truncated::of(bytes) },
+            Some(text) => Self::Text(text),
+            None => Self::Base64 { base64: BASE64.encode(bytes) },
+        }
+    }
+}
+
+impl Truncated {
+    fn of(bytes: &[u8]) -> Self {
+        let head = &bytes[..bytes.len().min(TRUNCATED_HEAD)];
+        Self { bytes: bytes.len(), sha256: hex::encode(Sha256::digest(bytes)), head_base64: BASE64.encode(head) }
+    }
+}
+
+/// The fields as JSON text, of which at most `max` bytes are theirs.
+fn raw_fields_json(fields: &RawFields, max: usize) -> String {
+    let whole = fields.size() + FIELD_COST * fields.0.len() <= max;
+    let longest = if whole { usize::MAX } else { TRUNCATED_HEAD };
+    let mut room = max;
+    let mut pairs = Vec::with_capacity(fields.0.len().min(max / FIELD_COST));
+    for (at, (name, value)) in fields.0.iter().enumerate() {
+        let cost = FIELD_COST + name.len().min(longest) + value.len().min(longest);
+        if cost > room {
+            let rest = &fields.0[at..];
+            let bytes = rest.iter().map(|(name, value)| name.len() + value.len()).sum();
+            pairs.push((omitted(Omitted::Fields(rest.len())), omitted(Omitted::Bytes(bytes))));
+            break;
+        }
+        room -= cost;
+        pairs.push((Part::of(name, longest), Part::of(value, longest)));
+    }
+    json::to_text(&pairs)
+}
+
+fn omitted(omitted: Omitted) -> Part<'static> {
+    Part::Omitted { omitted }
 }

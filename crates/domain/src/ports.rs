@@ -79,7 +79,7 @@ pub struct Progress {
 pub struct Known {
     /// The fingerprints of the keys that are taken.
     pub fingerprints: HashMap<IdempotencyScope, String>,
-    /// For entry ids that are taken: how many notifications have them.
+    /// For entry ids that belong to another intent: the number to put behind them.
     pub taken_ids: HashMap<EntryId, u32>,
 }
 
@@ -110,11 +110,10 @@ pub enum Commit {
 
 /// Where acceptance becomes a fact.
 pub trait AcceptanceStore: Send + Sync {
-    /// Which of these keys and ids are taken.
+    /// Which of these intents' keys are taken, and for those whose key is not, whether their entry id is.
     fn find_known(
         &self,
-        scopes: &[IdempotencyScope],
-        ids: &[EntryId],
+        intents: &[(IdempotencyScope, EntryId)],
     ) -> impl Future<Output = Result<Known, StoreError>> + Send;
 
     /// One transaction: progress, records, routes, malformed rows. All of it or nothing.
@@ -194,6 +193,9 @@ pub trait RouteStore: Send + Sync {
 
     /// For each channel, when its first live route is or was due.
     fn next_due(&self) -> impl Future<Output = Result<HashMap<Channel, Timestamp>, StoreError>> + Send;
+
+    /// How many routes are due at `now`, counted no further than `cap`.
+    fn count_due_routes(&self, now: Timestamp, cap: usize) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// These routes as they are now, in any order; those no longer live are left out.
     fn get_live_routes(

@@ -12,9 +12,9 @@ use crate::entry::EntryId;
 pub struct NotificationId(Arc<str>);
 
 impl NotificationId {
-    /// The id of the intent that came as `entry`; `taken` is how many notifications have that entry id already.
-    pub fn of(entry: EntryId, taken: u32) -> Self {
-        match taken {
+    /// The id of the intent that came as `entry`; `n` is 0 unless the id belongs to another intent.
+    pub fn of(entry: EntryId, n: u32) -> Self {
+        match n {
             0 => Self(entry.to_string().into()),
             n => Self(format!("{entry}~{n}").into()),
         }

@@ -1,0 +1,192 @@
+//! The configuration: environment variables, read once into types that cannot be wrong.
+//!
+//! Everything that is wrong is reported at once, and nothing starts before it is mended. The environment itself is
+//! touched in one place, [`environment`]; everything else takes variables as an argument. There is no configuration
+//! file beside the catalogue, and nothing is read again while the service runs.
+
+use std::time::Duration;
+
+pub mod duration;
+pub mod knobs;
+pub mod reference;
+
+mod audience;
+mod directory;
+mod http;
+mod postgres;
+mod problem;
+mod publish;
+mod reader;
+mod redis;
+mod retention;
+mod routes;
+mod secret;
+mod streams;
+mod telemetry;
+
+pub use audience::AudienceRules;
+pub use directory::Directory;
+pub use http::{Http, HttpAddr, HttpTimeouts};
+pub use postgres::Postgres;
+pub use problem::{ConfigErrors, Problem};
+pub use publish::Publish;
+pub use redis::{Redis, RedisAddr};
+pub use retention::Retention;
+pub use routes::Routes;
+pub use secret::Secret;
+pub use streams::{Intents, Outbound, OutboundStream};
+pub use telemetry::{Collector, Log, LogFormat, Protocol, TelemetryConfig};
+
+use domain::catalog::Catalog;
+use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
+use reader::Reader;
+use std::sync::Arc;
+
+/// A configuration without problems, and what is worth telling about it.
+#[derive(Debug)]
+pub struct Loaded<C> {
+    /// What was asked for.
+    pub config: C,
+    /// Variables that have no effect, a sentence each.
+    pub warnings: Vec<String>,
+    /// Name and value of every variable that was read, defaults filled in and secrets masked, in the order of
+    /// docs/config.md.
+    pub effective: Vec<(String, String)>,
+}
+
+/// What `serve` needs: everything.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where Redis is.
+    pub redis: Redis,
+    /// Where PostgreSQL is.
+    pub postgres: Postgres,
+    /// Where the probes are served.
+    pub http: Http,
+    /// The stream that is read.
+    pub intents: Intents,
+    /// The streams that are written.
+    pub outbound: Outbound,
+    /// How often and how soon a route is tried.
+    pub routes: Routes,
+    /// How routes are taken up.
+    pub publish: Publish,
+    /// How long things are kept.
+    pub retention: Retention,
+    /// Where the user directory is.
+    pub directory: Directory,
+    /// Who is reached, by which types, in which languages.
+    pub audience: AudienceRules,
+    /// How long a stop may take.
+    pub shutdown_timeout: Duration,
+    /// What the process tells about itself.
+    pub telemetry: TelemetryConfig,
+}
+
+/// What `migrate` needs.
+#[derive(Debug, Clone)]
+pub struct MigrateConfig {
+    /// Where PostgreSQL is.
+    pub postgres: Postgres,
+    /// What the process tells about itself.
+    pub telemetry: TelemetryConfig,
+}
+
+/// What `send` needs.
+#[derive(Debug, Clone)]
+pub struct SendConfig {
+    /// Where Redis is.
+    pub redis: Redis,
+    /// The key of the stream that intents are appended to.
+    pub intents_stream: String,
+    /// What an intent must satisfy.
+    pub catalog: Arc<Catalog>,
+}
+
+impl Config {
+    /// Reads and checks everything.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, Self::read)
+    }
+
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let redis = Redis::read(reader);
+        let postgres = Postgres::read(reader);
+        let http = Http::read(reader);
+        let intents = Intents::read(reader);
+        let outbound = Outbound::read(reader);
+        let routes = Routes::read(reader);
+        let publish = Publish::read(reader);
+        let retention = Retention::read(reader);
+        let directory = Directory::read(reader);
+        let audience = AudienceRules::read(reader);
+        let shutdown_timeout = reader.duration(&NOTIFICATION_SHUTDOWN_TIMEOUT);
+        let telemetry = TelemetryConfig::read(reader);
+        streams::check_distinct(reader, intents.as_ref(), outbound.as_ref());
+        Some(Self {
+            redis: redis?,
+            postgres: postgres?,
+            http: http?,
+            intents: intents?,
+            outbound: outbound?,
+            routes: routes?,
+            publish: publish?,
+            retention: retention?,
+            directory: directory?,
+            audience: audience?,
+            shutdown_timeout: shutdown_timeout?,
+            telemetry: telemetry?,
+        })
+    }
+}
+
+impl MigrateConfig {
+    /// Reads and checks what concerns PostgreSQL and telemetry; other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let postgres = Postgres::read(reader);
+            let telemetry = TelemetryConfig::read(reader);
+            Some(Self { postgres: postgres?, telemetry: telemetry? })
+        })
+    }
+}
+
+impl SendConfig {
+    /// Reads and checks what concerns Redis, the stream and the catalogue; other known variables may be missing or
+    /// wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let redis = Redis::read(reader);
+            let intents_stream = streams::read_intents_stream(reader);
+            let catalog = audience::read_catalog(reader);
+            Some(Self { redis: redis?, intents_stream: intents_stream?, catalog: catalog? })
+        })
+    }
+}
+
+fn load<C>(
+    vars: impl IntoIterator<Item = (String, String)>,
+    read: impl FnOnce(&mut Reader) -> Option<C>,
+) -> Result<Loaded<C>, ConfigErrors> {
+    let mut reader = Reader::new(vars);
+    let config = read(&mut reader);
+    let notes = reader.finish()?;
+    // Cannot fail: every None was noted as a problem, and there is none.
+    let config = config.expect("what is not there was noted as a problem");
+    Ok(Loaded { config, warnings: notes.warnings, effective: notes.effective })
+}
+
+/// The variables of this process. What is not UTF-8 holds replacement characters, by which it is recognised and
+/// refused.
+pub fn environment() -> Vec<(String, String)> {
+    let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
+}
+
+/// The items between commas, trimmed, empty ones left out.
+fn split_list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

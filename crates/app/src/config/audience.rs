@@ -1,0 +1,175 @@
+//! Which notification types there are, which administrators they go to, and in which languages.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+
+use domain::catalog::{Catalog, NotificationType};
+use domain::intent::AudienceKind;
+
+use super::knobs::{NOTIFICATION_CATALOG_PATH, NOTIFICATION_LOCALES};
+use super::problem::quote;
+use super::reader::Reader;
+use super::split_list;
+
+/// The longest e-mail address, in bytes.
+const MAX_ADDRESS: usize = 320;
+
+/// The longest language tag, in bytes.
+const MAX_TAG: usize = 35;
+
+/// The largest catalogue file, in bytes.
+const MAX_CATALOG: u64 = 1 << 20;
+
+/// Who is reached.
+#[derive(Debug, Clone)]
+pub struct AudienceRules {
+    /// The notification types.
+    pub catalog: Arc<Catalog>,
+    /// Addresses by notification type, each once; types without any are left out.
+    pub admin_emails: HashMap<String, Vec<String>>,
+    /// Language tags as they were written, each once.
+    pub locales: Vec<String>,
+}
+
+impl AudienceRules {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let catalog = read_catalog(reader);
+        let locales = reader.read(&NOTIFICATION_LOCALES, parse_locales, |tags| tags.join(","));
+        let admin_emails = catalog.as_deref().and_then(|catalog| read_admin_emails(reader, catalog));
+        Some(Self { catalog: catalog?, admin_emails: admin_emails?, locales: locales? })
+    }
+}
+
+/// The built-in catalogue, or that of the file.
+pub(super) fn read_catalog(reader: &mut Reader) -> Option<Arc<Catalog>> {
+    let parse = |path: &str| {
+        let catalog = if path.is_empty() { Catalog::built_in() } else { parse_catalog(path)? };
+        Ok::<_, String>((Arc::new(catalog), path.to_owned()))
+    };
+    let (catalog, _) = reader.read(&NOTIFICATION_CATALOG_PATH, parse, |(_, path)| path.clone())?;
+    Some(catalog)
+}
+
+fn parse_catalog(path: &str) -> Result<Catalog, String> {
+    let text = read_bounded(path).map_err(|error| format!("the file cannot be read ({error})"))?;
+    Catalog::parse(&text).map_err(|error| format!("{path} is no catalogue: {}", one_line(&error)))
+}
+
+fn read_bounded(path: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_CATALOG + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_CATALOG {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// An error with its causes, on one line.
+fn one_line(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+    let lines: Vec<String> = causes.map(|cause| cause.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    lines.join(": ")
+}
+
+/// Reads the variable of each type that administrators may receive, and warns of those that belong to none.
+fn read_admin_emails(reader: &mut Reader, catalog: &Catalog) -> Option<HashMap<String, Vec<String>>> {
+    let mut given = reader.take_admin_emails();
+    let mut emails = HashMap::new();
+    let mut whole = true;
+    let variables = admin_variables(catalog);
+    for (variable, notification_type) in &variables {
+        match parse_addresses(given.remove(variable).as_deref().unwrap_or_default()) {
+            Ok(addresses) => {
+                reader.show(variable, addresses.join(","));
+                if !addresses.is_empty() {
+                    emails.insert(notification_type.clone(), addresses);
+                }
+            }
+            Err(reason) => {
+                reader.problem(variable, format!("{reason}; it takes e-mail addresses, separated by commas"));
+                whole = false;
+            }
+        }
+    }
+    for name in given.keys() {
+        reader.warn_unknown(name, variables.keys().map(String::as_str));
+    }
+    whole.then_some(emails)
+}
+
+/// The types that administrators may receive, by the name of their variable.
+fn admin_variables(catalog: &Catalog) -> BTreeMap<String, String> {
+    let for_admins = |known: &&NotificationType| known.channels(AudienceKind::AdminEmail).is_some();
+    let types = catalog.types().filter(for_admins);
+    types.map(|known| (known.admin_emails_variable(), known.name().to_owned())).collect()
+}
+
+/// The addresses, each once, in the order given.
+fn parse_addresses(text: &str) -> Result<Vec<String>, String> {
+    let mut addresses: Vec<String> = Vec::new();
+    for address in split_list(text) {
+        if let Some(reason) = fault_of_address(address) {
+            return Err(format!("holds {}, which {reason}", quote(address)));
+        }
+        if !addresses.iter().any(|known| known == address) {
+            addresses.push(address.to_owned());
+        }
+    }
+    Ok(addresses)
+}
+
+/// What keeps `text` from being an e-mail address.
+fn fault_of_address(text: &str) -> Option<&'static str> {
+    let name_and_host = text.split_once('@').filter(|(name, host)| !name.is_empty() && !host.is_empty());
+    if text.len() > MAX_ADDRESS {
+        Some("is longer than 320 bytes")
+    } else if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == char::REPLACEMENT_CHARACTER) {
+        Some("holds white space or a control character")
+    } else if name_and_host.is_none_or(|(_, host)| host.contains('@')) {
+        Some("is not one name, one @ and one host")
+    } else {
+        None
+    }
+}
+
+/// The tags, each once, in the order given. An empty list cannot come about: the default stands in for it.
+fn parse_locales(text: &str) -> Result<Vec<String>, String> {
+    let mut tags: Vec<String> = Vec::new();
+    for tag in split_list(text) {
+        let well_formed = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if tag.len() > MAX_TAG || !tag.split('-').all(well_formed) {
+            return Err(format!("{} is no language tag", quote(tag)));
+        }
+        if !tags.iter().any(|known| known.eq_ignore_ascii_case(tag)) {
+            tags.push(tag.to_owned());
+        }
+    }
+    if tags.is_empty() { Err("it names no language".to_owned()) } else { Ok(tags) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_one_name_one_at_and_one_host() {
+        assert_eq!(
+            parse_addresses("ops@example.com, on-call@example.com,ops@example.com,"),
+            Ok(vec!["ops@example.com".to_owned(), "on-call@example.com".to_owned()])
+        );
+        let too_long = format!("{}@example.com", "x".repeat(309));
+        for text in ["ops", "@example.com", "ops@", "a@b@c", "o ps@example.com", "ops@exam\u{0}ple.com", &too_long] {
+            assert!(parse_addresses(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn languages_that_differ_by_case_alone_are_one() {
+        assert_eq!(parse_locales("en, pt-BR,EN"), Ok(vec!["en".to_owned(), "pt-BR".to_owned()]));
+        for text in ["e n", "en_US", "-en", ",", "en--US", &"x".repeat(36)] {
+            assert!(parse_locales(text).is_err(), "{text}");
+        }
+    }
+}

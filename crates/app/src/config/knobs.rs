@@ -1,0 +1,310 @@
+//! Every variable the service knows, with its default, what it takes and what it is for.
+//!
+//! This is the only place where they are listed: the reader takes defaults and bounds from here, the check for
+//! unknown names compares with it, `check-config` prints in its order, and docs/config.md is generated from it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::duration;
+
+/// One variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Knob {
+    /// As it is set.
+    pub name: &'static str,
+    /// The heading it stands under.
+    pub section: &'static str,
+    /// What counts when it is not set; empty where that is nothing.
+    pub default: &'static str,
+    /// Whether the service cannot start without it.
+    pub required: bool,
+    /// Whether its value is never shown.
+    pub secret: bool,
+    /// What can be set.
+    pub takes: Takes,
+    /// What it is for, in a sentence for operators.
+    pub what: &'static str,
+}
+
+/// The values a variable can have.
+#[derive(Debug, Clone, Copy)]
+pub enum Takes {
+    /// A Go duration within these bounds.
+    Duration(Duration, Duration),
+    /// A whole number within these bounds.
+    Number(u64, u64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Something that its section parses, in words.
+    Text(&'static str),
+}
+
+impl fmt::Display for Takes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Duration(min, max) => {
+                write!(f, "a duration from {} to {}", duration::format(*min), duration::format(*max))
+            }
+            Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
+            Self::Word(words) => f.write_str(&words.join(", ")),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The names that stopped meaning anything, and what to do instead.
+pub const RETIRED: &[(&str, &str)] = &[
+    ("NOTIFICATION_REDIS_ADDR", "set NOTIFICATION_REDIS_MASTER_ADDR instead"),
+    ("NOTIFICATION_REDIS_USERNAME", "the default user is used, with NOTIFICATION_REDIS_PASSWORD; remove it"),
+    ("NOTIFICATION_REDIS_TLS_ENABLED", "write NOTIFICATION_REDIS_MASTER_ADDR=rediss://host:port for TLS and remove it"),
+    ("NOTIFICATION_RECORD_TTL", "set NOTIFICATION_RECORD_RETENTION instead"),
+    (
+        "NOTIFICATION_DEAD_LETTER_TTL",
+        "dead letters go with their record: set NOTIFICATION_RECORD_RETENTION instead, and NOTIFICATION_MALFORMED_INTENT_RETENTION for malformed intents",
+    ),
+];
+
+/// Two durations of which one must leave room for the other.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair {
+    /// The one that must be long enough.
+    pub longer: &'static Knob,
+    /// How many times the other.
+    pub times: u32,
+    /// The other.
+    pub shorter: &'static Knob,
+    /// Why it cannot work otherwise.
+    pub because: &'static str,
+}
+
+/// The pairs that are checked against each other.
+pub const PAIRS: &[Pair] = &[
+    Pair {
+        longer: &NOTIFICATION_ROUTE_LEASE_TTL,
+        times: 2,
+        shorter: &NOTIFICATION_REDIS_OPERATION_TIMEOUT,
+        because: "a lease must outlast both winning it and appending under it",
+    },
+    Pair {
+        longer: &NOTIFICATION_ROUTE_BACKOFF_MAX,
+        times: 1,
+        shorter: &NOTIFICATION_ROUTE_BACKOFF_MIN,
+        because: "the delay grows from the one to the other",
+    },
+    Pair {
+        longer: &NOTIFICATION_RECORD_RETENTION,
+        times: 1,
+        shorter: &NOTIFICATION_IDEMPOTENCY_TTL,
+        because: "a key is remembered only while its record is kept",
+    },
+    Pair {
+        longer: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
+        times: 1,
+        shorter: &NOTIFICATION_ROUTE_LEASE_TTL,
+        because: "another replica looks for the receipt only when a lease TTL has passed",
+    },
+];
+
+/// What stands before the notification type in the variables that name its administrators.
+pub const ADMIN_EMAILS_PREFIX: &str = "NOTIFICATION_ADMIN_EMAILS_";
+
+/// The heading under which the administrators' variables stand.
+pub const AUDIENCE: &str = "Catalogue and audience";
+
+const MS: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+const WEEK: Duration = Duration::from_hours(168);
+const TEN_YEARS: Duration = Duration::from_hours(87_600);
+
+const REDIS_ADDR: Takes = Takes::Text("host:port, or rediss://host:port for TLS");
+const REDIS_ADDRS: Takes = Takes::Text("host:port or rediss://host:port, several separated by commas");
+const DSN: Takes = Takes::Text("postgres://user:password@host:port/database?search_path=schema");
+const DSNS: Takes = Takes::Text("postgres://… connection strings, separated by commas");
+const STREAM: Takes = Takes::Text("the name of a stream: 1 to 255 bytes without white space, not one of the service's own keys");
+const MAXLEN: Takes = Takes::Number(0, 1_000_000_000_000);
+const ATTEMPTS: Takes = Takes::Number(1, 100);
+const BATCH: Takes = Takes::Number(1, 4096);
+const PROTOCOL: Takes = Takes::Word(&["grpc", "http/protobuf"]);
+const EXPORTER: Takes = Takes::Word(&["none", "otlp"]);
+const COLLECTOR: Takes = Takes::Text("an http:// or https:// URL");
+
+const fn optional(default: &'static str, takes: Takes, what: &'static str) -> Knob {
+    Knob { name: "", section: "", default, required: false, secret: false, takes, what }
+}
+
+const fn required(takes: Takes, what: &'static str) -> Knob {
+    Knob { required: true, ..optional("", takes, what) }
+}
+
+const fn time(default: &'static str, min: Duration, max: Duration, what: &'static str) -> Knob {
+    optional(default, Takes::Duration(min, max), what)
+}
+
+const fn secret(knob: Knob) -> Knob {
+    Knob { secret: true, ..knob }
+}
+
+/// Declares a constant for each variable, and the list of all of them.
+macro_rules! knobs {
+    ($($section:expr => { $($name:ident = $knob:expr;)* })*) => {
+        $($(
+            #[doc = concat!("`", stringify!($name), "`.")]
+            pub const $name: Knob = Knob { name: stringify!($name), section: $section, ..$knob };
+        )*)*
+
+        /// Every variable, section by section.
+        pub const KNOBS: &[Knob] = &[$($($name),*),*];
+    };
+}
+
+knobs! {
+    "Redis" => {
+        NOTIFICATION_REDIS_MASTER_ADDR = required(REDIS_ADDR,
+            "The Redis that has the streams, the leases and the offset.");
+        NOTIFICATION_REDIS_PASSWORD = secret(optional("", Takes::Text("a password"),
+            "The password of the default user; empty for none."));
+        NOTIFICATION_REDIS_DB = optional("0", Takes::Number(0, 1023),
+            "The number of the logical database.");
+        NOTIFICATION_REDIS_REPLICA_ADDRS = optional("", REDIS_ADDRS,
+            "Replicas. Only their form is checked; nothing is read from them.");
+        NOTIFICATION_REDIS_OPERATION_TIMEOUT = time("1s", MS, MINUTE,
+            "How long one call to Redis may take.");
+    }
+    "PostgreSQL" => {
+        NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
+            "The database that holds the truth. Its role owns the schema that search_path picks."));
+        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(4, 1000),
+            "The most connections that one replica of the service opens.");
+        NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
+            "How long one statement or transaction may take.");
+        NOTIFICATION_POSTGRES_REPLICA_DSNS = secret(optional("", DSNS,
+            "Replicas. Only their form is checked; nothing is read from them."));
+    }
+    "Internal HTTP" => {
+        NOTIFICATION_INTERNAL_HTTP_ADDR = optional(":8092", Takes::Text("host:port, or :port for every interface; port 0 picks a free one"),
+            "Where /healthz and /readyz are served.");
+        NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT = time("2s", MS, HOUR,
+            "How long the head of a request may take to arrive.");
+        NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT = time("10s", MS, HOUR,
+            "How long a whole request may take, from its first byte to its answer.");
+        NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT = time("1m", MS, HOUR,
+            "How long a connection is kept open between two requests.");
+    }
+    "Intake" => {
+        NOTIFICATION_INTENTS_STREAM = optional("notification:intents", STREAM,
+            "The stream that producers append intents to.");
+        NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT = time("2s", MS, MINUTE,
+            "How long a read waits for the next intent before it asks again.");
+        NOTIFICATION_INTENTS_BATCH_SIZE = optional("512", BATCH,
+            "The most intents in one read.");
+        NOTIFICATION_IDEMPOTENCY_TTL = time("168h", MS, TEN_YEARS,
+            "How long a producer's idempotency key is promised to be remembered.");
+    }
+    "Outbound streams" => {
+        NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM = optional("gateway:client-events", STREAM,
+            "The stream that push routes are published to.");
+        NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN = optional("0", MAXLEN,
+            "About how many entries that stream keeps; 0 keeps all.");
+        NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM = optional("mail:delivery_commands", STREAM,
+            "The stream that e-mail routes are published to.");
+        NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM_MAXLEN = optional("0", MAXLEN,
+            "About how many entries that stream keeps; 0 keeps all.");
+    }
+    "Routes" => {
+        NOTIFICATION_PUSH_MAX_ATTEMPTS = optional("3", ATTEMPTS,
+            "How many attempts a push route has before it is a dead letter.");
+        NOTIFICATION_EMAIL_MAX_ATTEMPTS = optional("7", ATTEMPTS,
+            "How many attempts an e-mail route has before it is a dead letter.");
+        NOTIFICATION_ROUTE_BACKOFF_MIN = time("1s", MS, WEEK,
+            "The delay after the first failed attempt; it doubles with each further one.");
+        NOTIFICATION_ROUTE_BACKOFF_MAX = time("5m", MS, WEEK,
+            "The longest delay between two attempts.");
+        NOTIFICATION_ROUTE_LEASE_TTL = time("5s", MS, HOUR,
+            "How long a route stays with a replica that died while publishing it.");
+    }
+    "Publishing" => {
+        NOTIFICATION_PUBLISH_BATCH_SIZE = optional("512", BATCH,
+            "The most routes that are taken up at once.");
+        NOTIFICATION_PUBLISH_POLL_INTERVAL = time("100ms", MS, MINUTE,
+            "The pause between two looks for due routes while there are some.");
+        NOTIFICATION_PUBLISH_DEDUPE_TTL = time("2m", MS, WEEK,
+            "How long a publication whose completion was lost is still recognised, and not repeated.");
+    }
+    "Retention" => {
+        NOTIFICATION_RECORD_RETENTION = time("720h", MS, TEN_YEARS,
+            "How long a record is kept, with its routes and dead letters.");
+        NOTIFICATION_MALFORMED_INTENT_RETENTION = time("720h", MS, TEN_YEARS,
+            "How long a malformed intent is kept.");
+        NOTIFICATION_CLEANUP_INTERVAL = time("1h", MS, WEEK,
+            "The pause between two clean-ups.");
+    }
+    "User directory" => {
+        NOTIFICATION_USER_SERVICE_BASE_URL = required(Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
+            "The user service; /api/v1/internal/users/{user_id} is added to it.");
+        NOTIFICATION_USER_SERVICE_TIMEOUT = time("1s", MS, MINUTE,
+            "How long the look-up of one user may take.");
+    }
+    AUDIENCE => {
+        NOTIFICATION_CATALOG_PATH = optional("", Takes::Text("the path of a TOML file"),
+            "The catalogue of notification types; the built-in one if empty.");
+        NOTIFICATION_LOCALES = optional("en", Takes::Text("language tags such as en or pt-BR, separated by commas"),
+            "The languages that templates exist in. Case is ignored.");
+    }
+    "Process" => {
+        NOTIFICATION_SHUTDOWN_TIMEOUT = time("30s", MS, HOUR,
+            "How long a stop may take before the process ends without waiting any longer.");
+        NOTIFICATION_LOG_LEVEL = optional("info", Takes::Word(&["error", "warn", "info", "debug", "trace"]),
+            "The least severe level that is logged.");
+        NOTIFICATION_LOG_FORMAT = optional("json", Takes::Word(&["json", "text"]),
+            "How a log line looks.");
+    }
+    "OpenTelemetry" => {
+        OTEL_SDK_DISABLED = optional("false", Takes::Word(&["false", "true"]),
+            "true exports nothing, whatever the other variables say.");
+        OTEL_SERVICE_NAME = optional("", Takes::Text("a name"),
+            "The service name of all telemetry; if empty, service.name of OTEL_RESOURCE_ATTRIBUTES, else notification.");
+        OTEL_TRACES_EXPORTER = optional("none", EXPORTER, "Where traces go.");
+        OTEL_METRICS_EXPORTER = optional("none", EXPORTER, "Where metrics go.");
+        OTEL_EXPORTER_OTLP_PROTOCOL = optional("http/protobuf", PROTOCOL,
+            "How the collector is spoken to.");
+        OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = optional("", PROTOCOL,
+            "The same for traces alone.");
+        OTEL_EXPORTER_OTLP_METRICS_PROTOCOL = optional("", PROTOCOL,
+            "The same for metrics alone.");
+        OTEL_EXPORTER_OTLP_ENDPOINT = optional("", COLLECTOR,
+            "The collector; if empty, http://localhost:4317 for grpc and http://localhost:4318 for http/protobuf. The latter adds /v1/traces and /v1/metrics.");
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = optional("", COLLECTOR,
+            "The whole URL for traces alone; nothing is added.");
+        OTEL_EXPORTER_OTLP_METRICS_ENDPOINT = optional("", COLLECTOR,
+            "The whole URL for metrics alone; nothing is added.");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_name_is_listed_twice_or_both_known_and_retired() {
+        let names: Vec<&str> = KNOBS.iter().map(|knob| knob.name).chain(RETIRED.iter().map(|(name, _)| *name)).collect();
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn what_is_required_has_no_default() {
+        for knob in KNOBS.iter().filter(|knob| knob.required) {
+            assert_eq!(knob.default, "", "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn both_sides_of_a_pair_are_durations() {
+        for side in PAIRS.iter().flat_map(|pair| [pair.longer, pair.shorter]) {
+            assert!(matches!(side.takes, Takes::Duration(..)), "{}", side.name);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What is wrong with a configuration, one line a problem.
+
+use std::fmt;
+
+use super::knobs::Knob;
+
+/// The most of a value that a message repeats, in characters.
+const SHOWN: usize = 80;
+
+/// One thing that is wrong, for the operator who has to mend it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    variable: String,
+    text: String,
+}
+
+impl Problem {
+    /// A required variable that is not set.
+    pub(super) fn missing(knob: &Knob) -> Self {
+        Self::other(knob.name, format!("is required and not set; it takes {}", knob.takes))
+    }
+
+    /// A value that `knob` cannot have. The value is repeated unless it is a secret or might hold one.
+    pub(super) fn unusable(knob: &Knob, value: &str, reason: impl fmt::Display) -> Self {
+        let may_hold_a_password = knob.secret || value.contains('@');
+        let got = if may_hold_a_password { "(not shown, it may hold a password)".to_owned() } else { quote(value) };
+        Self::other(knob.name, format!("is {got}: {reason}; it takes {}", knob.takes))
+    }
+
+    /// Anything else that is wrong with `variable`.
+    pub(super) fn other(variable: &str, text: impl Into<String>) -> Self {
+        Self { variable: variable.to_owned(), text: text.into() }
+    }
+
+    /// The variable to mend.
+    pub fn variable(&self) -> &str {
+        &self.variable
+    }
+}
+
+/// The beginning of `value` in quotes, control characters escaped.
+pub(super) fn quote(value: &str) -> String {
+    match value.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}…", &value[..end]),
+        None => format!("{value:?}"),
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.variable, self.text)
+    }
+}
+
+/// Everything that is wrong with a configuration. `Display` gives a line for each problem, then one for each warning.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigErrors {
+    /// At least one, in the order of docs/config.md.
+    pub problems: Vec<Problem>,
+    /// What is odd but harmless; often the misspelt name of what is missing.
+    pub warnings: Vec<String>,
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.problems.iter().map(|problem| format!("error: {problem}"));
+        let lines = lines.chain(self.warnings.iter().map(|warning| format!("warning: {warning}")));
+        f.write_str(&lines.collect::<Vec<_>>().join("\n"))
+    }
+}

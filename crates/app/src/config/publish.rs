@@ -1,0 +1,28 @@
+//! How routes are taken up for publishing.
+
+use std::time::Duration;
+
+use super::knobs::{
+    NOTIFICATION_PUBLISH_BATCH_SIZE, NOTIFICATION_PUBLISH_DEDUPE_TTL, NOTIFICATION_PUBLISH_POLL_INTERVAL,
+};
+use super::reader::Reader;
+
+/// The pace of the publisher.
+#[derive(Debug, Clone, Copy)]
+pub struct Publish {
+    /// The most routes taken up at once.
+    pub batch_size: usize,
+    /// The pause between two looks for due routes while there are some.
+    pub poll_interval: Duration,
+    /// How long a receipt lasts.
+    pub dedupe_ttl: Duration,
+}
+
+impl Publish {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let batch_size = reader.number(&NOTIFICATION_PUBLISH_BATCH_SIZE);
+        let poll_interval = reader.duration(&NOTIFICATION_PUBLISH_POLL_INTERVAL);
+        let dedupe_ttl = reader.duration(&NOTIFICATION_PUBLISH_DEDUPE_TTL);
+        Some(Self { batch_size: batch_size?, poll_interval: poll_interval?, dedupe_ttl: dedupe_ttl? })
+    }
+}

@@ -1,0 +1,233 @@
+//! Reads variables one by one, notes every problem, and never stops at the first.
+//!
+//! Each reading method gives `None` for a value that cannot be used, after noting why. A section is built from what
+//! was read, and is `None` if any part of it is; the whole is given out only if no problem was noted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use config::{Environment, Source};
+
+use super::duration;
+use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, Knob, PAIRS, RETIRED, Takes};
+use super::problem::{ConfigErrors, Problem};
+
+/// Names that differ more than this from every known one are not guessed at.
+const SIMILAR: f64 = 0.85;
+
+/// The variables of one process, being read.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    values: HashMap<String, String>,
+    /// Names and values that are no knob and begin with the prefix of the administrators' variables.
+    admin_emails: BTreeMap<String, String>,
+    durations: HashMap<&'static str, Duration>,
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
+    effective: Vec<(String, String)>,
+}
+
+impl Reader {
+    /// Sorts the variables into those that are known, retired and unknown. An empty one counts as not set.
+    pub(super) fn new(vars: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut reader = Self::default();
+        let mut known = HashMap::new();
+        for (name, value) in vars {
+            if KNOBS.iter().any(|knob| knob.name == name) {
+                known.insert(name, value);
+            } else if value.is_empty() || !name.starts_with("NOTIFICATION_") {
+                continue;
+            } else if let Some((_, instead)) = RETIRED.iter().find(|(retired, _)| *retired == name) {
+                reader.problems.push(Problem::other(&name, format!("is retired: {instead}")));
+            } else if name.starts_with(ADMIN_EMAILS_PREFIX) {
+                reader.admin_emails.insert(name, value);
+            } else {
+                reader.warn_unknown(&name, KNOBS.iter().map(|knob| knob.name));
+            }
+        }
+        match collect(known) {
+            Ok(values) => reader.values = values,
+            Err(error) => reader.problems.push(Problem::other("the environment", format!("cannot be read: {error}"))),
+        }
+        reader
+    }
+
+    /// Reads `knob` by `parse`, whose error is the reason shown. `show` gives what `check-config` prints.
+    pub(super) fn read<T, E: fmt::Display>(
+        &mut self,
+        knob: &'static Knob,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+        show: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        let Some(value) = self.values.get(&knob.name.to_lowercase()) else {
+            return self.read_default(knob, parse, show);
+        };
+        let outcome = match hidden_character(value) {
+            Some(complaint) => Err(Problem::unusable(knob, value, complaint)),
+            None => parse(value).map_err(|reason| Problem::unusable(knob, value, reason)),
+        };
+        self.note(knob, outcome, show)
+    }
+
+    fn read_default<T, E: fmt::Display>(
+        &mut self,
+        knob: &'static Knob,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+        show: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        let outcome = match knob.required {
+            true => Err(Problem::missing(knob)),
+            false => parse(knob.default).map_err(|reason| Problem::unusable(knob, knob.default, reason)),
+        };
+        self.note(knob, outcome, show)
+    }
+
+    fn note<T>(
+        &mut self,
+        knob: &'static Knob,
+        outcome: Result<T, Problem>,
+        show: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        match outcome {
+            Ok(value) => {
+                self.show(knob.name, show(&value));
+                Some(value)
+            }
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
+    /// Reads a duration within the bounds of `knob`.
+    pub(super) fn duration(&mut self, knob: &'static Knob) -> Option<Duration> {
+        let parse = |text: &str| {
+            let value = duration::parse(text).map_err(|error| error.to_string())?;
+            match knob.takes {
+                Takes::Duration(min, _) if value < min => Err("it is too short".to_owned()),
+                Takes::Duration(_, max) if value > max => Err("it is too long".to_owned()),
+                _ => Ok(value),
+            }
+        };
+        let value = self.read(knob, parse, |value| duration::format(*value))?;
+        self.durations.insert(knob.name, value);
+        Some(value)
+    }
+
+    /// Reads a whole number within the bounds of `knob`.
+    pub(super) fn number<N: TryFrom<u64> + fmt::Display>(&mut self, knob: &'static Knob) -> Option<N> {
+        let parse = |text: &str| {
+            if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err("it is no whole number");
+            }
+            let value: u64 = text.parse().map_err(|_| "it is too large")?;
+            match knob.takes {
+                Takes::Number(min, _) if value < min => Err("it is too small"),
+                Takes::Number(_, max) if value > max => Err("it is too large"),
+                _ => N::try_from(value).map_err(|_| "it is too large"),
+            }
+        };
+        self.read(knob, parse, N::to_string)
+    }
+
+    /// Reads one of the words of `knob`; `None` inside if it may be empty and is.
+    pub(super) fn word(&mut self, knob: &'static Knob) -> Option<Option<&'static str>> {
+        let parse = |text: &str| match knob.takes {
+            Takes::Word(words) => match words.iter().find(|word| word.eq_ignore_ascii_case(text)) {
+                None if text.is_empty() && knob.default.is_empty() => Ok(None),
+                None => Err("it is none of them"),
+                Some(word) => Ok(Some(*word)),
+            },
+            _ => Err("it has no list of words"),
+        };
+        self.read(knob, parse, |word| word.unwrap_or_default().to_owned())
+    }
+
+    /// Adds a line to the effective configuration.
+    pub(super) fn show(&mut self, name: &str, value: String) {
+        self.effective.push((name.to_owned(), value));
+    }
+
+    /// Notes a problem that no single knob has.
+    pub(super) fn problem(&mut self, variable: &str, text: impl Into<String>) {
+        self.problems.push(Problem::other(variable, text));
+    }
+
+    /// The administrators' variables that were set, by name; none of them is known after this.
+    pub(super) fn take_admin_emails(&mut self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.admin_emails)
+    }
+
+    /// Warns that `name` means nothing, and which of `known` it may have been meant for.
+    pub(super) fn warn_unknown<'a>(&mut self, name: &str, known: impl Iterator<Item = &'a str>) {
+        let candidates = known.map(|candidate| (strsim::jaro_winkler(name, candidate), candidate));
+        let nearest = candidates.filter(|(likeness, _)| *likeness >= SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0));
+        let guess = nearest.map(|(_, candidate)| format!("; did you mean {candidate}?")).unwrap_or_default();
+        self.warnings.push(format!("{name} is not a variable of this service and has no effect{guess}"));
+    }
+
+    /// Everything that was noted: the effective configuration and the warnings, or what is wrong.
+    pub(super) fn finish(mut self) -> Result<Notes, ConfigErrors> {
+        self.check_pairs();
+        self.problems.sort_by_key(|problem| position(problem.variable()));
+        self.warnings.sort();
+        if !self.problems.is_empty() {
+            return Err(ConfigErrors { problems: self.problems, warnings: self.warnings });
+        }
+        self.effective.sort_by_key(|(name, _)| position(name));
+        Ok(Notes { warnings: self.warnings, effective: self.effective })
+    }
+
+    fn check_pairs(&mut self) {
+        for pair in PAIRS {
+            let read = |knob: &Knob| self.durations.get(knob.name).copied();
+            let (Some(longer), Some(shorter)) = (read(pair.longer), read(pair.shorter)) else { continue };
+            if longer < shorter.saturating_mul(pair.times) {
+                let times = if pair.times == 1 { String::new() } else { format!("{} times ", pair.times) };
+                let text = format!(
+                    "is {}: it must be at least {times}{}, which is {}, because {}",
+                    duration::format(longer),
+                    pair.shorter.name,
+                    duration::format(shorter),
+                    pair.because,
+                );
+                self.problems.push(Problem::other(pair.longer.name, text));
+            }
+        }
+    }
+}
+
+/// What a reading without problems leaves beside the values.
+#[derive(Debug)]
+pub(super) struct Notes {
+    pub(super) warnings: Vec<String>,
+    pub(super) effective: Vec<(String, String)>,
+}
+
+/// Where a variable stands in the list of all of them; those of administrators and unknown ones come last.
+fn position(name: &str) -> usize {
+    KNOBS.iter().position(|knob| knob.name == name).unwrap_or(KNOBS.len())
+}
+
+/// The values that are set, by name in lower case, which is how the `config` crate gives them.
+fn collect(vars: HashMap<String, String>) -> Result<HashMap<String, String>, config::ConfigError> {
+    let environment = Environment::default().ignore_empty(true).source(Some(vars));
+    environment.collect()?.into_iter().map(|(name, value)| Ok((name, value.into_string()?))).collect()
+}
+
+/// What is wrong with a value that holds something an operator cannot see.
+fn hidden_character(value: &str) -> Option<&'static str> {
+    if value.contains(char::REPLACEMENT_CHARACTER) {
+        Some("it is not UTF-8")
+    } else if value.ends_with(['\n', '\r']) {
+        Some("it ends with a line break, as files of secrets often do")
+    } else if value.chars().any(char::is_control) {
+        Some("it holds a control character")
+    } else if value.starts_with(char::is_whitespace) || value.ends_with(char::is_whitespace) {
+        Some("it begins or ends with white space")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,97 @@
+//! The page that lists every variable, written from the list itself.
+
+use super::knobs::{AUDIENCE, KNOBS, Knob, PAIRS, Pair, RETIRED};
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Generated from crates/app/src/config/knobs.rs by `UPDATE_DOCS=1 cargo test -p app`; a test fails when it drifts. -->
+
+The service is configured by environment variables alone. `notification check-config` checks them and prints what is
+in effect, secrets masked. Everything that is wrong is reported at once, and the exit code is 2.
+
+* An empty variable counts as not set. White space around a value is an error, for it is never meant.
+* A duration is written as in Go: `250ms`, `1.5s`, `1h30m`, `720h`. The units are ns, us, ms, s, m and h.
+* Words are taken in either case. Items of a list may have spaces around them.
+* `migrate` reads only the sections PostgreSQL, Process (logs) and OpenTelemetry; `send` only Redis,
+  `NOTIFICATION_INTENTS_STREAM` and `NOTIFICATION_CATALOG_PATH`.
+* A `NOTIFICATION_` variable that is not listed here has no effect and gives a warning.
+";
+
+const ADMINS: &str = "\
+Who receives a notification of a type for administrators stands in a variable of its own:
+`NOTIFICATION_ADMIN_EMAILS_` and the type in upper case, dots turned to underscores, such as
+`NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED`. It takes e-mail addresses, separated by commas. Without it the
+notifications of that type are recorded and sent to nobody.
+";
+
+const OTEL: &str = "\
+The SDK reads the other standard `OTEL_*` variables by itself: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and
+`_ARG`, `OTEL_BSP_*`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_TIMEOUT`, the last two also for
+one signal (`OTEL_EXPORTER_OTLP_TRACES_HEADERS`). Compression is not built in.
+";
+
+/// The whole of docs/config.md.
+pub fn page() -> String {
+    let sections = KNOBS.chunk_by(|one, next| one.section == next.section);
+    let sections: String = sections.map(section).collect();
+    [HEAD, &sections, &pairs(), &retired()].concat()
+}
+
+fn section(knobs: &[Knob]) -> String {
+    let title = knobs[0].section;
+    let rows: String = knobs.iter().map(row).collect();
+    let below = match title {
+        AUDIENCE => ["\n", ADMINS].concat(),
+        "OpenTelemetry" => ["\n", OTEL].concat(),
+        _ => String::new(),
+    };
+    format!("\n## {title}\n\n| variable | default | takes | what it is for |\n|---|---|---|---|\n{rows}{below}")
+}
+
+fn row(knob: &Knob) -> String {
+    let default = match knob.default {
+        _ if knob.required => "required".to_owned(),
+        "" => "empty".to_owned(),
+        default => format!("`{default}`"),
+    };
+    let shown = if knob.secret { " Shown masked." } else { "" };
+    format!("| `{}` | {default} | {} | {}{shown} |\n", knob.name, knob.takes, knob.what)
+}
+
+fn pairs() -> String {
+    let line = |pair: &Pair| {
+        let times = if pair.times == 1 { String::new() } else { format!("{} times ", pair.times) };
+        format!("* `{}` ≥ {times}`{}`: {}.\n", pair.longer.name, pair.shorter.name, pair.because)
+    };
+    let lines: String = PAIRS.iter().map(line).collect();
+    format!("\n## Checked against each other\n\n{lines}* The three streams have three different names.\n")
+}
+
+fn retired() -> String {
+    let line = |(name, instead): &(&str, &str)| format!("* `{name}`: {instead}.\n");
+    let lines: String = RETIRED.iter().map(line).collect();
+    format!("\n## Retired\n\nA retired variable that is set stops the start.\n\n{lines}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::knobs::ADMIN_EMAILS_PREFIX;
+
+    const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+
+    #[test]
+    fn the_page_says_what_the_program_does() {
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(PATH, page()).expect("docs/config.md can be written");
+        }
+        let written = std::fs::read_to_string(PATH).expect("docs/config.md is there");
+        assert!(written == page(), "docs/config.md has drifted: UPDATE_DOCS=1 cargo test -p app writes it anew");
+    }
+
+    #[test]
+    fn the_page_names_the_administrators_variables_as_they_are() {
+        assert!(ADMINS.contains(ADMIN_EMAILS_PREFIX));
+    }
+}

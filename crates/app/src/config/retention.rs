@@ -1,0 +1,28 @@
+//! How long things are kept.
+
+use std::time::Duration;
+
+use super::knobs::{
+    NOTIFICATION_CLEANUP_INTERVAL, NOTIFICATION_MALFORMED_INTENT_RETENTION, NOTIFICATION_RECORD_RETENTION,
+};
+use super::reader::Reader;
+
+/// The ages at which rows are removed.
+#[derive(Debug, Clone, Copy)]
+pub struct Retention {
+    /// Of a record, with its routes and dead letters.
+    pub record: Duration,
+    /// Of a malformed intent.
+    pub malformed_intent: Duration,
+    /// The pause between two clean-ups.
+    pub cleanup_interval: Duration,
+}
+
+impl Retention {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let record = reader.duration(&NOTIFICATION_RECORD_RETENTION);
+        let malformed_intent = reader.duration(&NOTIFICATION_MALFORMED_INTENT_RETENTION);
+        let cleanup_interval = reader.duration(&NOTIFICATION_CLEANUP_INTERVAL);
+        Some(Self { record: record?, malformed_intent: malformed_intent?, cleanup_interval: cleanup_interval? })
+    }
+}

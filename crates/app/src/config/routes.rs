@@ -1,0 +1,40 @@
+//! How often and how soon a route is tried, and for how long it belongs to one replica.
+
+use std::time::Duration;
+
+use domain::backoff::Backoff;
+
+use super::knobs::{
+    NOTIFICATION_EMAIL_MAX_ATTEMPTS, NOTIFICATION_PUSH_MAX_ATTEMPTS, NOTIFICATION_ROUTE_BACKOFF_MAX,
+    NOTIFICATION_ROUTE_BACKOFF_MIN, NOTIFICATION_ROUTE_LEASE_TTL,
+};
+use super::reader::Reader;
+
+/// The fate of routes.
+#[derive(Debug, Clone, Copy)]
+pub struct Routes {
+    /// The budget of a push route.
+    pub push_max_attempts: u32,
+    /// The budget of an e-mail route.
+    pub email_max_attempts: u32,
+    /// The delays between attempts.
+    pub backoff: Backoff,
+    /// How long a lease lasts.
+    pub lease_ttl: Duration,
+}
+
+impl Routes {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let push_max_attempts = reader.number(&NOTIFICATION_PUSH_MAX_ATTEMPTS);
+        let email_max_attempts = reader.number(&NOTIFICATION_EMAIL_MAX_ATTEMPTS);
+        let min = reader.duration(&NOTIFICATION_ROUTE_BACKOFF_MIN);
+        let max = reader.duration(&NOTIFICATION_ROUTE_BACKOFF_MAX);
+        let lease_ttl = reader.duration(&NOTIFICATION_ROUTE_LEASE_TTL);
+        Some(Self {
+            push_max_attempts: push_max_attempts?,
+            email_max_attempts: email_max_attempts?,
+            backoff: Backoff { min: min?, max: max? },
+            lease_ttl: lease_ttl?,
+        })
+    }
+}

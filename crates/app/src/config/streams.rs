@@ -1,0 +1,116 @@
+//! The names of the streams, and how the first of them is read.
+
+use std::time::Duration;
+
+use super::knobs::{
+    Knob, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN,
+    NOTIFICATION_IDEMPOTENCY_TTL, NOTIFICATION_INTENTS_BATCH_SIZE, NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT,
+    NOTIFICATION_INTENTS_STREAM, NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM,
+    NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM_MAXLEN,
+};
+use super::reader::Reader;
+
+/// The longest name of a stream, in bytes.
+const MAX_NAME: usize = 255;
+
+/// What the service's own keys begin with.
+const OWN_KEYS: [&str; 2] = ["notification:route_leases:", "notification:stream_offsets:"];
+
+/// The stream that is read.
+#[derive(Debug, Clone)]
+pub struct Intents {
+    /// Its key.
+    pub stream: String,
+    /// How long a read waits for the first entry.
+    pub read_block_timeout: Duration,
+    /// The most entries of one read.
+    pub batch_size: usize,
+    /// How long a producer's key is promised to be remembered.
+    pub idempotency_ttl: Duration,
+}
+
+/// The streams that are written.
+#[derive(Debug, Clone)]
+pub struct Outbound {
+    /// For push routes.
+    pub gateway: OutboundStream,
+    /// For e-mail routes.
+    pub mail: OutboundStream,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboundStream {
+    /// Its key.
+    pub key: String,
+    /// About how many entries it keeps; `None` keeps all.
+    pub max_len: Option<u64>,
+}
+
+impl Intents {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let stream = read_intents_stream(reader);
+        let read_block_timeout = reader.duration(&NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT);
+        let batch_size = reader.number(&NOTIFICATION_INTENTS_BATCH_SIZE);
+        let idempotency_ttl = reader.duration(&NOTIFICATION_IDEMPOTENCY_TTL);
+        Some(Self {
+            stream: stream?,
+            read_block_timeout: read_block_timeout?,
+            batch_size: batch_size?,
+            idempotency_ttl: idempotency_ttl?,
+        })
+    }
+}
+
+impl Outbound {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let gateway = read_stream(reader, &NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM);
+        let gateway_max_len = read_max_len(reader, &NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN);
+        let mail = read_stream(reader, &NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM);
+        let mail_max_len = read_max_len(reader, &NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM_MAXLEN);
+        Some(Self {
+            gateway: OutboundStream { key: gateway?, max_len: gateway_max_len? },
+            mail: OutboundStream { key: mail?, max_len: mail_max_len? },
+        })
+    }
+}
+
+/// The stream of intents alone, for whoever only appends to it.
+pub(super) fn read_intents_stream(reader: &mut Reader) -> Option<String> {
+    read_stream(reader, &NOTIFICATION_INTENTS_STREAM)
+}
+
+/// Notes a problem for each two streams that are the same key.
+pub(super) fn check_distinct(reader: &mut Reader, intents: Option<&Intents>, outbound: Option<&Outbound>) {
+    let intents = intents.map(|intents| (&NOTIFICATION_INTENTS_STREAM, &intents.stream));
+    let gateway = outbound.map(|outbound| (&NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, &outbound.gateway.key));
+    let mail = outbound.map(|outbound| (&NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM, &outbound.mail.key));
+    for (one, other) in [(gateway, intents), (mail, intents), (mail, gateway)] {
+        if let (Some((knob, key)), Some((other, taken))) = (one, other)
+            && key == taken
+        {
+            reader.problem(knob.name, format!("is {key:?}, as is {}: each stream needs a key of its own", other.name));
+        }
+    }
+}
+
+fn read_stream(reader: &mut Reader, knob: &'static Knob) -> Option<String> {
+    reader.read(knob, parse_stream, String::clone)
+}
+
+fn parse_stream(text: &str) -> Result<String, String> {
+    if text.len() > MAX_NAME {
+        return Err("it is too long".to_owned());
+    }
+    if text.contains(char::is_whitespace) {
+        return Err("it holds white space".to_owned());
+    }
+    match OWN_KEYS.iter().find(|prefix| text.starts_with(*prefix)) {
+        Some(prefix) => Err(format!("the service's own keys begin with {prefix}")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn read_max_len(reader: &mut Reader, knob: &'static Knob) -> Option<Option<u64>> {
+    reader.number(knob).map(|max_len: u64| (max_len > 0).then_some(max_len))
+}

@@ -1,0 +1,166 @@
+//! What is logged, and where traces and metrics go.
+
+use tracing::level_filters::LevelFilter;
+use url::Url;
+
+use super::directory::parse_http_url;
+use super::knobs::{
+    Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED,
+    OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
+};
+use super::reader::Reader;
+
+/// What the process tells about itself.
+#[derive(Debug, Clone)]
+pub struct TelemetryConfig {
+    /// What is logged.
+    pub log: Log,
+    /// The name of the service, if one was chosen.
+    pub service_name: Option<String>,
+    /// Where traces go, if anywhere.
+    pub traces: Option<Collector>,
+    /// Where metrics go, if anywhere.
+    pub metrics: Option<Collector>,
+}
+
+/// What is logged.
+#[derive(Debug, Clone, Copy)]
+pub struct Log {
+    /// The least severe level.
+    pub level: LevelFilter,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A JSON object.
+    Json,
+    /// For a person at a terminal.
+    Text,
+}
+
+/// An OTLP collector for one signal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collector {
+    /// How it is spoken to.
+    pub protocol: Protocol,
+    /// The whole URL, path included.
+    pub endpoint: String,
+}
+
+/// How a collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// gRPC.
+    Grpc,
+    /// Protocol buffers over HTTP.
+    Http,
+}
+
+/// The variables of one signal.
+struct Signal {
+    exporter: &'static Knob,
+    protocol: &'static Knob,
+    endpoint: &'static Knob,
+    path: &'static str,
+}
+
+const TRACES: Signal = Signal {
+    exporter: &OTEL_TRACES_EXPORTER,
+    protocol: &OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+    endpoint: &OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+    path: "v1/traces",
+};
+
+const METRICS: Signal = Signal {
+    exporter: &OTEL_METRICS_EXPORTER,
+    protocol: &OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
+    endpoint: &OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
+    path: "v1/metrics",
+};
+
+impl TelemetryConfig {
+    pub(super) fn read(reader: &mut Reader) -> Option<Self> {
+        let log = Log::read(reader);
+        let disabled = reader.word(&OTEL_SDK_DISABLED).map(|word| word == Some("true"));
+        let service_name = reader.read(&OTEL_SERVICE_NAME, |text| Ok::<_, String>(text.to_owned()), String::clone);
+        let protocol = reader.word(&OTEL_EXPORTER_OTLP_PROTOCOL);
+        let endpoint = read_endpoint(reader, &OTEL_EXPORTER_OTLP_ENDPOINT);
+        let traces = TRACES.read(reader);
+        let metrics = METRICS.read(reader);
+        let (disabled, protocol, endpoint) = (disabled?, protocol?, endpoint?);
+        let collector = |signal: SignalSettings| signal.collector(protocol, endpoint.as_ref()).filter(|_| !disabled);
+        Some(Self {
+            log: log?,
+            service_name: service_name.filter(|name| !name.is_empty()),
+            traces: collector(traces?),
+            metrics: collector(metrics?),
+        })
+    }
+}
+
+impl Log {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let level = reader.word(&NOTIFICATION_LOG_LEVEL);
+        let format = reader.word(&NOTIFICATION_LOG_FORMAT);
+        let level = match level?.unwrap_or_default() {
+            "error" => LevelFilter::ERROR,
+            "warn" => LevelFilter::WARN,
+            "debug" => LevelFilter::DEBUG,
+            "trace" => LevelFilter::TRACE,
+            _ => LevelFilter::INFO,
+        };
+        let format = if format? == Some("text") { LogFormat::Text } else { LogFormat::Json };
+        Some(Self { level, format })
+    }
+}
+
+/// What the variables of one signal say.
+struct SignalSettings {
+    exported: bool,
+    protocol: Option<&'static str>,
+    endpoint: Option<Url>,
+    path: &'static str,
+}
+
+impl Signal {
+    fn read(&self, reader: &mut Reader) -> Option<SignalSettings> {
+        let exporter = reader.word(self.exporter);
+        let protocol = reader.word(self.protocol);
+        let endpoint = read_endpoint(reader, self.endpoint);
+        Some(SignalSettings {
+            exported: exporter? == Some("otlp"),
+            protocol: protocol?,
+            endpoint: endpoint?,
+            path: self.path,
+        })
+    }
+}
+
+impl SignalSettings {
+    /// Where the signal goes. What is set for it alone comes first, then what is set for all, then the default.
+    fn collector(self, protocol: Option<&'static str>, base: Option<&Url>) -> Option<Collector> {
+        let grpc = self.protocol.or(protocol) == Some("grpc");
+        let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };
+        let base = match base {
+            Some(url) => url.as_str(),
+            None if grpc => "http://localhost:4317",
+            None => "http://localhost:4318",
+        };
+        let endpoint = match self.endpoint {
+            Some(whole) => whole.to_string(),
+            None if grpc => base.to_owned(),
+            None => format!("{}/{}", base.trim_end_matches('/'), self.path),
+        };
+        self.exported.then_some(Collector { protocol, endpoint })
+    }
+}
+
+fn read_endpoint(reader: &mut Reader, knob: &'static Knob) -> Option<Option<Url>> {
+    let parse = |text: &str| if text.is_empty() { Ok(None) } else { parse_http_url(text).map(Some) };
+    reader.read(knob, parse, |url| url.as_ref().map(Url::to_string).unwrap_or_default())
+}

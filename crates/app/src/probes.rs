@@ -1,0 +1,159 @@
+//! `/healthz` and `/readyz`, for the orchestrator and for operators.
+//!
+//! Answers come from memory alone: a probe never asks PostgreSQL or Redis, so that it cannot hang with them. Whether
+//! the service makes progress is told by what workers add beside `status`; it does not make the service unready,
+//! because restarting a replica mends no dependency.
+
+mod connection;
+mod listener;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+
+pub use listener::{bind, serve};
+
+/// Where the process is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Not all of it runs yet.
+    #[default]
+    Starting,
+    /// All of it runs.
+    Ready,
+    /// It was told to stop.
+    Stopping,
+}
+
+impl Phase {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// What a worker has to tell, asked for at each probe. Must not block.
+type Detail = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// What the probes answer, shared by everyone who has something to say about it.
+#[derive(Clone, Default)]
+pub struct ReadyState(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    phase: Phase,
+    details: Vec<(&'static str, Detail)>,
+}
+
+impl fmt::Debug for ReadyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadyState").field(&self.phase()).finish()
+    }
+}
+
+impl ReadyState {
+    /// The phase is `phase` from now on.
+    pub fn set(&self, phase: Phase) {
+        self.with(|inner| inner.phase = phase);
+    }
+
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        self.with(|inner| inner.phase)
+    }
+
+    /// From now on `/readyz` has a member `name` with what `detail` gives; null leaves it out.
+    pub fn add_detail(&self, name: &'static str, detail: impl Fn() -> Value + Send + Sync + 'static) {
+        self.with(|inner| inner.details.push((name, Box::new(detail))));
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {
+        use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn body(&self) -> Value {
+        self.with(|inner| {
+            let details = inner.details.iter().map(|(name, detail)| ((*name).to_owned(), detail()));
+            let mut body: Map<String, Value> = details.filter(|(_, value)| !value.is_null()).collect();
+            body.insert("status".to_owned(), inner.phase.as_str().into());
+            Value::Object(body)
+        })
+    }
+}
+
+/// The endpoints; every other path is a 404 with a JSON body.
+pub fn router(state: ReadyState) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))
+        .route("/readyz", get(readyz))
+        .fallback(|| async { refusal(StatusCode::NOT_FOUND, "not_found") })
+        .method_not_allowed_fallback(|| async { refusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed") })
+        .with_state(state)
+}
+
+async fn readyz(State(state): State<ReadyState>) -> Response {
+    let status = if state.phase() == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(state.body())).into_response()
+}
+
+fn refusal(status: StatusCode, code: &str) -> Response {
+    (status, Json(json!({"error": {"code": code}}))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn ask(state: &ReadyState, method: &str, path: &str) -> (u16, Value) {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+        let response = router(state.clone()).oneshot(request).await.expect("infallible");
+        let status = response.status().as_u16();
+        let body = to_bytes(response.into_body(), 4096).await.expect("a short body");
+        (status, serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    #[tokio::test]
+    async fn the_process_is_alive_in_every_phase_and_ready_in_one() {
+        let state = ReadyState::default();
+        for (phase, status, word) in
+            [(Phase::Starting, 503, "starting"), (Phase::Ready, 200, "ready"), (Phase::Stopping, 503, "stopping")]
+        {
+            state.set(phase);
+            assert_eq!(ask(&state, "GET", "/healthz").await, (200, json!({"status": "ok"})));
+            assert_eq!(ask(&state, "GET", "/readyz").await, (status, json!({"status": word})));
+        }
+    }
+
+    #[tokio::test]
+    async fn workers_add_to_what_is_told_but_cannot_change_the_status() {
+        let state = ReadyState::default();
+        state.set(Phase::Ready);
+        state.add_detail("intake", || json!({"waiting_for": "1-0"}));
+        state.add_detail("silent", || Value::Null);
+        state.add_detail("status", || json!("dancing"));
+        let expected = json!({"status": "ready", "intake": {"waiting_for": "1-0"}});
+        assert_eq!(ask(&state, "GET", "/readyz").await, (200, expected));
+    }
+
+    #[tokio::test]
+    async fn anything_else_is_refused_in_json() {
+        let state = ReadyState::default();
+        assert_eq!(ask(&state, "GET", "/").await, (404, json!({"error": {"code": "not_found"}})));
+        assert_eq!(ask(&state, "GET", "/readyz/x").await, (404, json!({"error": {"code": "not_found"}})));
+        assert_eq!(ask(&state, "POST", "/readyz").await, (405, json!({"error": {"code": "method_not_allowed"}})));
+    }
+}

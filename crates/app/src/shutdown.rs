@@ -1,0 +1,167 @@
+//! How the process is told to stop, and how it is made to.
+//!
+//! The first SIGTERM or SIGINT cancels the soft token: whoever has it finishes what is in flight. The second ends the
+//! process at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
+//! works even if every thread of the runtime is stuck. Nothing here decides in which order things stop.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// What the process ends with when it is not given the time to stop.
+const EXIT_UNFINISHED: i32 = 1;
+
+/// Listens for signals from now on; the token is cancelled by the first. Needs a tokio runtime.
+pub fn listen() -> io::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (report, signals) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let name = tokio::select! {
+                Some(()) = terminate.recv() => "SIGTERM",
+                Some(()) = interrupt.recv() => "SIGINT",
+                else => return,
+            };
+            if report.send(name).await.is_err() {
+                return;
+            }
+        }
+    });
+    let soft = CancellationToken::new();
+    tokio::spawn(obey(signals, soft.clone(), |code| std::process::exit(code)));
+    Ok(soft)
+}
+
+/// The first signal cancels `soft`, the second calls `exit`.
+async fn obey(mut signals: mpsc::Receiver<&'static str>, soft: CancellationToken, exit: impl FnOnce(i32)) {
+    if let Some(signal) = signals.recv().await {
+        tracing::info!(signal, "stopping; a second signal ends the process at once");
+        soft.cancel();
+    }
+    if let Some(signal) = signals.recv().await {
+        tracing::warn!(signal, "ended at once by a second signal");
+        exit(EXIT_UNFINISHED);
+    }
+}
+
+/// The parts of the process that still run, by name.
+#[derive(Debug, Clone, Default)]
+pub struct Parts(Arc<Mutex<BTreeMap<&'static str, usize>>>);
+
+impl Parts {
+    /// Counts `name` as running until what is returned is dropped.
+    #[must_use]
+    pub fn enter(&self, name: &'static str) -> Part {
+        self.change(name, |count| count + 1);
+        Part { parts: self.clone(), name }
+    }
+
+    /// The names of those that run.
+    pub fn running(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    fn change(&self, name: &'static str, by: impl FnOnce(usize) -> usize) {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match by(parts.get(name).copied().unwrap_or(0)) {
+            0 => parts.remove(name),
+            count => parts.insert(name, count),
+        };
+    }
+}
+
+/// One running part; it has ended when this is dropped.
+#[derive(Debug)]
+pub struct Part {
+    parts: Parts,
+    name: &'static str,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.parts.change(self.name, |count| count.saturating_sub(1));
+    }
+}
+
+/// Ends the process when a bound is over, unless it is dropped before.
+#[derive(Debug)]
+pub struct Watchdog {
+    _stopped: Sender<()>,
+}
+
+impl Watchdog {
+    /// Starts the clock: after `bound` the process logs which of `parts` did not end, and exits with 1.
+    pub fn start(bound: Duration, parts: Parts) -> Self {
+        Self::with_exit(bound, parts, |code| std::process::exit(code))
+    }
+
+    fn with_exit(bound: Duration, parts: Parts, exit: impl FnOnce(i32) + Send + 'static) -> Self {
+        let (stopped, over) = channel::<()>();
+        thread::spawn(move || {
+            if over.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
+                let unfinished = parts.running().join(", ");
+                tracing::error!(unfinished, bound_ms = bound.as_millis() as u64, "stopping took too long; ended unfinished");
+                exit(EXIT_UNFINISHED);
+            }
+        });
+        Self { _stopped: stopped }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_signal_asks_and_the_second_ends() {
+        let (report, signals) = mpsc::channel(2);
+        let soft = CancellationToken::new();
+        let (exit, code) = channel();
+        let obeying = tokio::spawn(obey(signals, soft.clone(), move |code| exit.send(code).expect("is waited for")));
+
+        report.send("SIGTERM").await.expect("is obeyed");
+        soft.cancelled().await;
+        assert!(code.try_recv().is_err(), "the first signal ended the process");
+        report.send("SIGINT").await.expect("is obeyed");
+        obeying.await.expect("does not panic");
+        assert_eq!(code.recv(), Ok(1));
+    }
+
+    #[test]
+    fn a_part_runs_until_the_last_of_its_name_is_dropped() {
+        let parts = Parts::default();
+        let (first, second, other) = (parts.enter("publisher"), parts.enter("publisher"), parts.enter("intake"));
+        drop(first);
+        assert_eq!(parts.running(), ["intake", "publisher"]);
+        drop((second, other));
+        assert_eq!(parts.running(), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_stop_that_takes_too_long_ends_the_process() {
+        let (exit, code) = channel();
+        let _watchdog = Watchdog::with_exit(Duration::from_millis(1), Parts::default(), move |code| {
+            exit.send(code).expect("is waited for");
+        });
+        assert_eq!(code.recv_timeout(Duration::from_secs(30)), Ok(1));
+    }
+
+    #[test]
+    fn a_stop_in_time_does_not_end_the_process() {
+        let (exit, code) = channel();
+        let watchdog = Watchdog::with_exit(Duration::from_secs(600), Parts::default(), move |code| {
+            exit.send(code).expect("is waited for");
+        });
+        drop(watchdog);
+        // The thread is over, and with it its end of the channel, without a word.
+        assert_eq!(code.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected));
+    }
+}

@@ -1,0 +1,354 @@
+//! A producer's request that an audience be notified: read by the rules of the envelope, brought into normal form
+//! and fingerprinted.
+//!
+//! The rules are tried in one fixed order and the first one broken is the entry's failure code, so that an entry is
+//! refused for the same reason by every replica and by `send`. Whether a key was used before or a recipient exists is
+//! not decided here. Messages name fields and what they take; they never repeat a payload or a recipient.
+
+use ambient::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::catalog::{AudienceKind, Catalog, NotificationType};
+use crate::entry::RawFields;
+use crate::json;
+use crate::malformed::{FailureCode, Rejection};
+use crate::record::IdempotencyScope;
+
+/// The largest entry: all names and values, in bytes.
+pub const MAX_ENTRY: usize = 256 * 1024;
+/// The largest `payload_json`, in bytes as received.
+pub const MAX_PAYLOAD: usize = 64 * 1024;
+/// The most recipients of one intent, counted before repeats are removed.
+pub const MAX_RECIPIENTS: usize = 1_000;
+/// The longest recipient, in bytes.
+pub const MAX_RECIPIENT: usize = 128;
+/// The longest `idempotency_key`, `request_id` and `trace_id`, in bytes.
+pub const MAX_IDENTIFIER: usize = 255;
+/// The last `occurred_at_ms`: the last millisecond of the year 9999.
+pub const MAX_OCCURRED_AT_MS: i64 = 253_402_300_799_999;
+
+/// How many characters of an unknown or repeated field's name a message repeats.
+const MAX_QUOTED: usize = 64;
+
+const NOTIFICATION_TYPE: &str = "notification_type";
+const PRODUCER: &str = "producer";
+const AUDIENCE_KIND: &str = "audience_kind";
+const RECIPIENTS: &str = "recipient_user_ids_json";
+const IDEMPOTENCY_KEY: &str = "idempotency_key";
+const OCCURRED_AT_MS: &str = "occurred_at_ms";
+const PAYLOAD: &str = "payload_json";
+const REQUEST_ID: &str = "request_id";
+const TRACE_ID: &str = "trace_id";
+
+/// Every field that an entry may have.
+pub const FIELDS: [&str; 9] = [
+    NOTIFICATION_TYPE,
+    PRODUCER,
+    AUDIENCE_KIND,
+    RECIPIENTS,
+    IDEMPOTENCY_KEY,
+    OCCURRED_AT_MS,
+    PAYLOAD,
+    REQUEST_ID,
+    TRACE_ID,
+];
+
+/// The fields that every entry must have, whatever its audience.
+const REQUIRED: [&str; 6] = [NOTIFICATION_TYPE, PRODUCER, AUDIENCE_KIND, IDEMPOTENCY_KEY, OCCURRED_AT_MS, PAYLOAD];
+
+/// To whom an intent goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Audience {
+    /// These user ids: at least one, sorted by bytes, each once.
+    Users(Vec<String>),
+    /// Whomever configuration names for the type.
+    AdminEmail,
+}
+
+impl Audience {
+    /// As the entry says it in `audience_kind`.
+    pub fn kind(&self) -> AudienceKind {
+        match self {
+            Self::Users(_) => AudienceKind::User,
+            Self::AdminEmail => AudienceKind::AdminEmail,
+        }
+    }
+
+    /// The user ids; none for administrators.
+    pub fn users(&self) -> &[String] {
+        match self {
+            Self::Users(users) => users,
+            Self::AdminEmail => &[],
+        }
+    }
+}
+
+/// A valid intent in normal form.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Intent {
+    /// A type of the catalogue.
+    pub notification_type: String,
+    /// One that the type allows.
+    pub producer: String,
+    /// One that the type allows.
+    pub audience: Audience,
+    /// Chosen by the producer, who never uses it for anything else.
+    pub idempotency_key: String,
+    /// When the producer says that it happened, in whole milliseconds.
+    pub occurred_at: Timestamp,
+    /// The payload in normal form.
+    pub payload_json: String,
+    /// For observability only; empty if not given.
+    pub request_id: String,
+    /// For observability only; empty if not given.
+    pub trace_id: String,
+    /// `v1:` and the lower-case hex SHA-256 of everything but the key and the two ids above. Equal fingerprints
+    /// under one key are a duplicate, different ones a conflict.
+    pub fingerprint: String,
+}
+
+impl Intent {
+    /// What the intent reserves when it is accepted.
+    pub fn scope(&self) -> IdempotencyScope {
+        IdempotencyScope { producer: self.producer.clone(), key: self.idempotency_key.clone() }
+    }
+}
+
+/// Reads an entry, or says which rule it breaks first.
+pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {
+    let envelope = Envelope::open(fields)?;
+    envelope.require_fields()?;
+    let known = notification_type(&envelope, catalog)?;
+    let producer = producer(&envelope, known)?;
+    let kind = audience_kind(&envelope, known)?;
+    let recipients = recipients(&envelope, kind)?;
+    let idempotency_key = identifier(&envelope, IDEMPOTENCY_KEY)?;
+    let occurred_at = occurred_at(&envelope)?;
+    let request_id = identifier(&envelope, REQUEST_ID)?;
+    let trace_id = identifier(&envelope, TRACE_ID)?;
+    let audience = audience(kind, recipients)?;
+    let payload = payload(&envelope, known)?;
+    Ok(Intent {
+        fingerprint: fingerprint(known.name(), producer, &audience, occurred_at, &payload),
+        notification_type: known.name().to_owned(),
+        producer: producer.to_owned(),
+        audience,
+        idempotency_key: idempotency_key.to_owned(),
+        occurred_at,
+        payload_json: json::canonical(&payload),
+        request_id: request_id.to_owned(),
+        trace_id: trace_id.to_owned(),
+    })
+}
+
+fn reject<T>(code: FailureCode, message: impl Into<String>) -> Result<T, Rejection> {
+    Err(Rejection { code, message: message.into() })
+}
+
+/// The fields of an entry as text, each known and each at most once.
+struct Envelope<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Envelope<'a> {
+    fn open(raw: &'a RawFields) -> Result<Self, Rejection> {
+        let size = raw.size();
+        if size > MAX_ENTRY {
+            return reject(FailureCode::EntryTooLarge, format!("{size} bytes; an entry takes at most {MAX_ENTRY}"));
+        }
+        let mut fields = Vec::with_capacity(raw.0.len());
+        for (name, value) in &raw.0 {
+            match (str::from_utf8(name), str::from_utf8(value)) {
+                (Ok(name), Ok(value)) => fields.push((name, value)),
+                (Ok(name), Err(_)) => {
+                    return reject(FailureCode::InvalidEncoding, format!("the value of {} is not UTF-8", quote(name)));
+                }
+                (Err(_), _) => return reject(FailureCode::InvalidEncoding, "the name of a field is not UTF-8"),
+            }
+        }
+        let mut names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return reject(FailureCode::RepeatedField, format!("{} more than once", quote(pair[0])));
+        }
+        match names.iter().find(|name| !FIELDS.contains(name)) {
+            Some(name) => reject(FailureCode::UnknownField, format!("{} is not a field of an intent", quote(name))),
+            None => Ok(Self(fields)),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// The value of a field; a field that is absent and one that is empty are the same.
+    fn text(&self, name: &str) -> &'a str {
+        self.get(name).unwrap_or_default()
+    }
+
+    fn require_fields(&self) -> Result<(), Rejection> {
+        let for_users = (self.text(AUDIENCE_KIND) == AudienceKind::User.as_str()).then_some(RECIPIENTS);
+        let missing = REQUIRED.into_iter().chain(for_users).find(|name| self.text(name).is_empty());
+        match missing {
+            Some(name) => reject(FailureCode::MissingField, format!("{name} is absent or empty")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A field name from outside, fit for a message: short and without control characters.
+fn quote(name: &str) -> String {
+    let shown: String = name.chars().take(MAX_QUOTED).flat_map(char::escape_debug).collect();
+    let rest = if name.chars().nth(MAX_QUOTED).is_some() { "…" } else { "" };
+    format!("\"{shown}{rest}\"")
+}
+
+fn notification_type<'c>(envelope: &Envelope<'_>, catalog: &'c Catalog) -> Result<&'c NotificationType, Rejection> {
+    match catalog.get(envelope.text(NOTIFICATION_TYPE)) {
+        Some(known) => Ok(known),
+        None => reject(FailureCode::UnknownNotificationType, "notification_type takes a type of the catalogue"),
+    }
+}
+
+fn producer<'a>(envelope: &Envelope<'a>, known: &NotificationType) -> Result<&'a str, Rejection> {
+    let producer = envelope.text(PRODUCER);
+    match known.allows_producer(producer) {
+        true => Ok(producer),
+        false => {
+            let takes = known.producers().join(", ");
+            reject(FailureCode::ProducerNotAllowed, format!("producer of {} takes {takes}", known.name()))
+        }
+    }
+}
+
+fn audience_kind(envelope: &Envelope<'_>, known: &NotificationType) -> Result<AudienceKind, Rejection> {
+    let kind = envelope.text(AUDIENCE_KIND).parse().ok().filter(|kind| known.channels(*kind).is_some());
+    kind.map_or_else(
+        || {
+            let allowed = AudienceKind::ALL.into_iter().filter(|kind| known.channels(*kind).is_some());
+            let takes: Vec<&str> = allowed.map(AudienceKind::as_str).collect();
+            let message = format!("audience_kind of {} takes {}", known.name(), takes.join(" or "));
+            reject(FailureCode::AudienceNotAllowed, message)
+        },
+        Ok,
+    )
+}
+
+/// The recipients as listed, each of an allowed length; none for administrators.
+fn recipients(envelope: &Envelope<'_>, kind: AudienceKind) -> Result<Vec<String>, Rejection> {
+    let refuse = |message: String| reject(FailureCode::InvalidRecipients, message);
+    let text = match (kind, envelope.get(RECIPIENTS)) {
+        (AudienceKind::AdminEmail, None) => return Ok(Vec::new()),
+        (AudienceKind::AdminEmail, Some(_)) => return refuse(format!("{RECIPIENTS} is not for admin_email")),
+        (AudienceKind::User, text) => text.unwrap_or_default(),
+    };
+    let items = match json::parse(text) {
+        Ok(Value::Array(items)) => items,
+        Ok(_) => return refuse(format!("{RECIPIENTS} takes an array")),
+        Err(error) => return refuse(format!("{RECIPIENTS} is not strict JSON: {error}")),
+    };
+    if !(1..=MAX_RECIPIENTS).contains(&items.len()) {
+        return refuse(format!("{RECIPIENTS} has {} elements and takes 1 to {MAX_RECIPIENTS}", items.len()));
+    }
+    let mut users = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            Value::String(user) if (1..=MAX_RECIPIENT).contains(&user.len()) => users.push(user),
+            _ => return refuse(format!("{RECIPIENTS} takes strings of 1 to {MAX_RECIPIENT} bytes")),
+        }
+    }
+    Ok(users)
+}
+
+/// The audience in normal form, once every recipient is known to be a sound identifier.
+fn audience(kind: AudienceKind, mut recipients: Vec<String>) -> Result<Audience, Rejection> {
+    if kind == AudienceKind::AdminEmail {
+        return Ok(Audience::AdminEmail);
+    }
+    for recipient in &recipients {
+        check_characters("a recipient", recipient)?;
+    }
+    recipients.sort_unstable();
+    recipients.dedup();
+    Ok(Audience::Users(recipients))
+}
+
+/// The value of an identifier field; empty if it is absent, which only an optional one can be by now.
+fn identifier<'a>(envelope: &Envelope<'a>, name: &str) -> Result<&'a str, Rejection> {
+    let value = envelope.text(name);
+    if value.len() > MAX_IDENTIFIER {
+        let message = format!("{name} has {} bytes and takes at most {MAX_IDENTIFIER}", value.len());
+        return reject(FailureCode::InvalidField, message);
+    }
+    check_characters(name, value).map(|()| value)
+}
+
+fn check_characters(what: &str, identifier: &str) -> Result<(), Rejection> {
+    if identifier.starts_with(char::is_whitespace) || identifier.ends_with(char::is_whitespace) {
+        return reject(FailureCode::InvalidField, format!("{what} begins or ends with white space"));
+    }
+    match identifier.contains(char::is_control) {
+        true => reject(FailureCode::InvalidField, format!("{what} has a control character")),
+        false => Ok(()),
+    }
+}
+
+fn occurred_at(envelope: &Envelope<'_>) -> Result<Timestamp, Rejection> {
+    let text = envelope.text(OCCURRED_AT_MS);
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let millis = if digits { text.parse().ok().filter(|millis| *millis <= MAX_OCCURRED_AT_MS) } else { None };
+    match millis.and_then(|millis| Timestamp::from_millis(millis).ok()) {
+        Some(instant) => Ok(instant),
+        None => {
+            let message = format!("{OCCURRED_AT_MS} takes Unix milliseconds in decimal digits, at most {MAX_OCCURRED_AT_MS}");
+            reject(FailureCode::InvalidField, message)
+        }
+    }
+}
+
+fn payload(envelope: &Envelope<'_>, known: &NotificationType) -> Result<Value, Rejection> {
+    let refuse = |message: String| reject(FailureCode::InvalidPayloadJson, message);
+    let text = envelope.text(PAYLOAD);
+    if text.len() > MAX_PAYLOAD {
+        return refuse(format!("{PAYLOAD} has {} bytes and takes at most {MAX_PAYLOAD}", text.len()));
+    }
+    let payload = match json::parse(text) {
+        Ok(object @ Value::Object(_)) => object,
+        Ok(_) => return refuse(format!("{PAYLOAD} takes an object")),
+        Err(error) => return refuse(format!("{PAYLOAD} is not strict JSON: {error}")),
+    };
+    match known.check_payload(&payload) {
+        Ok(()) => Ok(payload),
+        Err(message) => reject(FailureCode::PayloadSchemaViolation, message),
+    }
+}
+
+/// What is fingerprinted, its members in the order in which they are written. A change here is a new version of the
+/// fingerprint: every key in use would become a conflict.
+#[derive(Serialize)]
+struct Fingerprinted<'a> {
+    audience_kind: &'static str,
+    notification_type: &'a str,
+    occurred_at_ms: i64,
+    payload: json::Canonical<'a>,
+    producer: &'a str,
+    recipients: &'a [String],
+}
+
+fn fingerprint(
+    notification_type: &str,
+    producer: &str,
+    audience: &Audience,
+    occurred_at: Timestamp,
+    payload: &Value,
+) -> String {
+    let text = json::to_text(&Fingerprinted {
+        audience_kind: audience.kind().as_str(),
+        notification_type,
+        occurred_at_ms: occurred_at.as_millis(),
+        payload: json::Canonical(payload),
+        producer,
+        recipients: audience.users(),
+    });
+    format!("v1:{}", hex::encode(Sha256::digest(text)))
+}

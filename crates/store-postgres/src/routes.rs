@@ -1,0 +1,381 @@
+//! The state of routes: what is due, and the changes, each guarded by the version it was decided on.
+//!
+//! The list takes no locks (ADR 0005): two replicas may read the same route, the lease lets one of them append, and
+//! the version lets one of them write. A statement that changes many routes gives back the keys that it changed; what
+//! did not come back was changed by someone else, or is already as intended.
+
+use std::collections::{HashMap, HashSet};
+
+use ambient::Timestamp;
+use domain::dead_letter::recovery_hint;
+use domain::ports::{DueCursor, DuePage, Failed, Published, RouteStore, StoreError, Swap};
+use domain::record::NotificationId;
+use domain::route::{Channel, RouteKey, RouteStatus, Version};
+use pg::{PgError, Session, bind};
+use sea_query::{
+    CaseStatement, Expr, ExprTrait, Func, InsertStatement, OnConflict, Order, Query, SelectStatement, SubQueryStatement,
+    UpdateStatement,
+};
+use tokio_postgres::Row;
+
+use crate::PgStore;
+use crate::codec::{column, instant, live_route, route_key};
+use crate::error::store_error;
+use crate::schema::{DeadLetters, Given, Records, Routes, unnest};
+
+impl RouteStore for PgStore {
+    async fn list_due_routes(
+        &self,
+        channel: Channel,
+        now: Timestamp,
+        after: Option<&DueCursor>,
+        limit: usize,
+    ) -> Result<DuePage, StoreError> {
+        let session = self.session("list due routes").await?;
+        let rows = session.query(&due_routes(channel, now, after, limit)).await.map_err(store_error)?;
+        let next = match rows.last() {
+            Some(last) if rows.len() == limit => Some(DueCursor {
+                key: route_key(last)?,
+                next_attempt_at: instant(last, 9, "routes.next_attempt_at", "the last row of a page")?,
+            }),
+            _ => None,
+        };
+        Ok(DuePage { next, ..page(&rows) })
+    }
+
+    async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
+        let session = self.session("look for the next due route").await?;
+        let mut next = HashMap::new();
+        for row in session.query(&first_due()).await.map_err(store_error)? {
+            let name: String = column(&row, 0, "routes.channel", "the first due route")?;
+            if let Ok(channel) = name.parse() {
+                next.insert(channel, instant(&row, 1, "routes.next_attempt_at", &name)?);
+            }
+        }
+        Ok(next)
+    }
+
+    async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
+        let session = self.session("count due routes").await?;
+        let rows = session.query(&count_due(now, cap)).await.map_err(store_error)?;
+        let Some(row) = rows.first() else { return Ok(0) };
+        let count: i64 = column(row, 0, "count", "the due routes")?;
+        Ok(count.unsigned_abs())
+    }
+
+    async fn get_live_routes(&self, keys: &[RouteKey]) -> Result<DuePage, StoreError> {
+        let session = self.session("read routes again").await?;
+        let rows = session.query(&live_routes(keys)).await.map_err(store_error)?;
+        Ok(page(&rows))
+    }
+
+    async fn complete_routes_published(
+        &self,
+        routes: &[Published],
+        now: Timestamp,
+    ) -> Result<Vec<Swap>, StoreError> {
+        if routes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let session = self.session("complete published routes").await?;
+        let changed = session.query(&publish_if_unchanged(routes, now)).await.map_err(store_error)?;
+        let mut done = keys(&changed)?;
+        let rest: Vec<&Published> = routes.iter().filter(|route| !done.contains(&route.key)).collect();
+        if !rest.is_empty() {
+            // An answer to an earlier attempt may have been lost: what stands there as intended is no conflict.
+            for row in session.query(&publications(&rest)).await.map_err(store_error)? {
+                let key = route_key(&row)?;
+                let entry_id: String = column(&row, 2, "routes.published_entry_id", &key.to_string())?;
+                if rest.iter().any(|route| route.key == key && route.entry_id == entry_id) {
+                    done.insert(key);
+                }
+            }
+        }
+        Ok(routes.iter().map(|route| swap(done.contains(&route.key))).collect())
+    }
+
+    async fn complete_routes_failed(
+        &self,
+        routes: &[Failed],
+        now: Timestamp,
+    ) -> Result<Vec<Swap>, StoreError> {
+        if routes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let session = self.session("complete failed routes").await?;
+        let update = session.prepare(&fail_if_unchanged(routes, now)).await.map_err(store_error)?;
+        session.begin().await.map_err(store_error)?;
+        let changed = keys(&session.run(&update).await.map_err(store_error)?)?;
+        let dead: Vec<&Failed> =
+            routes.iter().filter(|route| route.retry_at.is_none() && changed.contains(&route.key)).collect();
+        if !dead.is_empty() {
+            session.execute(&insert_dead_letters(&dead)).await.map_err(store_error)?;
+        }
+        session.commit().await.map_err(store_error)?;
+        Ok(routes.iter().map(|route| swap(changed.contains(&route.key))).collect())
+    }
+}
+
+fn swap(applied: bool) -> Swap {
+    if applied { Swap::Applied } else { Swap::Conflict }
+}
+
+/// Each row is read by itself, so that a corrupt one harms no other.
+fn page(rows: &[Row]) -> DuePage {
+    let mut page = DuePage::default();
+    for row in rows {
+        match live_route(row) {
+            Ok(route) => page.routes.push(route),
+            Err(error) => page.corrupt.push(error),
+        }
+    }
+    page
+}
+
+fn keys(rows: &[Row]) -> Result<HashSet<RouteKey>, StoreError> {
+    let keys: HashSet<RouteKey> = rows.iter().map(route_key).collect::<Result<_, _>>()?;
+    match keys.len() == rows.len() {
+        true => Ok(keys),
+        false => unreachable!("a primary key matched two rows"),
+    }
+}
+
+pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
+    session.prepare(&due_routes(Channel::Push, Timestamp::MIN, None, 1)).await?;
+    session.prepare(&first_due()).await?;
+    session.prepare(&count_due(Timestamp::MIN, 1)).await?;
+    session.prepare(&live_routes(&[])).await?;
+    session.prepare(&publish_if_unchanged(&[], Timestamp::MIN)).await?;
+    session.prepare(&publications(&[])).await?;
+    session.prepare(&fail_if_unchanged(&[], Timestamp::MIN)).await?;
+    session.prepare(&insert_dead_letters(&[])).await?;
+    Ok(())
+}
+
+/// The columns in the order in which `codec::live_route` reads them; `route` is the table or sub-query of the routes.
+fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatement, route: T) {
+    let of_route = [
+        Routes::NotificationId,
+        Routes::RouteId,
+        Routes::Channel,
+        Routes::UpdatedAt,
+        Routes::RecipientRef,
+        Routes::ResolvedEmail,
+        Routes::ResolvedLocale,
+        Routes::AttemptCount,
+        Routes::MaxAttempts,
+        Routes::NextAttemptAt,
+    ];
+    let of_record = [
+        Records::NotificationType,
+        Records::PayloadJson,
+        Records::OccurredAt,
+        Records::AcceptedAt,
+        Records::RequestId,
+        Records::TraceId,
+    ];
+    select.columns(of_route.map(|column| (route, column))).columns(of_record.map(|column| (Records::Table, column)));
+    select.inner_join(
+        Records::Table,
+        Expr::col((Records::Table, Records::NotificationId)).equals((route, Routes::NotificationId)),
+    );
+}
+
+/// A page is cut from `routes_due_by_channel_idx` before anything is joined to it.
+fn due_routes(channel: Channel, now: Timestamp, after: Option<&DueCursor>, limit: usize) -> SelectStatement {
+    let order = [Routes::NextAttemptAt, Routes::NotificationId, Routes::RouteId];
+    let (time, notification_id, route_id) = match after {
+        Some(cursor) => (cursor.next_attempt_at, cursor.key.notification_id.as_str(), cursor.key.route_id.as_str()),
+        None => (Timestamp::MIN, "", ""),
+    };
+    let cursor = Expr::tuple([bind::instant(time), bind::text(notification_id), bind::text(route_id)]);
+    let mut due = Query::select();
+    due.expr(Expr::col(sea_query::Asterisk))
+        .from(Routes::Table)
+        .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
+        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)))
+        .and_where(Expr::tuple(order.map(Expr::col)).gt(cursor));
+    for column in order {
+        due.order_by(column, Order::Asc);
+    }
+    due.limit(limit as u64);
+    let mut select = Query::select();
+    select.from_subquery(due, Given::Table);
+    live_columns(&mut select, Given::Table);
+    for column in order {
+        select.order_by((Given::Table, column), Order::Asc);
+    }
+    select
+}
+
+fn first_due() -> SelectStatement {
+    let first = |channel: Channel| {
+        let first = Query::select()
+            .column(Routes::NextAttemptAt)
+            .from(Routes::Table)
+            .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
+            .and_where(Expr::col(Routes::NextAttemptAt).is_not_null())
+            .order_by(Routes::NextAttemptAt, Order::Asc)
+            .limit(1)
+            .take();
+        let scalar = Expr::SubQuery(None, Box::new(SubQueryStatement::SelectStatement(first)));
+        Query::select().expr(bind::text(channel.as_str())).expr_as(scalar, Given::NextAttemptAt).take()
+    };
+    let both = first(Channel::Push).union(sea_query::UnionType::All, first(Channel::Email)).take();
+    Query::select()
+        .expr(Expr::col(sea_query::Asterisk))
+        .from_subquery(both, Given::Table)
+        .and_where(Expr::col(Given::NextAttemptAt).is_not_null())
+        .take()
+}
+
+fn count_due(now: Timestamp, cap: usize) -> SelectStatement {
+    let some = Query::select()
+        .column(Routes::NextAttemptAt)
+        .from(Routes::Table)
+        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)))
+        .limit(cap as u64)
+        .take();
+    Query::select().expr(Func::count(Expr::col(sea_query::Asterisk))).from_subquery(some, Given::Table).take()
+}
+
+fn live_routes(keys: &[RouteKey]) -> SelectStatement {
+    let mut select = Query::select();
+    select.from_subquery(given_keys(keys.iter()), Given::Table).inner_join(Routes::Table, on_key());
+    live_columns(&mut select, Routes::Table);
+    select.and_where(Expr::col((Routes::Table, Routes::NextAttemptAt)).is_not_null());
+    select
+}
+
+fn publish_if_unchanged(routes: &[Published], now: Timestamp) -> UpdateStatement {
+    let mut given = versioned(routes.iter().map(|route| (&route.key, route.version)));
+    given.expr_as(unnest(bind::texts(routes.iter().map(|route| route.entry_id.clone()))), Given::EntryId);
+    change_if_unchanged(given, now)
+        .value(Routes::Status, bind::text(RouteStatus::Published.as_str()))
+        .value(Routes::NextAttemptAt, Expr::cust("NULL"))
+        .value(Routes::PublishedAt, bind::instant(now))
+        .value(Routes::PublishedEntryId, Expr::col((Given::Table, Given::EntryId)))
+        .take()
+}
+
+/// What stands in the rows that could not be changed.
+fn publications(routes: &[&Published]) -> SelectStatement {
+    Query::select()
+        .columns([
+            (Routes::Table, Routes::NotificationId),
+            (Routes::Table, Routes::RouteId),
+            (Routes::Table, Routes::PublishedEntryId),
+        ])
+        .from_subquery(given_keys(routes.iter().map(|route| &route.key)), Given::Table)
+        .inner_join(Routes::Table, on_key())
+        .and_where(Expr::col((Routes::Table, Routes::Status)).eq(bind::text(RouteStatus::Published.as_str())))
+        .take()
+}
+
+fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
+    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
+    let status = |route: &Failed| if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter };
+    let mut given = versioned(routes.iter().map(|route| (&route.key, route.version)));
+    given
+        .expr_as(unnest(bind::texts(routes.iter().map(|route| status(route).as_str().to_owned()))), Given::Status)
+        .expr_as(unnest(bind::bigints(routes.iter().map(|route| route.attempt_count.into()))), Given::AttemptCount)
+        .expr_as(unnest(bind::optional_instants(routes.iter().map(|route| route.retry_at))), Given::NextAttemptAt)
+        .expr_as(texts(|route| route.classification), Given::Classification)
+        .expr_as(texts(|route| &route.message), Given::Message);
+    let of_given = |column: Given| Expr::col((Given::Table, column));
+    let dead_since = CaseStatement::new().case(of_given(Given::NextAttemptAt).is_null(), bind::instant(now));
+    change_if_unchanged(given, now)
+        .value(Routes::Status, of_given(Given::Status))
+        .value(Routes::AttemptCount, of_given(Given::AttemptCount))
+        .value(Routes::NextAttemptAt, of_given(Given::NextAttemptAt))
+        .value(Routes::LastErrorClassification, of_given(Given::Classification))
+        .value(Routes::LastErrorMessage, of_given(Given::Message))
+        .value(Routes::LastErrorAt, bind::instant(now))
+        .value(Routes::DeadLetteredAt, dead_since)
+        .take()
+}
+
+/// A route that an operator has set back to pending may die again: its row is then written anew.
+fn insert_dead_letters(routes: &[&Failed]) -> InsertStatement {
+    use crate::schema::Routes as R;
+    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
+    let given = given_keys(routes.iter().map(|route| &route.key))
+        .expr_as(texts(|route| recovery_hint(route.channel, route.classification)), Given::RecoveryHint)
+        .take();
+    let of_route = |column: R| Expr::col((R::Table, column));
+    let pairs = [
+        (DeadLetters::NotificationId, of_route(R::NotificationId)),
+        (DeadLetters::RouteId, of_route(R::RouteId)),
+        (DeadLetters::Channel, of_route(R::Channel)),
+        (DeadLetters::RecipientRef, of_route(R::RecipientRef)),
+        (DeadLetters::FinalAttemptCount, of_route(R::AttemptCount)),
+        (DeadLetters::MaxAttempts, of_route(R::MaxAttempts)),
+        (DeadLetters::FailureClassification, of_route(R::LastErrorClassification)),
+        (DeadLetters::FailureMessage, of_route(R::LastErrorMessage)),
+        (DeadLetters::RecoveryHint, Expr::col((Given::Table, Given::RecoveryHint))),
+        (DeadLetters::CreatedAt, of_route(R::DeadLetteredAt)),
+    ];
+    let mut select = Query::select();
+    select.from_subquery(given, Given::Table).inner_join(R::Table, on_key());
+    let mut insert = Query::insert();
+    insert
+        .into_table(DeadLetters::Table)
+        .columns(pairs.iter().map(|(column, _)| *column))
+        .on_conflict(
+            OnConflict::columns([DeadLetters::NotificationId, DeadLetters::RouteId])
+                .update_columns([
+                    DeadLetters::FinalAttemptCount,
+                    DeadLetters::FailureClassification,
+                    DeadLetters::FailureMessage,
+                    DeadLetters::RecoveryHint,
+                    DeadLetters::CreatedAt,
+                ])
+                .to_owned(),
+        );
+    select.exprs(pairs.into_iter().map(|(_, value)| value));
+    // Cannot fail: columns and expressions come in pairs.
+    insert.select_from(select).expect("as many expressions as columns");
+    insert
+}
+
+fn given_keys<'a>(keys: impl Iterator<Item = &'a RouteKey> + Clone) -> SelectStatement {
+    let id = |key: &RouteKey| NotificationId::as_str(&key.notification_id).to_owned();
+    Query::select()
+        .expr_as(unnest(bind::texts(keys.clone().map(id))), Given::NotificationId)
+        .expr_as(unnest(bind::texts(keys.map(|key| key.route_id.clone()))), Given::RouteId)
+        .take()
+}
+
+fn versioned<'a>(routes: impl Iterator<Item = (&'a RouteKey, Version)> + Clone) -> SelectStatement {
+    let mut given = given_keys(routes.clone().map(|(key, _)| key));
+    let expected = bind::instants(routes.map(|(_, version)| version.updated_at()));
+    given.expr_as(unnest(expected), Given::ExpectedUpdatedAt);
+    given
+}
+
+fn on_key() -> Expr {
+    Expr::col((Routes::Table, Routes::NotificationId))
+        .equals((Given::Table, Given::NotificationId))
+        .and(Expr::col((Routes::Table, Routes::RouteId)).equals((Given::Table, Given::RouteId)))
+}
+
+/// `UPDATE routes … FROM given WHERE key AND updated_at = expected RETURNING key`, which raises `updated_at` whatever the
+/// clock says. A terminal route is never touched, not even one that somebody edited without raising its version.
+fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatement {
+    let next_version = Func::greatest([
+        bind::instant(now),
+        Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'")),
+    ]);
+    Query::update()
+        .table(Routes::Table)
+        .value(Routes::UpdatedAt, next_version)
+        .from(sea_query::TableRef::SubQuery(given.into(), sea_query::IntoIden::into_iden(Given::Table)))
+        .and_where(on_key())
+        .and_where(Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Given::Table, Given::ExpectedUpdatedAt)))
+        .and_where(Expr::col((Routes::Table, Routes::NextAttemptAt)).is_not_null())
+        .returning(Query::returning().columns([
+            (Routes::Table, Routes::NotificationId),
+            (Routes::Table, Routes::RouteId),
+        ]))
+        .take()
+}

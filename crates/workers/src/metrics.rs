@@ -1,0 +1,161 @@
+//! Every instrument, named once. README.md lists them for operators, and a test compares the two.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::route::Channel;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+
+/// The instruments of the workers.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    intents: Counter<u64>,
+    route_attempts: Counter<u64>,
+    completion_conflicts: Counter<u64>,
+    lease_contention: Counter<u64>,
+    handover_overflow: Counter<u64>,
+    retention_deleted: Counter<u64>,
+    retention_skipped: Counter<u64>,
+    acceptance_duration: Histogram<f64>,
+    publish_latency: Histogram<f64>,
+    schedule_depth: Gauge<u64>,
+    schedule_oldest_age: Gauge<u64>,
+    stream_oldest_age: Gauge<u64>,
+    pool_connections: Gauge<u64>,
+}
+
+/// Bucket bounds in milliseconds: fine where the service should be, coarse where it should not.
+const MILLISECONDS: [f64; 14] =
+    [1.0, 2.0, 3.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 30_000.0, 300_000.0];
+
+impl Metrics {
+    /// The instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        let counter = |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
+        let gauge = |name: &'static str, unit: &'static str, what: &'static str| {
+            meter.u64_gauge(name).with_unit(unit).with_description(what).build()
+        };
+        let histogram = |name: &'static str, what: &'static str| {
+            let builder = meter.f64_histogram(name).with_unit("ms").with_description(what);
+            builder.with_boundaries(MILLISECONDS.to_vec()).build()
+        };
+        Self {
+            intents: counter("notification.intents", "Entries of the intents stream by outcome, type and producer"),
+            route_attempts: counter("notification.route_attempts", "Attempts to publish by channel and result"),
+            completion_conflicts: counter(
+                "notification.completion_conflicts",
+                "Changes of a route that another replica had made before",
+            ),
+            lease_contention: counter("notification.lease_contention", "Leases that another publisher held"),
+            handover_overflow: counter(
+                "notification.handover_overflow",
+                "Routes left to the due scan because their channel did not keep up",
+            ),
+            retention_deleted: counter("notification.retention.deleted", "Rows removed by table"),
+            retention_skipped: counter(
+                "notification.retention.skipped",
+                "Expired records that stay because a route of theirs is still live",
+            ),
+            acceptance_duration: histogram(
+                "notification.acceptance.duration",
+                "From reading a batch of intents to its commit",
+            ),
+            publish_latency: histogram("notification.publish.latency", "From the acceptance of a route to its append"),
+            schedule_depth: gauge("notification.route_schedule.depth", "{route}", "Due routes, counted up to 10,000"),
+            schedule_oldest_age: gauge(
+                "notification.route_schedule.oldest_age_ms",
+                "ms",
+                "How long the longest due route has been due",
+            ),
+            stream_oldest_age: gauge(
+                "notification.intent_stream.oldest_unprocessed_age_ms",
+                "ms",
+                "Age of the oldest entry that has no outcome yet, by its id",
+            ),
+            pool_connections: gauge(
+                "notification.postgres.connections",
+                "{connection}",
+                "Connections of the pool by state",
+            ),
+        }
+    }
+
+    /// Counts by outcome, type and producer. What an undecodable entry claims to be is left empty, because it could be anything, any number of times.
+    pub(crate) fn settled(&self, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
+        for ((outcome, kind, producer), count) in counts {
+            let labels = [
+                KeyValue::new("outcome", *outcome),
+                KeyValue::new("type", (*kind).to_owned()),
+                KeyValue::new("producer", (*producer).to_owned()),
+            ];
+            self.intents.add(*count, &labels);
+        }
+    }
+
+    pub(crate) fn accepted_within(&self, time: Duration) {
+        self.acceptance_duration.record(millis(time), &[]);
+    }
+
+    pub(crate) fn attempts(&self, channel: Channel, result: &'static str, count: usize) {
+        if count > 0 {
+            let labels = [KeyValue::new("channel", channel.as_str()), KeyValue::new("result", result)];
+            self.route_attempts.add(count as u64, &labels);
+        }
+    }
+
+    pub(crate) fn published_after(&self, channel: Channel, time: Duration) {
+        self.publish_latency.record(millis(time), &[KeyValue::new("channel", channel.as_str())]);
+    }
+
+    pub(crate) fn conflicts(&self, channel: Channel, count: usize) {
+        if count > 0 {
+            self.completion_conflicts.add(count as u64, &[KeyValue::new("channel", channel.as_str())]);
+        }
+    }
+
+    pub(crate) fn contended(&self, channel: Channel, count: usize) {
+        if count > 0 {
+            self.lease_contention.add(count as u64, &[KeyValue::new("channel", channel.as_str())]);
+        }
+    }
+
+    pub(crate) fn overflowed(&self, count: usize) {
+        if count > 0 {
+            self.handover_overflow.add(count as u64, &[]);
+        }
+    }
+
+    pub(crate) fn deleted(&self, table: &'static str, count: u64) {
+        self.retention_deleted.add(count, &[KeyValue::new("table", table)]);
+    }
+
+    pub(crate) fn kept_back(&self, count: u64) {
+        self.retention_skipped.add(count, &[]);
+    }
+
+    /// What is due: how many routes, and for how long the first of them has been.
+    pub fn schedule(&self, depth: u64, oldest_age: Duration) {
+        self.schedule_depth.record(depth, &[]);
+        self.schedule_oldest_age.record(whole_millis(oldest_age), &[]);
+    }
+
+    /// The age of the first entry without an outcome.
+    pub fn oldest_unprocessed(&self, age: Duration) {
+        self.stream_oldest_age.record(whole_millis(age), &[]);
+    }
+
+    /// The connections of the PostgreSQL pool.
+    pub fn pool(&self, open: usize, idle: usize) {
+        self.pool_connections.record(open.saturating_sub(idle) as u64, &[KeyValue::new("state", "used")]);
+        self.pool_connections.record(idle as u64, &[KeyValue::new("state", "idle")]);
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
