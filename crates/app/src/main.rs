@@ -1,2 +1,12 @@
-//! app
-fn main() {}
+//! The binary: everything is in the library beside it.
+
+use std::process::ExitCode;
+
+use app::{cli, config};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    app::install_crypto();
+    let command = cli::Cli::parse();
+    cli::report(command.run(config::environment()))
+}

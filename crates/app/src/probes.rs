@@ -97,7 +97,9 @@ pub fn router(state: ReadyState) -> Router {
         .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/readyz", get(readyz))
         .fallback(|| async { refusal(StatusCode::NOT_FOUND, "not_found") })
-        .method_not_allowed_fallback(|| async { refusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed") })
+        .method_not_allowed_fallback(|| async {
+            refusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
+        })
         .with_state(state)
 }
 
@@ -129,9 +131,11 @@ mod tests {
     #[tokio::test]
     async fn the_process_is_alive_in_every_phase_and_ready_in_one() {
         let state = ReadyState::default();
-        for (phase, status, word) in
-            [(Phase::Starting, 503, "starting"), (Phase::Ready, 200, "ready"), (Phase::Stopping, 503, "stopping")]
-        {
+        for (phase, status, word) in [
+            (Phase::Starting, 503, "starting"),
+            (Phase::Ready, 200, "ready"),
+            (Phase::Stopping, 503, "stopping"),
+        ] {
             state.set(phase);
             assert_eq!(ask(&state, "GET", "/healthz").await, (200, json!({"status": "ok"})));
             assert_eq!(ask(&state, "GET", "/readyz").await, (status, json!({"status": word})));
@@ -154,6 +158,9 @@ mod tests {
         let state = ReadyState::default();
         assert_eq!(ask(&state, "GET", "/").await, (404, json!({"error": {"code": "not_found"}})));
         assert_eq!(ask(&state, "GET", "/readyz/x").await, (404, json!({"error": {"code": "not_found"}})));
-        assert_eq!(ask(&state, "POST", "/readyz").await, (405, json!({"error": {"code": "method_not_allowed"}})));
+        assert_eq!(
+            ask(&state, "POST", "/readyz").await,
+            (405, json!({"error": {"code": "method_not_allowed"}}))
+        );
     }
 }

@@ -108,7 +108,11 @@ impl Watchdog {
         thread::spawn(move || {
             if over.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
                 let unfinished = parts.running().join(", ");
-                tracing::error!(unfinished, bound_ms = bound.as_millis() as u64, "stopping took too long; ended unfinished");
+                tracing::error!(
+                    unfinished,
+                    bound_ms = bound.as_millis() as u64,
+                    "stopping took too long; ended unfinished"
+                );
                 exit(EXIT_UNFINISHED);
             }
         });
@@ -125,7 +129,8 @@ mod tests {
         let (report, signals) = mpsc::channel(2);
         let soft = CancellationToken::new();
         let (exit, code) = channel();
-        let obeying = tokio::spawn(obey(signals, soft.clone(), move |code| exit.send(code).expect("is waited for")));
+        let obeying =
+            tokio::spawn(obey(signals, soft.clone(), move |code| exit.send(code).expect("is waited for")));
 
         report.send("SIGTERM").await.expect("is obeyed");
         soft.cancelled().await;
@@ -138,7 +143,8 @@ mod tests {
     #[test]
     fn a_part_runs_until_the_last_of_its_name_is_dropped() {
         let parts = Parts::default();
-        let (first, second, other) = (parts.enter("publisher"), parts.enter("publisher"), parts.enter("intake"));
+        let (first, second, other) =
+            (parts.enter("publisher"), parts.enter("publisher"), parts.enter("intake"));
         drop(first);
         assert_eq!(parts.running(), ["intake", "publisher"]);
         drop((second, other));

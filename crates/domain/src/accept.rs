@@ -323,3 +323,6 @@ fn accept(
     };
     Acceptance { record, routes }
 }
+
+#[cfg(test)]
+mod tests;

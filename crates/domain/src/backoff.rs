@@ -19,7 +19,8 @@ impl Backoff {
     pub fn delay(&self, failures: u32, spread: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.min.saturating_mul(1 << doublings).min(self.max);
-        full.mul_f64(1.0 - SPREAD * spread.clamp(0.0, 1.0))
+        let spread_out = full.as_secs_f64() * (1.0 - SPREAD * spread.clamp(0.0, 1.0));
+        Duration::try_from_secs_f64(spread_out).map_or(full, |delay| delay.min(full))
     }
 }
 

@@ -90,8 +90,9 @@ mod tests {
 
     #[test]
     fn ids_are_ordered_by_number_not_by_text() {
-        assert!("9-1".parse::<EntryId>() < "10-0".parse::<EntryId>());
-        assert!("5-9".parse::<EntryId>() < "5-10".parse::<EntryId>());
+        let id = |text: &str| text.parse::<EntryId>().expect("an id");
+        assert!(id("9-1") < id("10-0"));
+        assert!(id("5-9") < id("5-10"));
     }
 
     #[test]

@@ -16,6 +16,14 @@ use crate::json;
 use crate::malformed::{FailureCode, Rejection};
 use crate::record::IdempotencyScope;
 
+mod envelope;
+
+pub use envelope::FIELDS;
+use envelope::{
+    AUDIENCE_KIND, Envelope, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER,
+};
+use envelope::{RECIPIENTS, REQUEST_ID, TRACE_ID};
+
 /// The largest entry: all names and values, in bytes.
 pub const MAX_ENTRY: usize = 256 * 1024;
 /// The largest `payload_json`, in bytes as received.
@@ -28,35 +36,6 @@ pub const MAX_RECIPIENT: usize = 128;
 pub const MAX_IDENTIFIER: usize = 255;
 /// The last `occurred_at_ms`: the last millisecond of the year 9999.
 pub const MAX_OCCURRED_AT_MS: i64 = 253_402_300_799_999;
-
-/// How many characters of an unknown or repeated field's name a message repeats.
-const MAX_QUOTED: usize = 64;
-
-const NOTIFICATION_TYPE: &str = "notification_type";
-const PRODUCER: &str = "producer";
-const AUDIENCE_KIND: &str = "audience_kind";
-const RECIPIENTS: &str = "recipient_user_ids_json";
-const IDEMPOTENCY_KEY: &str = "idempotency_key";
-const OCCURRED_AT_MS: &str = "occurred_at_ms";
-const PAYLOAD: &str = "payload_json";
-const REQUEST_ID: &str = "request_id";
-const TRACE_ID: &str = "trace_id";
-
-/// Every field that an entry may have.
-pub const FIELDS: [&str; 9] = [
-    NOTIFICATION_TYPE,
-    PRODUCER,
-    AUDIENCE_KIND,
-    RECIPIENTS,
-    IDEMPOTENCY_KEY,
-    OCCURRED_AT_MS,
-    PAYLOAD,
-    REQUEST_ID,
-    TRACE_ID,
-];
-
-/// The fields that every entry must have, whatever its audience.
-const REQUIRED: [&str; 6] = [NOTIFICATION_TYPE, PRODUCER, AUDIENCE_KIND, IDEMPOTENCY_KEY, OCCURRED_AT_MS, PAYLOAD];
 
 /// To whom an intent goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,7 +98,6 @@ impl Intent {
 /// Reads an entry, or says which rule it breaks first.
 pub fn decode(fields: &RawFields, catalog: &Catalog) -> Result<Intent, Rejection> {
     let envelope = Envelope::open(fields)?;
-    envelope.require_fields()?;
     let known = notification_type(&envelope, catalog)?;
     let producer = producer(&envelope, known)?;
     let kind = audience_kind(&envelope, known)?;
@@ -147,66 +125,15 @@ fn reject<T>(code: FailureCode, message: impl Into<String>) -> Result<T, Rejecti
     Err(Rejection { code, message: message.into() })
 }
 
-/// The fields of an entry as text, each known and each at most once.
-struct Envelope<'a>(Vec<(&'a str, &'a str)>);
-
-impl<'a> Envelope<'a> {
-    fn open(raw: &'a RawFields) -> Result<Self, Rejection> {
-        let size = raw.size();
-        if size > MAX_ENTRY {
-            return reject(FailureCode::EntryTooLarge, format!("{size} bytes; an entry takes at most {MAX_ENTRY}"));
-        }
-        let mut fields = Vec::with_capacity(raw.0.len());
-        for (name, value) in &raw.0 {
-            match (str::from_utf8(name), str::from_utf8(value)) {
-                (Ok(name), Ok(value)) => fields.push((name, value)),
-                (Ok(name), Err(_)) => {
-                    return reject(FailureCode::InvalidEncoding, format!("the value of {} is not UTF-8", quote(name)));
-                }
-                (Err(_), _) => return reject(FailureCode::InvalidEncoding, "the name of a field is not UTF-8"),
-            }
-        }
-        let mut names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return reject(FailureCode::RepeatedField, format!("{} more than once", quote(pair[0])));
-        }
-        match names.iter().find(|name| !FIELDS.contains(name)) {
-            Some(name) => reject(FailureCode::UnknownField, format!("{} is not a field of an intent", quote(name))),
-            None => Ok(Self(fields)),
-        }
-    }
-
-    fn get(&self, name: &str) -> Option<&'a str> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
-    }
-
-    /// The value of a field; a field that is absent and one that is empty are the same.
-    fn text(&self, name: &str) -> &'a str {
-        self.get(name).unwrap_or_default()
-    }
-
-    fn require_fields(&self) -> Result<(), Rejection> {
-        let for_users = (self.text(AUDIENCE_KIND) == AudienceKind::User.as_str()).then_some(RECIPIENTS);
-        let missing = REQUIRED.into_iter().chain(for_users).find(|name| self.text(name).is_empty());
-        match missing {
-            Some(name) => reject(FailureCode::MissingField, format!("{name} is absent or empty")),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A field name from outside, fit for a message: short and without control characters.
-fn quote(name: &str) -> String {
-    let shown: String = name.chars().take(MAX_QUOTED).flat_map(char::escape_debug).collect();
-    let rest = if name.chars().nth(MAX_QUOTED).is_some() { "…" } else { "" };
-    format!("\"{shown}{rest}\"")
-}
-
-fn notification_type<'c>(envelope: &Envelope<'_>, catalog: &'c Catalog) -> Result<&'c NotificationType, Rejection> {
+fn notification_type<'c>(
+    envelope: &Envelope<'_>,
+    catalog: &'c Catalog,
+) -> Result<&'c NotificationType, Rejection> {
     match catalog.get(envelope.text(NOTIFICATION_TYPE)) {
         Some(known) => Ok(known),
-        None => reject(FailureCode::UnknownNotificationType, "notification_type takes a type of the catalogue"),
+        None => {
+            reject(FailureCode::UnknownNotificationType, "notification_type takes a type of the catalogue")
+        }
     }
 }
 
@@ -222,16 +149,16 @@ fn producer<'a>(envelope: &Envelope<'a>, known: &NotificationType) -> Result<&'a
 }
 
 fn audience_kind(envelope: &Envelope<'_>, known: &NotificationType) -> Result<AudienceKind, Rejection> {
-    let kind = envelope.text(AUDIENCE_KIND).parse().ok().filter(|kind| known.channels(*kind).is_some());
-    kind.map_or_else(
-        || {
-            let allowed = AudienceKind::ALL.into_iter().filter(|kind| known.channels(*kind).is_some());
+    let allowed = AudienceKind::ALL.into_iter().filter(|kind| known.channels(*kind).is_some());
+    let named = envelope.text(AUDIENCE_KIND);
+    match allowed.clone().find(|kind| kind.as_str() == named) {
+        Some(kind) => Ok(kind),
+        None => {
             let takes: Vec<&str> = allowed.map(AudienceKind::as_str).collect();
             let message = format!("audience_kind of {} takes {}", known.name(), takes.join(" or "));
             reject(FailureCode::AudienceNotAllowed, message)
-        },
-        Ok,
-    )
+        }
+    }
 }
 
 /// The recipients as listed, each of an allowed length; none for administrators.
@@ -266,7 +193,7 @@ fn audience(kind: AudienceKind, mut recipients: Vec<String>) -> Result<Audience,
         return Ok(Audience::AdminEmail);
     }
     for recipient in &recipients {
-        check_characters("a recipient", recipient)?;
+        check_characters("a recipient of recipient_user_ids_json", recipient)?;
     }
     recipients.sort_unstable();
     recipients.dedup();
@@ -285,22 +212,24 @@ fn identifier<'a>(envelope: &Envelope<'a>, name: &str) -> Result<&'a str, Reject
 
 fn check_characters(what: &str, identifier: &str) -> Result<(), Rejection> {
     if identifier.starts_with(char::is_whitespace) || identifier.ends_with(char::is_whitespace) {
-        return reject(FailureCode::InvalidField, format!("{what} begins or ends with white space"));
+        return reject(FailureCode::InvalidField, format!("{what} takes no white space at either end"));
     }
     match identifier.contains(char::is_control) {
-        true => reject(FailureCode::InvalidField, format!("{what} has a control character")),
+        true => reject(FailureCode::InvalidField, format!("{what} takes no control characters")),
         false => Ok(()),
     }
 }
 
 fn occurred_at(envelope: &Envelope<'_>) -> Result<Timestamp, Rejection> {
-    let text = envelope.text(OCCURRED_AT_MS);
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let millis = if digits { text.parse().ok().filter(|millis| *millis <= MAX_OCCURRED_AT_MS) } else { None };
+    let digits =
+        Some(envelope.text(OCCURRED_AT_MS)).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let millis = digits.and_then(|digits| digits.parse().ok()).filter(|millis| *millis <= MAX_OCCURRED_AT_MS);
     match millis.and_then(|millis| Timestamp::from_millis(millis).ok()) {
         Some(instant) => Ok(instant),
         None => {
-            let message = format!("{OCCURRED_AT_MS} takes Unix milliseconds in decimal digits, at most {MAX_OCCURRED_AT_MS}");
+            let message = format!(
+                "{OCCURRED_AT_MS} takes Unix milliseconds in decimal digits, at most {MAX_OCCURRED_AT_MS}"
+            );
             reject(FailureCode::InvalidField, message)
         }
     }
@@ -352,3 +281,6 @@ fn fingerprint(
     });
     format!("v1:{}", hex::encode(Sha256::digest(text)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,7 +173,9 @@ fn has_wide_integer(text: &str) -> bool {
         match bytes[at] {
             b'"' => at = end_of_string(bytes, at),
             b'-' | b'0'..=b'9' => {
-                let token = bytes[at..].iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
+                let token = bytes[at..]
+                    .iter()
+                    .take_while(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
                 let end = at + token.count();
                 if is_wide_integer(&text[at..end]) {
                     return true;
@@ -226,7 +228,8 @@ mod tests {
     fn keys_are_sorted_by_bytes_at_every_level() {
         // U+FF61 sorts before U+10000 by bytes, and behind it by UTF-16 units.
         let text = "{ \"\u{10000}\":1, \"\u{ff61}\":2, \"b\":{\"z\":[ {\"y\":1,\"x\":2} ],\"B\":null}, \"a\":true, \"\":0 }";
-        let sorted = "{\"\":0,\"a\":true,\"b\":{\"B\":null,\"z\":[{\"x\":2,\"y\":1}]},\"\u{ff61}\":2,\"\u{10000}\":1}";
+        let sorted =
+            "{\"\":0,\"a\":true,\"b\":{\"B\":null,\"z\":[{\"x\":2,\"y\":1}]},\"\u{ff61}\":2,\"\u{10000}\":1}";
         assert_eq!(normal(text), Ok(sorted.to_owned()));
     }
 
@@ -304,7 +307,9 @@ mod tests {
 
     #[test]
     fn a_lone_surrogate_is_refused() {
-        for text in [r#""\ud800""#, r#""\udc00""#, r#""\ud800\u0041""#, r#""\ude00\ud83d""#, r#"{"\ud800":1}"#] {
+        for text in
+            [r#""\ud800""#, r#""\udc00""#, r#""\ud800\u0041""#, r#""\ude00\ud83d""#, r#"{"\ud800":1}"#]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }
@@ -319,9 +324,23 @@ mod tests {
 
     #[test]
     fn what_is_not_one_json_value_is_refused() {
-        for text in
-            ["", " ", "{} {}", "[1,]", "{\"a\":1,}", "01", "+1", ".5", "1.", "NaN", "'a'", "nul", "\u{feff}1", "\"\t\"", "//\n1"]
-        {
+        for text in [
+            "",
+            " ",
+            "{} {}",
+            "[1,]",
+            "{\"a\":1,}",
+            "01",
+            "+1",
+            ".5",
+            "1.",
+            "NaN",
+            "'a'",
+            "nul",
+            "\u{feff}1",
+            "\"\t\"",
+            "//\n1",
+        ] {
             assert!(parse(text).is_err(), "{text:?}");
         }
         assert_eq!(parse(" \t\r\n1 \t\r\n"), Ok(Value::from(1)));

@@ -144,7 +144,8 @@ pub struct MalformedIntent {
 impl MalformedIntent {
     /// The row for an entry of `stream` that was refused at `now`. A message that is too long is cut.
     pub fn new(stream: &str, entry: &RawEntry, rejection: Rejection, now: Timestamp) -> Self {
-        let message = rejection.message.chars().take(MAX_MESSAGE).map(|c| if c == '\0' { '\u{fffd}' } else { c });
+        let message =
+            rejection.message.chars().take(MAX_MESSAGE).map(|c| if c == '\0' { '\u{fffd}' } else { c });
         Self {
             stream: stream.to_owned(),
             entry_id: entry.id,
@@ -168,7 +169,8 @@ impl MalformedIntent {
 
 /// The first value of the field `name`, if the column can hold it.
 fn id_column(fields: &RawFields, name: &str) -> String {
-    let value = fields.0.iter().find(|(field, _)| field == name.as_bytes()).map(|(_, value)| value.as_slice());
+    let value =
+        fields.0.iter().find(|(field, _)| field == name.as_bytes()).map(|(_, value)| value.as_slice());
     let storable = value.filter(|value| value.len() <= MAX_ID).and_then(storable_text);
     storable.unwrap_or_default().to_owned()
 }
@@ -218,7 +220,11 @@ impl<'a> Part<'a> {
 impl Truncated {
     fn of(bytes: &[u8]) -> Self {
         let head = &bytes[..bytes.len().min(TRUNCATED_HEAD)];
-        Self { bytes: bytes.len(), sha256: hex::encode(Sha256::digest(bytes)), head_base64: BASE64.encode(head) }
+        Self {
+            bytes: bytes.len(),
+            sha256: hex::encode(Sha256::digest(bytes)),
+            head_base64: BASE64.encode(head),
+        }
     }
 }
 
@@ -244,4 +250,120 @@ fn raw_fields_json(fields: &RawFields, max: usize) -> String {
 
 fn omitted(omitted: Omitted) -> Part<'static> {
     Part::Omitted { omitted }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn row(fields: RawFields, message: &str) -> MalformedIntent {
+        let entry = RawEntry { id: EntryId::new(5, 1), fields };
+        let rejection = Rejection { code: FailureCode::UnknownField, message: message.to_owned() };
+        MalformedIntent::new("intents", &entry, rejection, Timestamp::UNIX_EPOCH)
+    }
+
+    fn parsed(text: &str) -> Value {
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    fn kept(fields: &RawFields, max: usize) -> Value {
+        parsed(&raw_fields_json(fields, max))
+    }
+
+    #[test]
+    fn codes_are_listed_in_the_order_in_which_the_rules_are_tried() {
+        assert!(FailureCode::ALL.is_sorted());
+        assert_eq!(FailureCode::ALL.last(), Some(&FailureCode::NotStorable));
+    }
+
+    #[test]
+    fn fields_are_kept_in_the_order_received_with_repeats() {
+        let fields = RawFields::from_iter([("b", "1"), ("a", "\u{1}é\""), ("b", ""), ("", "2")]);
+        let expected = json!([["b", "1"], ["a", "\u{1}é\""], ["b", ""], ["", "2"]]);
+        assert_eq!(parsed(&row(fields, "").raw_fields_json), expected);
+        assert_eq!(row(RawFields::default(), "").raw_fields_json, "[]");
+    }
+
+    #[test]
+    fn what_is_not_utf_8_or_holds_a_nul_is_kept_as_base64() {
+        let fields =
+            RawFields::from_iter([(b"\xff".to_vec(), b"x\0".to_vec()), (b"a".to_vec(), b"\xc3".to_vec())]);
+        let expected = json!([[{"base64": "/w=="}, {"base64": "eAA="}], ["a", {"base64": "ww=="}]]);
+        assert_eq!(parsed(&row(fields, "").raw_fields_json), expected);
+    }
+
+    #[test]
+    fn id_columns_hold_the_first_value_if_it_is_sound_text_of_at_most_255_bytes() {
+        let named = |name: &str, value: Vec<u8>| {
+            row(RawFields::from_iter([(name, value), (name, b"second".to_vec())]), "")
+        };
+        for (value, expected) in [
+            (b"first".to_vec(), "first"),
+            (b"".to_vec(), ""),
+            (b"\xff".to_vec(), ""),
+            (b"a\0".to_vec(), ""),
+            (b" \n".to_vec(), " \n"),
+            (vec![b'x'; 256], ""),
+            (vec![b'x'; 255], "x".repeat(255).as_str()),
+        ] {
+            assert_eq!(named("notification_type", value.clone()).notification_type, expected);
+            assert_eq!(named("producer", value.clone()).producer, expected);
+            assert_eq!(named("idempotency_key", value).idempotency_key, expected);
+        }
+        assert_eq!(named("other", b"x".to_vec()).producer, "");
+    }
+
+    #[test]
+    fn a_message_is_cut_and_holds_no_nul() {
+        let message = row(RawFields::default(), &format!("\0{}", "é".repeat(2_000))).rejection.message;
+        assert_eq!(message, format!("\u{fffd}{}", "é".repeat(999)));
+    }
+
+    #[test]
+    fn of_an_entry_that_is_too_large_long_parts_keep_size_hash_and_head() {
+        let long = vec![0xff; TRUNCATED_HEAD + 1];
+        let edge = "x".repeat(TRUNCATED_HEAD);
+        let fields =
+            RawFields::from_iter([(b"a".to_vec(), long.clone()), (b"b".to_vec(), edge.clone().into_bytes())]);
+        let size = fields.size() + 2 * FIELD_COST;
+        assert_eq!(kept(&fields, size), json!([["a", {"base64": BASE64.encode(&long)}], ["b", edge]]));
+        let truncated = json!({
+            "bytes": TRUNCATED_HEAD + 1,
+            "sha256": hex::encode(Sha256::digest(&long)),
+            "head_base64": BASE64.encode(&long[..TRUNCATED_HEAD]),
+        });
+        assert_eq!(kept(&fields, size - 1), json!([["a", {"truncated": truncated}], ["b", edge]]));
+    }
+
+    #[test]
+    fn fields_for_which_there_is_no_room_are_counted() {
+        let fields = RawFields::from_iter(vec![("name", "value"); 10]);
+        let three = 3 * (9 + FIELD_COST);
+        let last = json!([{"omitted": {"fields": 7}}, {"omitted": {"bytes": 63}}]);
+        let pair = json!(["name", "value"]);
+        assert_eq!(kept(&fields, three), json!([pair, pair, pair, last]));
+        assert_eq!(kept(&fields, three + 24), json!([pair, pair, pair, last]));
+    }
+
+    #[test]
+    fn empty_fields_do_not_come_for_nothing() {
+        let fields = RawFields(vec![Default::default(); 1_000_000]);
+        assert!(raw_fields_json(&fields, 1_000).len() < 1_000);
+    }
+
+    #[test]
+    fn a_reduced_row_is_small_and_otherwise_the_same() {
+        let whole = row(RawFields::from_iter([("a", "x".repeat(200_000))]), "why");
+        let reduced = whole.reduced();
+        let text = whole.raw_fields_json.as_bytes();
+        let truncated = json!({
+            "bytes": text.len(),
+            "sha256": hex::encode(Sha256::digest(text)),
+            "head_base64": BASE64.encode(&text[..TRUNCATED_HEAD]),
+        });
+        assert_eq!(parsed(&reduced.raw_fields_json), json!([["raw_fields", {"truncated": truncated}]]));
+        assert_eq!(MalformedIntent { raw_fields_json: whole.raw_fields_json.clone(), ..reduced }, whole);
+    }
 }

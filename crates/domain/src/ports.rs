@@ -343,6 +343,9 @@ pub trait IntentStream: Send + Sync {
         block: Duration,
     ) -> impl Future<Output = Result<Vec<RawEntry>, StoreError>> + Send;
 
+    /// The id of the first entry behind `after`, without waiting for one.
+    fn first_after(&self, after: EntryId) -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
+
     /// The stream as a whole.
     fn inspect(&self) -> impl Future<Output = Result<StreamState, StoreError>> + Send;
 }

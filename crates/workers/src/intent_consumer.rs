@@ -439,3 +439,6 @@ fn next_count(asked: usize, read: usize, bytes: usize, batch_size: usize) -> usi
     let average = (bytes / read.max(1)).max(1);
     (BATCH_BYTES / average).min(asked.saturating_mul(4)).clamp(1, batch_size)
 }
+
+#[cfg(test)]
+mod tests;

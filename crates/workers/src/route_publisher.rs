@@ -105,7 +105,7 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Runs until `stop`. A chunk that has begun is finished if the stores let it.
+    /// Runs until `stop`. What has been handed over by then is still published, if the stores let it: intake stops first.
     pub async fn run(self, mut inbox: Inbox, stop: CancellationToken) {
         let mut trouble = Trouble::new(self.channel.as_str());
         let mut scan = Scan { cursor: None, at: Instant::now() };
@@ -136,6 +136,11 @@ where
                 }
             }
             self.status.passed();
+        }
+        while let Ok(parcel) = inbox.parcels.try_recv() {
+            if self.publish(parcel, &mut scan, &inbox, &mut trouble, &stop).await.is_err() {
+                return;
+            }
         }
     }
 
@@ -495,3 +500,6 @@ fn merge(first: Parcel, inbox: &mut Inbox, batch_size: usize) -> Vec<Parcel> {
     }
     parcels
 }
+
+#[cfg(test)]
+mod tests;

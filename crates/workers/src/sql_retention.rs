@@ -185,3 +185,6 @@ fn chunk_length(records: &[Expired], rows: u64) -> usize {
     });
     fits.count().max(1)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
-use domain::catalog::{Catalog, NotificationType};
-use domain::intent::AudienceKind;
+use domain::catalog::{AudienceKind, Catalog, NotificationType};
 
 use super::knobs::{NOTIFICATION_CATALOG_PATH, NOTIFICATION_LOCALES};
 use super::problem::quote;
@@ -54,7 +53,7 @@ pub(super) fn read_catalog(reader: &mut Reader) -> Option<Arc<Catalog>> {
 
 fn parse_catalog(path: &str) -> Result<Catalog, String> {
     let text = read_bounded(path).map_err(|error| format!("the file cannot be read ({error})"))?;
-    Catalog::parse(&text).map_err(|error| format!("{path} is no catalogue: {}", one_line(&error)))
+    Catalog::parse(&text).map_err(|error| format!("the file is no catalogue ({error})"))
 }
 
 fn read_bounded(path: &str) -> std::io::Result<String> {
@@ -64,13 +63,6 @@ fn read_bounded(path: &str) -> std::io::Result<String> {
         return Err(std::io::Error::other("it is larger than 1 MiB"));
     }
     Ok(text)
-}
-
-/// An error with its causes, on one line.
-fn one_line(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
-    let lines: Vec<String> = causes.map(|cause| cause.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    lines.join(": ")
 }
 
 /// Reads the variable of each type that administrators may receive, and warns of those that belong to none.
@@ -138,7 +130,8 @@ fn fault_of_address(text: &str) -> Option<&'static str> {
 fn parse_locales(text: &str) -> Result<Vec<String>, String> {
     let mut tags: Vec<String> = Vec::new();
     for tag in split_list(text) {
-        let well_formed = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let well_formed =
+            |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if tag.len() > MAX_TAG || !tag.split('-').all(well_formed) {
             return Err(format!("{} is no language tag", quote(tag)));
         }
@@ -160,7 +153,9 @@ mod tests {
             Ok(vec!["ops@example.com".to_owned(), "on-call@example.com".to_owned()])
         );
         let too_long = format!("{}@example.com", "x".repeat(309));
-        for text in ["ops", "@example.com", "ops@", "a@b@c", "o ps@example.com", "ops@exam\u{0}ple.com", &too_long] {
+        for text in
+            ["ops", "@example.com", "ops@", "a@b@c", "o ps@example.com", "ops@exam\u{0}ple.com", &too_long]
+        {
             assert!(parse_addresses(text).is_err(), "{text}");
         }
     }

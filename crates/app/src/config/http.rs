@@ -94,7 +94,18 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", "8092", "localhost", "localhost:", ":65536", ":-1", "::8092", "[::1:80", "[x]:80", "http://localhost:80"] {
+        for text in [
+            "",
+            "8092",
+            "localhost",
+            "localhost:",
+            ":65536",
+            ":-1",
+            "::8092",
+            "[::1:80",
+            "[x]:80",
+            "http://localhost:80",
+        ] {
             assert!(text.parse::<HttpAddr>().is_err(), "{text}");
         }
     }

@@ -57,7 +57,10 @@ impl fmt::Display for Takes {
 pub const RETIRED: &[(&str, &str)] = &[
     ("NOTIFICATION_REDIS_ADDR", "set NOTIFICATION_REDIS_MASTER_ADDR instead"),
     ("NOTIFICATION_REDIS_USERNAME", "the default user is used, with NOTIFICATION_REDIS_PASSWORD; remove it"),
-    ("NOTIFICATION_REDIS_TLS_ENABLED", "write NOTIFICATION_REDIS_MASTER_ADDR=rediss://host:port for TLS and remove it"),
+    (
+        "NOTIFICATION_REDIS_TLS_ENABLED",
+        "write NOTIFICATION_REDIS_MASTER_ADDR=rediss://host:port for TLS and remove it",
+    ),
     ("NOTIFICATION_RECORD_TTL", "set NOTIFICATION_RECORD_RETENTION instead"),
     (
         "NOTIFICATION_DEAD_LETTER_TTL",
@@ -122,7 +125,9 @@ const REDIS_ADDR: Takes = Takes::Text("host:port, or rediss://host:port for TLS"
 const REDIS_ADDRS: Takes = Takes::Text("host:port or rediss://host:port, several separated by commas");
 const DSN: Takes = Takes::Text("postgres://user:password@host:port/database?search_path=schema");
 const DSNS: Takes = Takes::Text("postgres://… connection strings, separated by commas");
-const STREAM: Takes = Takes::Text("the name of a stream: 1 to 255 bytes without white space, not one of the service's own keys");
+const STREAM: Takes = Takes::Text(
+    "the name of a stream: 1 to 255 bytes without white space, not one of the service's own keys",
+);
 const MAXLEN: Takes = Takes::Number(0, 1_000_000_000_000);
 const ATTEMPTS: Takes = Takes::Number(1, 100);
 const BATCH: Takes = Takes::Number(1, 4096);
@@ -290,7 +295,8 @@ mod tests {
 
     #[test]
     fn no_name_is_listed_twice_or_both_known_and_retired() {
-        let names: Vec<&str> = KNOBS.iter().map(|knob| knob.name).chain(RETIRED.iter().map(|(name, _)| *name)).collect();
+        let names: Vec<&str> =
+            KNOBS.iter().map(|knob| knob.name).chain(RETIRED.iter().map(|(name, _)| *name)).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use pg::{Dsn, DsnError};
 
 use super::knobs::{
-    NOTIFICATION_POSTGRES_MAX_OPEN_CONNS, NOTIFICATION_POSTGRES_OPERATION_TIMEOUT, NOTIFICATION_POSTGRES_PRIMARY_DSN,
-    NOTIFICATION_POSTGRES_REPLICA_DSNS,
+    NOTIFICATION_POSTGRES_MAX_OPEN_CONNS, NOTIFICATION_POSTGRES_OPERATION_TIMEOUT,
+    NOTIFICATION_POSTGRES_PRIMARY_DSN, NOTIFICATION_POSTGRES_REPLICA_DSNS,
 };
 use super::reader::Reader;
 
@@ -72,16 +72,21 @@ mod tests {
 
     #[test]
     fn a_comma_between_hosts_does_not_end_a_connection_string() {
-        assert_eq!(split_dsns("postgres://a,b/x, postgresql://c/x"), ["postgres://a,b/x", "postgresql://c/x"]);
+        assert_eq!(
+            split_dsns("postgres://a,b/x, postgresql://c/x"),
+            ["postgres://a,b/x", "postgresql://c/x"]
+        );
         assert_eq!(split_dsns("host=a,b dbname=x"), ["host=a,b dbname=x"]);
         assert_eq!(split_dsns(""), Vec::<&str>::new());
     }
 
     #[test]
     fn replicas_are_shown_without_passwords() {
-        let shown = parse_replicas("postgres://me:s3cret@a/x,postgres://me@b/x").expect("two connection strings");
+        let shown =
+            parse_replicas("postgres://me:s3cret@a/x,postgres://me@b/x").expect("two connection strings");
         assert_eq!(shown, "postgres://me:****@a:5432/x,postgres://me@b:5432/x");
-        let error = parse_replicas("postgres://me:s3cret@a/x,postgres://me:s3cret@b:port/x").expect_err("a bad port");
+        let error =
+            parse_replicas("postgres://me:s3cret@a/x,postgres://me:s3cret@b:port/x").expect_err("a bad port");
         assert!(error.starts_with("number 2") && !error.contains("s3cret"), "{error}");
     }
 }

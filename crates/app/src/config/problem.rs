@@ -23,7 +23,8 @@ impl Problem {
     /// A value that `knob` cannot have. The value is repeated unless it is a secret or might hold one.
     pub(super) fn unusable(knob: &Knob, value: &str, reason: impl fmt::Display) -> Self {
         let may_hold_a_password = knob.secret || value.contains('@');
-        let got = if may_hold_a_password { "(not shown, it may hold a password)".to_owned() } else { quote(value) };
+        let got =
+            if may_hold_a_password { "(not shown, it may hold a password)".to_owned() } else { quote(value) };
         Self::other(knob.name, format!("is {got}: {reason}; it takes {}", knob.takes))
     }
 

@@ -48,7 +48,9 @@ impl Reader {
         }
         match collect(known) {
             Ok(values) => reader.values = values,
-            Err(error) => reader.problems.push(Problem::other("the environment", format!("cannot be read: {error}"))),
+            Err(error) => {
+                reader.problems.push(Problem::other("the environment", format!("cannot be read: {error}")))
+            }
         }
         reader
     }
@@ -161,9 +163,14 @@ impl Reader {
     }
 
     /// Warns that `name` means nothing, and which of `known` it may have been meant for.
-    pub(super) fn warn_unknown<'a>(&mut self, name: &str, known: impl Iterator<Item = &'a str>) {
-        let candidates = known.map(|candidate| (strsim::jaro_winkler(name, candidate), candidate));
-        let nearest = candidates.filter(|(likeness, _)| *likeness >= SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0));
+    pub(super) fn warn_unknown<'a>(&mut self, name: &'a str, known: impl Iterator<Item = &'a str>) {
+        // The prefix that all of them share would make them all alike.
+        let core =
+            |name: &'a str| name.trim_start_matches(ADMIN_EMAILS_PREFIX).trim_start_matches("NOTIFICATION_");
+        let likeness = |candidate| strsim::jaro_winkler(core(name), core(candidate));
+        let candidates = known.map(|candidate| (likeness(candidate), candidate));
+        let nearest =
+            candidates.filter(|(likeness, _)| *likeness >= SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0));
         let guess = nearest.map(|(_, candidate)| format!("; did you mean {candidate}?")).unwrap_or_default();
         self.warnings.push(format!("{name} is not a variable of this service and has no effect{guess}"));
     }

@@ -71,8 +71,11 @@ impl fmt::Display for RedisAddr {
 impl Redis {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
         let addr = reader.read(&NOTIFICATION_REDIS_MASTER_ADDR, str::parse, RedisAddr::to_string);
-        let password =
-            reader.read(&NOTIFICATION_REDIS_PASSWORD, |text| Ok::<_, String>(Secret::new(text)), Secret::to_string);
+        let password = reader.read(
+            &NOTIFICATION_REDIS_PASSWORD,
+            |text| Ok::<_, String>(Secret::new(text)),
+            Secret::to_string,
+        );
         let db = reader.number(&NOTIFICATION_REDIS_DB);
         let replicas = reader.read(&NOTIFICATION_REDIS_REPLICA_ADDRS, parse_replicas, |text| text.clone());
         let operation_timeout = reader.duration(&NOTIFICATION_REDIS_OPERATION_TIMEOUT);
@@ -83,9 +86,13 @@ impl Redis {
 
 /// The addresses again, if each is one.
 fn parse_replicas(text: &str) -> Result<String, String> {
-    let parse = |addr: &str| addr.parse().map_err(|reason| format!("{addr:?} cannot be used: {reason}"));
-    let addrs: Vec<RedisAddr> = split_list(text).map(parse).collect::<Result<_, String>>()?;
-    Ok(addrs.iter().map(RedisAddr::to_string).collect::<Vec<_>>().join(","))
+    let mut shown = Vec::new();
+    for (index, addr) in split_list(text).enumerate() {
+        let addr: RedisAddr =
+            addr.parse().map_err(|reason| format!("number {} cannot be used: {reason}", index + 1))?;
+        shown.push(addr.to_string());
+    }
+    Ok(shown.join(","))
 }
 
 #[cfg(test)]
@@ -94,14 +101,31 @@ mod tests {
 
     #[test]
     fn an_address_is_printed_as_it_is_written() {
-        for text in ["redis:6379", "10.0.0.1:6379", "rediss://redis.example.com:6380", "[::1]:6379", "rediss://[::1]:1"] {
+        for text in [
+            "redis:6379",
+            "10.0.0.1:6379",
+            "rediss://redis.example.com:6380",
+            "[::1]:6379",
+            "rediss://[::1]:1",
+        ] {
             assert_eq!(text.parse::<RedisAddr>().map(|addr| addr.to_string()), Ok(text.to_owned()));
         }
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["redis", "redis:", ":6379", "redis:0", "redis:65536", "redis:+1", "::1:6379", "redis://redis:6379", "rediss://redis:6379/0", "a b:1"] {
+        for text in [
+            "redis",
+            "redis:",
+            ":6379",
+            "redis:0",
+            "redis:65536",
+            "redis:+1",
+            "::1:6379",
+            "redis://redis:6379",
+            "rediss://redis:6379/0",
+            "a b:1",
+        ] {
             assert!(text.parse::<RedisAddr>().is_err(), "{text}");
         }
     }

@@ -46,7 +46,9 @@ fn section(knobs: &[Knob]) -> String {
         "OpenTelemetry" => ["\n", OTEL].concat(),
         _ => String::new(),
     };
-    format!("\n## {title}\n\n| variable | default | takes | what it is for |\n|---|---|---|---|\n{rows}{below}")
+    format!(
+        "\n## {title}\n\n| variable | default | takes | what it is for |\n|---|---|---|---|\n{rows}{below}"
+    )
 }
 
 fn row(knob: &Knob) -> String {
@@ -87,7 +89,10 @@ mod tests {
             std::fs::write(PATH, page()).expect("docs/config.md can be written");
         }
         let written = std::fs::read_to_string(PATH).expect("docs/config.md is there");
-        assert!(written == page(), "docs/config.md has drifted: UPDATE_DOCS=1 cargo test -p app writes it anew");
+        assert!(
+            written == page(),
+            "docs/config.md has drifted: UPDATE_DOCS=1 cargo test -p app writes it anew"
+        );
     }
 
     #[test]

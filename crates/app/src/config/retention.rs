@@ -23,6 +23,10 @@ impl Retention {
         let record = reader.duration(&NOTIFICATION_RECORD_RETENTION);
         let malformed_intent = reader.duration(&NOTIFICATION_MALFORMED_INTENT_RETENTION);
         let cleanup_interval = reader.duration(&NOTIFICATION_CLEANUP_INTERVAL);
-        Some(Self { record: record?, malformed_intent: malformed_intent?, cleanup_interval: cleanup_interval? })
+        Some(Self {
+            record: record?,
+            malformed_intent: malformed_intent?,
+            cleanup_interval: cleanup_interval?,
+        })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Stands for a secret wherever one would be shown.
-pub const MASK: &str = "****";
+const MASK: &str = "****";
 
 /// A password. `Debug` and `Display` hide it; empty means none.
 #[derive(Clone, PartialEq, Eq, Default)]

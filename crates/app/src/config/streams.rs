@@ -83,13 +83,17 @@ pub(super) fn read_intents_stream(reader: &mut Reader) -> Option<String> {
 /// Notes a problem for each two streams that are the same key.
 pub(super) fn check_distinct(reader: &mut Reader, intents: Option<&Intents>, outbound: Option<&Outbound>) {
     let intents = intents.map(|intents| (&NOTIFICATION_INTENTS_STREAM, &intents.stream));
-    let gateway = outbound.map(|outbound| (&NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, &outbound.gateway.key));
+    let gateway =
+        outbound.map(|outbound| (&NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, &outbound.gateway.key));
     let mail = outbound.map(|outbound| (&NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM, &outbound.mail.key));
     for (one, other) in [(gateway, intents), (mail, intents), (mail, gateway)] {
         if let (Some((knob, key)), Some((other, taken))) = (one, other)
             && key == taken
         {
-            reader.problem(knob.name, format!("is {key:?}, as is {}: each stream needs a key of its own", other.name));
+            reader.problem(
+                knob.name,
+                format!("is {key:?}, as is {}: each stream needs a key of its own", other.name),
+            );
         }
     }
 }

@@ -7,8 +7,8 @@ use super::directory::parse_http_url;
 use super::knobs::{
     Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED,
-    OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER,
+    OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
 };
 use super::reader::Reader;
 
@@ -87,13 +87,15 @@ impl TelemetryConfig {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
         let log = Log::read(reader);
         let disabled = reader.word(&OTEL_SDK_DISABLED).map(|word| word == Some("true"));
-        let service_name = reader.read(&OTEL_SERVICE_NAME, |text| Ok::<_, String>(text.to_owned()), String::clone);
+        let service_name =
+            reader.read(&OTEL_SERVICE_NAME, |text| Ok::<_, String>(text.to_owned()), String::clone);
         let protocol = reader.word(&OTEL_EXPORTER_OTLP_PROTOCOL);
         let endpoint = read_endpoint(reader, &OTEL_EXPORTER_OTLP_ENDPOINT);
         let traces = TRACES.read(reader);
         let metrics = METRICS.read(reader);
         let (disabled, protocol, endpoint) = (disabled?, protocol?, endpoint?);
-        let collector = |signal: SignalSettings| signal.collector(protocol, endpoint.as_ref()).filter(|_| !disabled);
+        let collector =
+            |signal: SignalSettings| signal.collector(protocol, endpoint.as_ref()).filter(|_| !disabled);
         Some(Self {
             log: log?,
             service_name: service_name.filter(|name| !name.is_empty()),

@@ -39,7 +39,10 @@ fn three_variables_are_enough() {
     assert_eq!(config.http.addr.to_string(), ":8092");
     assert_eq!(config.intents.stream, "notification:intents");
     assert_eq!(config.intents.batch_size, 512);
-    assert_eq!(config.outbound.gateway, OutboundStream { key: "gateway:client-events".to_owned(), max_len: None });
+    assert_eq!(
+        config.outbound.gateway,
+        OutboundStream { key: "gateway:client-events".to_owned(), max_len: None }
+    );
     assert_eq!((config.routes.push_max_attempts, config.routes.email_max_attempts), (3, 7));
     assert_eq!(config.retention.record, Duration::from_hours(720));
     assert_eq!(config.audience.locales, ["en"]);
@@ -96,7 +99,10 @@ fn every_retired_name_stops_the_start_and_names_what_replaces_it() {
         ("NOTIFICATION_DEAD_LETTER_TTL", "NOTIFICATION_MALFORMED_INTENT_RETENTION"),
     ] {
         let report = errors(&[(name, "1h")]);
-        assert!(report.starts_with(&format!("error: {name} is retired: ")) && report.contains(replacement), "{report}");
+        assert!(
+            report.starts_with(&format!("error: {name} is retired: ")) && report.contains(replacement),
+            "{report}"
+        );
         assert_eq!(loaded(&[(name, "")]).warnings, Vec::<String>::new());
     }
 }
@@ -104,13 +110,21 @@ fn every_retired_name_stops_the_start_and_names_what_replaces_it() {
 #[test]
 fn a_pair_that_cannot_work_is_wrong_and_both_are_named() {
     let cases = [
-        ("NOTIFICATION_ROUTE_LEASE_TTL", "1999ms", "NOTIFICATION_REDIS_OPERATION_TIMEOUT"),
-        ("NOTIFICATION_ROUTE_BACKOFF_MIN", "5m1ns", "NOTIFICATION_ROUTE_BACKOFF_MAX"),
+        ("NOTIFICATION_ROUTE_LEASE_TTL", "1.999s", "NOTIFICATION_REDIS_OPERATION_TIMEOUT"),
+        ("NOTIFICATION_ROUTE_BACKOFF_MIN", "5m1s", "NOTIFICATION_ROUTE_BACKOFF_MAX"),
         ("NOTIFICATION_RECORD_RETENTION", "167h59m", "NOTIFICATION_IDEMPOTENCY_TTL"),
-        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "4999ms", "NOTIFICATION_ROUTE_LEASE_TTL"),
-        ("NOTIFICATION_INTENTS_STREAM", "mail:delivery_commands", "NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM"),
+        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "4.999s", "NOTIFICATION_ROUTE_LEASE_TTL"),
+        (
+            "NOTIFICATION_INTENTS_STREAM",
+            "mail:delivery_commands",
+            "NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM",
+        ),
         ("NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM", "notification:intents", "NOTIFICATION_INTENTS_STREAM"),
-        ("NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM", "mail:delivery_commands", "NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM"),
+        (
+            "NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM",
+            "mail:delivery_commands",
+            "NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM",
+        ),
     ];
     for (name, value, other) in cases {
         let report = errors(&[(name, value)]);
@@ -191,7 +205,7 @@ fn values_outside_their_bounds_are_refused() {
 
 #[test]
 fn each_command_needs_only_what_it_uses() {
-    let only = |name: &str| vars(&[]).into_iter().filter(move |(known, _)| known == name);
+    let only = |name: &'static str| vars(&[]).into_iter().filter(move |(known, _)| known == name);
     let postgres = only("NOTIFICATION_POSTGRES_PRIMARY_DSN");
     let redis = only("NOTIFICATION_REDIS_MASTER_ADDR");
     let missing = |errors: ConfigErrors| -> BTreeSet<String> {
@@ -200,7 +214,10 @@ fn each_command_needs_only_what_it_uses() {
 
     MigrateConfig::load(postgres.clone()).expect("migrate needs PostgreSQL only");
     SendConfig::load(redis.clone()).expect("send needs Redis only");
-    assert_eq!(missing(MigrateConfig::load(redis).expect_err("no PostgreSQL")), [REQUIRED[1].0.to_owned()].into());
+    assert_eq!(
+        missing(MigrateConfig::load(redis).expect_err("no PostgreSQL")),
+        [REQUIRED[1].0.to_owned()].into()
+    );
     assert_eq!(missing(SendConfig::load(postgres).expect_err("no Redis")), [REQUIRED[0].0.to_owned()].into());
     let all: BTreeSet<String> = REQUIRED.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(missing(Config::load([]).expect_err("nothing is set")), all);
@@ -229,15 +246,24 @@ fn an_unknown_variable_is_a_warning_and_only_near_names_are_suggested() {
 #[test]
 fn administrators_are_read_for_the_types_they_may_receive() {
     let Loaded { config, warnings, effective } = loaded(&[
-        ("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com, ops@example.com,b@example.com"),
+        (
+            "NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED",
+            "ops@example.com, ops@example.com,b@example.com",
+        ),
         ("NOTIFICATION_ADMIN_EMAILS_GAME_TURN_READY", "ops@example.com"),
         ("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMENDED", "ops@example.com"),
     ]);
     assert_eq!(config.audience.admin_emails.len(), 1);
     assert_eq!(config.audience.admin_emails["geo.review_recommended"], ["ops@example.com", "b@example.com"]);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[1].ends_with("did you mean NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED?"), "{warnings:?}");
-    let line = ("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED".to_owned(), "ops@example.com,b@example.com".to_owned());
+    assert!(
+        warnings[1].ends_with("did you mean NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED?"),
+        "{warnings:?}"
+    );
+    let line = (
+        "NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED".to_owned(),
+        "ops@example.com,b@example.com".to_owned(),
+    );
     assert!(effective.contains(&line), "{effective:?}");
 
     let report = errors(&[("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com,ops")]);
@@ -267,7 +293,10 @@ fn the_collector_of_a_signal_is_its_own_else_the_common_one_else_the_usual_one()
     let at = |protocol, endpoint: &str| Some((protocol, endpoint.to_owned()));
     assert_eq!(
         collectors(&[]),
-        [at(Protocol::Http, "http://localhost:4318/v1/traces"), at(Protocol::Http, "http://localhost:4318/v1/metrics")]
+        [
+            at(Protocol::Http, "http://localhost:4318/v1/traces"),
+            at(Protocol::Http, "http://localhost:4318/v1/metrics")
+        ]
     );
     assert_eq!(
         collectors(&[

@@ -40,14 +40,22 @@ pub async fn bind(addr: &HttpAddr) -> io::Result<TcpListener> {
     match &addr.host {
         Some(host) => TcpListener::bind((host.as_str(), addr.port)).await,
         None => {
-            let every = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port)), (Ipv4Addr::UNSPECIFIED, addr.port).into()];
+            let every = [
+                SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port)),
+                (Ipv4Addr::UNSPECIFIED, addr.port).into(),
+            ];
             TcpListener::bind(every.as_slice()).await
         }
     }
 }
 
 /// Serves the probes until `stop`, then ends what is in flight.
-pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: HttpTimeouts, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    state: ReadyState,
+    timeouts: HttpTimeouts,
+    stop: CancellationToken,
+) {
     let router = router(state);
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -74,14 +82,22 @@ pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: HttpTimeo
     }
 }
 
-async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     Ok((stream, permit))
 }
 
 /// Serves one connection until it ends, its deadline passes, or it is idle and the process stops.
-async fn serve_connection(stream: TcpStream, router: Router, timeouts: HttpTimeouts, stop: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    timeouts: HttpTimeouts,
+    stop: CancellationToken,
+) {
     let deadline = Deadline::new(timeouts);
     let service = service_fn(|request| answer(request, router.clone(), deadline.clone()));
     let io = TokioIo::new(Watched::new(stream, deadline.clone()));
@@ -111,7 +127,10 @@ async fn answer(request: Request<Incoming>, router: Router, deadline: Deadline) 
     deadline.begin_request();
     let (head, body) = request.into_parts();
     let response = match to_bytes(Body::new(body), MAX_BODY).await {
-        Ok(_) => router.oneshot(Request::from_parts(head, Body::empty())).await.unwrap_or_else(|never| match never {}),
+        Ok(_) => router
+            .oneshot(Request::from_parts(head, Body::empty()))
+            .await
+            .unwrap_or_else(|never| match never {}),
         Err(_) => refusal(axum::http::StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
     };
     deadline.end_request();

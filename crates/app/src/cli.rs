@@ -1,0 +1,180 @@
+//! The command line.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+use crate::commands::send::SendArgs;
+use crate::commands::{Failure, Vars, check_config, dev, migrate, send, serve};
+
+/// Turns intents into push events and e-mail commands, exactly as often as they were meant.
+#[derive(Parser, Debug)]
+#[command(name = "notification", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  notification dev                 try everything on this machine, with nothing to set up
+  notification check-config        see what is configured, and what is wrong with it
+  notification serve               run the service
+
+Configuration comes from environment variables; docs/config.md lists them all.
+Exit codes: 0 fine, 1 failed while running, 2 bad configuration or usage.";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the service
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve,
+    /// Apply the migrations to PostgreSQL and exit
+    #[command(after_help = MIGRATE_EXAMPLES)]
+    Migrate,
+    /// Check the configuration and print what is in effect, secrets masked
+    #[command(after_help = CHECK_CONFIG_EXAMPLES)]
+    CheckConfig,
+    /// Publish one intent, after checking it as the service would
+    #[command(after_help = SEND_EXAMPLES)]
+    Send(Box<SendArgs>),
+    /// Run everything on this machine: PostgreSQL, Redis, a user directory and the service
+    #[command(after_help = DEV_EXAMPLES)]
+    Dev,
+}
+
+const SERVE_EXAMPLES: &str = "\
+Example:
+  NOTIFICATION_REDIS_MASTER_ADDR=redis:6379 \\
+  NOTIFICATION_POSTGRES_PRIMARY_DSN='postgres://notification:secret@db:5432/galaxy?search_path=notification' \\
+  NOTIFICATION_USER_SERVICE_BASE_URL=http://user-service:8080 \\
+  notification serve
+
+It applies the migrations first. SIGTERM or SIGINT stops it in order; a second signal stops it at once.
+Probes: curl http://localhost:8092/readyz";
+
+const MIGRATE_EXAMPLES: &str = "\
+Example:
+  NOTIFICATION_POSTGRES_PRIMARY_DSN='postgres://notification:secret@db:5432/galaxy?search_path=notification' \\
+  notification migrate
+
+The schema and the role must exist. It may run on several machines at once, and again at any time.";
+
+const CHECK_CONFIG_EXAMPLES: &str = "\
+Examples:
+  notification check-config                          all variables, defaults filled in
+  notification check-config | grep TIMEOUT           some of them
+  docker run --env-file prod.env IMAGE check-config  before a roll-out
+
+It contacts nothing. Everything that is wrong goes to standard error at once, with exit code 2.";
+
+const SEND_EXAMPLES: &str = r#"Examples:
+  notification send --type game.turn.ready --producer game_master --user u-1 --user u-2 \
+    --key game-123:turn-54 --payload '{"game_id":"game-123","game_name":"Nova","turn_number":54}'
+
+  notification send --type lobby.runtime_paused_after_start --producer game_lobby --admin \
+    --key game-123:paused --payload '{"game_id":"game-123","game_name":"Nova"}'
+
+  notification send --file intent.json      where intent.json is
+    {"type": "game.turn.ready", "producer": "game_master", "users": ["u-1"], "key": "game-123:turn-54",
+     "payload": {"game_id": "game-123", "game_name": "Nova", "turn_number": 54}}
+    ("admin": true instead of users; occurred_at_ms, request_id and trace_id may be added)
+
+It needs NOTIFICATION_REDIS_MASTER_ADDR, prints the id of the entry, and sends nothing that is malformed: then the
+exit code is 2 and the failure code is on standard error."#;
+
+const DEV_EXAMPLES: &str = "\
+Example:
+  notification dev
+
+It uses the PostgreSQL and Redis binaries of this machine, in a folder that it removes when it ends (Ctrl-C).";
+
+impl Cli {
+    /// Does what was asked for, with these variables.
+    pub fn run(self, vars: Vars) -> Result<(), Failure> {
+        match self.command {
+            Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
+            Command::Send(args) => block_on(send::run(*args, vars, &mut std::io::stdout())),
+            Command::Serve => block_on(serve::run(vars)),
+            Command::Migrate => block_on(migrate::run(vars)),
+            Command::Dev => block_on(dev::run(vars)),
+        }
+    }
+}
+
+/// Runs `work` on a runtime of its own, and does not wait for what it left behind.
+fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.context("could not start the runtime")?;
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The exit code of an outcome, after telling standard error what went wrong.
+pub fn report(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code().into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn every_command_has_an_example_that_names_it() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(
+                help.contains(&format!("notification {}", command.get_name()))
+                    || help.contains(command.get_name()),
+                "{help}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_exit_code_2_and_help_is_none() {
+        for line in
+            ["notification", "notification fly", "notification serve now", "notification send --type x"]
+        {
+            assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");
+        }
+        for (line, kind) in [
+            ("notification --version", ErrorKind::DisplayVersion),
+            ("notification --help", ErrorKind::DisplayHelp),
+            ("notification send --help", ErrorKind::DisplayHelp),
+        ] {
+            let shown = parse(line).expect_err(line);
+            assert_eq!((shown.kind(), shown.exit_code()), (kind, 0), "{line}");
+        }
+    }
+
+    #[test]
+    fn send_takes_flags_or_a_file_and_users_or_administrators() {
+        let flags = "notification send --type t --producer p --key k --payload {}";
+        for right in
+            ["notification send --file x.json", &format!("{flags} --user u"), &format!("{flags} --admin")]
+        {
+            parse(right).unwrap_or_else(|error| panic!("{right}: {error}"));
+        }
+        for wrong in [flags, &format!("{flags} --user u --admin"), &format!("{flags} --user u --file x.json")]
+        {
+            parse(wrong).expect_err(wrong);
+        }
+    }
+}

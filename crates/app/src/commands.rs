@@ -1,0 +1,43 @@
+//! What each subcommand does, one file a command.
+
+use crate::config::ConfigErrors;
+
+pub mod check_config;
+pub mod dev;
+pub mod migrate;
+pub mod send;
+pub mod serve;
+
+/// The variables that a command is run with.
+pub type Vars = Vec<(String, String)>;
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// It was asked for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// It failed while running. Shows the whole chain of causes.
+    #[error("error: {0:#}")]
+    Run(#[from] anyhow::Error),
+}
+
+impl Failure {
+    /// What the process ends with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Usage(_) => 2,
+            Self::Run(_) => 1,
+        }
+    }
+}
+
+/// Prints the warnings of a configuration to standard error.
+fn print_warnings(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}

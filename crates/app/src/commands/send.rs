@@ -1,0 +1,184 @@
+//! `send`: publishes one intent, after checking it by the rules of the service.
+//!
+//! What the service would find malformed is not sent. It is not known here whether the idempotency key is new or the
+//! recipients exist; that shows when the service takes the intent up.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use ambient::{Clock, SystemClock};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use domain::entry::RawFields;
+use domain::intent;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use serde::Deserialize;
+use serde_json::Number;
+use serde_json::value::RawValue;
+
+use super::{Failure, Vars, print_warnings};
+use crate::config::{Redis, SendConfig};
+
+/// The largest file that is read, in bytes: more than any intent may have.
+const MAX_FILE: u64 = 1 << 20;
+
+/// One intent, from flags or from a file.
+#[derive(Args, Debug, Default)]
+pub struct SendArgs {
+    /// The notification type, such as game.turn.ready
+    #[arg(long = "type", value_name = "TYPE", required_unless_present = "file")]
+    notification_type: Option<String>,
+    /// Who sends it; one of the producers that the type allows
+    #[arg(long, required_unless_present = "file")]
+    producer: Option<String>,
+    /// A user who is to receive it; may be repeated
+    #[arg(long = "user", value_name = "USER_ID", required_unless_present_any = ["admin", "file"])]
+    users: Vec<String>,
+    /// To the administrators of the type instead of users
+    #[arg(long, conflicts_with = "users")]
+    admin: bool,
+    /// The idempotency key: the same key again is the same intent
+    #[arg(long, required_unless_present = "file")]
+    key: Option<String>,
+    /// The payload, a JSON object with the fields of the type
+    #[arg(long, value_name = "JSON", required_unless_present = "file")]
+    payload: Option<String>,
+    /// When it happened, in Unix milliseconds [default: now]
+    #[arg(long, value_name = "MS")]
+    occurred_at_ms: Option<String>,
+    /// For finding it again in logs
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    /// For finding it again in traces
+    #[arg(long, value_name = "ID")]
+    trace_id: Option<String>,
+    /// A file with one intent as a JSON object, or - for standard input
+    #[arg(long, value_name = "PATH", conflicts_with_all = [
+        "notification_type", "producer", "users", "admin", "key", "payload", "occurred_at_ms", "request_id", "trace_id",
+    ])]
+    file: Option<String>,
+}
+
+/// An intent as a file has it.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct IntentFile {
+    #[serde(rename = "type")]
+    notification_type: String,
+    producer: String,
+    #[serde(default)]
+    users: Vec<String>,
+    #[serde(default)]
+    admin: bool,
+    key: String,
+    /// As it is written, so that the service's own rules judge it.
+    payload: Box<RawValue>,
+    occurred_at_ms: Option<Number>,
+    request_id: Option<String>,
+    trace_id: Option<String>,
+}
+
+/// Checks the intent, appends it to the stream and prints the id of its entry to `out`.
+pub async fn run(args: SendArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let loaded = SendConfig::load(vars)?;
+    print_warnings(&loaded.warnings);
+    let config = loaded.config;
+    let args = match &args.file {
+        Some(path) => read_file(path)?,
+        None => args,
+    };
+    let fields = fields(args, SystemClock.now().as_millis());
+    if let Err(rejection) = intent::decode(&fields, &config.catalog) {
+        return Err(Failure::Usage(format!("failure {rejection}")));
+    }
+    let id = append(&config.redis, &config.intents_stream, &fields).await?;
+    writeln!(out, "{id}").context("could not write to standard output")?;
+    Ok(())
+}
+
+fn read_file(path: &str) -> Result<SendArgs, Failure> {
+    let mut text = String::new();
+    let source: &mut dyn Read = match path {
+        "-" => &mut std::io::stdin().lock(),
+        path => &mut File::open(path)
+            .map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?,
+    };
+    let read = source.take(MAX_FILE).read_to_string(&mut text);
+    read.map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?;
+    parse_file(&text).map_err(|reason| Failure::Usage(format!("error: {path} is no intent: {reason}")))
+}
+
+fn parse_file(text: &str) -> Result<SendArgs, String> {
+    let file: IntentFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if file.admin == !file.users.is_empty() {
+        return Err("it takes either users or \"admin\": true".to_owned());
+    }
+    Ok(SendArgs {
+        notification_type: Some(file.notification_type),
+        producer: Some(file.producer),
+        users: file.users,
+        admin: file.admin,
+        key: Some(file.key),
+        payload: Some(file.payload.get().to_owned()),
+        occurred_at_ms: file.occurred_at_ms.map(|number| number.to_string()),
+        request_id: file.request_id,
+        trace_id: file.trace_id,
+        file: None,
+    })
+}
+
+/// The fields of the entry, as any producer would write them.
+fn fields(args: SendArgs, now_ms: i64) -> RawFields {
+    let users = serde_json::Value::from(args.users).to_string();
+    let audience = if args.admin { "admin_email" } else { "user" };
+    let all = [
+        ("notification_type", args.notification_type),
+        ("producer", args.producer),
+        ("audience_kind", Some(audience.to_owned())),
+        ("recipient_user_ids_json", (!args.admin).then_some(users)),
+        ("idempotency_key", args.key),
+        ("occurred_at_ms", args.occurred_at_ms.or(Some(now_ms.to_string()))),
+        ("request_id", args.request_id),
+        ("trace_id", args.trace_id),
+        ("payload_json", args.payload),
+    ];
+    all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
+}
+
+/// Appends the entry within the deadline of a call to Redis, connecting included.
+async fn append(redis: &Redis, stream: &str, fields: &RawFields) -> anyhow::Result<String> {
+    let deadline = redis.operation_timeout;
+    let appending = async {
+        let client = client(redis)?;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(deadline));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        redis::cmd("XADD").arg(stream).arg("*").arg(&fields.0).query_async(&mut connection).await
+    };
+    let outcome: Result<redis::RedisResult<String>, _> = tokio::time::timeout(deadline, appending).await;
+    let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
+    match outcome {
+        Ok(appended) => appended.with_context(said),
+        Err(_) => Err(anyhow!("no answer within {}", seconds(deadline))).with_context(said),
+    }
+}
+
+fn seconds(deadline: Duration) -> String {
+    crate::config::duration::format(deadline)
+}
+
+fn client(redis: &Redis) -> redis::RedisResult<Client> {
+    let (host, port) = (redis.addr.host.clone(), redis.addr.port);
+    let addr = match redis.addr.tls {
+        true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        false => ConnectionAddr::Tcp(host, port),
+    };
+    let mut settings = RedisConnectionInfo::default().set_db(i64::from(redis.db));
+    if let Some(password) = redis.password.expose() {
+        settings = settings.set_password(password);
+    }
+    Client::open(addr.into_connection_info()?.set_redis_settings(settings))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Logs on standard output, and traces and metrics to an OTLP collector if one is asked for.
+//!
+//! A collector that is slow or gone costs the service nothing: exporters work on threads of their own, drop what
+//! they cannot send, and are heard of in the log at most once a minute. docs/logging.md says what the fields of a
+//! log line mean. Logs are not exported.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use opentelemetry::trace::TracerProvider;
+use opentelemetry::{Key, global};
+use opentelemetry_otlp::{
+    ExporterBuildError, MetricExporter, Protocol as OtlpProtocol, SpanExporter, WithExportConfig,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::SdkMeterProvider;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tokio::sync::oneshot;
+use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::{FilterExt, Targets, dynamic_filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{Layer, fmt};
+
+use crate::config::{Collector, Log, LogFormat, Protocol, TelemetryConfig};
+
+/// The name by which the service goes when it was given none.
+const SERVICE_NAME: &str = "notification";
+
+/// Libraries of which only warnings are logged, and nothing is traced: tracing what exports traces never ends.
+const NOISY: [&str; 9] =
+    ["h2", "hyper", "hyper_util", "opentelemetry", "reqwest", "rustls", "tokio_postgres", "tonic", "tower"];
+
+/// The least time between two log lines about the exporters.
+const EXPORTER_LOG_PAUSE: Duration = Duration::from_secs(60);
+
+/// Telemetry could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// One of the `OTEL_` variables that the SDK reads by itself does not fit.
+    #[error("could not set up the {signal} exporter")]
+    Exporter {
+        /// `traces` or `metrics`.
+        signal: &'static str,
+        /// What it says.
+        #[source]
+        source: ExporterBuildError,
+    },
+    /// The process has telemetry already.
+    #[error("could not install the logger")]
+    Installed(#[source] TryInitError),
+}
+
+/// The exporters of the process, if it has any.
+#[derive(Debug)]
+pub struct Telemetry {
+    traces: Option<SdkTracerProvider>,
+    metrics: Option<SdkMeterProvider>,
+}
+
+impl Telemetry {
+    /// Begins to log, to trace and to measure, for the whole process. Needs a tokio runtime, for gRPC.
+    pub fn install(config: &TelemetryConfig) -> Result<Self, TelemetryError> {
+        let telemetry = Self::build(config)?;
+        let traces = telemetry.traces.as_ref().map(|provider| {
+            let filter = silenced(LevelFilter::INFO, LevelFilter::OFF);
+            tracing_opentelemetry::layer().with_tracer(provider.tracer(SERVICE_NAME)).with_filter(filter)
+        });
+        let subscriber = tracing_subscriber::registry().with(log_layer(config.log, io::stdout)).with(traces);
+        subscriber.try_init().map_err(TelemetryError::Installed)?;
+        if let Some(provider) = &telemetry.metrics {
+            global::set_meter_provider(provider.clone());
+        }
+        log_panics();
+        Ok(telemetry)
+    }
+
+    /// The exporters alone.
+    fn build(config: &TelemetryConfig) -> Result<Self, TelemetryError> {
+        let failed = |signal| move |source| TelemetryError::Exporter { signal, source };
+        let traces = config.traces.as_ref().map(span_exporter).transpose().map_err(failed("traces"))?;
+        let metrics = config.metrics.as_ref().map(metric_exporter).transpose().map_err(failed("metrics"))?;
+        let resource = resource(config.service_name.as_deref());
+        let traces = traces.map(|exporter| {
+            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.clone()).build()
+        });
+        let metrics = metrics.map(|exporter| {
+            SdkMeterProvider::builder().with_periodic_exporter(exporter).with_resource(resource).build()
+        });
+        Ok(Self { traces, metrics })
+    }
+
+    /// Sends what has not been sent yet. Waits at most `bound`; what takes longer is lost.
+    pub async fn shutdown(self, bound: Duration) {
+        let Self { traces, metrics } = self;
+        // Both block until the collector has answered or given up on, so each has a thread to do it on. They are no
+        // threads of the runtime, which would wait for them however long they take.
+        let traces = traces.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
+        let metrics = metrics.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
+        let both = async {
+            for (signal, outcome) in [("traces", traces), ("metrics", metrics)] {
+                let Some(outcome) = outcome else { continue };
+                if let Ok(Err(error)) = outcome.await {
+                    tracing::warn!(signal, error = %error, "the last telemetry was not sent");
+                }
+            }
+        };
+        if tokio::time::timeout(bound, both).await.is_err() {
+            tracing::warn!("the last telemetry was not sent in time");
+        }
+    }
+}
+
+fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    let (done, outcome) = oneshot::channel();
+    thread::spawn(move || done.send(work()));
+    outcome
+}
+
+fn span_exporter(collector: &Collector) -> Result<SpanExporter, ExporterBuildError> {
+    let builder = SpanExporter::builder();
+    let endpoint = collector.endpoint.as_str();
+    match collector.protocol {
+        Protocol::Grpc => {
+            builder.with_tonic().with_protocol(OtlpProtocol::Grpc).with_endpoint(endpoint).build()
+        }
+        Protocol::Http => {
+            builder.with_http().with_protocol(OtlpProtocol::HttpBinary).with_endpoint(endpoint).build()
+        }
+    }
+}
+
+fn metric_exporter(collector: &Collector) -> Result<MetricExporter, ExporterBuildError> {
+    let builder = MetricExporter::builder();
+    let endpoint = collector.endpoint.as_str();
+    match collector.protocol {
+        Protocol::Grpc => {
+            builder.with_tonic().with_protocol(OtlpProtocol::Grpc).with_endpoint(endpoint).build()
+        }
+        Protocol::Http => {
+            builder.with_http().with_protocol(OtlpProtocol::HttpBinary).with_endpoint(endpoint).build()
+        }
+    }
+}
+
+/// What all telemetry says about where it comes from: a chosen name, else that of the standard variables, else ours.
+fn resource(service_name: Option<&str>) -> Resource {
+    let detected = Resource::builder().build();
+    let named = detected.get(&Key::new("service.name")).map(|name| name.to_string());
+    let named = named.filter(|name| !name.starts_with("unknown_service"));
+    let name = service_name.map(str::to_owned).or(named).unwrap_or_else(|| SERVICE_NAME.to_owned());
+    Resource::builder().with_service_name(name).build()
+}
+
+/// `level` for everything but the noisy libraries, which have at most `noisy`.
+fn silenced(level: LevelFilter, noisy: LevelFilter) -> Targets {
+    let quiet = NOISY.map(|target| (target, level.min(noisy)));
+    Targets::new().with_default(level).with_targets(quiet)
+}
+
+/// Writes each event as one line.
+fn log_layer<S, W>(log: Log, writer: W) -> impl Layer<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let layer = fmt::layer().with_writer(writer);
+    let layer = match log.format {
+        LogFormat::Json => {
+            layer.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
+        }
+        LogFormat::Text => layer.with_ansi(false).boxed(),
+    };
+    let pause = Pause::default();
+    let not_too_often =
+        dynamic_filter_fn(move |event, _| !is_of_exporters(event) || pause.over(Instant::now()));
+    layer.with_filter(silenced(log.level, LevelFilter::WARN).and(not_too_often))
+}
+
+fn is_of_exporters(event: &Metadata<'_>) -> bool {
+    event.target().starts_with("opentelemetry")
+}
+
+/// When the exporters were last heard of.
+#[derive(Default)]
+struct Pause(Mutex<Option<Instant>>);
+
+impl Pause {
+    /// Whether they may be heard again; if so, the next pause begins.
+    fn over(&self, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = last.is_none_or(|last| now.duration_since(last) >= EXPORTER_LOG_PAUSE);
+        if over {
+            *last = Some(now);
+        }
+        over
+    }
+}
+
+/// From now on a panic is a line of the log like any other error.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("not a text");
+        tracing::error!(place, error = message, "a task panicked");
+    }));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! The rules of acceptance, entry by entry and batch by batch.
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::entry::RawFields;
+
+fn now() -> Timestamp {
+    Timestamp::from_millis(1_775_121_700_000).expect("in range")
+}
+
+fn policy() -> Policy {
+    Policy {
+        catalog: Arc::new(Catalog::built_in()),
+        admin_emails: HashMap::from([(
+            "geo.review_recommended".to_owned(),
+            vec!["ops@example.com".to_owned(), "geo@example.com".to_owned()],
+        )]),
+        locales: vec!["en".into(), "fr".into(), "pt-BR".into()],
+        push_max_attempts: 3,
+        email_max_attempts: 7,
+        idempotency_ttl: Duration::from_secs(60),
+        head_start: Duration::from_secs(5),
+    }
+}
+
+/// `game.turn.ready` for `recipients` under `key`; `turn` makes it another intent.
+fn turn_ready(number: u64, key: &str, recipients: &[&str], turn: u32) -> RawEntry {
+    let fields = RawFields::from_iter([
+        ("notification_type", "game.turn.ready".to_owned()),
+        ("producer", "game_master".to_owned()),
+        ("audience_kind", "user".to_owned()),
+        ("recipient_user_ids_json", serde_json::json!(recipients).to_string()),
+        ("idempotency_key", key.to_owned()),
+        ("occurred_at_ms", "1775121700000".to_owned()),
+        ("payload_json", format!(r#"{{"game_id":"g","game_name":"n","turn_number":{turn}}}"#)),
+    ]);
+    RawEntry { id: EntryId::new(number, 0), fields }
+}
+
+fn admin(number: u64, notification_type: &str, producer: &str, payload: &str) -> RawEntry {
+    let fields = RawFields::from_iter([
+        ("notification_type", notification_type),
+        ("producer", producer),
+        ("audience_kind", "admin_email"),
+        ("idempotency_key", "k"),
+        ("occurred_at_ms", "1775121700000"),
+        ("payload_json", payload),
+    ]);
+    RawEntry { id: EntryId::new(number, 0), fields }
+}
+
+fn found(email: &str, language: &str) -> Lookup {
+    Lookup::Found(User { email: email.into(), preferred_language: language.into() })
+}
+
+fn decide_all(entries: Vec<RawEntry>, known: &Known, users: &[(&str, Lookup)]) -> Decision {
+    let policy = policy();
+    let decoded: Vec<Decoded> = entries.into_iter().map(|entry| decode(entry, &policy)).collect();
+    let batch: Vec<&Decoded> = decoded.iter().collect();
+    let users = users.iter().map(|(id, lookup)| (*id, lookup.clone())).collect();
+    decide("notification:intents", &batch, known, &users, &policy, now())
+}
+
+fn outcomes(decision: &Decision) -> Vec<String> {
+    let describe = |settled: &Settled| match settled {
+        Settled::Malformed(row) => row.rejection.code.as_str().to_owned(),
+        other => other.outcome().to_owned(),
+    };
+    decision.settled.iter().map(describe).collect()
+}
+
+fn routes(decision: &Decision) -> Vec<&NewRoute> {
+    decision
+        .settled
+        .iter()
+        .filter_map(|settled| match settled {
+            Settled::Accepted(acceptance) => Some(&acceptance.routes),
+            Settled::Duplicate | Settled::Malformed(_) => None,
+        })
+        .flatten()
+        .collect()
+}
+
+#[test]
+fn two_users_on_two_channels_have_four_routes() {
+    let users = [("u-1", found("u-1@example.com", "fr-FR")), ("u-2", found("u-2@example.com", "de"))];
+    let decision = decide_all(vec![turn_ready(1, "k", &["u-2", "u-1"], 54)], &Known::default(), &users);
+    let described: Vec<String> = routes(&decision)
+        .iter()
+        .map(|route| format!("{} {} {:?} {} {}", route.key, route.recipient_ref, route.resolved_email, route.resolved_locale, route.max_attempts))
+        .collect();
+    assert_eq!(
+        described,
+        [
+            r#"1-0/push:user:u-1 user:u-1 "" fr 3"#,
+            r#"1-0/email:user:u-1 user:u-1 "u-1@example.com" fr 7"#,
+            r#"1-0/push:user:u-2 user:u-2 "" en 3"#,
+            r#"1-0/email:user:u-2 user:u-2 "u-2@example.com" en 7"#,
+        ]
+    );
+    let due = Start::Pending { due: now() + Duration::from_secs(5) };
+    assert!(routes(&decision).iter().all(|route| route.start == due));
+}
+
+#[test]
+fn a_user_without_an_address_is_still_reached_by_push() {
+    let users = [("u-1", found("", "en"))];
+    let decision = decide_all(vec![turn_ready(1, "k", &["u-1"], 54)], &Known::default(), &users);
+    let starts: Vec<bool> = routes(&decision).iter().map(|route| matches!(route.start, Start::Pending { .. })).collect();
+    assert_eq!(starts, [true, false]);
+    assert_eq!(routes(&decision)[1].start, Start::Skipped(SkipReason::NoEmailAddress));
+}
+
+#[test]
+fn administrators_are_reached_at_the_configured_addresses() {
+    let payload = r#"{"user_id":"u","user_email":"e","observed_country":"a","usual_connection_country":"b","review_reason":"r"}"#;
+    let decision = decide_all(vec![admin(1, "geo.review_recommended", "geoprofile", payload)], &Known::default(), &[]);
+    let ids: Vec<&str> = routes(&decision).iter().map(|route| route.key.route_id.as_str()).collect();
+    assert_eq!(ids, ["email:email:ops@example.com", "email:email:geo@example.com"]);
+}
+
+#[test]
+fn an_admin_type_without_addresses_has_one_skipped_route() {
+    let payload = r#"{"game_id":"g","game_name":"n","failure_reason":"r"}"#;
+    let decision = decide_all(vec![admin(1, "game.generation_failed", "game_master", payload)], &Known::default(), &[]);
+    let route = routes(&decision)[0];
+    assert_eq!(route.key.route_id, "email:config:game.generation_failed");
+    assert_eq!(route.start, Start::Skipped(SkipReason::NoAdminRecipients));
+}
+
+#[test]
+fn one_missing_recipient_rejects_the_whole_intent() {
+    let users = [("u-1", found("u-1@example.com", "en")), ("u-2", Lookup::Missing)];
+    let decision = decide_all(vec![turn_ready(1, "k", &["u-1", "u-2"], 54)], &Known::default(), &users);
+    assert_eq!(outcomes(&decision), ["recipient_not_found"]);
+}
+
+#[test]
+fn nothing_behind_an_entry_that_must_wait_is_decided() {
+    let users = [
+        ("u-1", found("u-1@example.com", "en")),
+        ("u-2", Lookup::Unavailable("no answer within 1s".into())),
+    ];
+    let entries = vec![turn_ready(1, "a", &["u-1"], 1), turn_ready(2, "b", &["u-2"], 1), turn_ready(3, "c", &["u-1"], 1)];
+    let decision = decide_all(entries, &Known::default(), &users);
+    assert_eq!(outcomes(&decision), ["accepted"]);
+    assert_eq!(decision.wait, Some(Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() }));
+}
+
+#[test]
+fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_says() {
+    let policy = policy();
+    let first = decode(turn_ready(1, "k", &["u-1"], 54), &policy);
+    let intent = first.intent.as_ref().expect("well formed");
+    let known = Known {
+        fingerprints: HashMap::from([(intent.scope(), intent.fingerprint.clone())]),
+        ..Known::default()
+    };
+    let replay = vec![turn_ready(7, "k", &["u-1"], 54), turn_ready(8, "k", &["u-1"], 55)];
+    let down = [("u-1", Lookup::Unavailable("down".into()))];
+    let decision = decide_all(replay.clone(), &known, &down);
+    assert_eq!(outcomes(&decision), ["duplicate", "idempotency_conflict"]);
+    assert_eq!(decision.wait, None);
+    let decoded: Vec<Decoded> = replay.into_iter().map(|entry| decode(entry, &policy)).collect();
+    assert_eq!(users_needed(&decoded.iter().collect::<Vec<_>>(), &known), Vec::<&str>::new());
+}
+
+#[test]
+fn the_same_key_twice_in_one_read_is_decided_in_stream_order() {
+    let users = [("u-1", found("u-1@example.com", "en")), ("gone", Lookup::Missing)];
+    let twice = vec![turn_ready(1, "k", &["u-1"], 54), turn_ready(2, "k", &["u-1"], 54), turn_ready(3, "k", &["u-1"], 55)];
+    assert_eq!(outcomes(&decide_all(twice, &Known::default(), &users)), ["accepted", "duplicate", "idempotency_conflict"]);
+    let first_is_malformed = vec![turn_ready(1, "k", &["gone"], 54), turn_ready(2, "k", &["u-1"], 54)];
+    assert_eq!(outcomes(&decide_all(first_is_malformed, &Known::default(), &users)), ["recipient_not_found", "accepted"]);
+}
+
+#[test]
+fn if_the_first_of_two_must_wait_so_does_the_second() {
+    let users = [("u-1", found("u-1@example.com", "en")), ("u-2", Lookup::Unavailable("down".into()))];
+    let entries = vec![turn_ready(1, "k", &["u-2"], 54), turn_ready(2, "k", &["u-1"], 54)];
+    let decision = decide_all(entries, &Known::default(), &users);
+    assert_eq!((decision.settled.len(), decision.wait.map(|wait| wait.entry_id)), (0, Some(EntryId::new(1, 0))));
+}
+
+#[test]
+fn each_user_is_asked_for_once_however_many_intents_name_them() {
+    let policy = policy();
+    let entries = [turn_ready(1, "a", &["u-2", "u-1"], 1), turn_ready(2, "b", &["u-1", "u-3"], 1)];
+    let decoded: Vec<Decoded> = entries.into_iter().map(|entry| decode(entry, &policy)).collect();
+    let batch: Vec<&Decoded> = decoded.iter().collect();
+    assert_eq!(users_needed(&batch, &Known::default()), ["u-1", "u-2", "u-3"]);
+    assert_eq!(decoded.iter().map(|decoded| decoded.routes).collect::<Vec<_>>(), [4, 4]);
+}
+
+#[test]
+fn an_id_that_belongs_to_another_intent_gets_a_number() {
+    let known = Known { taken_ids: HashMap::from([(EntryId::new(1, 0), 2)]), ..Known::default() };
+    let users = [("u-1", found("u-1@example.com", "en"))];
+    let decision = decide_all(vec![turn_ready(1, "k", &["u-1"], 54)], &known, &users);
+    assert_eq!(routes(&decision)[0].key.to_string(), "1-0~2/push:user:u-1");
+}
+
+#[test]
+fn a_language_falls_back_to_its_base_and_then_to_english() {
+    let policy = policy();
+    let cases = [
+        ("fr", "fr"),
+        ("FR", "fr"),
+        ("fr-CA", "fr"),
+        ("pt-br", "pt-BR"),
+        ("pt", "en"),
+        ("pt-PT", "en"),
+        ("", "en"),
+        ("-", "en"),
+        ("de-DE", "en"),
+    ];
+    for (preferred, expected) in cases {
+        assert_eq!(policy.locale(preferred), expected, "{preferred}");
+    }
+}
+
+#[test]
+fn an_accepted_intent_keeps_its_normal_form_and_its_times() {
+    let users = [("u-1", found("u-1@example.com", "en"))];
+    let decision = decide_all(vec![turn_ready(1, "k", &["u-1", "u-1"], 54)], &Known::default(), &users);
+    let Settled::Accepted(acceptance) = &decision.settled[0] else { panic!("{decision:?}") };
+    let record = &acceptance.record;
+    assert_eq!(record.recipient_user_ids, ["u-1"]);
+    assert_eq!(record.content.payload_json, r#"{"game_id":"g","game_name":"n","turn_number":54}"#);
+    assert_eq!(record.content.accepted_at, now());
+    assert_eq!(record.idempotency_expires_at, now() + Duration::from_secs(60));
+    let live: Vec<LiveRoute> = acceptance.live_routes().collect();
+    assert_eq!(live.len(), 2);
+    assert!(live.iter().all(|route| route.version == Version::read(now()) && route.attempt() == 1));
+}

@@ -1,0 +1,157 @@
+//! What can go wrong, by name. That somebody else holds a lock is no error but an outcome.
+
+use std::error::Error;
+use std::time::Duration;
+
+use pg::PgError;
+use tokio_postgres::error::SqlState;
+
+use crate::telemetry::Operation;
+
+/// Why an operation on a lock failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// A key, lock id, table name or time that cannot be; nothing was sent.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// The cancellation token fired, or the runtime is shutting down.
+    #[error("{operation} was aborted")]
+    Aborted {
+        /// What was not done, or not waited for.
+        operation: Operation,
+    },
+    /// Somebody else held the lock, or the database failed, for as long as the caller was willing to wait.
+    #[error("the lock was not acquired within {waited:?} and {attempts} attempts")]
+    AcquisitionTimeout {
+        /// How often it was tried.
+        attempts: u32,
+        /// How long the caller was willing to wait.
+        waited: Duration,
+        /// The failure of the last attempt; `None` if somebody else held the lock.
+        #[source]
+        last: Option<Box<LockError>>,
+    },
+    /// The lease ended, or may have, before the work did. The work was dropped where it was.
+    #[error("the lock with fence {fence} was lost before the work was done")]
+    Lost {
+        /// The fence of the lease that was lost.
+        fence: u64,
+    },
+    /// A fence beyond what is ever given out.
+    #[error("the fence counter of this key is used up")]
+    FencesUsedUp,
+    /// A row that this crate did not write.
+    #[error("the tables hold a {0} that cannot be")]
+    Corrupt(&'static str),
+    /// The database could not be reached, or refused.
+    #[error(transparent)]
+    Store(#[from] PgError),
+}
+
+/// What an error means for the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorCode {
+    /// The database is not there, or asks for another try.
+    ServiceUnavailable,
+    /// The database does not know the user or the password.
+    AuthFailed,
+    /// The same call will fail again.
+    InvalidArgument,
+    /// The database is short of connections, memory or disk.
+    RateLimited,
+    /// The database cut the operation short because it took too long.
+    NetworkTimeout,
+    /// The lock was not won in time.
+    AcquisitionTimeout,
+    /// The caller no longer wants the answer.
+    Aborted,
+    /// The lease ended before the work did.
+    Lost,
+    /// What should not happen.
+    Internal,
+}
+
+impl LockError {
+    /// What this error means.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::InvalidArgument(_) => ErrorCode::InvalidArgument,
+            Self::Aborted { .. } => ErrorCode::Aborted,
+            Self::AcquisitionTimeout { .. } => ErrorCode::AcquisitionTimeout,
+            Self::Lost { .. } => ErrorCode::Lost,
+            Self::FencesUsedUp | Self::Corrupt(_) => ErrorCode::Internal,
+            // Without a SQLSTATE the server never answered.
+            Self::Store(error) => sql_state(error).map_or(ErrorCode::ServiceUnavailable, code_of),
+        }
+    }
+
+    /// Whether the same call may succeed a moment later.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.code(),
+            ErrorCode::ServiceUnavailable | ErrorCode::NetworkTimeout | ErrorCode::RateLimited
+        )
+    }
+}
+
+/// The SQLSTATE, wherever in the chain of causes it is: the pool wraps what went wrong when it connected.
+fn sql_state(error: &PgError) -> Option<&SqlState> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(state) = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code) {
+            return Some(state);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn code_of(state: &SqlState) -> ErrorCode {
+    let state = state.code();
+    match state {
+        // 25006: the server has become a standby; 25P03: it gave up on a transaction that stood still.
+        "40001" | "40P01" | "40003" | "25006" | "25P03" => ErrorCode::ServiceUnavailable,
+        "57014" | "55P03" => ErrorCode::NetworkTimeout,
+        "28000" | "28P01" => ErrorCode::AuthFailed,
+        "23502" | "23503" | "23514" | "42P01" | "42703" | "42883" => ErrorCode::InvalidArgument,
+        _ if state.starts_with("08") || state.starts_with("57P") => ErrorCode::ServiceUnavailable,
+        _ if state.starts_with("22") => ErrorCode::InvalidArgument,
+        _ if state.starts_with("53") => ErrorCode::RateLimited,
+        _ => ErrorCode::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sqlstate_has_its_code() {
+        let expected = [
+            ("08006", ErrorCode::ServiceUnavailable),
+            ("40P01", ErrorCode::ServiceUnavailable),
+            ("57P01", ErrorCode::ServiceUnavailable),
+            ("57014", ErrorCode::NetworkTimeout),
+            ("28P01", ErrorCode::AuthFailed),
+            ("22003", ErrorCode::InvalidArgument),
+            ("42P01", ErrorCode::InvalidArgument),
+            ("53300", ErrorCode::RateLimited),
+            ("XX000", ErrorCode::Internal),
+        ];
+        for (state, code) in expected {
+            assert_eq!(code_of(&SqlState::from_code(state)), code, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_answered_is_worth_another_try() {
+        let error = LockError::from(PgError::unavailable("acquire a lock", "connection refused"));
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
+        assert!(error.is_transient());
+    }
+
+    #[test]
+    fn a_wrong_argument_is_not_worth_another_try() {
+        assert!(!LockError::InvalidArgument("a key must not be empty".to_owned()).is_transient());
+    }
+}

@@ -1,0 +1,240 @@
+//! A lock that is held: renewed in the background, given up when the guard goes away.
+//!
+//! The guard believes its own monotonic clock, never a promise: the lease ends, for the holder, a sixth of its length
+//! before the server would end it, counted from the moment the last renewal that succeeded was *asked* for. A process that
+//! was suspended finds its lease lost when it wakes up, but code between two awaits may run before that: ask
+//! [`Guard::remaining`], and let the fence decide where the write lands.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::store::Store;
+use crate::telemetry::Operation;
+use crate::{Extension, Grant, LockError, LockId, Release};
+
+/// A lock that is held. Dropping it releases the lock in the background.
+#[derive(Debug)]
+#[must_use = "a guard that is dropped at once releases its lock at once"]
+pub struct Guard {
+    lock_id: LockId,
+    fence: u64,
+    lost: CancellationToken,
+    ends: watch::Receiver<Instant>,
+    stop: oneshot::Sender<Explicit>,
+    keeper: JoinHandle<Result<Release, LockError>>,
+}
+
+/// Sent by whoever waits for the release and sees its outcome; one that is only dropped does not.
+#[derive(Debug)]
+struct Explicit;
+
+impl Guard {
+    pub(crate) fn start(store: Arc<Store>, grant: Grant, rhythm: Rhythm) -> Self {
+        let Grant { lock_id, fence, asked_at, .. } = grant;
+        let lost = CancellationToken::new();
+        let (ends_tx, ends) = watch::channel(asked_at + rhythm.trusted);
+        let (stop, stopped) = oneshot::channel();
+        let keeper = tokio::spawn(keep(store, lock_id.clone(), rhythm, asked_at, ends_tx, lost.clone(), stopped));
+        Self { lock_id, fence, lost, ends, stop, keeper }
+    }
+
+    /// The fence of this grant: higher than that of every grant of this key before it.
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// The id of this grant.
+    pub fn lock_id(&self) -> &LockId {
+        &self.lock_id
+    }
+
+    /// Fires when the lease can no longer be relied on: a renewal was refused, none has succeeded for five sixths of the
+    /// time to live, or the guard has gone away. It never un-fires.
+    pub fn lost(&self) -> CancellationToken {
+        self.lost.child_token()
+    }
+
+    /// For how long the lease can still be relied on without another renewal; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        if self.lost.is_cancelled() {
+            return Duration::ZERO;
+        }
+        self.ends.borrow().saturating_duration_since(Instant::now())
+    }
+
+    /// Gives the lock up and says whether it was still held. Goes on in the background if the caller stops waiting.
+    pub async fn release(self) -> Result<Release, LockError> {
+        // The keeper is gone only if the runtime is going: then the join says so.
+        drop(self.stop.send(Explicit));
+        self.keeper.await.unwrap_or(Err(LockError::Aborted { operation: Operation::Release }))
+    }
+
+    /// Gives the lock up and waits for it. A failure is logged where it happens: the lease then ends by itself.
+    pub(crate) async fn dispose(self) {
+        drop(self.stop);
+        drop(self.keeper.await);
+    }
+}
+
+/// When a lease is renewed and until when it is trusted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rhythm {
+    pub(crate) ttl_ms: i64,
+    /// From a request to the end of the trust in what it was granted.
+    trusted: Duration,
+    /// From a request that succeeded to the next.
+    renew_after: Duration,
+    /// How long one renewal may take.
+    patience: Duration,
+    /// From a renewal that failed to the next.
+    retry_after: Duration,
+}
+
+impl Rhythm {
+    pub(crate) fn of(ttl: Duration, ttl_ms: i64) -> Self {
+        Self { ttl_ms, trusted: ttl * 5 / 6, renew_after: ttl / 3, patience: ttl / 6, retry_after: ttl / 24 }
+    }
+}
+
+/// Renews until the lease is lost or given up, then releases. Even a lost lease: the server may still count it.
+async fn keep(
+    store: Arc<Store>,
+    lock_id: LockId,
+    rhythm: Rhythm,
+    asked_at: Instant,
+    ends: watch::Sender<Instant>,
+    lost: CancellationToken,
+    mut stopped: oneshot::Receiver<Explicit>,
+) -> Result<Release, LockError> {
+    let renewals = renew(rhythm, asked_at, &ends, || store.extend(&lock_id, rhythm.ttl_ms));
+    let asked = tokio::select! {
+        biased;
+        asked = &mut stopped => asked,
+        why = renewals => {
+            tracing::warn!(lock_id_hash = lock_id.hash(), why, "a lock was lost");
+            lost.cancel();
+            stopped.await
+        }
+    };
+    lost.cancel();
+    let released = store.hand_over(&lock_id).await;
+    if let (Err(_), Err(error)) = (asked, &released) {
+        let error: &dyn Error = error;
+        tracing::warn!(lock_id_hash = lock_id.hash(), error, "could not release a lock: its lease has to end by itself");
+    }
+    released
+}
+
+/// Renews at a third of the time to live, for as long as that keeps the lease; says why it ended.
+async fn renew<F>(
+    rhythm: Rhythm,
+    asked_at: Instant,
+    ends: &watch::Sender<Instant>,
+    mut extend: impl FnMut() -> F,
+) -> &'static str
+where
+    F: Future<Output = Result<Extension, LockError>>,
+{
+    let mut next = asked_at + rhythm.renew_after;
+    loop {
+        let end = *ends.borrow();
+        let attempt = async {
+            sleep_until(next).await;
+            let asked_at = Instant::now();
+            (asked_at, timeout(rhythm.patience, extend()).await)
+        };
+        // The end comes first: what was granted is worth nothing if the answer took too long to be seen.
+        let (asked_at, answer) = tokio::select! {
+            biased;
+            () = sleep_until(end) => return "no renewal succeeded in time",
+            attempt = attempt => attempt,
+        };
+        match answer {
+            Ok(Ok(Extension::Extended { .. })) => {
+                ends.send_replace(asked_at + rhythm.trusted);
+                next = asked_at + rhythm.renew_after;
+            }
+            Ok(Ok(Extension::NotHeld)) => return "a renewal was refused",
+            // The store has reported it; there may be time for another.
+            Ok(Err(_)) | Err(_) => next = Instant::now() + rhythm.retry_after,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use pg::PgError;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(24);
+
+    /// Answers renewals from a list, the last one for ever, and notes when each was asked for.
+    async fn run(answers: &[fn() -> Result<Extension, LockError>]) -> (&'static str, Vec<u64>, u64) {
+        let start = Instant::now();
+        let rhythm = Rhythm::of(TTL, 24_000);
+        let (ends, _) = watch::channel(start + rhythm.trusted);
+        let asked = Mutex::new(Vec::new());
+        let why = renew(rhythm, start, &ends, || {
+            let mut asked = asked.lock().expect("not poisoned");
+            let answer = answers[asked.len().min(answers.len() - 1)];
+            asked.push(start.elapsed().as_secs());
+            std::future::ready(answer())
+        })
+        .await;
+        (why, asked.into_inner().expect("not poisoned"), start.elapsed().as_secs())
+    }
+
+    fn extended() -> Result<Extension, LockError> {
+        Ok(Extension::Extended { expires_at_ms: 0 })
+    }
+
+    fn not_held() -> Result<Extension, LockError> {
+        Ok(Extension::NotHeld)
+    }
+
+    fn unavailable() -> Result<Extension, LockError> {
+        Err(PgError::unavailable("extend a lock", "connection refused").into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_at_each_third_and_lost_with_the_first_refusal() {
+        let (why, asked, ended) = run(&[extended, extended, not_held]).await;
+        assert_eq!((why, asked, ended), ("a renewal was refused", vec![8, 16, 24], 24));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_cannot_be_renewed_is_lost_before_it_ends() {
+        let (why, asked, ended) = run(&[unavailable]).await;
+        assert_eq!((why, ended), ("no renewal succeeded in time", 20));
+        assert_eq!(asked, (8..20).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_succeeds_at_last_keeps_the_lease() {
+        let (_, asked, ended) = run(&[unavailable, unavailable, extended, not_held]).await;
+        assert_eq!((asked, ended), (vec![8, 9, 10, 18], 18));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_without_an_answer_is_given_up_and_tried_again() {
+        let start = Instant::now();
+        let rhythm = Rhythm::of(TTL, 24_000);
+        let (ends, _) = watch::channel(start + rhythm.trusted);
+        let mut asked = Vec::new();
+        renew(rhythm, start, &ends, || {
+            asked.push(start.elapsed().as_secs());
+            std::future::pending()
+        })
+        .await;
+        assert_eq!((asked, start.elapsed().as_secs()), (vec![8, 13, 18], 20));
+    }
+}

@@ -1,0 +1,370 @@
+//! What callers do with locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{Jitter, RandomJitter, RandomTokens, Tokens};
+use pg::PgPool;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::fence::FENCE_MAX;
+use crate::guard::{Guard, Rhythm};
+use crate::key::Key;
+use crate::retry::Retry;
+use crate::schema::TableNames;
+use crate::statements::{Statements, Which};
+use crate::store::{Attempt, Store};
+use crate::telemetry::{Observer, Operation, Telemetry};
+use crate::{LockError, LockId};
+
+/// The time to live of a lock if nothing else is asked for.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// The longest time to live: whoever needs a lock for longer renews it.
+pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// The most rows that one [`LockManager::purge_expired`] deletes.
+pub const PURGE_BATCH: u64 = 1000;
+
+/// A lock that was granted.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// Names the grant; needed to extend and to release it.
+    pub lock_id: LockId,
+    /// Higher than that of every grant of this key before it.
+    pub fence: u64,
+    /// When the lease ends, in milliseconds since 1970 by the server's clock. Never compare it with a clock of yours.
+    pub expires_at_ms: i64,
+    /// By this process's clock, a moment before the lease began.
+    pub(crate) asked_at: Instant,
+}
+
+/// What became of an attempt to acquire a lock.
+#[must_use]
+#[derive(Clone, Debug)]
+pub enum Acquisition {
+    /// It is the caller's.
+    Acquired(Grant),
+    /// It is somebody's, perhaps the caller's own from before. No fence was used up.
+    Locked,
+}
+
+/// What became of an attempt to extend a lock.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extension {
+    /// The lease now ends at another time, which may be sooner than before.
+    Extended {
+        /// When, in milliseconds since 1970 by the server's clock.
+        expires_at_ms: i64,
+    },
+    /// The lock is not held under this id, or no longer. Nothing was changed.
+    NotHeld,
+}
+
+/// What became of an attempt to release a lock.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// The lock is free. Said at most once for each grant.
+    Released,
+    /// The lock is not held under this id, or no longer. Nothing was changed.
+    NotHeld,
+}
+
+/// What may be shown of a lock that is held.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockInfo {
+    /// [`crate::hash_key`] of the key.
+    pub key_hash: String,
+    /// [`crate::hash_key`] of the lock id.
+    pub lock_id_hash: String,
+    /// When the lease ends, in milliseconds since 1970 by the server's clock.
+    pub expires_at_ms: i64,
+    /// When it was granted, by the same clock.
+    pub acquired_at_ms: i64,
+    /// The fence of the grant.
+    pub fence: u64,
+}
+
+/// How a lock is acquired and held.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LockOptions {
+    /// How long the lock outlives a holder that is gone.
+    pub ttl: Duration,
+    /// How to wait for somebody else.
+    pub retry: Retry,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self { ttl: DEFAULT_TTL, retry: Retry::default() }
+    }
+}
+
+/// The lease that work runs under.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// To be sent along with each write that the lock protects.
+    pub fence: u64,
+    /// Fires when the lease can no longer be relied on; the work is then dropped.
+    pub lost: CancellationToken,
+}
+
+/// Locks of one pair of tables. Clones are cheap and share everything.
+#[derive(Clone)]
+pub struct LockManager {
+    store: Arc<Store>,
+    tokens: Arc<dyn Tokens>,
+    jitter: Arc<dyn Jitter>,
+    abort: Option<CancellationToken>,
+}
+
+impl LockManager {
+    /// Locks in the tables `names`, which [`LockManager::setup_schema`] or a migration has made.
+    pub fn new(pool: PgPool, names: TableNames) -> Self {
+        Self::build(pool, names, Telemetry::default())
+    }
+
+    /// The same, telling `observer` of every operation.
+    pub fn observed(pool: PgPool, names: TableNames, observer: Arc<dyn Observer>) -> Self {
+        Self::build(pool, names, Telemetry(Some(observer)))
+    }
+
+    fn build(pool: PgPool, names: TableNames, telemetry: Telemetry) -> Self {
+        let statements = Statements::new(&names);
+        let store = Arc::new(Store { pool, names, statements, telemetry });
+        Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
+    }
+
+    /// The same locks for a caller that may lose interest: once `token` fires, what is under way ends with
+    /// [`LockError::Aborted`], and what has not begun sends nothing. A lock granted to nobody is released.
+    pub fn cancelled_by(&self, token: CancellationToken) -> Self {
+        Self { abort: Some(token), ..self.clone() }
+    }
+
+    /// Makes the tables where they are missing, and checks that those that are there can be used.
+    pub async fn setup_schema(&self) -> Result<(), LockError> {
+        self.store.setup_schema().await
+    }
+
+    /// Checks that every statement of this crate can be prepared on the tables.
+    pub async fn check_schema(&self) -> Result<(), LockError> {
+        self.store.check_schema().await
+    }
+
+    /// Tries once to acquire `key` for `ttl`. Nobody renews it: see [`LockManager::hold`].
+    ///
+    /// If the caller stops waiting, or the answer is lost, the lock is released in the background.
+    pub async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Acquisition, LockError> {
+        let (key, ttl_ms) = (Key::parse(key)?, millis(ttl)?);
+        self.unless_aborted(Operation::Acquire, self.attempt(&key, ttl_ms)).await
+    }
+
+    /// Tries once to acquire `key`; the guard renews it. `None` if somebody else holds it.
+    pub async fn try_hold(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, LockError> {
+        Ok(match self.try_acquire(key, ttl).await? {
+            Acquisition::Acquired(grant) => Some(self.guard(grant, Rhythm::of(ttl, millis(ttl)?))),
+            Acquisition::Locked => None,
+        })
+    }
+
+    /// Acquires `key`, waiting for others and past failures that may pass; the guard renews it.
+    ///
+    /// [`LockError::AcquisitionTimeout`] if that took too long. There is no queue: any waiter may be next.
+    pub async fn hold(&self, key: &str, options: LockOptions) -> Result<Guard, LockError> {
+        let (key, ttl_ms) = (Key::parse(key)?, millis(options.ttl)?);
+        let grant = self.unless_aborted(Operation::Acquire, self.win(&key, ttl_ms, options.retry)).await?;
+        Ok(self.guard(grant, Rhythm::of(options.ttl, ttl_ms)))
+    }
+
+    /// Runs `work` while holding `key`, and releases whatever happens: also if the work panics or is dropped.
+    ///
+    /// Work whose lease is lost is dropped at its next await, with [`LockError::Lost`]. What fails in the work is the
+    /// work's own result.
+    pub async fn lock<T, W: Future<Output = T>>(
+        &self,
+        key: &str,
+        options: LockOptions,
+        work: impl FnOnce(Lease) -> W,
+    ) -> Result<T, LockError> {
+        let guard = self.hold(key, options).await?;
+        let (fence, lost) = (guard.fence(), guard.lost());
+        let work = work(Lease { fence, lost: lost.clone() });
+        let held = async { lost.run_until_cancelled(work).await.ok_or(LockError::Lost { fence }) };
+        let outcome = self.unless_aborted(Operation::Work, held).await;
+        guard.dispose().await;
+        outcome
+    }
+
+    /// Gives the lease of `lock_id` a new end, `ttl` from now. Never brings back one that has ended.
+    pub async fn extend(&self, lock_id: &LockId, ttl: Duration) -> Result<Extension, LockError> {
+        let ttl_ms = millis(ttl)?;
+        self.unless_aborted(Operation::Extend, self.store.extend(lock_id, ttl_ms)).await
+    }
+
+    /// Ends the lease of `lock_id`. Once it is sent it goes on, even if the caller stops waiting.
+    pub async fn release(&self, lock_id: &LockId) -> Result<Release, LockError> {
+        let (store, lock_id) = (self.store.clone(), lock_id.clone());
+        let release = async {
+            let released = tokio::spawn(async move { store.release(&lock_id).await }).await;
+            released.unwrap_or(Err(LockError::Aborted { operation: Operation::Release }))
+        };
+        self.unless_aborted(Operation::Release, release).await
+    }
+
+    /// The live lock of `key`, for people and dashboards: it may be over by the time it is read.
+    pub async fn lookup(&self, key: &str) -> Result<Option<LockInfo>, LockError> {
+        let key = Key::parse(key)?;
+        self.unless_aborted(Operation::Lookup, self.store.lookup(Which::Key(&key))).await
+    }
+
+    /// The live lock of `lock_id`, with the same caution.
+    pub async fn lookup_by_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>, LockError> {
+        self.unless_aborted(Operation::Lookup, self.store.lookup(Which::Id(lock_id))).await
+    }
+
+    /// Whether somebody holds `key`, with the same caution.
+    pub async fn is_locked(&self, key: &str) -> Result<bool, LockError> {
+        Ok(self.lookup(key).await?.is_some())
+    }
+
+    /// Whether `lock_id` holds its lock, with the same caution: never write on the strength of it.
+    pub async fn owns(&self, lock_id: &LockId) -> Result<bool, LockError> {
+        Ok(self.lookup_by_id(lock_id).await?.is_some())
+    }
+
+    /// Deletes at most [`PURGE_BATCH`] locks that expired over 2 s ago, and says how many. Counters stay.
+    pub async fn purge_expired(&self) -> Result<u64, LockError> {
+        self.unless_aborted(Operation::Purge, self.store.purge(PURGE_BATCH)).await
+    }
+
+    /// Moves the fence counter of `key` up to `floor`, never down, and says where it stands.
+    ///
+    /// For a database that was restored from a backup: what the lock protects has seen higher fences than it remembers.
+    pub async fn raise_fence(&self, key: &str, floor: u64) -> Result<u64, LockError> {
+        let key = Key::parse(key)?;
+        let floor = i64::try_from(floor).ok().filter(|&floor| floor <= FENCE_MAX as i64);
+        let floor = floor.ok_or_else(|| LockError::InvalidArgument(format!("no fence is above {FENCE_MAX}")))?;
+        self.unless_aborted(Operation::RaiseFence, self.store.raise_counter(&key, floor)).await
+    }
+
+    fn guard(&self, grant: Grant, rhythm: Rhythm) -> Guard {
+        Guard::start(self.store.clone(), grant, rhythm)
+    }
+
+    async fn win(&self, key: &Key, ttl_ms: i64, retry: Retry) -> Result<Grant, LockError> {
+        let (mut attempts, mut last) = (0, None);
+        let won = tokio::time::timeout(retry.timeout, async {
+            loop {
+                attempts += 1;
+                match self.attempt(key, ttl_ms).await {
+                    Ok(Acquisition::Acquired(grant)) => return Ok(Some(grant)),
+                    Ok(Acquisition::Locked) => last = None,
+                    Err(error) if error.is_transient() => last = Some(Box::new(error)),
+                    Err(error) => return Err(error),
+                }
+                if attempts > retry.max_retries {
+                    return Ok(None);
+                }
+                tokio::time::sleep(retry.pause(attempts, self.jitter.fraction())).await;
+            }
+        });
+        match won.await.unwrap_or(Ok(None))? {
+            Some(grant) => Ok(grant),
+            None => Err(LockError::AcquisitionTimeout { attempts, waited: retry.timeout, last }),
+        }
+    }
+
+    async fn attempt(&self, key: &Key, ttl_ms: i64) -> Result<Acquisition, LockError> {
+        Pending::start(self.store.clone(), key.clone(), LockId::from_bytes(self.tokens.next()), ttl_ms).outcome().await
+    }
+
+    async fn unless_aborted<T>(
+        &self,
+        operation: Operation,
+        work: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        match &self.abort {
+            None => work.await,
+            Some(token) => token.run_until_cancelled(work).await.unwrap_or(Err(LockError::Aborted { operation })),
+        }
+    }
+}
+
+/// An attempt on a task of its own. If its grant may exist and reaches nobody, it is released.
+struct Pending {
+    store: Arc<Store>,
+    lock_id: LockId,
+    attempt: Option<JoinHandle<Result<Attempt, LockError>>>,
+    settled: bool,
+}
+
+impl Pending {
+    fn start(store: Arc<Store>, key: Key, lock_id: LockId, ttl_ms: i64) -> Self {
+        let (attempted, id) = (store.clone(), lock_id.clone());
+        let attempt = Some(tokio::spawn(async move { attempted.acquire(&key, &id, ttl_ms).await }));
+        Self { store, lock_id, attempt, settled: false }
+    }
+
+    async fn outcome(mut self) -> Result<Acquisition, LockError> {
+        let aborted = LockError::Aborted { operation: Operation::Acquire };
+        let Some(attempt) = self.attempt.as_mut() else { return Err(aborted) };
+        let ended = attempt.await;
+        self.attempt = None;
+        let attempt = match ended {
+            Ok(Ok(Attempt::Unknown(error))) => return Err(error),
+            Ok(attempt) => attempt,
+            Err(_) => return Err(aborted),
+        };
+        self.settled = true;
+        Ok(match attempt? {
+            Attempt::Granted(grant) => Acquisition::Acquired(grant),
+            _ => Acquisition::Locked,
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Without a runtime there is nobody left to send anything: the lease ends by itself.
+        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.settled) else { return };
+        let (store, lock_id, attempt) = (self.store.clone(), self.lock_id.clone(), self.attempt.take());
+        runtime.spawn(async move {
+            let ended = match attempt {
+                Some(attempt) => attempt.await.ok(),
+                None => None,
+            };
+            if matches!(ended, None | Some(Ok(Attempt::Granted(_) | Attempt::Unknown(_)))) {
+                // The store has reported a failure; the lease ends by itself.
+                drop(store.hand_over(&lock_id).await);
+            }
+        });
+    }
+}
+
+/// A time to live in whole milliseconds.
+fn millis(ttl: Duration) -> Result<i64, LockError> {
+    let millis = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+    if millis < 1 || ttl > MAX_TTL {
+        return Err(LockError::InvalidArgument(format!("a time to live is from 1 ms to {MAX_TTL:?}, not {ttl:?}")));
+    }
+    Ok(millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // L-08
+    #[test]
+    fn a_time_to_live_is_at_least_a_millisecond() {
+        for millis_given in [100, 1000, 30_000, 3_600_000] {
+            assert_eq!(millis(Duration::from_millis(millis_given)).expect("valid"), millis_given as i64);
+        }
+        for ttl in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+            assert!(matches!(millis(ttl), Err(LockError::InvalidArgument(_))), "{ttl:?}");
+        }
+    }
+}

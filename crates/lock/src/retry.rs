@@ -1,0 +1,107 @@
+//! How long to wait for a lock that somebody else holds.
+
+use std::time::Duration;
+
+/// How the pauses between attempts grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backoff {
+    /// All alike.
+    Fixed,
+    /// Each twice as long as the one before.
+    Exponential,
+}
+
+/// How much of a pause is left to chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spread {
+    /// Nothing.
+    None,
+    /// Half of it.
+    Equal,
+    /// All of it.
+    Full,
+}
+
+/// How often, and for how long, to try to acquire. The default: ten retries from 100 ms, doubling, within 5 s.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Retry {
+    /// Attempts after the first.
+    pub max_retries: u32,
+    /// The first pause.
+    pub delay: Duration,
+    /// For all attempts and pauses together.
+    pub timeout: Duration,
+    /// How the pauses grow.
+    pub backoff: Backoff,
+    /// How much of a pause is left to chance.
+    pub spread: Spread,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            max_retries: 10,
+            delay: Duration::from_millis(100),
+            timeout: Duration::from_secs(5),
+            backoff: Backoff::Exponential,
+            spread: Spread::Equal,
+        }
+    }
+}
+
+impl Retry {
+    /// The pause before retry `number`, which counts from 1; `chance` is from 0 to 1. Never longer than the timeout.
+    pub(crate) fn pause(&self, number: u32, chance: f64) -> Duration {
+        let doublings = match self.backoff {
+            Backoff::Fixed => 0,
+            Backoff::Exponential => number.saturating_sub(1),
+        };
+        let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        let whole = self.delay.saturating_mul(factor).min(self.timeout);
+        match self.spread {
+            Spread::None => whole,
+            Spread::Equal => whole / 2 + (whole / 2).mul_f64(chance),
+            Spread::Full => whole.mul_f64(chance),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(retry: Retry, chance: f64) -> Vec<u128> {
+        (1..=4).map(|number| retry.pause(number, chance).as_millis()).collect()
+    }
+
+    #[test]
+    fn exponential_pauses_double() {
+        let retry = Retry { spread: Spread::None, ..Retry::default() };
+        assert_eq!(pauses(retry, 0.5), [100, 200, 400, 800]);
+    }
+
+    #[test]
+    fn fixed_pauses_stay() {
+        let retry = Retry { backoff: Backoff::Fixed, spread: Spread::None, ..Retry::default() };
+        assert_eq!(pauses(retry, 0.5), [100, 100, 100, 100]);
+    }
+
+    #[test]
+    fn equal_spread_leaves_half_a_pause_to_chance() {
+        assert_eq!(pauses(Retry::default(), 0.0), [50, 100, 200, 400]);
+        assert_eq!(pauses(Retry::default(), 0.5), [75, 150, 300, 600]);
+    }
+
+    #[test]
+    fn full_spread_leaves_a_whole_pause_to_chance() {
+        let retry = Retry { spread: Spread::Full, ..Retry::default() };
+        assert_eq!(pauses(retry, 0.0), [0, 0, 0, 0]);
+        assert_eq!(pauses(retry, 0.5), [50, 100, 200, 400]);
+    }
+
+    #[test]
+    fn no_pause_is_longer_than_the_timeout() {
+        let retry = Retry { spread: Spread::None, ..Retry::default() };
+        assert_eq!(retry.pause(u32::MAX, 0.0), retry.timeout);
+    }
+}

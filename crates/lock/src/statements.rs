@@ -1,0 +1,233 @@
+//! The SQL, built and not run. Each text is the same for every key, so that it is prepared once a connection.
+
+use pg::bind;
+use sea_query::{
+    CommonTableExpression, DeleteStatement, DynIden, Expr, ExprTrait, Func, Iden, InsertStatement, LockBehavior,
+    LockType, OnConflict, Order, Query, SelectStatement, UpdateStatement,
+};
+
+use crate::fence::{FENCE_DIGITS, FENCE_MAX};
+use crate::key::Key;
+use crate::schema::{FenceCounters, Locks, TableNames};
+use crate::{LockId, TIME_TOLERANCE_MS};
+
+/// The server's clock when the row is looked at, not when the transaction began: it may have waited in between.
+const NOW_MS: &str = "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)";
+/// The server's clock when the statement began: an index can be searched with it, and it never runs ahead.
+const STATEMENT_NOW_MS: &str = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)";
+/// Longer than [`TIME_TOLERANCE_MS`] by as much again: nobody can take a row for live that is purged.
+const PURGE_AFTER_MS: i64 = 2 * TIME_TOLERANCE_MS;
+
+/// The statements on one pair of tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Statements {
+    locks: DynIden,
+    counters: DynIden,
+}
+
+/// Which row of the locks.
+#[derive(Clone, Copy)]
+pub(crate) enum Which<'a> {
+    Key(&'a Key),
+    Id(&'a LockId),
+}
+
+impl Which<'_> {
+    fn matches(self) -> Expr {
+        match self {
+            Self::Key(key) => Expr::col(Locks::Key).eq(bind::text(&key.storage)),
+            Self::Id(id) => Expr::col(Locks::LockId).eq(bind::text(id.as_str())),
+        }
+    }
+}
+
+/// The grant, on its way from the counter to the lock within one statement.
+#[derive(Iden, Clone, Copy)]
+enum Counted {
+    Table,
+    Fence,
+    NowMs,
+}
+
+/// A lease is live until the tolerance has passed: at exactly 1,000 ms after its end it is dead.
+fn is_live() -> Expr {
+    Expr::col(Locks::ExpiresAtMs).gt(Expr::cust(NOW_MS).sub(bind::bigint(TIME_TOLERANCE_MS)))
+}
+
+fn is_counter_of(key: &Key) -> Expr {
+    Expr::col(FenceCounters::FenceKey).eq(bind::text(&key.fence))
+}
+
+impl Statements {
+    pub(crate) fn new(names: &TableNames) -> Self {
+        Self { locks: names.locks(), counters: names.fence_counters() }
+    }
+
+    /// Whether the lease is live, without waiting for anybody.
+    pub(crate) fn peek(&self, which: Which<'_>) -> SelectStatement {
+        Query::select().expr(is_live()).from(self.locks.clone()).and_where(which.matches()).take()
+    }
+
+    /// The same, holding the row until the transaction ends.
+    pub(crate) fn seize(&self, which: Which<'_>) -> SelectStatement {
+        self.peek(which).lock(LockType::Update).take()
+    }
+
+    /// Makes the counter of a key that was never locked.
+    pub(crate) fn ensure_counter(&self, key: &Key) -> InsertStatement {
+        Query::insert()
+            .into_table(self.counters.clone())
+            .columns([FenceCounters::FenceKey, FenceCounters::Fence, FenceCounters::KeyDebug])
+            .values_panic([bind::text(&key.fence), bind::bigint(0), bind::text(&key.user)])
+            .on_conflict(OnConflict::column(FenceCounters::FenceKey).do_nothing().to_owned())
+            .take()
+    }
+
+    /// The counter, held until the transaction ends: this is what lets one acquirer of a key in at a time.
+    pub(crate) fn seize_counter(&self, key: &Key) -> SelectStatement {
+        Query::select()
+            .column(FenceCounters::Fence)
+            .from(self.counters.clone())
+            .and_where(is_counter_of(key))
+            .lock(LockType::Update)
+            .take()
+    }
+
+    /// Counts and grants, or neither; the caller holds both rows. A row comes back if it was granted.
+    pub(crate) fn grant(&self, key: &Key, id: &LockId, ttl_ms: i64) -> InsertStatement {
+        let live = self.peek(Which::Key(key)).and_where(is_live()).take();
+        let count = Query::update()
+            .table(self.counters.clone())
+            .value(FenceCounters::Fence, Expr::col(FenceCounters::Fence).add(bind::bigint(1)))
+            .and_where(is_counter_of(key))
+            .and_where(Expr::col(FenceCounters::Fence).lt(bind::bigint(FENCE_MAX as i64)))
+            .and_where(Expr::exists(live).not())
+            .returning(Query::returning().exprs([Expr::col(FenceCounters::Fence), Expr::cust(NOW_MS)]))
+            .take();
+        let counted = CommonTableExpression::new()
+            .table_name(Counted::Table)
+            .columns([Counted::Fence, Counted::NowMs])
+            .query(count)
+            .to_owned();
+        let digits = Func::cust("lpad")
+            .arg(Expr::col(Counted::Fence).cast_as("text"))
+            .arg(bind::bigint(FENCE_DIGITS as i64).cast_as("int"))
+            .arg("0");
+        let row = Query::select()
+            .exprs([
+                bind::text(&key.storage),
+                bind::text(id.as_str()),
+                Expr::col(Counted::NowMs).add(bind::bigint(ttl_ms)),
+                Expr::col(Counted::NowMs),
+                Expr::expr(digits),
+                bind::text(&key.user),
+            ])
+            .from(Counted::Table)
+            .take();
+        let renewed = [Locks::LockId, Locks::ExpiresAtMs, Locks::AcquiredAtMs, Locks::Fence, Locks::UserKey];
+        let mut insert = Query::insert();
+        insert
+            .into_table(self.locks.clone())
+            .columns([
+                Locks::Key,
+                Locks::LockId,
+                Locks::ExpiresAtMs,
+                Locks::AcquiredAtMs,
+                Locks::Fence,
+                Locks::UserKey,
+            ])
+            .on_conflict(OnConflict::column(Locks::Key).update_columns(renewed).to_owned())
+            .returning(Query::returning().columns([Locks::Fence, Locks::ExpiresAtMs]))
+            .with_cte(counted);
+        // Cannot fail: six columns, six expressions.
+        insert.select_from(row).expect("as many expressions as columns");
+        insert
+    }
+
+    /// Gives a live lease a new end, counted from now. A row comes back if it was live.
+    pub(crate) fn extend(&self, id: &LockId, ttl_ms: i64) -> UpdateStatement {
+        Query::update()
+            .table(self.locks.clone())
+            .value(Locks::ExpiresAtMs, Expr::cust(NOW_MS).add(bind::bigint(ttl_ms)))
+            .and_where(Which::Id(id).matches())
+            .and_where(is_live())
+            .returning_col(Locks::ExpiresAtMs)
+            .take()
+    }
+
+    /// Ends a live lease. A row comes back if it was live.
+    pub(crate) fn release(&self, id: &LockId) -> DeleteStatement {
+        Query::delete()
+            .from_table(self.locks.clone())
+            .and_where(Which::Id(id).matches())
+            .and_where(is_live())
+            .returning_col(Locks::ExpiresAtMs)
+            .take()
+    }
+
+    pub(crate) fn lookup(&self, which: Which<'_>) -> SelectStatement {
+        Query::select()
+            .columns([Locks::UserKey, Locks::LockId, Locks::ExpiresAtMs, Locks::AcquiredAtMs, Locks::Fence])
+            .from(self.locks.clone())
+            .and_where(which.matches())
+            .and_where(is_live())
+            .take()
+    }
+
+    /// Deletes rows that expired long enough ago, the oldest first, and leaves those that somebody works on.
+    pub(crate) fn purge(&self, limit: u64) -> DeleteStatement {
+        let expired = Query::select()
+            .column(Locks::Key)
+            .from(self.locks.clone())
+            .and_where(
+                Expr::col(Locks::ExpiresAtMs).lt(Expr::cust(STATEMENT_NOW_MS).sub(bind::bigint(PURGE_AFTER_MS))),
+            )
+            .order_by(Locks::ExpiresAtMs, Order::Asc)
+            .limit(limit)
+            .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
+            .take();
+        Query::delete().from_table(self.locks.clone()).and_where(Expr::col(Locks::Key).in_subquery(expired)).take()
+    }
+
+    /// Moves a counter up to `floor`, never down, and gives it back.
+    pub(crate) fn raise_counter(&self, key: &Key, floor: i64) -> InsertStatement {
+        let current = Expr::col((self.counters.clone(), FenceCounters::Fence));
+        let higher = Func::greatest([current, Expr::cust("excluded.fence")]);
+        Query::insert()
+            .into_table(self.counters.clone())
+            .columns([FenceCounters::FenceKey, FenceCounters::Fence, FenceCounters::KeyDebug])
+            .values_panic([bind::text(&key.fence), bind::bigint(floor), bind::text(&key.user)])
+            .on_conflict(OnConflict::column(FenceCounters::FenceKey).value(FenceCounters::Fence, higher).to_owned())
+            .returning_col(FenceCounters::Fence)
+            .take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sea_query::PostgresQueryBuilder;
+
+    use super::*;
+
+    fn statements() -> Statements {
+        Statements::new(&TableNames::default())
+    }
+
+    // L-11
+    #[test]
+    fn a_lease_is_granted_by_the_clock_after_the_wait() {
+        let key = Key::parse("k").expect("a key");
+        let text = statements().grant(&key, &LockId::from_bytes([0; 16]), 1).to_string(PostgresQueryBuilder);
+        assert!(text.contains("clock_timestamp()") && !text.to_lowercase().contains("now()"), "{text}");
+    }
+
+    // L-14
+    #[test]
+    fn only_locks_are_ever_deleted() {
+        let id = LockId::from_bytes([0; 16]);
+        for delete in [statements().release(&id), statements().purge(1)] {
+            let text = delete.to_string(PostgresQueryBuilder);
+            assert!(text.starts_with(r#"DELETE FROM "locks""#) && !text.contains("fence_counters"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The ports in memory, for tests of the workers' own behaviour. What the real stores do is tested with them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::accept::Settled;
+use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::outbound::OutboundEntry;
+use domain::ports::*;
+use domain::record::{Content, IdempotencyScope, NotificationId};
+use domain::route::{Channel, LiveRoute, RouteKey, Version};
+
+/// All stores at once. Every call first takes the next scripted failure of its name, if there is one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct World(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    pub(crate) stream: Vec<RawEntry>,
+    pub(crate) last_generated: EntryId,
+    pub(crate) progress: Option<Progress>,
+    pub(crate) bookmark: Option<Progress>,
+    /// Outcomes by entry, in the order of their commits.
+    pub(crate) settled: Vec<(EntryId, String)>,
+    /// Transactions, by the number of their elements.
+    pub(crate) transactions: Vec<usize>,
+    /// Entries that the store refuses to take as what they are, and those that it refuses even as malformed.
+    pub(crate) poison: Vec<EntryId>,
+    pub(crate) users: HashMap<String, Lookup>,
+    pub(crate) failures: HashMap<&'static str, VecDeque<StoreError>>,
+    pub(crate) live: Vec<LiveRoute>,
+    pub(crate) leases: HashMap<RouteKey, String>,
+    pub(crate) appended: Vec<RouteKey>,
+    pub(crate) refuses_appends: bool,
+    pub(crate) out_of_memory: usize,
+    pub(crate) published: Vec<Published>,
+    pub(crate) failed: Vec<Failed>,
+    pub(crate) calls: Vec<&'static str>,
+}
+
+pub(crate) fn down(operation: &'static str) -> StoreError {
+    StoreError::Unavailable { operation, source: "down".into() }
+}
+
+impl World {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().expect("no test panics while it holds the world")
+    }
+
+    pub(crate) fn fail(&self, call: &'static str, error: StoreError) {
+        self.lock().failures.entry(call).or_default().push_back(error);
+    }
+
+    fn call(&self, name: &'static str) -> Result<MutexGuard<'_, Inner>, StoreError> {
+        let mut inner = self.lock();
+        inner.calls.push(name);
+        match inner.failures.get_mut(name).and_then(VecDeque::pop_front) {
+            Some(error) => Err(error),
+            None => Ok(inner),
+        }
+    }
+}
+
+impl AcceptanceStore for World {
+    async fn find_known(&self, _: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+        self.call("find_known").map(|_| Known::default())
+    }
+
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+        let mut inner = self.call("accept")?;
+        if let Some(progress) = inner.progress.filter(|progress| progress.last_entry_id >= batch.last_entry_id) {
+            return Ok(Commit::Deposed(progress));
+        }
+        let ids = batch.settled.iter().map(|settled| match settled {
+            Settled::Accepted(acceptance) => (acceptance.record.notification_id.as_str().parse().expect("an id"), true),
+            Settled::Malformed(row) => (row.entry_id, false),
+            Settled::Duplicate => (batch.last_entry_id, false),
+        });
+        let ids: Vec<(EntryId, bool)> = ids.collect();
+        if ids.iter().any(|(id, accepted)| *accepted && inner.poison.contains(id)) {
+            return Err(StoreError::Refused { operation: "accept", source: "not storable".into() });
+        }
+        inner.transactions.push(ids.len());
+        for ((id, _), settled) in ids.into_iter().zip(batch.settled) {
+            let outcome = match settled {
+                Settled::Malformed(row) => row.rejection.code.as_str().to_owned(),
+                other => other.outcome().to_owned(),
+            };
+            inner.settled.push((id, outcome));
+        }
+        inner.progress = Some(Progress { fence: batch.fence, last_entry_id: batch.last_entry_id });
+        Ok(Commit::Done)
+    }
+
+    async fn load_progress(&self, _: &str) -> Result<Option<Progress>, StoreError> {
+        self.call("load_progress").map(|inner| inner.progress)
+    }
+
+    async fn restart_progress(&self, _: &str, fence: Fence) -> Result<Swap, StoreError> {
+        self.call("restart_progress")?.progress = Some(Progress { fence, last_entry_id: EntryId::ZERO });
+        Ok(Swap::Applied)
+    }
+}
+
+impl IntentStream for World {
+    async fn read(&self, after: EntryId, count: usize, block: Duration) -> Result<Vec<RawEntry>, StoreError> {
+        let entries: Vec<RawEntry> = {
+            let inner = self.call("read")?;
+            inner.stream.iter().filter(|entry| entry.id > after).take(count).cloned().collect()
+        };
+        if entries.is_empty() {
+            tokio::time::sleep(block).await;
+        }
+        Ok(entries)
+    }
+
+    async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
+        self.call("first_after").map(|inner| inner.stream.iter().map(|entry| entry.id).find(|id| *id > after))
+    }
+
+    async fn inspect(&self) -> Result<StreamState, StoreError> {
+        let inner = self.call("inspect")?;
+        Ok(StreamState { first: inner.stream.first().map(|entry| entry.id), last_generated: inner.last_generated })
+    }
+}
+
+impl OffsetStore for World {
+    async fn load(&self, _: &str) -> Result<Bookmark, StoreError> {
+        self.call("load").map(|inner| inner.bookmark.map_or(Bookmark::Missing, Bookmark::At))
+    }
+
+    async fn save(&self, _: &str, progress: Progress) -> Result<Swap, StoreError> {
+        self.call("save")?.bookmark = Some(progress);
+        Ok(Swap::Applied)
+    }
+
+    async fn reset(&self, _: &str, progress: Progress) -> Result<Swap, StoreError> {
+        self.call("reset")?.bookmark = Some(progress);
+        Ok(Swap::Applied)
+    }
+}
+
+impl UserDirectory for World {
+    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        let inner = self.lock();
+        let found = |id: &&str| inner.users.get(*id).cloned().unwrap_or(Lookup::Found(User::default()));
+        user_ids.iter().map(found).collect()
+    }
+}
+
+impl RouteStore for World {
+    async fn list_due_routes(
+        &self,
+        channel: Channel,
+        now: Timestamp,
+        _: Option<&DueCursor>,
+        _: usize,
+    ) -> Result<DuePage, StoreError> {
+        let inner = self.call("list_due_routes")?;
+        let due = |route: &&LiveRoute| route.channel == channel && route.next_attempt_at <= now;
+        Ok(DuePage { routes: inner.live.iter().filter(due).cloned().collect(), ..DuePage::default() })
+    }
+
+    async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
+        let inner = self.call("next_due")?;
+        let mut next = HashMap::new();
+        for route in &inner.live {
+            let first = next.entry(route.channel).or_insert(route.next_attempt_at);
+            *first = route.next_attempt_at.min(*first);
+        }
+        Ok(next)
+    }
+
+    async fn count_due_routes(&self, now: Timestamp, _: usize) -> Result<u64, StoreError> {
+        let inner = self.call("count_due_routes")?;
+        Ok(inner.live.iter().filter(|route| route.next_attempt_at <= now).count() as u64)
+    }
+
+    async fn get_live_routes(&self, keys: &[RouteKey]) -> Result<DuePage, StoreError> {
+        let inner = self.call("get_live_routes")?;
+        let routes = inner.live.iter().filter(|route| keys.contains(&route.key)).cloned().collect();
+        Ok(DuePage { routes, ..DuePage::default() })
+    }
+
+    async fn complete_routes_published(&self, routes: &[Published], _: Timestamp) -> Result<Vec<Swap>, StoreError> {
+        let mut inner = self.call("complete_routes_published")?;
+        let swaps = routes.iter().map(|done| {
+            let before = inner.live.len();
+            inner.live.retain(|route| route.key != done.key || route.version != done.version);
+            inner.published.push(done.clone());
+            if inner.live.len() < before { Swap::Applied } else { Swap::Conflict }
+        });
+        Ok(swaps.collect())
+    }
+
+    async fn complete_routes_failed(&self, routes: &[Failed], now: Timestamp) -> Result<Vec<Swap>, StoreError> {
+        let mut inner = self.call("complete_routes_failed")?;
+        for failed in routes {
+            inner.failed.push(failed.clone());
+            match failed.retry_at {
+                None => inner.live.retain(|route| route.key != failed.key),
+                Some(at) => {
+                    for route in inner.live.iter_mut().filter(|route| route.key == failed.key) {
+                        (route.attempt_count, route.next_attempt_at, route.version) = (failed.attempt_count, at, Version::read(now));
+                    }
+                }
+            }
+        }
+        Ok(vec![Swap::Applied; routes.len()])
+    }
+}
+
+impl LeaseStore for World {
+    async fn acquire_leases(
+        &self,
+        keys: &[RouteKey],
+        token: &LeaseToken,
+        _: Duration,
+    ) -> Result<Vec<Lease>, StoreError> {
+        let mut inner = self.call("acquire_leases")?;
+        let leases = keys.iter().map(|key| match inner.leases.get(key) {
+            Some(value) if *value == token.0 => Lease::Won,
+            Some(value) => value.strip_prefix("published:").map_or(Lease::Held, |id| Lease::Published(id.to_owned())),
+            None => {
+                inner.leases.insert(key.clone(), token.0.clone());
+                Lease::Won
+            }
+        });
+        Ok(leases.collect())
+    }
+
+    async fn release_leases(&self, keys: &[RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
+        self.call("release_leases")?.leases.retain(|key, value| !keys.contains(key) || *value != token.0);
+        Ok(())
+    }
+
+    async fn extend_receipts(&self, receipts: &[(RouteKey, String)], _: Duration) -> Result<(), StoreError> {
+        let mut inner = self.call("extend_receipts")?;
+        inner.leases.extend(receipts.iter().map(|(key, id)| (key.clone(), format!("published:{id}"))));
+        Ok(())
+    }
+}
+
+impl Outbound for World {
+    async fn append(
+        &self,
+        _: Channel,
+        entries: &[(RouteKey, OutboundEntry)],
+        token: &LeaseToken,
+        _: Duration,
+    ) -> Result<Vec<Append>, StoreError> {
+        let mut inner = self.call("append")?;
+        let appends = entries.iter().map(|(key, _)| {
+            match inner.leases.get(key).cloned() {
+                Some(value) if value == token.0 => {}
+                Some(value) if value.starts_with("published:") => return Append::Done(value["published:".len()..].to_owned()),
+                _ => return Append::LeaseLost,
+            }
+            if inner.out_of_memory > 0 {
+                inner.out_of_memory -= 1;
+                return Append::Outage("OOM".into());
+            }
+            if inner.refuses_appends {
+                return Append::Refused("WRONGTYPE".into());
+            }
+            inner.appended.push(key.clone());
+            let id = format!("{}-0", inner.appended.len());
+            inner.leases.insert(key.clone(), format!("published:{id}"));
+            Append::Done(id)
+        });
+        Ok(appends.collect())
+    }
+}
+
+/// A well-formed intent for one user.
+pub(crate) fn intent(number: u64, key: &str, user: &str) -> RawEntry {
+    let fields = RawFields::from_iter([
+        ("notification_type", "game.turn.ready"),
+        ("producer", "game_master"),
+        ("audience_kind", "user"),
+        ("recipient_user_ids_json", &format!("[{user:?}]")),
+        ("idempotency_key", key),
+        ("occurred_at_ms", "1775121700000"),
+        ("payload_json", r#"{"game_id":"g","game_name":"n","turn_number":54}"#),
+    ]);
+    RawEntry { id: EntryId::new(number, 0), fields }
+}
+
+/// A push route that is due at the epoch.
+pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
+    let at = Timestamp::UNIX_EPOCH;
+    LiveRoute {
+        key: RouteKey { notification_id: NotificationId::of(EntryId::new(number, 0), 0), route_id: "push:user:u-1".into() },
+        version: Version::read(at),
+        channel: Channel::Push,
+        recipient_ref: "user:u-1".into(),
+        resolved_email: String::new(),
+        resolved_locale: "en".into(),
+        attempt_count,
+        max_attempts: 3,
+        next_attempt_at: at,
+        content: Arc::new(Content {
+            notification_type: "game.turn.ready".into(),
+            payload_json: "{}".into(),
+            occurred_at: at,
+            accepted_at: at,
+            request_id: String::new(),
+            trace_id: String::new(),
+        }),
+    }
+}

@@ -1,0 +1,161 @@
+//! What the intake does when its stores say no.
+
+use ambient::SystemClock;
+use domain::catalog::Catalog;
+use opentelemetry::global::meter;
+use tokio::time::timeout;
+
+use super::*;
+use crate::fakes::{World, down, intent};
+use crate::handover::handover;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+fn consumer(world: &World, batch_size: usize) -> IntentConsumer<World, World, World, World, SystemClock> {
+    let (handover, _) = handover([]);
+    IntentConsumer {
+        intents: world.clone(),
+        store: world.clone(),
+        offsets: world.clone(),
+        directory: world.clone(),
+        clock: SystemClock,
+        policy: Arc::new(Policy {
+            catalog: Arc::new(Catalog::built_in()),
+            admin_emails: HashMap::new(),
+            locales: vec!["en".into()],
+            push_max_attempts: 3,
+            email_max_attempts: 7,
+            idempotency_ttl: Duration::from_secs(60),
+            head_start: Duration::from_secs(5),
+        }),
+        handover,
+        settings: IntakeSettings { stream: "intents".into(), batch_size, block: Duration::from_millis(1), fence: 0 },
+        metrics: Metrics::new(&meter("test")),
+        status: Status::default(),
+    }
+}
+
+/// Runs the intake until `done`, with a bound.
+async fn run_until(world: &World, batch_size: usize, done: impl Fn(&World, &Status) -> bool) {
+    let consumer = consumer(world, batch_size);
+    let (status, stop) = (consumer.status.clone(), CancellationToken::new());
+    let running = tokio::spawn(consumer.run(stop.clone()));
+    let waited = timeout(BOUND, async {
+        while !done(world, &status) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    waited.await.expect("the intake gets there");
+    stop.cancel();
+    timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+}
+
+fn stream(world: &World, numbers: impl IntoIterator<Item = u64>) {
+    let mut inner = world.lock();
+    for number in numbers {
+        inner.stream.push(intent(number, &format!("key-{number}"), "u-1"));
+        inner.last_generated = EntryId::new(number, 0);
+    }
+}
+
+fn outcomes(world: &World) -> Vec<(u64, String)> {
+    world.lock().settled.iter().map(|(id, outcome)| (id.millis, outcome.clone())).collect()
+}
+
+fn at(number: u64) -> Option<Progress> {
+    Some(Progress { fence: 0, last_entry_id: EntryId::new(number, 0) })
+}
+
+#[tokio::test]
+async fn a_poison_element_is_quarantined_alone_and_its_neighbours_are_accepted_in_order() {
+    let world = World::default();
+    stream(&world, 1..=9);
+    world.lock().poison.push(EntryId::new(4, 0));
+    run_until(&world, 9, |world, _| world.lock().bookmark == at(9)).await;
+    let expected: Vec<(u64, String)> =
+        (1..=9).map(|n| (n, if n == 4 { "not_storable" } else { "accepted" }.to_owned())).collect();
+    assert_eq!(outcomes(&world), expected);
+}
+
+#[tokio::test]
+async fn what_comes_back_after_an_outage_is_settled_once_and_nothing_is_skipped() {
+    for call in ["load_progress", "load", "inspect", "read", "find_known", "accept", "save"] {
+        let world = World::default();
+        stream(&world, 1..=3);
+        world.fail(call, down(call));
+        run_until(&world, 2, |world, _| world.lock().progress == at(3)).await;
+        assert_eq!(outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3], "{call}");
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_must_wait_holds_the_stream_and_says_so() {
+    let world = World::default();
+    stream(&world, [1]);
+    world.lock().stream.push(intent(2, "key-2", "slow"));
+    world.lock().stream.push(intent(3, "key-3", "u-1"));
+    world.lock().users.insert("slow".into(), Lookup::Unavailable("no answer".into()));
+    run_until(&world, 9, |_, status| status.get().holdup.is_some()).await;
+    assert_eq!(outcomes(&world), [(1, "accepted".to_owned())]);
+    assert_eq!(world.lock().progress, at(1));
+
+    world.lock().users.clear();
+    run_until(&world, 9, |world, status| world.lock().progress == at(3) && status.get().holdup.is_none()).await;
+}
+
+#[tokio::test]
+async fn postgresql_has_the_last_word_on_where_to_resume() {
+    let world = World::default();
+    stream(&world, 1..=5);
+    world.lock().progress = at(3);
+    world.lock().bookmark = at(5);
+    run_until(&world, 9, |world, _| world.lock().progress == at(5)).await;
+    assert_eq!(outcomes(&world).len(), 2);
+    assert_eq!(world.lock().bookmark, at(5));
+}
+
+#[tokio::test]
+async fn the_bookmark_counts_where_postgresql_knows_nothing() {
+    let world = World::default();
+    stream(&world, 1..=5);
+    world.lock().bookmark = at(4);
+    run_until(&world, 9, |world, _| world.lock().progress == at(5)).await;
+    assert_eq!(outcomes(&world).len(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_made_anew_while_the_intake_runs_is_read_from_its_beginning() {
+    let world = World::default();
+    stream(&world, 100..=101);
+    run_until(&world, 9, |world, _| {
+        let settled = world.lock().settled.len();
+        if settled == 2 {
+            let mut inner = world.lock();
+            inner.stream = vec![intent(1, "anew-1", "u-1"), intent(2, "anew-2", "u-1")];
+            inner.last_generated = EntryId::new(2, 0);
+        }
+        settled == 4
+    })
+    .await;
+    assert_eq!(outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [100, 101, 1, 2]);
+}
+
+#[tokio::test]
+async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it() {
+    let world = World::default();
+    stream(&world, 1..=4);
+    let overtaken = consumer(&world, 9);
+    let mut position = overtaken.resume().await.expect("the fakes are there");
+    world.lock().progress = at(4);
+    let pass = overtaken.run_once(&mut position, &CancellationToken::new()).await.expect("the fakes are there");
+    assert!(matches!(pass, Pass::Lost));
+    assert_eq!(outcomes(&world), []);
+}
+
+#[test]
+fn a_read_asks_for_as_much_as_fits_into_a_transaction_by_what_came_last() {
+    assert_eq!(next_count(16, 16, 16 * 500, 512), 64);
+    assert_eq!(next_count(256, 256, 256 * 500, 512), 512);
+    assert_eq!(next_count(512, 512, 512 * 256 * 1024, 512), 16);
+    assert_eq!(next_count(16, 1, 64 * 1024 * 1024, 512), 1);
+}

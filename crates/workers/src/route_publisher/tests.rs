@@ -1,0 +1,190 @@
+//! What a publisher does when leases, streams and completions do not go its way.
+
+use std::sync::Arc;
+
+use ambient::{FixedJitter, ManualClock, SeededTokens};
+use opentelemetry::global::meter;
+use tokio::time::timeout;
+
+use super::*;
+use crate::fakes::{World, down, route};
+use crate::handover::{Handover, handover};
+
+const BOUND: Duration = Duration::from_secs(20);
+
+#[derive(Clone)]
+struct SharedClock(Arc<ManualClock>);
+
+impl Clock for SharedClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+struct Fixture {
+    world: World,
+    clock: SharedClock,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { world: World::default(), clock: SharedClock(Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH))) }
+    }
+
+    fn publisher(&self) -> (RoutePublisher<World, World, World, SharedClock, FixedJitter, SeededTokens>, Inbox, Handover) {
+        let (handover, [inbox]) = handover([Channel::Push]);
+        let publisher = RoutePublisher {
+            channel: Channel::Push,
+            routes: self.world.clone(),
+            leases: self.world.clone(),
+            outbound: self.world.clone(),
+            clock: self.clock.clone(),
+            jitter: FixedJitter(0.0),
+            tokens: SeededTokens::new(1),
+            settings: PublishSettings {
+                batch_size: 8,
+                poll_interval: Duration::from_millis(1),
+                lease_ttl: Duration::from_secs(5),
+                dedupe_ttl: Duration::from_secs(120),
+                backoff: Backoff { min: Duration::from_secs(1), max: Duration::from_secs(9) },
+            },
+            metrics: Metrics::new(&meter("test")),
+            status: Status::default(),
+        };
+        (publisher, inbox, handover)
+    }
+
+    /// Runs the publisher until `done`, with a bound.
+    async fn run_until(&self, done: impl Fn(&World) -> bool) {
+        let (publisher, inbox, _handover) = self.publisher();
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(publisher.run(inbox, stop.clone()));
+        let waited = timeout(BOUND, async {
+            while !done(&self.world) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        waited.await.expect("the publisher gets there");
+        stop.cancel();
+        timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+    }
+}
+
+#[tokio::test]
+async fn due_routes_are_appended_once_and_completed() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.extend((1..=20).map(|n| route(n, 0)));
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+    let inner = fixture.world.lock();
+    assert_eq!((inner.appended.len(), inner.published.len(), inner.failed.len()), (20, 20, 0));
+}
+
+#[tokio::test]
+async fn an_outage_of_any_store_costs_no_attempt_and_appends_nothing_twice() {
+    for call in ["next_due", "list_due_routes", "acquire_leases", "append", "complete_routes_published"] {
+        let fixture = Fixture::new();
+        fixture.world.lock().live.push(route(1, 0));
+        fixture.world.fail(call, down(call));
+        fixture.world.fail(call, down(call));
+        fixture.run_until(|world| world.lock().live.is_empty()).await;
+        let inner = fixture.world.lock();
+        assert_eq!((inner.appended.len(), inner.failed.len()), (1, 0), "{call}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_out_of_memory_is_waited_for_and_costs_no_attempt() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.extend([route(1, 0), route(2, 0)]);
+    fixture.world.lock().out_of_memory = 3;
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+    let inner = fixture.world.lock();
+    assert_eq!((inner.appended.len(), inner.failed.len()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_stream_that_refuses_costs_an_attempt_and_the_lease_is_given_back() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.push(route(1, 0));
+    fixture.world.lock().refuses_appends = true;
+    fixture.run_until(|world| world.lock().calls.contains(&"release_leases")).await;
+    let inner = fixture.world.lock();
+    assert_eq!(inner.failed.len(), 1);
+    assert_eq!(inner.failed[0].attempt_count, 1);
+    assert_eq!(inner.failed[0].retry_at, Some(Timestamp::UNIX_EPOCH + Duration::from_secs(1)));
+    assert_eq!(inner.failed[0].classification, "gateway_stream_publish_failed");
+    assert!(inner.leases.is_empty());
+}
+
+#[tokio::test]
+async fn the_last_attempt_of_the_budget_makes_a_dead_letter() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.push(route(1, 2));
+    fixture.world.lock().refuses_appends = true;
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+    let failed = fixture.world.lock().failed.clone();
+    assert_eq!((failed[0].attempt_count, failed[0].retry_at), (3, None));
+}
+
+#[tokio::test]
+async fn a_route_that_cannot_be_encoded_fails_alone() {
+    let fixture = Fixture::new();
+    let mut broken = route(1, 0);
+    broken.recipient_ref = "nobody".into();
+    fixture.world.lock().live.extend([broken, route(2, 0)]);
+    fixture.run_until(|world| !world.lock().failed.is_empty() && !world.lock().published.is_empty()).await;
+    let inner = fixture.world.lock();
+    assert_eq!(inner.failed[0].classification, "payload_encoding_failed");
+    assert_eq!(inner.published[0].key, route(2, 0).key);
+}
+
+#[tokio::test]
+async fn a_receipt_where_a_lease_was_wanted_completes_without_appending() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.push(route(1, 0));
+    fixture.world.lock().leases.insert(route(1, 0).key, "published:77-0".into());
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+    let inner = fixture.world.lock();
+    assert_eq!(inner.appended.len(), 0);
+    assert_eq!(inner.published[0].entry_id, "77-0");
+}
+
+#[tokio::test]
+async fn a_route_that_somebody_else_holds_is_left_to_them_and_taken_when_they_are_gone() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.extend([route(1, 0), route(2, 0)]);
+    fixture.world.lock().leases.insert(route(1, 0).key, "another replica".into());
+    fixture.run_until(|world| world.lock().live.len() == 1).await;
+    assert_eq!(fixture.world.lock().appended, [route(2, 0).key]);
+    fixture.world.lock().leases.clear();
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+}
+
+#[tokio::test]
+async fn what_was_handed_over_before_the_stop_is_published() {
+    let fixture = Fixture::new();
+    let (publisher, inbox, handover) = fixture.publisher();
+    let mut later = route(1, 0);
+    later.next_attempt_at = Timestamp::UNIX_EPOCH + Duration::from_secs(5);
+    fixture.world.lock().live.push(later.clone());
+    handover.give(Channel::Push, Parcel { routes: vec![later], read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(BOUND, publisher.run(inbox, stop)).await.expect("it stops");
+    assert_eq!(fixture.world.lock().appended.len(), 1);
+}
+
+#[tokio::test]
+async fn a_route_that_waited_longer_than_receipts_live_is_read_again_before_it_is_appended() {
+    let fixture = Fixture::new();
+    let (mut publisher, inbox, handover) = fixture.publisher();
+    publisher.settings.dedupe_ttl = Duration::ZERO;
+    // It is no longer live: somebody published it, and the receipt has run out.
+    handover.give(Channel::Push, Parcel { routes: vec![route(1, 0)], read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(BOUND, publisher.run(inbox, stop)).await.expect("it stops");
+    let inner = fixture.world.lock();
+    assert!(inner.calls.contains(&"get_live_routes"));
+    assert_eq!(inner.appended.len(), 0);
+}
