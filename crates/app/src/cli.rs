@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::send::SendArgs;
 use crate::commands::{Failure, Vars, check_config, dev, migrate, send, serve};
 
-/// Turns intents into push events and e-mail commands, exactly as often as they were meant.
+/// Turns intents of other services into push events and e-mail commands
 #[derive(Parser, Debug)]
 #[command(name = "notification", version, after_help = EXAMPLES)]
 pub struct Cli {

@@ -179,7 +179,9 @@ where
     let pause = Pause::default();
     let not_too_often =
         dynamic_filter_fn(move |event, _| !is_of_exporters(event) || pause.over(Instant::now()));
-    layer.with_filter(silenced(log.level, LevelFilter::WARN).and(not_too_often))
+    // Spans that are for traces alone would cost something even where nothing is traced.
+    let shown = silenced(log.level, LevelFilter::WARN).with_target(workers::SPANS, LevelFilter::OFF);
+    layer.with_filter(shown.and(not_too_often))
 }
 
 fn is_of_exporters(event: &Metadata<'_>) -> bool {

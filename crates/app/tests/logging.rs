@@ -12,14 +12,17 @@ const ON_EVERY_LINE: [&str; 4] = ["timestamp", "level", "target", "message"];
 
 /// The text of every source file of every crate, without its unit tests.
 fn sources() -> Vec<String> {
-    let folders = fs::read_dir(CRATES).expect("the crates").map(|entry| entry.expect("a crate").path().join("src"));
+    let folders =
+        fs::read_dir(CRATES).expect("the crates").map(|entry| entry.expect("a crate").path().join("src"));
     let mut files: Vec<PathBuf> = Vec::new();
     let mut open: Vec<PathBuf> = folders.collect();
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
             if entry.is_dir() {
                 open.push(entry);
-            } else if entry.extension().is_some_and(|it| it == "rs") && entry.file_stem().is_some_and(|it| it != "tests") {
+            } else if entry.extension().is_some_and(|it| it == "rs")
+                && entry.file_stem().is_some_and(|it| it != "tests")
+            {
                 files.push(entry);
             }
         }
@@ -79,7 +82,10 @@ fn the_page_names_exactly_the_fields_that_lines_have() {
     let documented = documented();
     let missing: Vec<_> = written.difference(&documented).collect();
     let idle: Vec<_> = documented.difference(&written).collect();
-    assert!(missing.is_empty() && idle.is_empty(), "not in docs/logging.md: {missing:?}; in no log line: {idle:?}");
+    assert!(
+        missing.is_empty() && idle.is_empty(),
+        "not in docs/logging.md: {missing:?}; in no log line: {idle:?}"
+    );
 }
 
 #[test]

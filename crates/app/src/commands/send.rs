@@ -38,7 +38,7 @@ pub struct SendArgs {
     /// To the administrators of the type instead of users
     #[arg(long, conflicts_with = "users")]
     admin: bool,
-    /// The idempotency key: the same key again is the same intent
+    /// The idempotency key; a repetition must be the same in everything, --occurred-at-ms too
     #[arg(long, required_unless_present = "file")]
     key: Option<String>,
     /// The payload, a JSON object with the fields of the type
@@ -111,7 +111,7 @@ fn read_file(path: &str) -> Result<SendArgs, Failure> {
 
 fn parse_file(text: &str) -> Result<SendArgs, String> {
     let file: IntentFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if file.admin == !file.users.is_empty() {
+    if file.admin != file.users.is_empty() {
         return Err("it takes either users or \"admin\": true".to_owned());
     }
     Ok(SendArgs {

@@ -47,7 +47,7 @@ impl fmt::Display for Takes {
                 write!(f, "a duration from {} to {}", duration::format(*min), duration::format(*max))
             }
             Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
-            Self::Word(words) => f.write_str(&words.join(", ")),
+            Self::Word(words) => write!(f, "one of {}", words.join(", ")),
             Self::Text(text) => f.write_str(text),
         }
     }

@@ -139,7 +139,7 @@ impl Reader {
         let parse = |text: &str| match knob.takes {
             Takes::Word(words) => match words.iter().find(|word| word.eq_ignore_ascii_case(text)) {
                 None if text.is_empty() && knob.default.is_empty() => Ok(None),
-                None => Err("it is none of them"),
+                None => Err("it is not known"),
                 Some(word) => Ok(Some(*word)),
             },
             _ => Err("it has no list of words"),

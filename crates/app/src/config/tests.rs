@@ -82,7 +82,7 @@ error: NOTIFICATION_REDIS_MASTER_ADDR is required and not set; it takes host:por
 error: NOTIFICATION_INTERNAL_HTTP_ADDR is \"8092\": it has no port; it takes host:port, or :port for every interface; port 0 picks a free one
 error: NOTIFICATION_PUSH_MAX_ATTEMPTS is \"0\": it is too small; it takes a whole number from 1 to 100
 error: NOTIFICATION_ROUTE_LEASE_TTL is \"1500\": 1500 has no unit; did you mean 1500ms or 1500s?; it takes a duration from 1ms to 1h
-error: NOTIFICATION_LOG_LEVEL is \"verbose\": it is none of them; it takes error, warn, info, debug, trace
+error: NOTIFICATION_LOG_LEVEL is \"verbose\": it is not known; it takes one of error, warn, info, debug, trace
 error: NOTIFICATION_RECORD_TTL is retired: set NOTIFICATION_RECORD_RETENTION instead
 warning: NOTIFICATION_REDIS_MASTER_ADR is not a variable of this service and has no effect; did you mean NOTIFICATION_REDIS_MASTER_ADDR?";
     assert_eq!(report, expected);

@@ -94,6 +94,16 @@ fn the_level_holds_for_the_service_and_noisy_libraries_stay_at_warnings() {
 }
 
 #[test]
+fn spans_for_traces_alone_are_not_in_the_log() {
+    let lines = logged(LevelFilter::TRACE, LogFormat::Json, || {
+        let span = tracing::info_span!(target: workers::SPANS, "intent", entry_id = "1-0");
+        assert!(span.is_disabled());
+        span.in_scope(|| tracing::info!("accepted"));
+    });
+    assert!(!lines.concat().contains("1-0"), "{lines:?}");
+}
+
+#[test]
 fn exporters_in_trouble_are_heard_of_once_a_minute() {
     let lines = logged(LevelFilter::INFO, LogFormat::Text, || {
         for _ in 0..5 {

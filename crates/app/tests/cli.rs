@@ -1,0 +1,110 @@
+//! The binary as a shell meets it.
+
+use std::process::{Command, Output};
+
+const MINIMUM: [(&str, &str); 3] = [
+    ("NOTIFICATION_REDIS_MASTER_ADDR", "redis:6379"),
+    ("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/galaxy"),
+    ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users:8080"),
+];
+
+/// Runs the binary with these variables and no others.
+fn run(arguments: &[&str], vars: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_notification"));
+    command.args(arguments).env_clear().envs(vars.iter().copied()).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+#[test]
+fn check_config_prints_every_setting_and_masks_secrets() {
+    let password = ("NOTIFICATION_REDIS_PASSWORD", "s3cret");
+    let odd = ("NOTIFICATION_ROUTE_LEASE_TLL", "5s");
+    let output = run(&["check-config"], &[&MINIMUM[..], &[password, odd]].concat());
+
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert!(lines.contains(&"NOTIFICATION_REDIS_PASSWORD=****"), "{lines:?}");
+    assert!(
+        lines.contains(&"NOTIFICATION_POSTGRES_PRIMARY_DSN=postgres://me:****@db:5432/galaxy"),
+        "{lines:?}"
+    );
+    assert!(lines.contains(&"NOTIFICATION_RECORD_RETENTION=720h"), "{lines:?}");
+    assert!(
+        lines.iter().all(|line| line.contains('=')) && !text(&output.stdout).contains("s3cret"),
+        "{lines:?}"
+    );
+    assert_eq!(
+        text(&output.stderr),
+        "warning: NOTIFICATION_ROUTE_LEASE_TLL is not a variable of this service and has no effect; \
+         did you mean NOTIFICATION_ROUTE_LEASE_TTL?\n"
+    );
+}
+
+#[test]
+fn a_wrong_configuration_is_exit_code_2_for_every_command_that_reads_one() {
+    let payload = r#"{"game_id":"g","game_name":"n","turn_number":1}"#;
+    let send = "send --type game.turn.ready --producer game_master --user u --key k --payload";
+    let send: Vec<&str> = send.split(' ').chain([payload]).collect();
+    for arguments in [&["check-config"][..], &send] {
+        let output = run(arguments, &[("NOTIFICATION_REDIS_ADDR", "redis:6379")]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(text(&output.stdout), "");
+        let errors = text(&output.stderr);
+        assert!(errors.contains("error: NOTIFICATION_REDIS_MASTER_ADDR is required and not set"), "{errors}");
+        assert!(errors.contains("error: NOTIFICATION_REDIS_ADDR is retired"), "{errors}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_value_that_is_not_utf_8_is_refused_and_not_a_panic() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_notification"));
+    command
+        .arg("check-config")
+        .env_clear()
+        .envs(MINIMUM)
+        .env("NOTIFICATION_REDIS_PASSWORD", OsStr::from_bytes(b"p\xff"));
+    let output = command.output().expect("the binary runs");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("NOTIFICATION_REDIS_PASSWORD is"), "{output:?}");
+    assert!(text(&output.stderr).contains("it is not UTF-8"), "{output:?}");
+}
+
+#[test]
+fn a_malformed_intent_is_exit_code_2_with_its_failure_code() {
+    let arguments = "send --type game.over --producer game_master --admin --key k --payload {}";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let output = run(&arguments, &[("NOTIFICATION_REDIS_MASTER_ADDR", "127.0.0.1:1")]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).starts_with("failure unknown_notification_type: "), "{output:?}");
+}
+
+#[test]
+fn a_redis_that_refuses_is_exit_code_1() {
+    let payload = r#"{"game_id":"g","game_name":"n","turn_number":1}"#;
+    let arguments = "send --type game.turn.ready --producer game_master --user u --key k --payload";
+    let arguments: Vec<&str> = arguments.split(' ').chain([payload]).collect();
+    let output = run(&arguments, &[("NOTIFICATION_REDIS_MASTER_ADDR", "127.0.0.1:1")]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = text(&output.stderr);
+    assert!(
+        error.starts_with("error: could not append to notification:intents on Redis at 127.0.0.1:1: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn usage_errors_are_exit_code_2_and_help_goes_to_standard_output() {
+    assert_eq!(run(&["fly"], &[]).status.code(), Some(2));
+    assert_eq!(run(&[], &[]).status.code(), Some(2));
+    let help = run(&["send", "--help"], &[]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(text(&help.stdout).contains("notification send --type game.turn.ready"), "{help:?}");
+    assert!(text(&run(&["--version"], &[]).stdout).starts_with("notification "));
+}

@@ -1,0 +1,143 @@
+//! L-03, L-10, L-11, L-20: when leases end, and by whose clock.
+
+use std::time::Duration;
+
+use lock::{Extension, Release};
+
+use crate::support::{Db, TTL, TTL_MS, granted, is_locked};
+
+// L-10
+#[tokio::test]
+async fn a_lease_999_ms_over_is_live_for_everybody() {
+    let db = Db::new().await;
+    let grant = db.acquire("k").await;
+    db.pass(TTL_MS + 999).await;
+    assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
+    assert!(db.locks.owns(&grant.lock_id).await.expect("looked up"));
+    let expires_at_ms = db.now().await + TTL_MS;
+    assert_eq!(
+        db.locks.extend(&grant.lock_id, TTL).await.expect("extended"),
+        Extension::Extended { expires_at_ms }
+    );
+    db.pass(TTL_MS + 999).await;
+    assert_eq!(db.locks.release(&grant.lock_id).await.expect("released"), Release::Released);
+}
+
+// L-10
+#[tokio::test]
+async fn a_lease_1000_ms_over_is_dead_for_everybody() {
+    let db = Db::new().await;
+    let grant = db.acquire("k").await;
+    db.pass(TTL_MS + 1000).await;
+    assert!(!db.locks.owns(&grant.lock_id).await.expect("looked up"));
+    assert_eq!(db.locks.extend(&grant.lock_id, TTL).await.expect("no failure"), Extension::NotHeld);
+    assert_eq!(db.locks.release(&grant.lock_id).await.expect("no failure"), Release::NotHeld);
+    assert_eq!(db.acquire("k").await.fence, 2);
+}
+
+// L-03
+#[tokio::test]
+async fn an_extension_replaces_the_end_and_may_shorten_it() {
+    let db = Db::new().await;
+    let grant = db.acquire("k").await;
+    db.pass(10_000).await;
+    for seconds in [60, 5] {
+        let expires_at_ms = db.now().await + seconds * 1000;
+        let extension = db.locks.extend(&grant.lock_id, Duration::from_secs(seconds as u64)).await;
+        assert_eq!(extension.expect("extended"), Extension::Extended { expires_at_ms });
+    }
+    db.pass(6_000).await;
+    assert_eq!(db.acquire("k").await.fence, 2);
+}
+
+// L-03
+#[tokio::test]
+async fn an_extended_lease_outlives_its_first_end() {
+    let db = Db::new().await;
+    let grant = db.acquire("k").await;
+    for _ in 0..3 {
+        db.pass(20_000).await;
+        let extension = db.locks.extend(&grant.lock_id, TTL).await.expect("no failure");
+        assert!(matches!(extension, Extension::Extended { .. }));
+    }
+    assert_eq!(db.locks.lookup("k").await.expect("looked up").expect("held").fence, grant.fence);
+}
+
+// L-03
+#[tokio::test]
+async fn a_short_lease_ends_while_a_long_one_goes_on() {
+    let db = Db::new().await;
+    granted(db.locks.try_acquire("short", Duration::from_millis(1)).await);
+    db.acquire("long").await;
+    db.pass(1001).await;
+    assert!(!db.locks.is_locked("short").await.expect("looked up"));
+    assert!(db.locks.is_locked("long").await.expect("looked up"));
+}
+
+// L-11
+#[tokio::test]
+async fn a_lease_begins_after_the_wait_for_its_turn() {
+    let db = Db::new().await;
+    let first = db.acquire("k").await;
+    assert_eq!(db.locks.release(&first.lock_id).await.expect("released"), Release::Released);
+    let blocker = db.block("SELECT FROM fence_counters FOR UPDATE").await;
+    let locks = db.locks.clone();
+    let waiting = tokio::spawn(async move { locks.try_acquire("k", TTL).await });
+    db.until_blocked(1).await;
+    db.pass(2000).await;
+    blocker.batch_execute("COMMIT").await.expect("committed");
+    let grant = granted(waiting.await.expect("no panic"));
+    assert_eq!(grant.expires_at_ms - db.now().await, TTL_MS);
+}
+
+// L-11
+#[tokio::test]
+async fn a_lease_that_ends_while_its_extension_waits_stays_ended() {
+    let db = Db::new().await;
+    let grant = db.acquire("k").await;
+    let blocker = db.block("SELECT FROM locks FOR UPDATE").await;
+    let (locks, id) = (db.locks.clone(), grant.lock_id.clone());
+    let waiting = tokio::spawn(async move { locks.extend(&id, TTL).await });
+    db.until_blocked(1).await;
+    db.pass(TTL_MS + 1000).await;
+    blocker.batch_execute("COMMIT").await.expect("committed");
+    assert_eq!(waiting.await.expect("no panic").expect("no failure"), Extension::NotHeld);
+}
+
+// L-11
+#[tokio::test]
+async fn a_server_whose_clock_is_a_century_off_is_the_one_that_counts() {
+    let db = Db::new().await;
+    for now in [1, 4_000_000_000_000] {
+        db.execute(&format!("UPDATE fake_clock SET now_ms = {now}")).await;
+        let grant = db.acquire(&format!("at {now}")).await;
+        assert_eq!(grant.expires_at_ms, now + TTL_MS);
+        assert!(db.locks.owns(&grant.lock_id).await.expect("looked up"));
+        db.pass(TTL_MS + 1000).await;
+        assert!(!db.locks.owns(&grant.lock_id).await.expect("looked up"));
+    }
+}
+
+// L-20
+#[tokio::test]
+async fn purging_deletes_locks_over_2000_ms_past_their_end_and_nothing_else() {
+    let db = Db::new().await;
+    for (key, ttl_ms) in [("over", 1), ("at the limit", 2), ("dead", 1000), ("live", 60_000)] {
+        granted(db.locks.try_acquire(key, Duration::from_millis(ttl_ms)).await);
+    }
+    db.pass(2002).await;
+    assert_eq!(db.locks.purge_expired().await.expect("purged"), 1);
+    let left: String = db.value("SELECT string_agg(key, ', ' ORDER BY key) FROM locks").await;
+    assert_eq!(left, "at the limit, dead, live");
+    assert_eq!(db.value::<i64>("SELECT count(*) FROM fence_counters").await, 4);
+}
+
+// L-20
+#[tokio::test]
+async fn purging_leaves_a_row_that_somebody_works_on() {
+    let db = Db::new().await;
+    db.acquire("k").await;
+    db.pass(TTL_MS + 5000).await;
+    let _blocker = db.block("SELECT FROM locks FOR UPDATE").await;
+    assert_eq!(db.locks.purge_expired().await.expect("purged"), 0);
+}

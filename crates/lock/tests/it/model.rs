@@ -1,0 +1,214 @@
+//! Drawn histories of many clients that crash, pause and come back late, against what must be true of them.
+
+use std::collections::HashSet;
+
+use lock::{Acquisition, Extension, LockId, Release};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::{Db, TTL, TTL_MS};
+
+const CLIENTS: usize = 4;
+const KEYS: usize = 2;
+
+/// What happens next. A client that is not named pauses.
+#[derive(Clone, Debug)]
+enum Op {
+    Acquire { client: usize, key: usize },
+    /// By any id that the client remembers, old ones too.
+    Release { client: usize, key: usize, back: usize },
+    Extend { client: usize, key: usize, back: usize },
+    /// It forgets everything; what it held stays held.
+    Crash { client: usize },
+    Pass { millis: i64 },
+    Purge,
+    /// All clients at once.
+    Race { key: usize },
+    /// Its last holder extends and releases while another acquires, all at once.
+    Duel { key: usize },
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let passes = prop_oneof![Just(1), Just(999), Just(1000), Just(TTL_MS - 1), Just(TTL_MS), Just(TTL_MS + 1000)];
+    let (client, key, back) = (0..CLIENTS, 0..KEYS, 0..3_usize);
+    prop_oneof![
+        4 => (client.clone(), key.clone()).prop_map(|(client, key)| Op::Acquire { client, key }),
+        2 => (client.clone(), key.clone(), back.clone()).prop_map(|(client, key, back)| Op::Release { client, key, back }),
+        2 => (client.clone(), key.clone(), back).prop_map(|(client, key, back)| Op::Extend { client, key, back }),
+        1 => client.prop_map(|client| Op::Crash { client }),
+        4 => passes.prop_map(|millis| Op::Pass { millis }),
+        1 => Just(Op::Purge),
+        1 => key.clone().prop_map(|key| Op::Race { key }),
+        2 => key.prop_map(|key| Op::Duel { key }),
+    ]
+}
+
+/// What must be true of one key.
+#[derive(Default)]
+struct KeyModel {
+    held: Option<(LockId, i64)>,
+    last_fence: u64,
+    released: HashSet<LockId>,
+}
+
+impl KeyModel {
+    fn is_live(&self, now: i64) -> bool {
+        self.held.as_ref().is_some_and(|(_, expires)| *expires > now - 1000)
+    }
+
+    fn holds(&self, id: &LockId, now: i64) -> bool {
+        self.is_live(now) && self.held.as_ref().is_some_and(|(held, _)| held == id)
+    }
+
+    /// A grant: nobody else holds the key, and the fence is the next one.
+    fn grant(&mut self, acquired: Acquisition, now: i64) -> Option<LockId> {
+        let Acquisition::Acquired(grant) = acquired else {
+            assert!(self.is_live(now), "nobody holds the key, and yet it is locked");
+            return None;
+        };
+        assert!(!self.is_live(now), "a second holder");
+        assert_eq!(grant.fence, self.last_fence + 1);
+        assert_eq!(grant.expires_at_ms, now + TTL_MS);
+        self.last_fence = grant.fence;
+        self.held = Some((grant.lock_id.clone(), grant.expires_at_ms));
+        Some(grant.lock_id)
+    }
+
+    fn extend(&mut self, id: &LockId, extended: Extension, now: i64) {
+        let expected = if self.holds(id, now) {
+            self.held = Some((id.clone(), now + TTL_MS));
+            Extension::Extended { expires_at_ms: now + TTL_MS }
+        } else {
+            Extension::NotHeld
+        };
+        assert_eq!(extended, expected);
+    }
+
+    fn release(&mut self, id: &LockId, released: Release, now: i64) {
+        let expected = if self.holds(id, now) { Release::Released } else { Release::NotHeld };
+        assert_eq!(released, expected);
+        if released == Release::Released {
+            assert!(self.released.insert(id.clone()), "released twice");
+            self.held = None;
+        }
+    }
+}
+
+struct World<'a> {
+    db: &'a Db,
+    names: [String; KEYS],
+    keys: [KeyModel; KEYS],
+    memories: [[Vec<LockId>; KEYS]; CLIENTS],
+    now: i64,
+}
+
+impl World<'_> {
+    async fn acquire(&self, key: usize) -> Acquisition {
+        self.db.locks.try_acquire(&self.names[key], TTL).await.expect("no failure")
+    }
+
+    async fn extend(&self, id: &LockId) -> Extension {
+        self.db.locks.extend(id, TTL).await.expect("no failure")
+    }
+
+    async fn release(&self, id: &LockId) -> Release {
+        self.db.locks.release(id).await.expect("no failure")
+    }
+
+    fn remembered(&self, client: usize, key: usize, back: usize) -> Option<LockId> {
+        self.memories[client][key].iter().rev().nth(back).cloned()
+    }
+
+    async fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Acquire { client, key } => {
+                let acquired = self.acquire(key).await;
+                self.memories[client][key].extend(self.keys[key].grant(acquired, self.now));
+            }
+            Op::Release { client, key, back } => {
+                if let Some(id) = self.remembered(client, key, back) {
+                    let released = self.release(&id).await;
+                    self.keys[key].release(&id, released, self.now);
+                }
+            }
+            Op::Extend { client, key, back } => {
+                if let Some(id) = self.remembered(client, key, back) {
+                    let extended = self.extend(&id).await;
+                    self.keys[key].extend(&id, extended, self.now);
+                }
+            }
+            Op::Crash { client } => self.memories[client] = Default::default(),
+            Op::Pass { millis } => {
+                self.db.pass(millis).await;
+                self.now += millis;
+            }
+            Op::Purge => {
+                self.db.locks.purge_expired().await.expect("purged");
+            }
+            Op::Race { key } => self.race(key).await,
+            Op::Duel { key } => self.duel(key).await,
+        }
+    }
+
+    async fn race(&mut self, key: usize) {
+        let (a, b, c, d) = tokio::join!(self.acquire(key), self.acquire(key), self.acquire(key), self.acquire(key));
+        // The winner first: for all others the key is then locked.
+        let mut outcomes = [a, b, c, d].into_iter().enumerate().collect::<Vec<_>>();
+        outcomes.sort_by_key(|(_, outcome)| matches!(outcome, Acquisition::Locked));
+        for (client, acquired) in outcomes {
+            self.memories[client][key].extend(self.keys[key].grant(acquired, self.now));
+        }
+    }
+
+    async fn duel(&mut self, key: usize) {
+        let Some((id, _)) = self.keys[key].held.clone() else { return };
+        let (extended, acquired, released) = tokio::join!(self.extend(&id), self.acquire(key), self.release(&id));
+        let model = &mut self.keys[key];
+        // Any order of the three may have happened; the outcomes tell which.
+        if extended != Extension::NotHeld {
+            model.extend(&id, extended, self.now);
+        }
+        if matches!(acquired, Acquisition::Acquired(_)) {
+            model.release(&id, released, self.now);
+            self.memories[0][key].extend(model.grant(acquired, self.now));
+        } else {
+            assert!(model.is_live(self.now), "locked before the release, so it was live");
+            model.release(&id, released, self.now);
+        }
+    }
+
+    async fn check(&self) {
+        for (name, model) in self.names.iter().zip(&self.keys) {
+            let found = self.db.locks.lookup(name).await.expect("looked up");
+            assert_eq!(found.is_some(), model.is_live(self.now), "{name}");
+            assert!(found.is_none_or(|found| found.fence == model.last_fence));
+        }
+    }
+}
+
+#[test]
+fn whatever_clients_do_there_is_one_holder_and_fences_rise() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
+    let db = runtime.block_on(Db::new());
+    let mut case = 0;
+    let mut names = || {
+        case += 1;
+        [format!("{case} a"), format!("{case} b")]
+    };
+    let names = std::cell::RefCell::new(&mut names);
+    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
+    let histories = prop::collection::vec(any_op(), 1..40);
+    let outcome = runner.run(&histories, |ops| {
+        let names = (names.borrow_mut())();
+        runtime.block_on(async {
+            let now = db.now().await;
+            let mut world = World { db: &db, names, keys: Default::default(), memories: Default::default(), now };
+            for op in &ops {
+                world.step(op).await;
+                world.check().await;
+            }
+        });
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+}

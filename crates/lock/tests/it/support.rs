@@ -1,0 +1,186 @@
+//! One server for all tests, one database for each, and that database's clock.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lock::{Acquisition, Event, Grant, LockManager, Observer, Operation, Outcome, TableNames};
+use pg::{Dsn, PgPool, PoolSettings};
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, timeout};
+use tokio_postgres::types::FromSql;
+use tokio_postgres::{Client, NoTls};
+
+/// No wait in a test is longer.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL_MS: i64 = 30_000;
+
+static DATABASES: AtomicU32 = AtomicU32::new(0);
+
+/// A database of one test. Its clock stands still at the year 2001 until the test moves it.
+pub(crate) struct Db {
+    pub(crate) locks: LockManager,
+    dsn: String,
+    admin: Client,
+}
+
+impl Db {
+    pub(crate) async fn new() -> Self {
+        let db = Self::without_tables().await;
+        db.locks.setup_schema().await.expect("the tables are made");
+        db
+    }
+
+    pub(crate) async fn without_tables() -> Self {
+        let name = format!("lock_{}_{}", std::process::id(), DATABASES.fetch_add(1, Ordering::SeqCst));
+        let root = connect(&server_dsn("postgres", "postgres")).await;
+        // A database of the same number may be left from a process that had the same id.
+        root.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.expect("dropped");
+        root.batch_execute(&format!("CREATE DATABASE {name} OWNER svc")).await.expect("created");
+        let admin = connect(&server_dsn("postgres", &name)).await;
+        admin.batch_execute(CLOCK).await.expect("the clock is made");
+        let dsn = server_dsn("svc", &name);
+        let locks = LockManager::new(open(&dsn, ""), TableNames::default());
+        Self { locks, dsn, admin }
+    }
+
+    /// A pool whose sessions have more settings: `-c name=value`.
+    pub(crate) fn pool(&self, settings: &str) -> PgPool {
+        open(&self.dsn, settings)
+    }
+
+    /// A pool of another user.
+    pub(crate) fn pool_of(&self, user: &str) -> PgPool {
+        open(&self.dsn.replacen("svc", user, 1), "")
+    }
+
+    /// The same locks for another process, which tells what it does.
+    pub(crate) fn observed(&self) -> (LockManager, Events) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let locks = LockManager::observed(self.pool(""), TableNames::default(), Arc::new(Recorder(sender)));
+        (locks, Events(Mutex::new(receiver)))
+    }
+
+    pub(crate) async fn acquire(&self, key: &str) -> Grant {
+        granted(self.locks.try_acquire(key, TTL).await)
+    }
+
+    /// Runs SQL as the superuser.
+    pub(crate) async fn execute(&self, sql: &str) {
+        self.admin.batch_execute(sql).await.expect("the SQL runs");
+    }
+
+    /// The one value of a query, as the superuser.
+    pub(crate) async fn value<T: for<'a> FromSql<'a>>(&self, sql: &str) -> T {
+        self.admin.query_one(sql, &[]).await.expect("one row").get(0)
+    }
+
+    /// Moves the server's clock.
+    pub(crate) async fn pass(&self, millis: i64) {
+        self.execute(&format!("UPDATE fake_clock SET now_ms = now_ms + {millis}")).await;
+    }
+
+    pub(crate) async fn now(&self) -> i64 {
+        self.value("SELECT now_ms FROM fake_clock").await
+    }
+
+    /// Holds what `sql` locks until the returned connection commits or is dropped.
+    pub(crate) async fn block(&self, sql: &str) -> Client {
+        let blocker = connect(&self.dsn).await;
+        blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("the rows are held");
+        blocker
+    }
+
+    /// Until as many sessions of this database wait for a row.
+    pub(crate) async fn until_blocked(&self, sessions: i64) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let begin = Instant::now();
+        while self.value::<i64>(waiting).await < sessions {
+            assert!(begin.elapsed() < BOUND, "nobody waits for a row");
+        }
+    }
+}
+
+/// A clock that the tests set hides the server's own, because `search_path` names its schema first.
+const CLOCK: &str = "
+    CREATE TABLE public.fake_clock (now_ms bigint NOT NULL);
+    INSERT INTO public.fake_clock VALUES (1000000000000);
+    GRANT SELECT ON public.fake_clock TO svc;
+    CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+        AS $$ SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM public.fake_clock $$;
+    CREATE FUNCTION public.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
+        AS $$ SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM public.fake_clock $$;";
+
+fn server_dsn(user: &str, database: &str) -> String {
+    format!("postgres://{user}@127.0.0.1:54991/{database}")
+}
+
+async fn connect(dsn: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.expect("connects");
+    tokio::spawn(async move { drop(connection.await) });
+    client
+}
+
+fn open(dsn: &str, settings: &str) -> PgPool {
+    let options = settings.replace(' ', "%20").replace('=', "%3D");
+    let dsn = Dsn::parse(&format!("{dsn}?options={options}&search_path=public,pg_catalog")).expect("a DSN");
+    let settings = PoolSettings { max_connections: 8, operation_timeout: Duration::from_secs(10) };
+    PgPool::new(&dsn, settings).expect("a pool")
+}
+
+/// A pool that reaches nothing.
+pub(crate) fn nowhere() -> PgPool {
+    // Port 1 of this machine: nothing listens there.
+    open("postgres://svc@127.0.0.1:1/none", "")
+}
+
+pub(crate) fn granted<E: Debug>(outcome: Result<Acquisition, E>) -> Grant {
+    match outcome.expect("no failure") {
+        Acquisition::Acquired(grant) => grant,
+        Acquisition::Locked => panic!("somebody else holds the lock"),
+    }
+}
+
+pub(crate) fn is_locked<E: Debug>(outcome: &Result<Acquisition, E>) -> bool {
+    matches!(outcome, Ok(Acquisition::Locked))
+}
+
+/// What an observer was told, in short: `Acquire Done`, `Extend Refused(Expired)`, …
+pub(crate) struct Events(Mutex<mpsc::UnboundedReceiver<(String, String)>>);
+
+impl Events {
+    /// Until this happens; what comes before it is skipped.
+    pub(crate) async fn until(&self, wanted: &str) {
+        let mut events = self.0.lock().await;
+        let seen = async {
+            while let Some((short, _)) = events.recv().await {
+                if short == wanted {
+                    return;
+                }
+            }
+        };
+        assert!(timeout(BOUND, seen).await.is_ok(), "it never came to {wanted}");
+    }
+
+    /// All that was told so far, in full.
+    pub(crate) async fn drain(&self) -> Vec<(String, String)> {
+        let mut events = self.0.lock().await;
+        std::iter::from_fn(|| events.try_recv().ok()).collect()
+    }
+}
+
+struct Recorder(mpsc::UnboundedSender<(String, String)>);
+
+impl Observer for Recorder {
+    fn observe(&self, event: &Event<'_>) {
+        let outcome = match &event.outcome {
+            Outcome::Failed(error) => format!("Failed({:?})", error.code()),
+            outcome => format!("{outcome:?}"),
+        };
+        let operation: Operation = event.operation;
+        // The test may have ended while a release was still on its way.
+        drop(self.0.send((format!("{operation:?} {outcome}"), format!("{event:?}"))));
+    }
+}

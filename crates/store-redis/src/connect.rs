@@ -1,0 +1,227 @@
+//! One shared connection, replaced when it fails, with a deadline on every call.
+//!
+//! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket whose peer
+//! says nothing. Here a call that fails or times out takes the connection out of its slot, and the next call opens
+//! another; so a server that was restarted, or a socket that leads nowhere, costs one deadline and no more.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::ports::StoreError;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::{TcpSettings, socket2};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ScriptInvocation, Value};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+/// Where Redis is and how long it may take.
+#[derive(Clone)]
+pub struct RedisSettings {
+    /// `host:port`, or `rediss://host:port` for TLS.
+    pub addr: String,
+    /// Of the default user.
+    pub password: Option<String>,
+    /// The number of the database.
+    pub db: i64,
+    /// The longest that one call may take, connecting included.
+    pub operation_timeout: Duration,
+}
+
+impl fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisSettings")
+            .field("addr", &self.addr)
+            .field("password", &self.password.as_ref().map(|_| "****"))
+            .field("db", &self.db)
+            .field("operation_timeout", &self.operation_timeout)
+            .finish()
+    }
+}
+
+/// The settings name no server that can be connected to.
+#[derive(Debug, thiserror::Error)]
+#[error("{addr} is no address of a Redis server")]
+pub struct InvalidSettings {
+    addr: String,
+    #[source]
+    source: RedisError,
+}
+
+/// The shared client. Clones use the same connection.
+#[derive(Clone)]
+pub struct RedisClient {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    timeout: Duration,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Counts connections, so that only whoever used the present one takes it out.
+    generation: u64,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl fmt::Debug for RedisClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisClient").field("addr", &self.inner.client.get_connection_info().addr()).finish_non_exhaustive()
+    }
+}
+
+impl RedisClient {
+    /// A client; connects at the first call.
+    pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
+        let url = match settings.addr.starts_with("rediss://") {
+            true => settings.addr.clone(),
+            false => format!("redis://{}", settings.addr),
+        };
+        let invalid = |source| InvalidSettings { addr: settings.addr.clone(), source };
+        let info = url.into_connection_info().map_err(invalid)?;
+        let mut redis = info.redis_settings().clone().set_db(settings.db);
+        if let Some(password) = &settings.password {
+            redis = redis.set_password(password);
+        }
+        let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive)
+            .set_user_timeout(settings.operation_timeout.max(Duration::from_secs(5)));
+        let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(invalid)?;
+        let inner = Inner { client, timeout: settings.operation_timeout, slot: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Asks Redis whether it is there and serves.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.command("reach Redis", &redis::cmd("PING")).await.map(drop)
+    }
+
+    /// How long a call may take.
+    pub(crate) fn operation_timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    /// Runs a command on the shared connection.
+    pub async fn command(&self, operation: &'static str, command: &Cmd) -> Result<Value, StoreError> {
+        let deadline = Instant::now() + self.inner.timeout;
+        let (generation, mut connection) = self.connection(operation, deadline).await?;
+        let answer = timeout_at(deadline, command.query_async(&mut connection)).await;
+        self.judge(operation, generation, answer).await
+    }
+
+    /// Runs a script on the shared connection; Redis is given its text only if it does not know it.
+    pub(crate) async fn script(
+        &self,
+        operation: &'static str,
+        invocation: &ScriptInvocation<'_>,
+    ) -> Result<Value, StoreError> {
+        let deadline = Instant::now() + self.inner.timeout;
+        let (generation, mut connection) = self.connection(operation, deadline).await?;
+        let answer = timeout_at(deadline, invocation.invoke_async(&mut connection)).await;
+        self.judge(operation, generation, answer).await
+    }
+
+    /// A connection of its own for whoever blocks.
+    pub(crate) async fn dedicated(&self, operation: &'static str) -> Result<MultiplexedConnection, StoreError> {
+        self.open(operation, Instant::now() + self.inner.timeout).await
+    }
+
+    async fn connection(
+        &self,
+        operation: &'static str,
+        deadline: Instant,
+    ) -> Result<(u64, MultiplexedConnection), StoreError> {
+        let late = |_| unavailable(operation, TimedOut(self.inner.timeout));
+        // Whoever comes while another connects waits for that one connection.
+        let mut slot = timeout_at(deadline, self.inner.slot.lock()).await.map_err(late)?;
+        if let Some(connection) = &slot.connection {
+            return Ok((slot.generation, connection.clone()));
+        }
+        let connection = self.open(operation, deadline).await?;
+        slot.generation += 1;
+        slot.connection = Some(connection.clone());
+        Ok((slot.generation, connection))
+    }
+
+    async fn open(&self, operation: &'static str, deadline: Instant) -> Result<MultiplexedConnection, StoreError> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let opening = self.inner.client.get_multiplexed_async_connection_with_config(&config);
+        match timeout_at(deadline, opening).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(unavailable(operation, error)),
+            Err(_) => Err(unavailable(operation, TimedOut(self.inner.timeout))),
+        }
+    }
+
+    async fn judge(
+        &self,
+        operation: &'static str,
+        generation: u64,
+        answer: Result<Result<Value, RedisError>, tokio::time::error::Elapsed>,
+    ) -> Result<Value, StoreError> {
+        let error = match answer {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) if leaves_connection_usable(&error) => return Err(redis_error(operation, error)),
+            Ok(Err(error)) => redis_error(operation, error),
+            Err(_) => unavailable(operation, TimedOut(self.inner.timeout)),
+        };
+        let mut slot = self.inner.slot.lock().await;
+        if slot.generation == generation {
+            slot.connection = None;
+        }
+        Err(error)
+    }
+}
+
+/// A deadline passed.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}")]
+pub(crate) struct TimedOut(pub(crate) Duration);
+
+/// The codes by which Redis says that it is in no state to serve, whatever it is asked.
+const OUTAGES: [&str; 13] = [
+    "OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "NOAUTH",
+    "WRONGPASS", "UNKILLABLE", "NOTBUSY",
+];
+
+/// Whether an error text of Redis speaks of its own state and not of what was asked.
+pub(crate) fn is_outage(text: &str) -> bool {
+    OUTAGES.contains(&text.split([' ', ':']).next().unwrap_or_default())
+}
+
+/// An answer by the server leaves the connection as it was; a server that became read-only is no longer the master.
+fn leaves_connection_usable(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| code != "READONLY")
+}
+
+pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
+    let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
+    if answered && !error.code().is_some_and(is_outage) {
+        return StoreError::Refused { operation, source: error.into() };
+    }
+    unavailable(operation, error)
+}
+
+pub(crate) fn unavailable(
+    operation: &'static str,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> StoreError {
+    StoreError::Unavailable { operation, source: source.into() }
+}
+
+/// Redis answered something that the command never answers.
+pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
+    let kind = match value {
+        Value::Nil => "nil",
+        Value::Int(_) => "a number",
+        Value::BulkString(_) | Value::SimpleString(_) => "a string",
+        Value::Array(_) => "an array of another shape",
+        _ => "another type",
+    };
+    unavailable(operation, format!("Redis answered {kind}, which this command never does"))
+}

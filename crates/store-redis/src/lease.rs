@@ -1,0 +1,135 @@
+//! Leases that become receipts: who may append a route now, and whether it has been appended already.
+//!
+//! A lease is a hint (ADR 0007): it saves work and narrows the window for duplicates; what counts is the version check
+//! in SQL. Each operation is one script over all keys of a chunk. A key that holds what this service never writes
+//! counts as held by someone else, and is given an end if it has none, so that nothing hangs on it for ever.
+
+use std::time::Duration;
+
+use domain::ports::{Lease, LeaseStore, LeaseToken, StoreError};
+use domain::route::RouteKey;
+use redis::{Script, Value};
+
+use crate::connect::{RedisClient, unexpected};
+use crate::keyspace::route_lease;
+
+/// One answer for each key: 1 = won, 0 = held, a string = published under that entry id.
+const ACQUIRE: &str = r"
+local token, ttl = ARGV[1], ARGV[2]
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local set = redis.pcall('SET', key, token, 'NX', 'PX', ttl)
+  if set then
+    if set.err then return set end
+    answers[i] = 1
+  else
+    local held = redis.pcall('GET', key)
+    local receipt = type(held) == 'string' and string.match(held, '^published:(.+)$')
+    if held == token then
+      redis.call('PEXPIRE', key, ttl)
+      answers[i] = 1
+    elseif receipt then
+      answers[i] = receipt
+    else
+      if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl) end
+      answers[i] = 0
+    end
+  end
+end
+return answers";
+
+const RELEASE: &str = r"
+for _, key in ipairs(KEYS) do
+  if redis.pcall('GET', key) == ARGV[1] then redis.call('DEL', key) end
+end
+return redis.status_reply('OK')";
+
+/// The entries are in the stream: their receipts replace whatever is there.
+const EXTEND: &str = r"
+for i, key in ipairs(KEYS) do
+  local set = redis.pcall('SET', key, 'published:' .. ARGV[i + 1], 'PX', ARGV[1])
+  if set.err then return set end
+end
+return redis.status_reply('OK')";
+
+/// The leases of routes.
+#[derive(Clone, Debug)]
+pub struct RedisLeases {
+    client: RedisClient,
+    acquire: Script,
+    release: Script,
+    extend: Script,
+}
+
+impl RedisLeases {
+    /// Leases on the shared connection of `client`.
+    pub fn new(client: &RedisClient) -> Self {
+        Self {
+            client: client.clone(),
+            acquire: Script::new(ACQUIRE),
+            release: Script::new(RELEASE),
+            extend: Script::new(EXTEND),
+        }
+    }
+}
+
+impl LeaseStore for RedisLeases {
+    async fn acquire_leases(
+        &self,
+        keys: &[RouteKey],
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<Vec<Lease>, StoreError> {
+        const OPERATION: &str = "acquire route leases";
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut call = self.acquire.prepare_invoke();
+        call.key(lease_keys(keys)).arg(&token.0).arg(millis(ttl));
+        match self.client.script(OPERATION, &call).await? {
+            Value::Array(answers) if answers.len() == keys.len() => {
+                answers.into_iter().map(|answer| lease(OPERATION, answer)).collect()
+            }
+            other => Err(unexpected(OPERATION, &other)),
+        }
+    }
+
+    async fn release_leases(&self, keys: &[RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut call = self.release.prepare_invoke();
+        call.key(lease_keys(keys)).arg(&token.0);
+        self.client.script("release route leases", &call).await.map(drop)
+    }
+
+    async fn extend_receipts(&self, receipts: &[(RouteKey, String)], ttl: Duration) -> Result<(), StoreError> {
+        if receipts.is_empty() {
+            return Ok(());
+        }
+        let mut call = self.extend.prepare_invoke();
+        call.arg(millis(ttl));
+        for (key, entry_id) in receipts {
+            call.key(route_lease(key)).arg(entry_id);
+        }
+        self.client.script("extend receipts", &call).await.map(drop)
+    }
+}
+
+fn lease_keys(keys: &[RouteKey]) -> Vec<String> {
+    keys.iter().map(route_lease).collect()
+}
+
+fn lease(operation: &'static str, answer: Value) -> Result<Lease, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Lease::Won),
+        Value::Int(_) => Ok(Lease::Held),
+        Value::BulkString(id) => Ok(Lease::Published(String::from_utf8_lossy(&id).into_owned())),
+        other => Err(unexpected(operation, &other)),
+    }
+}
+
+/// Redis takes whole milliseconds and no zero.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
