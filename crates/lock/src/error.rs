@@ -98,7 +98,9 @@ impl LockError {
 fn sql_state(error: &PgError) -> Option<&SqlState> {
     let mut cause = error.source();
     while let Some(error) = cause {
-        if let Some(state) = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code) {
+        if let Some(state) =
+            error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code)
+        {
             return Some(state);
         }
         cause = error.source();

@@ -15,7 +15,9 @@ pub const FENCE_DIGITS: usize = 15;
 /// A fence as fifteen digits. [`LockError::InvalidArgument`] if it needs more.
 pub fn format_fence(fence: u64) -> Result<String, LockError> {
     if fence > 999_999_999_999_999 {
-        return Err(LockError::InvalidArgument(format!("the fence {fence} has more than {FENCE_DIGITS} digits")));
+        return Err(LockError::InvalidArgument(format!(
+            "the fence {fence} has more than {FENCE_DIGITS} digits"
+        )));
     }
     Ok(format!("{fence:0FENCE_DIGITS$}"))
 }

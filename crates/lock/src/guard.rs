@@ -40,7 +40,8 @@ impl Guard {
         let lost = CancellationToken::new();
         let (ends_tx, ends) = watch::channel(asked_at + rhythm.trusted);
         let (stop, stopped) = oneshot::channel();
-        let keeper = tokio::spawn(keep(store, lock_id.clone(), rhythm, asked_at, ends_tx, lost.clone(), stopped));
+        let keeper =
+            tokio::spawn(keep(store, lock_id.clone(), rhythm, asked_at, ends_tx, lost.clone(), stopped));
         Self { lock_id, fence, lost, ends, stop, keeper }
     }
 
@@ -126,7 +127,11 @@ async fn keep(
     let released = store.hand_over(&lock_id).await;
     if let (Err(_), Err(error)) = (asked, &released) {
         let error: &dyn Error = error;
-        tracing::warn!(lock_id_hash = lock_id.hash(), error, "could not release a lock: its lease has to end by itself");
+        tracing::warn!(
+            lock_id_hash = lock_id.hash(),
+            error,
+            "could not release a lock: its lease has to end by itself"
+        );
     }
     released
 }

@@ -30,7 +30,10 @@ impl Key {
             return Err(invalid("a key must not be empty"));
         }
         if user.len() > MAX_KEY_BYTES {
-            return Err(invalid(format!("the key exceeds maximum length: {} of {MAX_KEY_BYTES} bytes", user.len())));
+            return Err(invalid(format!(
+                "the key exceeds maximum length: {} of {MAX_KEY_BYTES} bytes",
+                user.len()
+            )));
         }
         if user.contains('\0') {
             return Err(invalid("a key must not contain NUL"));
@@ -117,7 +120,10 @@ mod tests {
 
     #[test]
     fn a_limit_that_holds_no_hash_is_refused() {
-        assert!(matches!(storage_key("prefix", "longer than that", 10, 0), Err(LockError::InvalidArgument(_))));
+        assert!(matches!(
+            storage_key("prefix", "longer than that", 10, 0),
+            Err(LockError::InvalidArgument(_))
+        ));
     }
 
     #[test]

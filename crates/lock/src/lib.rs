@@ -47,7 +47,8 @@ pub use guard::Guard;
 pub use key::{MAX_KEY_BYTES, STORAGE_KEY_LIMIT, hash_key, storage_key};
 pub use lock_id::LockId;
 pub use manager::{
-    Acquisition, DEFAULT_TTL, Extension, Grant, Lease, LockInfo, LockManager, LockOptions, MAX_TTL, PURGE_BATCH, Release,
+    Acquisition, DEFAULT_TTL, Extension, Grant, Lease, LockInfo, LockManager, LockOptions, MAX_TTL,
+    PURGE_BATCH, Release,
 };
 pub use retry::{Backoff, Retry, Spread};
 pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};

@@ -24,7 +24,9 @@ impl LockId {
         if well_formed {
             Ok(Self(text.to_owned()))
         } else {
-            Err(LockError::InvalidArgument("Invalid lockId format: must be 22 characters of base64url".to_owned()))
+            Err(LockError::InvalidArgument(
+                "Invalid lockId format: must be 22 characters of base64url".to_owned(),
+            ))
         }
     }
 

@@ -246,7 +246,8 @@ impl LockManager {
     pub async fn raise_fence(&self, key: &str, floor: u64) -> Result<u64, LockError> {
         let key = Key::parse(key)?;
         let floor = i64::try_from(floor).ok().filter(|&floor| floor <= FENCE_MAX as i64);
-        let floor = floor.ok_or_else(|| LockError::InvalidArgument(format!("no fence is above {FENCE_MAX}")))?;
+        let floor =
+            floor.ok_or_else(|| LockError::InvalidArgument(format!("no fence is above {FENCE_MAX}")))?;
         self.unless_aborted(Operation::RaiseFence, self.store.raise_counter(&key, floor)).await
     }
 
@@ -278,7 +279,9 @@ impl LockManager {
     }
 
     async fn attempt(&self, key: &Key, ttl_ms: i64) -> Result<Acquisition, LockError> {
-        Pending::start(self.store.clone(), key.clone(), LockId::from_bytes(self.tokens.next()), ttl_ms).outcome().await
+        Pending::start(self.store.clone(), key.clone(), LockId::from_bytes(self.tokens.next()), ttl_ms)
+            .outcome()
+            .await
     }
 
     async fn unless_aborted<T>(
@@ -288,7 +291,9 @@ impl LockManager {
     ) -> Result<T, LockError> {
         match &self.abort {
             None => work.await,
-            Some(token) => token.run_until_cancelled(work).await.unwrap_or(Err(LockError::Aborted { operation })),
+            Some(token) => {
+                token.run_until_cancelled(work).await.unwrap_or(Err(LockError::Aborted { operation }))
+            }
         }
     }
 }
@@ -348,7 +353,9 @@ impl Drop for Pending {
 fn millis(ttl: Duration) -> Result<i64, LockError> {
     let millis = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     if millis < 1 || ttl > MAX_TTL {
-        return Err(LockError::InvalidArgument(format!("a time to live is from 1 ms to {MAX_TTL:?}, not {ttl:?}")));
+        return Err(LockError::InvalidArgument(format!(
+            "a time to live is from 1 ms to {MAX_TTL:?}, not {ttl:?}"
+        )));
     }
     Ok(millis)
 }

@@ -125,8 +125,13 @@ mod tests {
     fn a_name_that_would_need_care_in_sql_is_refused() {
         let longest = "a".repeat(51);
         assert!(TableNames::new(&longest, "_B9").is_ok());
-        for name in ["", "1a", "a-b", "a b", "a;drop table x", "a\"b", "schema.a", "é", "a\n", &"a".repeat(52)] {
-            assert!(matches!(TableNames::new(name, "counters"), Err(LockError::InvalidArgument(_))), "{name:?}");
+        for name in
+            ["", "1a", "a-b", "a b", "a;drop table x", "a\"b", "schema.a", "é", "a\n", &"a".repeat(52)]
+        {
+            assert!(
+                matches!(TableNames::new(name, "counters"), Err(LockError::InvalidArgument(_))),
+                "{name:?}"
+            );
             assert!(matches!(TableNames::new("locks", name), Err(LockError::InvalidArgument(_))), "{name:?}");
         }
     }
@@ -134,7 +139,8 @@ mod tests {
     #[test]
     fn the_names_of_indexes_are_never_cut_short() {
         let names = TableNames::new(&"a".repeat(51), "counters").expect("valid");
-        let longest = schema_sql(&names).split('"').map(str::len).filter(|&length| length < 100).max();
+        let sql = schema_sql(&names);
+        let longest = sql.split('"').skip(1).step_by(2).map(str::len).max();
         assert_eq!(longest, Some(63));
     }
 }

@@ -2,8 +2,8 @@
 
 use pg::bind;
 use sea_query::{
-    CommonTableExpression, DeleteStatement, DynIden, Expr, ExprTrait, Func, Iden, InsertStatement, LockBehavior,
-    LockType, OnConflict, Order, Query, SelectStatement, UpdateStatement,
+    CommonTableExpression, DeleteStatement, DynIden, Expr, ExprTrait, Func, Iden, InsertStatement,
+    LockBehavior, LockType, OnConflict, Order, Query, SelectStatement, UpdateStatement,
 };
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX};
@@ -180,13 +180,17 @@ impl Statements {
             .column(Locks::Key)
             .from(self.locks.clone())
             .and_where(
-                Expr::col(Locks::ExpiresAtMs).lt(Expr::cust(STATEMENT_NOW_MS).sub(bind::bigint(PURGE_AFTER_MS))),
+                Expr::col(Locks::ExpiresAtMs)
+                    .lt(Expr::cust(STATEMENT_NOW_MS).sub(bind::bigint(PURGE_AFTER_MS))),
             )
             .order_by(Locks::ExpiresAtMs, Order::Asc)
             .limit(limit)
             .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
             .take();
-        Query::delete().from_table(self.locks.clone()).and_where(Expr::col(Locks::Key).in_subquery(expired)).take()
+        Query::delete()
+            .from_table(self.locks.clone())
+            .and_where(Expr::col(Locks::Key).in_subquery(expired))
+            .take()
     }
 
     /// Moves a counter up to `floor`, never down, and gives it back.
@@ -197,7 +201,9 @@ impl Statements {
             .into_table(self.counters.clone())
             .columns([FenceCounters::FenceKey, FenceCounters::Fence, FenceCounters::KeyDebug])
             .values_panic([bind::text(&key.fence), bind::bigint(floor), bind::text(&key.user)])
-            .on_conflict(OnConflict::column(FenceCounters::FenceKey).value(FenceCounters::Fence, higher).to_owned())
+            .on_conflict(
+                OnConflict::column(FenceCounters::FenceKey).value(FenceCounters::Fence, higher).to_owned(),
+            )
             .returning_col(FenceCounters::Fence)
             .take()
     }

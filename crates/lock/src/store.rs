@@ -225,6 +225,8 @@ impl Store {
         session.execute_batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})")).await?;
         session.execute_batch(&schema_sql(&self.names)).await?;
         session.commit().await?;
+        // The check takes a connection of its own: who holds one while waiting for another may wait for ever.
+        drop(session);
         self.check_schema().await
     }
 

@@ -1,1 +1,20 @@
-//! harness
+//! What tests stand on: private servers, a migrated database for each test, a proxy that breaks connections on purpose,
+//! and the service's own binary as a child process.
+//!
+//! Nothing here asserts anything about the service. Waiting is done in one place, [`wait_for`], with a bound.
+
+mod database;
+mod poll;
+mod proxy;
+mod service;
+
+pub use database::TestDatabase;
+pub use local_servers::{Fault, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
+pub use poll::wait_for;
+pub use proxy::{Proxy, Trigger};
+pub use service::{Service, ServiceBuilder, service_binary};
+
+/// An empty Redis of the test's own.
+pub async fn private_redis() -> Redis {
+    Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await.expect("a private Redis starts")
+}

@@ -48,7 +48,8 @@ async fn one_token_ends_all_that_is_under_way_at_once() {
     let token = CancellationToken::new();
     let locks = db.locks.cancelled_by(token.clone());
     let under_way = async {
-        let (extended, released) = tokio::join!(locks.extend(&grant.lock_id, TTL), locks.release(&grant.lock_id));
+        let (extended, released) =
+            tokio::join!(locks.extend(&grant.lock_id, TTL), locks.release(&grant.lock_id));
         (code(extended), code(released))
     };
     let abort = async {

@@ -52,7 +52,11 @@ async fn the_service_has_no_right_to_delete_a_counter() {
     db.acquire("k").await;
     for sql in ["DELETE FROM fence_counters", "TRUNCATE fence_counters"] {
         let refused = db.pool("").session("try").await.expect("connects").execute_batch(sql).await;
-        assert_eq!(refused.expect_err("refused").sql_state().map(|state| state.code()), Some("42501"), "{sql}");
+        assert_eq!(
+            refused.expect_err("refused").sql_state().map(|state| state.code()),
+            Some("42501"),
+            "{sql}"
+        );
     }
 }
 
@@ -127,7 +131,8 @@ async fn a_counter_is_raised_and_never_lowered() {
 #[tokio::test]
 async fn what_a_paused_holder_writes_after_it_was_succeeded_is_refused() {
     let db = Db::new().await;
-    db.execute("CREATE TABLE register (fence bigint, value text); INSERT INTO register VALUES (0, 'empty')").await;
+    db.execute("CREATE TABLE register (fence bigint, value text); INSERT INTO register VALUES (0, 'empty')")
+        .await;
     let write = async |fence: u64, value: &str| -> i64 {
         let sql = format!(
             "WITH written AS (UPDATE register SET fence = {fence}, value = '{value}' WHERE fence <= {fence} RETURNING 1)

@@ -126,7 +126,8 @@ async fn work_that_fails_gives_its_error_and_its_lock_back() {
 async fn work_that_panics_gives_its_lock_back() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
-    let work = tokio::spawn(async move { locks.lock("k", patient(), |_| async { panic!("its own fault") }).await });
+    let work =
+        tokio::spawn(async move { locks.lock("k", patient(), |_| async { panic!("its own fault") }).await });
     assert!(work.await.expect_err("panics").is_panic());
     events.until("Release Done").await;
 }
@@ -212,5 +213,6 @@ async fn fail_reading_the_clock(db: &Db, state: &str, times: u32) {
     ))
     .await;
     // The first look at a key that has a row asks the clock; without one there would be nothing to compare.
-    db.execute("INSERT INTO locks VALUES ('k', 'aaaaaaaaaaaaaaaaaaaaaa', 0, 0, '000000000000000', 'k')").await;
+    db.execute("INSERT INTO locks VALUES ('k', 'aaaaaaaaaaaaaaaaaaaaaa', 0, 0, '000000000000000', 'k')")
+        .await;
 }

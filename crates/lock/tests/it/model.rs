@@ -14,22 +14,42 @@ const KEYS: usize = 2;
 /// What happens next. A client that is not named pauses.
 #[derive(Clone, Debug)]
 enum Op {
-    Acquire { client: usize, key: usize },
+    Acquire {
+        client: usize,
+        key: usize,
+    },
     /// By any id that the client remembers, old ones too.
-    Release { client: usize, key: usize, back: usize },
-    Extend { client: usize, key: usize, back: usize },
+    Release {
+        client: usize,
+        key: usize,
+        back: usize,
+    },
+    Extend {
+        client: usize,
+        key: usize,
+        back: usize,
+    },
     /// It forgets everything; what it held stays held.
-    Crash { client: usize },
-    Pass { millis: i64 },
+    Crash {
+        client: usize,
+    },
+    Pass {
+        millis: i64,
+    },
     Purge,
     /// All clients at once.
-    Race { key: usize },
+    Race {
+        key: usize,
+    },
     /// Its last holder extends and releases while another acquires, all at once.
-    Duel { key: usize },
+    Duel {
+        key: usize,
+    },
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
-    let passes = prop_oneof![Just(1), Just(999), Just(1000), Just(TTL_MS - 1), Just(TTL_MS), Just(TTL_MS + 1000)];
+    let passes =
+        prop_oneof![Just(1), Just(999), Just(1000), Just(TTL_MS - 1), Just(TTL_MS), Just(TTL_MS + 1000)];
     let (client, key, back) = (0..CLIENTS, 0..KEYS, 0..3_usize);
     prop_oneof![
         4 => (client.clone(), key.clone()).prop_map(|(client, key)| Op::Acquire { client, key }),
@@ -151,7 +171,8 @@ impl World<'_> {
     }
 
     async fn race(&mut self, key: usize) {
-        let (a, b, c, d) = tokio::join!(self.acquire(key), self.acquire(key), self.acquire(key), self.acquire(key));
+        let (a, b, c, d) =
+            tokio::join!(self.acquire(key), self.acquire(key), self.acquire(key), self.acquire(key));
         // The winner first: for all others the key is then locked.
         let mut outcomes = [a, b, c, d].into_iter().enumerate().collect::<Vec<_>>();
         outcomes.sort_by_key(|(_, outcome)| matches!(outcome, Acquisition::Locked));
@@ -162,7 +183,8 @@ impl World<'_> {
 
     async fn duel(&mut self, key: usize) {
         let Some((id, _)) = self.keys[key].held.clone() else { return };
-        let (extended, acquired, released) = tokio::join!(self.extend(&id), self.acquire(key), self.release(&id));
+        let (extended, acquired, released) =
+            tokio::join!(self.extend(&id), self.acquire(key), self.release(&id));
         let model = &mut self.keys[key];
         // Any order of the three may have happened; the outcomes tell which.
         if extended != Extension::NotHeld {
@@ -188,7 +210,8 @@ impl World<'_> {
 
 #[test]
 fn whatever_clients_do_there_is_one_holder_and_fences_rise() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let db = runtime.block_on(Db::new());
     let mut case = 0;
     let mut names = || {
@@ -202,7 +225,8 @@ fn whatever_clients_do_there_is_one_holder_and_fences_rise() {
         let names = (names.borrow_mut())();
         runtime.block_on(async {
             let now = db.now().await;
-            let mut world = World { db: &db, names, keys: Default::default(), memories: Default::default(), now };
+            let mut world =
+                World { db: &db, names, keys: Default::default(), memories: Default::default(), now };
             for op in &ops {
                 world.step(op).await;
                 world.check().await;

@@ -12,11 +12,8 @@ async fn a_well_formed_id_of_nobody_neither_extends_nor_releases() {
     for text in ["abcdefghijklmnopqrstuv", "AAAAAAAAAAAAAAAAAAAAAA"] {
         let foreign = LockId::parse(text).expect("well formed");
         assert_eq!(db.locks.extend(&foreign, TTL).await.expect("no failure"), Extension::NotHeld);
-        let (a, b, c) = tokio::join!(
-            db.locks.release(&foreign),
-            db.locks.release(&foreign),
-            db.locks.release(&foreign)
-        );
+        let (a, b, c) =
+            tokio::join!(db.locks.release(&foreign), db.locks.release(&foreign), db.locks.release(&foreign));
         assert!([a, b, c].iter().all(|outcome| matches!(outcome, Ok(Release::NotHeld))));
     }
     assert!(db.locks.owns(&grant.lock_id).await.expect("looked up"));

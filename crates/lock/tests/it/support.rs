@@ -42,18 +42,23 @@ impl Db {
         let admin = connect(&server_dsn("postgres", &name)).await;
         admin.batch_execute(CLOCK).await.expect("the clock is made");
         let dsn = server_dsn("svc", &name);
-        let locks = LockManager::new(open(&dsn, ""), TableNames::default());
+        let locks = LockManager::new(open(&dsn, "", TEST_CLOCK), TableNames::default());
         Self { locks, dsn, admin }
     }
 
     /// A pool whose sessions have more settings: `-c name=value`.
     pub(crate) fn pool(&self, settings: &str) -> PgPool {
-        open(&self.dsn, settings)
+        open(&self.dsn, settings, TEST_CLOCK)
+    }
+
+    /// A pool that sees the server's own clock.
+    pub(crate) fn pool_on_system_clock(&self) -> PgPool {
+        open(&self.dsn, "", "pg_catalog,public")
     }
 
     /// A pool of another user.
     pub(crate) fn pool_of(&self, user: &str) -> PgPool {
-        open(&self.dsn.replacen("svc", user, 1), "")
+        open(&self.dsn.replacen("svc", user, 1), "", TEST_CLOCK)
     }
 
     /// The same locks for another process, which tells what it does.
@@ -103,6 +108,9 @@ impl Db {
     }
 }
 
+/// The search path of sessions that see the clock of the test.
+const TEST_CLOCK: &str = "public,pg_catalog";
+
 /// A clock that the tests set hides the server's own, because `search_path` names its schema first.
 const CLOCK: &str = "
     CREATE TABLE public.fake_clock (now_ms bigint NOT NULL);
@@ -123,9 +131,9 @@ async fn connect(dsn: &str) -> Client {
     client
 }
 
-fn open(dsn: &str, settings: &str) -> PgPool {
+fn open(dsn: &str, settings: &str, search_path: &str) -> PgPool {
     let options = settings.replace(' ', "%20").replace('=', "%3D");
-    let dsn = Dsn::parse(&format!("{dsn}?options={options}&search_path=public,pg_catalog")).expect("a DSN");
+    let dsn = Dsn::parse(&format!("{dsn}?options={options}&search_path={search_path}")).expect("a DSN");
     let settings = PoolSettings { max_connections: 8, operation_timeout: Duration::from_secs(10) };
     PgPool::new(&dsn, settings).expect("a pool")
 }
@@ -133,7 +141,7 @@ fn open(dsn: &str, settings: &str) -> PgPool {
 /// A pool that reaches nothing.
 pub(crate) fn nowhere() -> PgPool {
     // Port 1 of this machine: nothing listens there.
-    open("postgres://svc@127.0.0.1:1/none", "")
+    open("postgres://svc@127.0.0.1:1/none", "", TEST_CLOCK)
 }
 
 pub(crate) fn granted<E: Debug>(outcome: Result<Acquisition, E>) -> Grant {

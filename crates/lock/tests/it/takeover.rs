@@ -13,7 +13,7 @@ const ROUNDS: u64 = 10_000 / TASKS;
 async fn holder_and_contender_never_both_get_a_lease_that_ends_as_they_ask() {
     let db = Db::new().await;
     // The server's own clock, so that it runs on while the two race.
-    let pool = db.pool("-c search_path=pg_catalog,public");
+    let pool = db.pool_on_system_clock();
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let (pool, locks) = (pool.clone(), LockManager::new(pool.clone(), TableNames::default()));

@@ -1,0 +1,171 @@
+//! A user directory that says what it is told to say, about each user.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::process::{StartError, io_error};
+
+/// What goes wrong with the answer about a user.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// There is no answer.
+    Hang,
+    /// It comes late.
+    Slow(Duration),
+    /// This status and body, as JSON.
+    Answer(u16, String),
+    /// It speaks of somebody else.
+    WrongUser,
+}
+
+/// A running stand-in. Dropped, it is gone.
+#[derive(Debug)]
+pub struct StandInDirectory {
+    shared: Shared,
+    addr: SocketAddr,
+    server: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Shared(Arc<Mutex<Users>>);
+
+#[derive(Debug, Default)]
+struct Users {
+    /// `None`: whoever was not set does not exist.
+    everybody_exists: bool,
+    known: HashMap<String, Option<(String, String)>>,
+    faults: HashMap<String, Fault>,
+    requests: HashMap<String, usize>,
+}
+
+impl Shared {
+    /// Nothing panics while the lock is held.
+    fn lock(&self) -> MutexGuard<'_, Users> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StandInDirectory {
+    /// Starts on a free port. Everybody exists, as `<id>@example.com`, reading English, until told otherwise.
+    pub async fn start() -> Result<Self, StartError> {
+        let shared = Shared::default();
+        shared.lock().everybody_exists = true;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(io_error("start the stand-in user directory"))?;
+        let addr = listener.local_addr().map_err(io_error("start the stand-in user directory"))?;
+        let server = Some(serve(listener, shared.clone()));
+        Ok(Self { shared, addr, server })
+    }
+
+    /// What goes into `NOTIFICATION_USER_SERVICE_BASE_URL`.
+    pub fn base_url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Whether users that were not set exist.
+    pub fn set_everybody_exists(&self, exists: bool) {
+        self.shared.lock().everybody_exists = exists;
+    }
+
+    /// There is such a user.
+    pub fn set_user(&self, id: &str, email: &str, preferred_language: &str) {
+        self.shared.lock().known.insert(id.to_owned(), Some((email.to_owned(), preferred_language.to_owned())));
+    }
+
+    /// There is no such user.
+    pub fn remove_user(&self, id: &str) {
+        self.shared.lock().known.insert(id.to_owned(), None);
+    }
+
+    /// Answers about this user go wrong from now on.
+    pub fn set_fault(&self, id: &str, fault: Fault) {
+        self.shared.lock().faults.insert(id.to_owned(), fault);
+    }
+
+    /// All goes well again, for everybody.
+    pub fn clear_faults(&self) {
+        self.shared.lock().faults.clear();
+    }
+
+    /// How often this user was asked about.
+    pub fn requests_for(&self, id: &str) -> usize {
+        self.shared.lock().requests.get(id).copied().unwrap_or(0)
+    }
+
+    /// How often anybody was asked about.
+    pub fn requests(&self) -> usize {
+        self.shared.lock().requests.values().sum()
+    }
+
+    /// Connections are refused from now on.
+    pub async fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+            // It ends by the abort.
+            drop(server.await);
+        }
+    }
+
+    /// Serves again, on the same port.
+    pub async fn start_again(&mut self) -> Result<(), StartError> {
+        let listener = TcpListener::bind(self.addr).await.map_err(io_error("start the stand-in user directory"))?;
+        self.server = Some(serve(listener, self.shared.clone()));
+        Ok(())
+    }
+}
+
+impl Drop for StandInDirectory {
+    fn drop(&mut self) {
+        if let Some(server) = &self.server {
+            server.abort();
+        }
+    }
+}
+
+fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
+    let router = Router::new().route("/api/v1/internal/users/{user_id}", get(look_up)).with_state(shared);
+    tokio::spawn(async move {
+        // It serves until it is aborted; an error ends it, and whoever asks finds nobody there.
+        drop(axum::serve(listener, router).await);
+    })
+}
+
+async fn look_up(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    let (fault, user) = {
+        let mut users = shared.lock();
+        *users.requests.entry(id.clone()).or_default() += 1;
+        let default = users.everybody_exists.then(|| (format!("{id}@example.com"), "en".to_owned()));
+        (users.faults.get(&id).cloned(), users.known.get(&id).cloned().unwrap_or(default))
+    };
+    let mut shown_id = id.clone();
+    match fault {
+        None => {}
+        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
+        Some(Fault::WrongUser) => shown_id = format!("not-{id}"),
+        Some(Fault::Answer(status, body)) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            return (status, [(CONTENT_TYPE, "application/json")], body).into_response();
+        }
+    }
+    match user {
+        Some((email, language)) => {
+            Json(json!({"user": {"user_id": shown_id, "email": email, "preferred_language": language}})).into_response()
+        }
+        None => {
+            let error = json!({"error": {"code": "subject_not_found", "message": "there is no such user"}});
+            (StatusCode::NOT_FOUND, Json(error)).into_response()
+        }
+    }
+}

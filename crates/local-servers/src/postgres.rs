@@ -1,0 +1,174 @@
+//! A private PostgreSQL.
+
+use std::fs;
+use std::process::Child;
+
+use tokio_postgres::NoTls;
+
+use crate::binaries;
+use crate::process::{
+    Home, PORT_TRIES, StartError, children_of, free_port, io_error, signal, wait_end, wait_ready,
+};
+
+/// How the server is set up.
+#[derive(Clone, Debug, Default)]
+pub struct PostgresOptions {
+    /// Whether a commit survives a loss of power. Tests do without, and are several times faster.
+    pub durable: bool,
+    /// Further settings, as `name` and `value`.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A running server. Dropped, it is stopped and its folder removed.
+#[derive(Debug)]
+pub struct Postgres {
+    home: Home,
+    options: PostgresOptions,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Postgres {
+    /// Makes a new cluster and starts it.
+    pub async fn start(options: PostgresOptions) -> Result<Self, StartError> {
+        let home = Home::new()?;
+        let mut initdb = home.command(&binaries::postgres("initdb")?)?;
+        initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
+        let done = initdb.arg(home.path().join("data")).status().map_err(io_error("run initdb"))?;
+        if !done.success() {
+            return Err(home.not_ready("initdb"));
+        }
+        let mut server = Self { home, options, port: 0, child: None };
+        for _ in 0..PORT_TRIES {
+            server.port = free_port()?;
+            match server.start_again().await {
+                Err(_) if server.home.log_says("could not bind") => server.home.clear_log(),
+                other => return other.map(|()| server),
+            }
+        }
+        Err(server.home.not_ready("postgres"))
+    }
+
+    /// Starts the server that was stopped or killed, with its data and on its port.
+    pub async fn start_again(&mut self) -> Result<(), StartError> {
+        let mut command = self.home.command(&binaries::postgres("postgres")?)?;
+        command.arg("-D").arg(self.home.path().join("data")).arg("-k").arg(self.home.path());
+        let mut setting = |name: &str, value: &str| {
+            command.arg("-c").arg(format!("{name}={value}"));
+        };
+        setting("port", &self.port.to_string());
+        setting("listen_addresses", "127.0.0.1");
+        setting("max_connections", "200");
+        setting("timezone", "UTC");
+        if !self.options.durable {
+            for name in ["fsync", "synchronous_commit", "full_page_writes"] {
+                setting(name, "off");
+            }
+        }
+        for (name, value) in &self.options.settings {
+            setting(name, value);
+        }
+        // Left by a server that was killed; its first line must not be taken for the new one's.
+        drop(fs::remove_file(self.home.path().join("data/postmaster.pid")));
+        let mut child = self.home.spawn(command)?;
+        let ready = wait_ready(&mut child, async || self.says_ready()).await;
+        self.child = Some(child);
+        if ready { Ok(()) } else { Err(self.home.not_ready("postgres")) }
+    }
+
+    /// The eighth line of its pid file says when it takes connections.
+    fn says_ready(&self) -> bool {
+        let file = fs::read_to_string(self.home.path().join("data/postmaster.pid")).unwrap_or_default();
+        file.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process, as long as it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// A connection string for the superuser.
+    pub fn superuser_dsn(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Stops it as an administrator would: running transactions are rolled back, connections closed.
+    pub async fn stop(&mut self) {
+        self.end("INT").await;
+    }
+
+    /// Ends it as a crash would.
+    pub async fn kill(&mut self) {
+        self.end("QUIT").await;
+    }
+
+    async fn end(&mut self, signal_name: &str) {
+        let Some(mut child) = self.child.take() else { return };
+        signal(signal_name, &[child.id()]);
+        if wait_end(&mut child).await.is_none() {
+            signal("KILL", &[child.id()]);
+            wait_end(&mut child).await;
+        }
+    }
+
+    /// Stops every process of the server where it stands; connections stay open and nobody answers.
+    pub fn pause(&self) {
+        let Some(pid) = self.pid() else { return };
+        let mut pids = children_of(pid);
+        pids.push(pid);
+        // Without the note a watchdog could not wake them; that is no reason not to test.
+        drop(self.home.note_paused(&pids));
+        signal("STOP", &pids);
+    }
+
+    /// Lets a paused server go on.
+    pub fn resume(&self) {
+        let Some(pid) = self.pid() else { return };
+        let mut pids = children_of(pid);
+        pids.push(pid);
+        signal("CONT", &pids);
+    }
+
+    /// What whoever runs the database does before the service comes: a role that is no superuser, a database, and a
+    /// schema that the role owns.
+    pub async fn create_role_and_schema(&self, database: &str, role: &str, schema: &str) -> Result<(), StartError> {
+        let quote = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        let (database_name, role, schema) = (quote(database), quote(role), quote(schema));
+        self.execute("postgres", &format!(
+            "DO $$ BEGIN CREATE ROLE {role} LOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
+        ))
+        .await?;
+        self.execute("postgres", &format!("CREATE DATABASE {database_name}")).await?;
+        self.execute(database, &format!("CREATE SCHEMA {schema} AUTHORIZATION {role}")).await
+    }
+
+    /// Runs a statement as the superuser.
+    pub async fn execute(&self, database: &str, sql: &str) -> Result<(), StartError> {
+        const DOING: &str = "prepare the database";
+        let refused = |source| StartError::Refused { doing: DOING, source };
+        let (client, connection) = tokio_postgres::connect(&self.superuser_dsn(database), NoTls).await.map_err(refused)?;
+        let connection = tokio::spawn(connection);
+        let done = client.batch_execute(sql).await;
+        drop(client);
+        // The connection has nothing more to say once the client is gone.
+        drop(connection.await);
+        done.map_err(refused)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            signal("CONT", &children_of(child.id()));
+            signal("CONT", &[child.id()]);
+            signal("QUIT", &[child.id()]);
+            // Its folder goes next, so it must be gone; QUIT waits for nobody.
+            drop(child.wait());
+        }
+    }
+}

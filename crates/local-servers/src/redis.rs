@@ -1,0 +1,128 @@
+//! A private Redis.
+
+use std::process::Child;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::binaries;
+use crate::process::{Home, PORT_TRIES, StartError, free_port, signal, wait_end, wait_ready};
+
+/// How the server is set up.
+#[derive(Clone, Debug, Default)]
+pub struct RedisOptions {
+    /// The password of the default user.
+    pub password: Option<String>,
+    /// Whether it keeps its data over a restart (a log that is flushed every second).
+    pub appendonly: bool,
+    /// Further arguments.
+    pub arguments: Vec<String>,
+}
+
+/// A running server. Dropped, it is stopped and its folder removed.
+#[derive(Debug)]
+pub struct Redis {
+    home: Home,
+    options: RedisOptions,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Redis {
+    /// Starts an empty server.
+    pub async fn start(options: RedisOptions) -> Result<Self, StartError> {
+        let mut server = Self { home: Home::new()?, options, port: 0, child: None };
+        for _ in 0..PORT_TRIES {
+            server.port = free_port()?;
+            match server.start_again().await {
+                Err(_) if server.home.log_says("Address already in use") => server.home.clear_log(),
+                other => return other.map(|()| server),
+            }
+        }
+        Err(server.home.not_ready("redis-server"))
+    }
+
+    /// Starts the server that was stopped or killed, on its port and with what it had kept.
+    pub async fn start_again(&mut self) -> Result<(), StartError> {
+        let mut command = self.home.command(&binaries::redis("redis-server")?)?;
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]);
+        command.args(["--appendonly", if self.options.appendonly { "yes" } else { "no" }, "--appendfsync", "everysec"]);
+        command.arg("--dir").arg(self.home.path());
+        if let Some(password) = &self.options.password {
+            command.args(["--requirepass", password]);
+        }
+        command.args(&self.options.arguments);
+        let mut child = self.home.spawn(command)?;
+        let port = self.port;
+        let ready = wait_ready(&mut child, async || answers(port).await).await;
+        self.child = Some(child);
+        if ready { Ok(()) } else { Err(self.home.not_ready("redis-server")) }
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address, `host:port`.
+    pub fn addr(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its process, as long as it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Stops it as an administrator would: what it keeps is flushed.
+    pub async fn stop(&mut self) {
+        self.end("TERM").await;
+    }
+
+    /// Ends it as a crash would.
+    pub async fn kill(&mut self) {
+        self.end("KILL").await;
+    }
+
+    async fn end(&mut self, signal_name: &str) {
+        let Some(mut child) = self.child.take() else { return };
+        signal(signal_name, &[child.id()]);
+        if wait_end(&mut child).await.is_none() {
+            signal("KILL", &[child.id()]);
+            wait_end(&mut child).await;
+        }
+    }
+
+    /// Stops the process where it stands; connections stay open and nobody answers.
+    pub fn pause(&self) {
+        signal("STOP", self.pid().as_slice());
+    }
+
+    /// Lets a paused server go on.
+    pub fn resume(&self) {
+        signal("CONT", self.pid().as_slice());
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // Its folder goes next, so it must be gone. If it is already, that is fine, too.
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// Whether somebody answers a PING, or says that a password is needed first. A server that is still loading does not count.
+async fn answers(port: u16) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"PING\r\n").await?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer).await?;
+        std::io::Result::Ok(&answer == b"+PONG\r\n" || answer.starts_with(b"-NOAUTH"))
+    };
+    matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
+}

@@ -1,0 +1,101 @@
+//! One PostgreSQL for each test process, one database for each test.
+//!
+//! The server starts with the first test that asks for it and ends with the process. Databases are clones of one that
+//! already holds the role's schema, migrated by the service's own migrations.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use local_servers::{Postgres, PostgresOptions};
+use pg::Dsn;
+use tokio::sync::OnceCell;
+use tokio_postgres::{Client, NoTls};
+
+const ROLE: &str = "notificationservice";
+const SCHEMA: &str = "notification";
+const TEMPLATE: &str = "template_migrated";
+
+static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+async fn server() -> &'static Postgres {
+    SERVER
+        .get_or_init(async || {
+            let server = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
+            server.create_role_and_schema(TEMPLATE, ROLE, SCHEMA).await.expect("the template can be prepared");
+            let dsn = Dsn::parse(&dsn(server.port(), TEMPLATE)).expect("our own connection string");
+            store_postgres::migrate(&dsn).await.expect("the migrations apply");
+            server
+        })
+        .await
+}
+
+fn dsn(port: u16, database: &str) -> String {
+    format!("postgres://{ROLE}@127.0.0.1:{port}/{database}?search_path={SCHEMA}")
+}
+
+/// A database of a test's own.
+#[derive(Debug)]
+pub struct TestDatabase {
+    name: String,
+    port: u16,
+}
+
+impl TestDatabase {
+    /// A migrated one, on the server that all tests of the process share.
+    #[expect(clippy::new_without_default, reason = "it starts a server")]
+    pub async fn new() -> Self {
+        let database = Self::unborn(server().await);
+        server().await.execute("postgres", &format!("CREATE DATABASE {} TEMPLATE {TEMPLATE}", database.name)).await.expect("it can be cloned");
+        database
+    }
+
+    /// One with the role's schema and nothing in it.
+    pub async fn empty() -> Self {
+        let database = Self::unborn(server().await);
+        server().await.create_role_and_schema(&database.name, ROLE, SCHEMA).await.expect("it can be made");
+        database
+    }
+
+    /// A migrated one on a server of the test's own, which the test may stop and kill.
+    pub async fn on(server: &Postgres) -> Self {
+        let database = Self::unborn(server);
+        server.create_role_and_schema(&database.name, ROLE, SCHEMA).await.expect("it can be made");
+        let dsn = Dsn::parse(&database.dsn()).expect("our own connection string");
+        store_postgres::migrate(&dsn).await.expect("the migrations apply");
+        database
+    }
+
+    fn unborn(server: &Postgres) -> Self {
+        Self { name: format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed)), port: server.port() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The connection string of the service's role.
+    pub fn dsn(&self) -> String {
+        dsn(self.port, &self.name)
+    }
+
+    /// As [`TestDatabase::dsn`], by way of a proxy.
+    pub fn dsn_via(&self, port: u16) -> String {
+        dsn(port, &self.name)
+    }
+
+    /// The port of its server.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A superuser's connection to it, with the service's schema in view.
+    pub async fn client(&self) -> Client {
+        let dsn = format!("postgres://postgres@127.0.0.1:{}/{}", self.port, self.name);
+        let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.expect("the superuser can connect");
+        // It ends with the client.
+        tokio::spawn(async { drop(connection.await) });
+        client.batch_execute(&format!("SET search_path = {SCHEMA}; SET timezone = 'UTC'")).await.expect("settings");
+        client
+    }
+}

@@ -1,0 +1,270 @@
+//! A TCP proxy that breaks what goes through it, when it is told to or at a chosen step of the protocol.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How connections fare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Weather {
+    #[default]
+    Fine,
+    /// New connections are closed at once, old ones were.
+    Cut,
+    /// Nothing goes either way; connections stay open.
+    BlackHole,
+    /// Requests go through, answers do not.
+    LostReplies,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    weather: Weather,
+    delay: Duration,
+    /// Connections older than this are closed.
+    epoch: u64,
+    trap: Option<Trap>,
+}
+
+#[derive(Debug)]
+struct Trap {
+    pattern: Vec<u8>,
+    action: Action,
+    sprung: watch::Sender<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    HoldRequest,
+    HoldReply,
+    LoseReply,
+}
+
+/// A running proxy. Dropped, it is gone with its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    control: Control,
+    listening: JoinHandle<()>,
+}
+
+#[derive(Clone, Debug)]
+struct Control {
+    shared: Arc<Mutex<Shared>>,
+    changed: watch::Sender<u64>,
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, by: impl FnOnce(&mut Shared)) {
+        by(&mut self.lock());
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// Resolves when the pattern has gone by.
+#[derive(Debug)]
+pub struct Trigger(watch::Receiver<bool>);
+
+impl Trigger {
+    /// Waits for the pattern. Panics if it does not come within `bound`.
+    pub async fn reached(mut self, bound: Duration) {
+        let sprung = tokio::time::timeout(bound, self.0.wait_for(|sprung| *sprung)).await;
+        sprung.expect("the pattern went by within the bound").expect("the proxy is there");
+    }
+}
+
+impl Proxy {
+    /// A proxy in front of `127.0.0.1:port`.
+    pub async fn start(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let addr = listener.local_addr().expect("it has an address");
+        let control = Control { shared: Arc::default(), changed: watch::Sender::new(0) };
+        let listening = tokio::spawn(listen(listener, port, control.clone()));
+        Self { addr, control, listening }
+    }
+
+    /// `host:port` to connect to.
+    pub fn addr(&self) -> String {
+        self.addr.to_string()
+    }
+
+    /// The port to connect to.
+    pub fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
+    /// Closes every connection and refuses new ones.
+    pub fn cut(&self) {
+        self.control.change(|shared| {
+            shared.weather = Weather::Cut;
+            shared.epoch += 1;
+        });
+    }
+
+    /// Closes every connection; new ones are fine.
+    pub fn drop_connections(&self) {
+        self.control.change(|shared| shared.epoch += 1);
+    }
+
+    /// From now on nothing goes either way, and nobody is told.
+    pub fn black_hole(&self) {
+        self.control.change(|shared| shared.weather = Weather::BlackHole);
+    }
+
+    /// From now on requests are carried out and their answers are lost.
+    pub fn lose_replies(&self) {
+        self.control.change(|shared| shared.weather = Weather::LostReplies);
+    }
+
+    /// Every piece of data waits this long, each way.
+    pub fn delay(&self, delay: Duration) {
+        self.control.change(|shared| shared.delay = delay);
+    }
+
+    /// All is fine again for new connections; those that were harmed are closed.
+    pub fn heal(&self) {
+        self.control.change(|shared| {
+            let epoch = shared.epoch + 1;
+            *shared = Shared { epoch, ..Shared::default() };
+        });
+    }
+
+    /// The first request with `pattern` in it does not reach the server, nor does anything behind it.
+    pub fn hold_request(&self, pattern: &[u8]) -> Trigger {
+        self.trap(pattern, Action::HoldRequest)
+    }
+
+    /// The first request with `pattern` in it is carried out; its answer and all behind it never arrive.
+    pub fn hold_reply(&self, pattern: &[u8]) -> Trigger {
+        self.trap(pattern, Action::HoldReply)
+    }
+
+    /// The first request with `pattern` in it is carried out; instead of its answer the connection is closed.
+    pub fn lose_reply(&self, pattern: &[u8]) -> Trigger {
+        self.trap(pattern, Action::LoseReply)
+    }
+
+    fn trap(&self, pattern: &[u8], action: Action) -> Trigger {
+        let (sprung, trigger) = watch::channel(false);
+        self.control.change(|shared| shared.trap = Some(Trap { pattern: pattern.to_vec(), action, sprung }));
+        Trigger(trigger)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.listening.abort();
+        self.control.change(|shared| shared.epoch = u64::MAX);
+    }
+}
+
+async fn listen(listener: TcpListener, port: u16, control: Control) {
+    while let Ok((client, _)) = listener.accept().await {
+        let (weather, epoch) = {
+            let shared = control.lock();
+            (shared.weather, shared.epoch)
+        };
+        if weather == Weather::Cut {
+            continue;
+        }
+        // Whoever connects into a black hole is accepted by the kernel and hears nothing.
+        let control = control.clone();
+        tokio::spawn(async move {
+            if weather == Weather::BlackHole {
+                closed(&control, epoch).await;
+            } else if let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await {
+                carry(client, server, control, epoch).await;
+            }
+        });
+    }
+}
+
+/// Waits until connections of this epoch are to be closed.
+async fn closed(control: &Control, epoch: u64) {
+    let mut changed = control.changed.subscribe();
+    while control.lock().epoch == epoch {
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn carry(client: TcpStream, server: TcpStream, control: Control, epoch: u64) {
+    for socket in [&client, &server] {
+        socket.set_nodelay(true).expect("a TCP socket");
+    }
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    // What one direction tells the other: how the answers to come are treated.
+    let (verdict, replies) = watch::channel(None);
+    tokio::select! {
+        () = closed(&control, epoch) => {}
+        () = requests(from_client, to_server, &control, verdict) => {}
+        () = answers(from_server, to_client, &control, replies) => {}
+    }
+}
+
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, control: &Control, verdict: watch::Sender<Option<Action>>) {
+    let mut seen: Vec<u8> = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+        let data = &buffer[..length];
+        let (weather, delay, action) = judge(control, &mut seen, data);
+        tokio::time::sleep(delay).await;
+        if weather == Weather::BlackHole || action == Some(Action::HoldRequest) {
+            std::future::pending::<()>().await;
+        }
+        if action.is_some() {
+            verdict.send_replace(action);
+        }
+        if to.write_all(data).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks for the pattern across the borders of pieces. A trap springs once.
+fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Duration, Option<Action>) {
+    let mut shared = control.lock();
+    seen.extend_from_slice(data);
+    let sprung = shared.trap.take_if(|trap| seen.windows(trap.pattern.len()).any(|window| window == trap.pattern));
+    let action = sprung.map(|trap| {
+        trap.sprung.send_replace(true);
+        trap.action
+    });
+    let keep = shared.trap.as_ref().map_or(0, |trap| trap.pattern.len());
+    seen.drain(..seen.len().saturating_sub(keep));
+    (shared.weather, shared.delay, action)
+}
+
+async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, control: &Control, replies: watch::Receiver<Option<Action>>) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+        let (weather, delay) = {
+            let shared = control.lock();
+            (shared.weather, shared.delay)
+        };
+        tokio::time::sleep(delay).await;
+        let verdict = *replies.borrow();
+        match (verdict, weather) {
+            (Some(Action::LoseReply), _) => return,
+            (Some(_), _) | (_, Weather::BlackHole | Weather::LostReplies) => std::future::pending::<()>().await,
+            (None, Weather::Fine | Weather::Cut) => {}
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}

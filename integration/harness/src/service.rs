@@ -1,0 +1,169 @@
+//! The service's own binary as a child process: started as an operator would, watched by its log and its probes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::poll::wait_for;
+
+/// How long a start may take.
+const START_BOUND: Duration = Duration::from_secs(60);
+
+/// The `notification` binary of this build, beside the test's own.
+pub fn service_binary() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has an executable");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps");
+    let binary = folder.join("notification");
+    assert!(binary.is_file(), "{} is not there: run `cargo build -p app` first", binary.display());
+    binary
+}
+
+/// A service to be started, in an environment that holds only what it is given.
+#[derive(Clone, Debug)]
+pub struct ServiceBuilder {
+    variables: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+impl Default for ServiceBuilder {
+    fn default() -> Self {
+        Self { variables: Vec::new(), arguments: vec!["serve".to_owned()] }
+    }
+}
+
+impl ServiceBuilder {
+    /// Sets a variable; the last value counts.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Sets the command line, instead of `serve`.
+    #[must_use]
+    pub fn arguments<const N: usize>(mut self, arguments: [&str; N]) -> Self {
+        self.arguments = arguments.map(str::to_owned).to_vec();
+        self
+    }
+
+    /// Starts it and does not wait.
+    pub fn spawn(self) -> Service {
+        let mut command = Command::new(service_binary());
+        command.env_clear().args(&self.arguments).envs(self.variables);
+        // A child that finds itself in a debugger's or a coverage tool's environment would miss these.
+        for name in ["PATH", "HOME", "TMPDIR", "LLVM_PROFILE_FILE", "PG_BINDIR", "REDIS_BINDIR"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the service's binary runs");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        collect(child.stdout.take(), Arc::clone(&lines));
+        collect(child.stderr.take(), Arc::clone(&lines));
+        Service { child, lines }
+    }
+
+    /// Starts it and waits until it is ready.
+    pub async fn start(self) -> Service {
+        let mut service = self.spawn();
+        service.wait_ready().await;
+        service
+    }
+}
+
+fn collect(source: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<String>>>) {
+    let source = BufReader::new(source.expect("it is piped"));
+    std::thread::spawn(move || {
+        for line in source.lines().map_while(Result::ok) {
+            lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+    });
+}
+
+/// A running service. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Service {
+    /// What it has printed so far.
+    pub fn output(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The first log line with this message, as JSON.
+    pub fn logged(&self, message: &str) -> Option<Value> {
+        let lines = self.output();
+        lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|line| line["message"] == message)
+    }
+
+    async fn wait_ready(&mut self) {
+        wait_for("the service is ready", START_BOUND, async || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("the service ended with {status}:\n{}", self.output().join("\n"));
+            }
+            self.logged("the service is ready")
+        })
+        .await;
+    }
+
+    /// Where its probes are, as it logs it.
+    pub fn http_addr(&self) -> String {
+        let line = self.logged("http listener is ready").expect("it is ready");
+        line["http_addr"].as_str().expect("an address").to_owned()
+    }
+
+    /// Status and body of a GET.
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        let mut stream = TcpStream::connect(self.http_addr()).await.expect("the listener is there");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
+        assert!(status.expect("there is a shell").success(), "SIG{name} could not be sent");
+    }
+
+    /// Ends it as the kernel would.
+    pub async fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.wait_exit(Duration::from_secs(10)).await;
+    }
+
+    /// Waits for its end.
+    pub async fn wait_exit(&mut self, bound: Duration) -> ExitStatus {
+        let child = &mut self.child;
+        wait_for("the service ends", bound, async || child.try_wait().expect("it is our child")).await
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the service's output ---\n{}", self.output().join("\n"));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
