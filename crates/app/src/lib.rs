@@ -4,6 +4,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod probes;
+pub mod runtime;
 pub mod shutdown;
 pub mod telemetry;
 

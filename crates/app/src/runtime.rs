@@ -43,6 +43,7 @@ const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 
 /// Runs the service until `stop`. `Err` if it could not start.
 pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let directory = user_directory(&config)?;
     let stores = connect(&config).await?;
     let listener = probes::bind(&config.http.addr).await.context("could not open the HTTP listener")?;
     let http_addr = listener.local_addr().context("could not open the HTTP listener")?;
@@ -53,7 +54,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
     let probes = spawn(&parts, "probes", serving);
     tracing::info!(http_addr = %http_addr, "http listener is ready");
 
-    let service = Service::start(&config, &stores, &ready, &parts);
+    let service = Service::start(&config, &stores, directory, &ready, &parts);
     ready.set(Phase::Ready);
     tracing::info!("the service is ready");
 
@@ -131,7 +132,7 @@ struct Service {
 }
 
 impl Service {
-    fn start(config: &Config, stores: &Stores, ready: &ReadyState, parts: &Parts) -> Self {
+    fn start(config: &Config, stores: &Stores, directory: HttpDirectory, ready: &ReadyState, parts: &Parts) -> Self {
         let metrics = Metrics::new(&opentelemetry::global::meter("notification"));
         let (handover, [push_inbox, email_inbox]) = handover(Channel::ALL);
         let (intake_stop, publish_stop, others_stop) = <(CancellationToken, CancellationToken, CancellationToken)>::default();
@@ -142,7 +143,7 @@ impl Service {
             intents: intents.clone(),
             store: stores.postgres.clone(),
             offsets: RedisOffsets::new(&stores.redis),
-            directory: user_directory(config),
+            directory,
             clock: SystemClock,
             policy: Arc::new(policy(config)),
             handover,
@@ -248,14 +249,15 @@ pub(crate) fn redis_settings(config: &crate::config::Redis) -> RedisSettings {
     }
 }
 
-fn user_directory(config: &Config) -> HttpDirectory {
-    HttpDirectory::new(DirectorySettings {
+fn user_directory(config: &Config) -> anyhow::Result<HttpDirectory> {
+    let directory = HttpDirectory::new(DirectorySettings {
         base_url: config.directory.base_url.clone(),
         timeout: config.directory.timeout,
         concurrency: DIRECTORY_CONCURRENCY,
         cache_ttl: DIRECTORY_CACHE_TTL,
         cache_entries: DIRECTORY_CACHE,
-    })
+    });
+    directory.context("the user directory cannot be used as configured")
 }
 
 fn policy(config: &Config) -> Policy {

@@ -1,1 +1,160 @@
-//! directory
+//! The user directory over HTTP: who a recipient is, where their mail goes, which language they read.
+//!
+//! `GET {base}/api/v1/internal/users/{user_id}`. An answer that can be used is kept for seconds, so that a burst of
+//! intents for the same users asks once; that a user does not exist, or that nobody answers, is never kept. There is no
+//! retry here: an entry that must wait is tried again by the intake. Addresses never appear in what this crate says.
+
+mod answer;
+mod cache;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::ports::{Lookup, UserDirectory};
+use futures_util::StreamExt;
+use futures_util::stream;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use url::Url;
+
+use crate::cache::Cache;
+
+/// The largest answer that is read, in bytes.
+const ANSWER_MAX: usize = 64 * 1024;
+/// All but letters, digits, `-`, `_` and `~`. The dot is encoded, too: `..` is a user id like any other.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
+/// Where the directory is and how it is asked.
+#[derive(Clone, Debug)]
+pub struct DirectorySettings {
+    /// `http` or `https`, with whatever path the service is under.
+    pub base_url: Url,
+    /// The longest that one answer may take.
+    pub timeout: Duration,
+    /// The most requests at a time.
+    pub concurrency: usize,
+    /// How long an answer may be used again.
+    pub cache_ttl: Duration,
+    /// The most answers that are kept.
+    pub cache_entries: usize,
+}
+
+/// The directory. Clones share their connections and what they know.
+#[derive(Clone, Debug)]
+pub struct HttpDirectory {
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    settings: Arc<DirectorySettings>,
+    cache: Arc<Mutex<Cache>>,
+}
+
+/// The operating system offers no roots of trust for `https`.
+#[derive(Debug, thiserror::Error)]
+#[error("could not set up TLS for the user directory")]
+pub struct NoTls(#[source] std::io::Error);
+
+impl HttpDirectory {
+    /// A directory; connects when it is first asked. A provider of cryptography must be installed.
+    pub fn new(settings: DirectorySettings) -> Result<Self, NoTls> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(settings.timeout));
+        let connector =
+            HttpsConnectorBuilder::new().try_with_platform_verifier().map_err(|error| NoTls(std::io::Error::other(error)))?;
+        let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_max_idle_per_host(settings.concurrency)
+            .build(connector);
+        let cache = Arc::new(Mutex::new(Cache::new(settings.cache_entries)));
+        Ok(Self { client, settings: Arc::new(settings), cache })
+    }
+
+    async fn ask(&self, user_id: &str) -> Lookup {
+        match tokio::time::timeout(self.settings.timeout, self.request(user_id)).await {
+            Ok(Ok(lookup)) => lookup,
+            Ok(Err(cause)) => Lookup::Unavailable(format!("the user directory gave no usable answer: {cause}")),
+            Err(_) => Lookup::Unavailable(format!("the user directory gave no answer within {:?}", self.settings.timeout)),
+        }
+    }
+
+    async fn request(&self, user_id: &str) -> Result<Lookup, String> {
+        let request = Request::get(self.uri_of(user_id)?).header("accept", "application/json");
+        let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+        let response = self.client.request(request).await.map_err(|error| chain(&error))?;
+        let status = response.status();
+        if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
+            return Err(format!("status {}", status.as_u16()));
+        }
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|error| format!("the answer could not be read: {error}"))?.to_bytes();
+        match status {
+            StatusCode::OK => answer::user(user_id, &body).map(Lookup::Found),
+            _ => answer::missing(&body).map(|()| Lookup::Missing),
+        }
+    }
+
+    /// Put together as text, because a URL type would take `..` for a way up.
+    fn uri_of(&self, user_id: &str) -> Result<Uri, String> {
+        let base = &self.settings.base_url;
+        let path = base.path().trim_end_matches('/');
+        let segment = utf8_percent_encode(user_id, SEGMENT);
+        let authority = &base[url::Position::BeforeHost..url::Position::AfterPort];
+        let text = format!("{}://{authority}{path}/api/v1/internal/users/{segment}", base.scheme());
+        text.parse().map_err(|_| "the base URL and the user id make no URL".to_owned())
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        // Nothing panics while the lock is held.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UserDirectory for HttpDirectory {
+    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        let now = Instant::now();
+        let mut known: HashMap<&str, Lookup> = HashMap::new();
+        {
+            let cache = self.cache();
+            for id in user_ids {
+                if let Some(user) = cache.get(id, now) {
+                    known.insert(id, Lookup::Found(user.clone()));
+                }
+            }
+        }
+        let mut unknown: Vec<&str> = user_ids.iter().copied().filter(|id| !known.contains_key(id)).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        let unknown: Vec<String> = unknown.into_iter().map(str::to_owned).collect();
+        let asks = unknown.into_iter().map(|id| async move { (self.ask(&id).await, id) });
+        let mut asking = stream::iter(asks).buffer_unordered(self.settings.concurrency);
+        let mut answers = HashMap::new();
+        while let Some((lookup, id)) = asking.next().await {
+            if let Lookup::Found(user) = &lookup {
+                self.cache().insert(&id, user.clone(), Instant::now() + self.settings.cache_ttl);
+            }
+            answers.insert(id, lookup);
+        }
+        let not_asked = || Lookup::Unavailable("the user directory was not asked".to_owned());
+        user_ids.iter().map(|id| known.get(id).or_else(|| answers.get(*id)).cloned().unwrap_or_else(not_asked)).collect()
+    }
+}
+
+/// An error and its causes in one line, each said once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -30,11 +30,13 @@
 
 mod manager;
 
+mod attempt;
 mod error;
 mod fence;
 mod guard;
 mod key;
 mod lock_id;
+mod outcome;
 mod retry;
 mod schema;
 mod statements;
@@ -46,10 +48,8 @@ pub use fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, format_fence};
 pub use guard::Guard;
 pub use key::{MAX_KEY_BYTES, STORAGE_KEY_LIMIT, hash_key, storage_key};
 pub use lock_id::LockId;
-pub use manager::{
-    Acquisition, DEFAULT_TTL, Extension, Grant, Lease, LockInfo, LockManager, LockOptions, MAX_TTL,
-    PURGE_BATCH, Release,
-};
+pub use manager::{DEFAULT_TTL, Lease, LockManager, LockOptions, MAX_TTL, PURGE_BATCH};
+pub use outcome::{Acquisition, Extension, Grant, LockInfo, Release};
 pub use retry::{Backoff, Retry, Spread};
 pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};
 pub use telemetry::{Event, Observer, Operation, Outcome, Reason};

@@ -5,20 +5,18 @@ use std::time::Duration;
 
 use ambient::{Jitter, RandomJitter, RandomTokens, Tokens};
 use pg::PgPool;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempt::Pending;
 use crate::fence::FENCE_MAX;
 use crate::guard::{Guard, Rhythm};
 use crate::key::Key;
 use crate::retry::Retry;
 use crate::schema::TableNames;
 use crate::statements::{Statements, Which};
-use crate::store::{Attempt, Store};
+use crate::store::Store;
 use crate::telemetry::{Observer, Operation, Telemetry};
-use crate::{LockError, LockId};
+use crate::{Acquisition, Extension, Grant, LockError, LockId, LockInfo, Release};
 
 /// The time to live of a lock if nothing else is asked for.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -26,67 +24,6 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The most rows that one [`LockManager::purge_expired`] deletes.
 pub const PURGE_BATCH: u64 = 1000;
-
-/// A lock that was granted.
-#[derive(Clone, Debug)]
-pub struct Grant {
-    /// Names the grant; needed to extend and to release it.
-    pub lock_id: LockId,
-    /// Higher than that of every grant of this key before it.
-    pub fence: u64,
-    /// When the lease ends, in milliseconds since 1970 by the server's clock. Never compare it with a clock of yours.
-    pub expires_at_ms: i64,
-    /// By this process's clock, a moment before the lease began.
-    pub(crate) asked_at: Instant,
-}
-
-/// What became of an attempt to acquire a lock.
-#[must_use]
-#[derive(Clone, Debug)]
-pub enum Acquisition {
-    /// It is the caller's.
-    Acquired(Grant),
-    /// It is somebody's, perhaps the caller's own from before. No fence was used up.
-    Locked,
-}
-
-/// What became of an attempt to extend a lock.
-#[must_use]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extension {
-    /// The lease now ends at another time, which may be sooner than before.
-    Extended {
-        /// When, in milliseconds since 1970 by the server's clock.
-        expires_at_ms: i64,
-    },
-    /// The lock is not held under this id, or no longer. Nothing was changed.
-    NotHeld,
-}
-
-/// What became of an attempt to release a lock.
-#[must_use]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Release {
-    /// The lock is free. Said at most once for each grant.
-    Released,
-    /// The lock is not held under this id, or no longer. Nothing was changed.
-    NotHeld,
-}
-
-/// What may be shown of a lock that is held.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LockInfo {
-    /// [`crate::hash_key`] of the key.
-    pub key_hash: String,
-    /// [`crate::hash_key`] of the lock id.
-    pub lock_id_hash: String,
-    /// When the lease ends, in milliseconds since 1970 by the server's clock.
-    pub expires_at_ms: i64,
-    /// When it was granted, by the same clock.
-    pub acquired_at_ms: i64,
-    /// The fence of the grant.
-    pub fence: u64,
-}
 
 /// How a lock is acquired and held.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -295,57 +232,6 @@ impl LockManager {
                 token.run_until_cancelled(work).await.unwrap_or(Err(LockError::Aborted { operation }))
             }
         }
-    }
-}
-
-/// An attempt on a task of its own. If its grant may exist and reaches nobody, it is released.
-struct Pending {
-    store: Arc<Store>,
-    lock_id: LockId,
-    attempt: Option<JoinHandle<Result<Attempt, LockError>>>,
-    settled: bool,
-}
-
-impl Pending {
-    fn start(store: Arc<Store>, key: Key, lock_id: LockId, ttl_ms: i64) -> Self {
-        let (attempted, id) = (store.clone(), lock_id.clone());
-        let attempt = Some(tokio::spawn(async move { attempted.acquire(&key, &id, ttl_ms).await }));
-        Self { store, lock_id, attempt, settled: false }
-    }
-
-    async fn outcome(mut self) -> Result<Acquisition, LockError> {
-        let aborted = LockError::Aborted { operation: Operation::Acquire };
-        let Some(attempt) = self.attempt.as_mut() else { return Err(aborted) };
-        let ended = attempt.await;
-        self.attempt = None;
-        let attempt = match ended {
-            Ok(Ok(Attempt::Unknown(error))) => return Err(error),
-            Ok(attempt) => attempt,
-            Err(_) => return Err(aborted),
-        };
-        self.settled = true;
-        Ok(match attempt? {
-            Attempt::Granted(grant) => Acquisition::Acquired(grant),
-            _ => Acquisition::Locked,
-        })
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        // Without a runtime there is nobody left to send anything: the lease ends by itself.
-        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.settled) else { return };
-        let (store, lock_id, attempt) = (self.store.clone(), self.lock_id.clone(), self.attempt.take());
-        runtime.spawn(async move {
-            let ended = match attempt {
-                Some(attempt) => attempt.await.ok(),
-                None => None,
-            };
-            if matches!(ended, None | Some(Ok(Attempt::Granted(_) | Attempt::Unknown(_)))) {
-                // The store has reported a failure; the lease ends by itself.
-                drop(store.hand_over(&lock_id).await);
-            }
-        });
     }
 }
 

@@ -1,8 +1,21 @@
-//! `migrate`.
+//! `migrate`: applies the migrations and exits. As long as it takes: only `serve` is in a hurry.
 
-use super::{Failure, Vars};
+use anyhow::Context;
 
-/// Runs the command.
-pub async fn run(_vars: Vars) -> Result<(), Failure> {
-    Err(anyhow::anyhow!("migrate is not wired").into())
+use super::{Failure, Vars, print_warnings};
+use crate::config::MigrateConfig;
+
+/// Applies what the database lacks, and says how much that was.
+pub async fn run(vars: Vars) -> Result<(), Failure> {
+    let loaded = MigrateConfig::load(vars)?;
+    print_warnings(&loaded.warnings);
+    let dsn = &loaded.config.postgres.dsn;
+    let applied =
+        store_postgres::migrate(dsn).await.with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
+    match applied {
+        0 => println!("the database has every migration already"),
+        1 => println!("1 migration was applied"),
+        n => println!("{n} migrations were applied"),
+    }
+    Ok(())
 }

@@ -1,8 +1,28 @@
-//! `serve`.
+//! `serve`: the service itself.
 
-use super::{Failure, Vars};
+use std::time::Duration;
 
-/// Runs the command.
-pub async fn run(_vars: Vars) -> Result<(), Failure> {
-    Err(anyhow::anyhow!("serve is not wired").into())
+use anyhow::Context;
+
+use super::{Failure, Vars, print_warnings};
+use crate::config::Config;
+use crate::telemetry::Telemetry;
+use crate::{runtime, shutdown};
+
+/// How long the last spans and metrics may take to leave.
+const FLUSH_BOUND: Duration = Duration::from_secs(3);
+
+/// Runs the service until it is told to stop.
+pub async fn run(vars: Vars) -> Result<(), Failure> {
+    let loaded = Config::load(vars)?;
+    print_warnings(&loaded.warnings);
+    let config = loaded.config;
+    let telemetry = Telemetry::install(&config.telemetry).context("could not set up telemetry")?;
+    let stop = shutdown::listen().context("could not listen for signals")?;
+    let outcome = runtime::serve(config, stop).await;
+    if let Err(error) = &outcome {
+        tracing::error!(error = format!("{error:#}"), "the service could not start");
+    }
+    telemetry.shutdown(FLUSH_BOUND).await;
+    Ok(outcome?)
 }

@@ -36,7 +36,8 @@ async fn a_guard_holds_until_it_is_released() {
 async fn a_guard_renews_its_lease() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
-    let guard = locks.try_hold("k", SHORT).await.expect("no failure").expect("free");
+    // Renewed after a second, and not lost before two and a half have passed.
+    let guard = locks.try_hold("k", Duration::from_secs(3)).await.expect("no failure").expect("free");
     let granted = db.value::<i64>("SELECT expires_at_ms FROM locks").await;
     db.pass(500).await;
     events.until("Extend Done").await;
@@ -205,10 +206,10 @@ async fn failures_that_would_come_again_are_told_at_once() {
 async fn fail_reading_the_clock(db: &Db, state: &str, times: u32) {
     db.execute(&format!(
         "CREATE SEQUENCE asked; GRANT USAGE ON asked TO svc;
-         CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
+         CREATE OR REPLACE FUNCTION test.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
          BEGIN
              IF nextval('asked') <= {times} THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF;
-             RETURN to_timestamp(0) + (SELECT now_ms FROM public.fake_clock) * interval '1 millisecond';
+             RETURN to_timestamp(0) + (SELECT now_ms FROM test.fake_clock) * interval '1 millisecond';
          END $$"
     ))
     .await;

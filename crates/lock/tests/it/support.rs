@@ -1,13 +1,15 @@
 //! One server for all tests, one database for each, and that database's clock.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use local_servers::{Postgres, PostgresOptions};
 use lock::{Acquisition, Event, Grant, LockManager, Observer, Operation, Outcome, TableNames};
 use pg::{Dsn, PgPool, PoolSettings};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{OnceCell, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
@@ -17,6 +19,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 pub(crate) const TTL_MS: i64 = 30_000;
 
+const ROLE: &str = "svc";
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 /// A database of one test. Its clock stands still at the year 2001 until the test moves it.
@@ -34,14 +37,12 @@ impl Db {
     }
 
     pub(crate) async fn without_tables() -> Self {
-        let name = format!("lock_{}_{}", std::process::id(), DATABASES.fetch_add(1, Ordering::SeqCst));
-        let root = connect(&server_dsn("postgres", "postgres")).await;
-        // A database of the same number may be left from a process that had the same id.
-        root.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.expect("dropped");
-        root.batch_execute(&format!("CREATE DATABASE {name} OWNER svc")).await.expect("created");
-        let admin = connect(&server_dsn("postgres", &name)).await;
+        let server = server().await;
+        let name = format!("test_{}", DATABASES.fetch_add(1, Ordering::SeqCst));
+        server.create_role_and_schema(&name, ROLE, "test").await.expect("a database");
+        let admin = connect(&server.superuser_dsn(&name)).await;
         admin.batch_execute(CLOCK).await.expect("the clock is made");
-        let dsn = server_dsn("svc", &name);
+        let dsn = format!("postgres://{ROLE}@127.0.0.1:{}/{name}", server.port());
         let locks = LockManager::new(open(&dsn, "", TEST_CLOCK), TableNames::default());
         Self { locks, dsn, admin }
     }
@@ -53,19 +54,19 @@ impl Db {
 
     /// A pool that sees the server's own clock.
     pub(crate) fn pool_on_system_clock(&self) -> PgPool {
-        open(&self.dsn, "", "pg_catalog,public")
+        open(&self.dsn, "", "pg_catalog,test")
     }
 
     /// A pool of another user.
     pub(crate) fn pool_of(&self, user: &str) -> PgPool {
-        open(&self.dsn.replacen("svc", user, 1), "", TEST_CLOCK)
+        open(&self.dsn.replacen(ROLE, user, 1), "", TEST_CLOCK)
     }
 
     /// The same locks for another process, which tells what it does.
     pub(crate) fn observed(&self) -> (LockManager, Events) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let locks = LockManager::observed(self.pool(""), TableNames::default(), Arc::new(Recorder(sender)));
-        (locks, Events(Mutex::new(receiver)))
+        (locks, Events(tokio::sync::Mutex::new(receiver)))
     }
 
     pub(crate) async fn acquire(&self, key: &str) -> Grant {
@@ -109,25 +110,54 @@ impl Db {
 }
 
 /// The search path of sessions that see the clock of the test.
-const TEST_CLOCK: &str = "public,pg_catalog";
+const TEST_CLOCK: &str = "test,pg_catalog";
 
 /// A clock that the tests set hides the server's own, because `search_path` names its schema first.
 const CLOCK: &str = "
-    CREATE TABLE public.fake_clock (now_ms bigint NOT NULL);
-    INSERT INTO public.fake_clock VALUES (1000000000000);
-    GRANT SELECT ON public.fake_clock TO svc;
-    CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
-        AS $$ SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM public.fake_clock $$;
-    CREATE FUNCTION public.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
-        AS $$ SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM public.fake_clock $$;";
+    CREATE TABLE test.fake_clock (now_ms bigint NOT NULL);
+    INSERT INTO test.fake_clock VALUES (1000000000000);
+    GRANT SELECT ON test.fake_clock TO svc;
+    CREATE FUNCTION test.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+        AS $$ SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM test.fake_clock $$;
+    CREATE FUNCTION test.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
+        AS $$ SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM test.fake_clock $$;";
 
-fn server_dsn(user: &str, database: &str) -> String {
-    format!("postgres://{user}@127.0.0.1:54991/{database}")
+async fn server() -> &'static Postgres {
+    static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+    SERVER
+        .get_or_init(async || {
+            // Before anything is logged: what was once found to interest nobody may stay so.
+            let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).finish();
+            tracing::subscriber::set_global_default(subscriber).expect("nobody else logs");
+            let settings = vec![("max_connections".to_owned(), "500".to_owned())];
+            Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")
+        })
+        .await
+}
+
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+/// What all tests have logged so far.
+pub(crate) fn log() -> String {
+    String::from_utf8_lossy(&LOG.lock().expect("not poisoned")).into_owned()
+}
+
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().expect("not poisoned").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn connect(dsn: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.expect("connects");
     tokio::spawn(async move { drop(connection.await) });
+    client.batch_execute("SET search_path TO test").await.expect("set");
     client
 }
 
@@ -141,7 +171,7 @@ fn open(dsn: &str, settings: &str, search_path: &str) -> PgPool {
 /// A pool that reaches nothing.
 pub(crate) fn nowhere() -> PgPool {
     // Port 1 of this machine: nothing listens there.
-    open("postgres://svc@127.0.0.1:1/none", "", TEST_CLOCK)
+    open("postgres://nobody@127.0.0.1:1/none", "", TEST_CLOCK)
 }
 
 pub(crate) fn granted<E: Debug>(outcome: Result<Acquisition, E>) -> Grant {
@@ -156,7 +186,7 @@ pub(crate) fn is_locked<E: Debug>(outcome: &Result<Acquisition, E>) -> bool {
 }
 
 /// What an observer was told, in short: `Acquire Done`, `Extend Refused(Expired)`, …
-pub(crate) struct Events(Mutex<mpsc::UnboundedReceiver<(String, String)>>);
+pub(crate) struct Events(tokio::sync::Mutex<mpsc::UnboundedReceiver<(String, String)>>);
 
 impl Events {
     /// Until this happens; what comes before it is skipped.

@@ -1,0 +1,66 @@
+//! One attempt to acquire, and what becomes of a grant that reaches nobody.
+//!
+//! A grant exists from the moment the server commits, whether or not anybody hears of it. So the attempt runs on a task of
+//! its own, to its end: if the caller has gone by then, or the answer was lost, the lock is released instead of
+//! standing in everybody's way until its lease ends.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::key::Key;
+use crate::store::{Attempt, Store};
+use crate::telemetry::Operation;
+use crate::{Acquisition, LockError, LockId};
+
+/// An attempt on a task of its own. If its grant may exist and reaches nobody, it is released.
+pub(crate) struct Pending {
+    store: Arc<Store>,
+    lock_id: LockId,
+    attempt: Option<JoinHandle<Result<Attempt, LockError>>>,
+    settled: bool,
+}
+
+impl Pending {
+    pub(crate) fn start(store: Arc<Store>, key: Key, lock_id: LockId, ttl_ms: i64) -> Self {
+        let (attempted, id) = (store.clone(), lock_id.clone());
+        let attempt = Some(tokio::spawn(async move { attempted.acquire(&key, &id, ttl_ms).await }));
+        Self { store, lock_id, attempt, settled: false }
+    }
+
+    pub(crate) async fn outcome(mut self) -> Result<Acquisition, LockError> {
+        let aborted = LockError::Aborted { operation: Operation::Acquire };
+        let Some(attempt) = self.attempt.as_mut() else { return Err(aborted) };
+        let ended = attempt.await;
+        self.attempt = None;
+        let attempt = match ended {
+            Ok(Ok(Attempt::Unknown(error))) => return Err(error),
+            Ok(attempt) => attempt,
+            Err(_) => return Err(aborted),
+        };
+        self.settled = true;
+        Ok(match attempt? {
+            Attempt::Granted(grant) => Acquisition::Acquired(grant),
+            _ => Acquisition::Locked,
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Without a runtime there is nobody left to send anything: the lease ends by itself.
+        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.settled) else { return };
+        let (store, lock_id, attempt) = (self.store.clone(), self.lock_id.clone(), self.attempt.take());
+        runtime.spawn(async move {
+            let ended = match attempt {
+                Some(attempt) => attempt.await.ok(),
+                None => None,
+            };
+            if matches!(ended, None | Some(Ok(Attempt::Granted(_) | Attempt::Unknown(_)))) {
+                // The store has reported a failure; the lease ends by itself.
+                drop(store.hand_over(&lock_id).await);
+            }
+        });
+    }
+}
