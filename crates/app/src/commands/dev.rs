@@ -1,8 +1,175 @@
-//! `dev`.
+//! `dev`: everything on this machine, for whoever wants to see it work.
+//!
+//! Private servers, a stand-in user directory and the service in one process; a sample intent goes in, and what comes
+//! out is shown as it comes. All of it is gone when this ends.
 
-use super::{Failure, Vars};
+use std::time::Duration;
 
-/// Runs the command.
-pub async fn run(_vars: Vars) -> Result<(), Failure> {
-    Err(anyhow::anyhow!("dev is not wired").into())
+use ambient::{Clock, SystemClock};
+use anyhow::Context;
+use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
+use redis::Value;
+use store_redis::RedisClient;
+use tokio_util::sync::CancellationToken;
+
+use super::{Failure, Vars, print_warnings};
+use crate::config::Config;
+use crate::{runtime, shutdown};
+
+const DATABASE: &str = "galaxy";
+const ROLE: &str = "notificationservice";
+const SCHEMA: &str = "notification";
+/// How long one look at the outbound streams waits.
+const LOOK: Duration = Duration::from_millis(250);
+/// The users of the sample: one reads French, which nobody has configured.
+const USERS: [(&str, &str); 2] = [("u-1", "en"), ("u-2", "fr")];
+
+/// Runs until Ctrl-C.
+pub async fn run(vars: Vars) -> Result<(), Failure> {
+    let stop = shutdown::listen().context("could not listen for signals")?;
+    println!("Starting a private PostgreSQL, a private Redis and a stand-in user directory …");
+    let machine = Machine::start().await?;
+    let config = machine.config(vars)?;
+    let redis = RedisClient::new(runtime::redis_settings(&config.redis)).context("Redis cannot be used")?;
+    let watch = Watch { streams: [config.outbound.gateway.key.clone(), config.outbound.mail.key.clone()], stop: stop.clone() };
+    let intents = config.intents.stream.clone();
+
+    let service = tokio::spawn(runtime::serve(config, stop.clone()));
+    let shown = tokio::spawn(watch.show(redis.clone(), intents, machine.redis.addr()));
+    let outcome = service.await.context("the service panicked")?;
+    stop.cancel();
+    // It ends by the token; what it printed is all that it was for.
+    drop(shown.await);
+    drop(machine);
+    println!("Stopped. Nothing is left running.");
+    Ok(outcome?)
+}
+
+/// The servers, alive as long as this is.
+struct Machine {
+    postgres: Postgres,
+    redis: Redis,
+    directory: StandInDirectory,
+}
+
+impl Machine {
+    async fn start() -> anyhow::Result<Self> {
+        let postgres = Postgres::start(PostgresOptions { durable: true, ..PostgresOptions::default() }).await?;
+        postgres.create_role_and_schema(DATABASE, ROLE, SCHEMA).await?;
+        let redis = Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await?;
+        let directory = StandInDirectory::start().await?;
+        for (id, language) in USERS {
+            directory.set_user(id, &format!("{id}@example.com"), language);
+        }
+        Ok(Self { postgres, redis, directory })
+    }
+
+    /// The caller's variables, with those that say where the servers are.
+    fn config(&self, vars: Vars) -> Result<Config, Failure> {
+        let dsn = format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}?search_path={SCHEMA}", self.postgres.port());
+        let own = [
+            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn),
+            ("NOTIFICATION_REDIS_MASTER_ADDR", self.redis.addr()),
+            ("NOTIFICATION_USER_SERVICE_BASE_URL", self.directory.base_url()),
+            ("NOTIFICATION_REDIS_PASSWORD", String::new()),
+        ];
+        // Any port will do unless the caller wants one.
+        let http_is_given = vars.iter().any(|(name, _)| name == "NOTIFICATION_INTERNAL_HTTP_ADDR");
+        let http = (!http_is_given).then(|| ("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0".to_owned()));
+        let others = vars.into_iter().filter(|(name, _)| own.iter().all(|(owned, _)| owned != name));
+        let all = others.chain(own.clone().into_iter().chain(http).map(|(name, value)| (name.to_owned(), value)));
+        let loaded = Config::load(all.collect::<Vars>())?;
+        print_warnings(&loaded.warnings);
+        Ok(loaded.config)
+    }
+}
+
+/// What comes out, shown to a person.
+struct Watch {
+    streams: [String; 2],
+    stop: CancellationToken,
+}
+
+impl Watch {
+    async fn show(self, redis: RedisClient, intents: String, redis_addr: String) {
+        if let Err(error) = send_sample(&redis, &intents).await {
+            println!("The sample intent could not be sent: {}", workers::error_chain(&error));
+            return;
+        }
+        println!("\n→ {intents}\n    game.turn.ready for {} and {}", USERS[0].0, USERS[1].0);
+        println!("    (two users, each by push and by e-mail: four entries will come out)\n");
+        let mut seen = [String::from("0-0"), String::from("0-0")];
+        let (mut shown, mut invited) = (0, false);
+        while !self.stop.is_cancelled() {
+            for (stream, last) in self.streams.iter().zip(&mut seen) {
+                let range = redis::cmd("XRANGE").arg(stream).arg(format!("({last}")).arg("+").to_owned();
+                // A look that failed is made again.
+                let Ok(Value::Array(entries)) = redis.command("look at an outbound stream", &range).await else { continue };
+                for entry in entries {
+                    if let Some((id, fields)) = readable(entry) {
+                        print_entry(stream, &id, &fields);
+                        *last = id;
+                        shown += 1;
+                    }
+                }
+            }
+            if shown >= 4 && !invited {
+                invite(&redis_addr);
+                invited = true;
+            }
+            if self.stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
+                break;
+            }
+        }
+    }
+}
+
+async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), domain::ports::StoreError> {
+    let payload = r#"{"game_id":"game-123","game_name":"Nova","turn_number":54}"#;
+    let users = format!(r#"["{}","{}"]"#, USERS[0].0, USERS[1].0);
+    let occurred_at_ms = SystemClock.now().as_millis().to_string();
+    let fields = [
+        ("notification_type", "game.turn.ready"),
+        ("producer", "game_master"),
+        ("audience_kind", "user"),
+        ("recipient_user_ids_json", &users),
+        ("idempotency_key", "game-123:turn-54"),
+        ("occurred_at_ms", &occurred_at_ms),
+        ("payload_json", payload),
+    ];
+    let mut add = redis::cmd("XADD");
+    add.arg(intents).arg("*");
+    for (name, value) in fields {
+        add.arg(name).arg(value);
+    }
+    redis.command("send the sample intent", &add).await.map(drop)
+}
+
+fn readable(entry: Value) -> Option<(String, Vec<String>)> {
+    let Value::Array(parts) = entry else { return None };
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    };
+    match parts.as_slice() {
+        [id, Value::Array(fields)] => Some((text(id), fields.iter().map(text).collect())),
+        _ => None,
+    }
+}
+
+fn print_entry(stream: &str, id: &str, fields: &[String]) {
+    println!("← {stream} {id}");
+    for pair in fields.chunks_exact(2) {
+        println!("    {:<16} {}", pair[0], pair[1]);
+    }
+    println!();
+}
+
+fn invite(redis_addr: &str) {
+    let program = std::env::current_exe().map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());
+    println!("Send another from a second terminal:\n");
+    println!("  NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\");
+    println!("    --producer game_master --user u-1 --key game-123:turn-55 \\");
+    println!("    --payload '{{\"game_id\":\"game-123\",\"game_name\":\"Nova\",\"turn_number\":55}}'\n");
+    println!("Any user exists here. Ctrl-C ends it all and leaves nothing behind.\n");
 }
