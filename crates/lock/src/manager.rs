@@ -1,5 +1,6 @@
 //! What callers do with locks.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,12 @@ pub struct LockManager {
     tokens: Arc<dyn Tokens>,
     jitter: Arc<dyn Jitter>,
     abort: Option<CancellationToken>,
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager").field("tables", &self.store.names).finish_non_exhaustive()
+    }
 }
 
 impl LockManager {

@@ -20,7 +20,7 @@ pub(crate) fn route_key(row: &Row) -> Result<RouteKey, StoreError> {
 /// A row in the column order of `routes::live_columns`.
 pub(crate) fn live_route(row: &Row) -> Result<LiveRoute, StoreError> {
     let key = route_key(row)?;
-    let name = key.to_string();
+    let name = format!("{}/{}", key.notification_id, key.loggable_route_id());
     let channel: String = column(row, 2, "routes.channel", &name)?;
     let route = LiveRoute {
         version: Version::read(instant(row, 3, "routes.updated_at", &name)?),

@@ -409,7 +409,7 @@ where
         for route in applied {
             let result = if route.retry_at.is_some() { "failed" } else { "dead_letter" };
             *(if route.retry_at.is_some() { &mut retried } else { &mut dead }) += 1;
-            tracing::warn!(channel = self.channel.as_str(), notification_id = %route.key.notification_id, route_id = route.key.route_id,
+            tracing::warn!(channel = self.channel.as_str(), notification_id = %route.key.notification_id, route_id = route.key.loggable_route_id(),
                 attempt = route.attempt_count, result, classification = route.classification, error = route.message,
                 "an attempt to publish failed");
         }

@@ -1,1 +1,1 @@
-//! integration-tests
+//! Promises across processes, tested on the service's own binary and real servers: see `tests/it`.

@@ -1,0 +1,146 @@
+//! SIGKILL at each step of an intent's life: what is left, and that the next process makes it good.
+//!
+//! A proxy stops the service at the chosen step of the protocol, so that it dies there and nowhere else.
+
+use std::time::Instant;
+
+use harness::{Proxy, wait_for};
+
+use crate::world::*;
+
+/// The names of keys and streams in requests tell the steps apart.
+const LEASES: &[u8] = b"notification:route_leases:";
+const OFFSETS: &[u8] = b"notification:stream_offsets:";
+
+#[tokio::test]
+async fn killed_after_the_read_nothing_is_left_and_the_entries_are_read_again() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let service = world.service_via(world.redis.port(), postgres.port()).start().await;
+    let at_begin = postgres.hold_request(b"BEGIN");
+    world.send(0..3).await;
+    at_begin.reached(BOUND).await;
+    service.kill().await;
+    assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
+    assert_eq!(world.offset().await, None);
+
+    let _next = world.service().start().await;
+    world.settled(3).await;
+    world.check(0..3).await;
+}
+
+#[tokio::test]
+async fn killed_before_the_commit_nothing_is_left_and_the_entries_are_read_again() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let service = world.service_via(world.redis.port(), postgres.port()).start().await;
+    let at_commit = postgres.hold_request(b"COMMIT");
+    world.send(0..3).await;
+    at_commit.reached(BOUND).await;
+    service.kill().await;
+    assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
+
+    let _next = world.service().start().await;
+    world.settled(3).await;
+    world.check(0..3).await;
+}
+
+#[tokio::test]
+async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
+    let world = World::new().await;
+    let redis = Proxy::start(world.redis.port()).await;
+    let service = world.service_via(redis.port(), world.database.port()).start().await;
+    let at_offset = redis.hold_request(OFFSETS);
+    world.send(0..3).await;
+    at_offset.reached(BOUND).await;
+    service.kill().await;
+    let accepted = world.number("SELECT count(*) FROM records").await;
+    assert!((1..=3).contains(&accepted), "{accepted} accepted");
+    assert_eq!(world.offset().await, None, "the bookmark is behind");
+
+    let _next = world.service().start().await;
+    world.settled(3).await;
+    world.check(0..3).await;
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0);
+}
+
+#[tokio::test]
+async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a_second() {
+    let world = World::new().await;
+    let redis = Proxy::start(world.redis.port()).await;
+    let service = world.service_via(redis.port(), world.database.port()).start().await;
+    let next = world.service().start().await;
+    let won = redis.hold_reply(LEASES);
+    world.send(0..1).await;
+    // Either replica may be the one that accepts; only the one behind the proxy can be caught.
+    let caught = tokio::time::timeout(BOUND / 12, won.reached(BOUND)).await.is_ok();
+    let killed = Instant::now();
+    service.kill().await;
+    world.settled(1).await;
+    if caught {
+        let bound = LEASE_TTL * 2 + std::time::Duration::from_secs(1);
+        assert!(killed.elapsed() < bound, "the routes moved after {:?}", killed.elapsed());
+    }
+    world.check(0..1).await;
+    drop(next);
+}
+
+#[tokio::test]
+async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_completes() {
+    for stream in [PUSH, MAIL] {
+        let world = World::new().await;
+        let redis = Proxy::start(world.redis.port()).await;
+        let service = world.service_via(redis.port(), world.database.port()).start().await;
+        let appended = redis.hold_reply(stream.as_bytes());
+        world.send(0..3).await;
+        appended.reached(BOUND).await;
+        let mut direct = world.redis().await;
+        wait_for("the entries are in the stream", BOUND, async || {
+            let length: u64 = redis::cmd("XLEN").arg(stream).query_async(&mut direct).await.ok()?;
+            (length > 0).then_some(())
+        })
+        .await;
+        service.kill().await;
+        let live = world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await;
+        assert!(live > 0, "the routes are still pending");
+
+        let _next = world.service().start().await;
+        world.settled(3).await;
+        world.check(0..3).await;
+    }
+}
+
+#[tokio::test]
+async fn killed_after_everything_was_written_a_restart_does_nothing_again() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..20).await;
+    world.settled(20).await;
+    service.kill().await;
+    let before = world.outbound().await;
+    let next = world.service().start().await;
+    world.send(20..21).await;
+    world.settled(21).await;
+    let after = world.outbound().await;
+    assert!(before.iter().all(|(id, entries)| after.get(id) == Some(entries)));
+    world.check(0..21).await;
+    drop(next);
+}
+
+#[tokio::test]
+async fn killed_again_and_again_under_load_nothing_is_lost_and_nothing_is_there_twice() {
+    let world = World::new().await;
+    for round in 0..6_u32 {
+        let service = world.service().start().await;
+        world.send(round * 200..(round + 1) * 200).await;
+        // Killed in the middle of the work: as soon as something of this round is accepted.
+        wait_for("the round has begun", BOUND, async || {
+            (world.number("SELECT count(*) FROM records").await > i64::from(round) * 200).then_some(())
+        })
+        .await;
+        service.kill().await;
+    }
+    let _last = world.service().start().await;
+    world.settled(1200).await;
+    world.check(0..1200).await;
+}

@@ -1,0 +1,199 @@
+//! Dependencies that go away, come back, say nothing, or do what they were asked and never say so.
+
+use std::time::{Duration, Instant};
+
+use harness::{Proxy, Service, wait_for};
+
+use crate::world::*;
+
+/// How long a dependency is gone.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Waits until the service has seen for itself that something is wrong, and the outage has lasted its time.
+async fn outage_lasts(service: &Service, since: Instant) {
+    wait_for("the outage is noticed and has lasted", BOUND, async || {
+        let noticed = service.logged("the worker cannot go on and tries again").is_some();
+        (noticed && since.elapsed() >= GONE).then_some(())
+    })
+    .await;
+    assert_eq!(service.get("/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn postgresql_killed_and_gone_for_ten_seconds_costs_nothing_but_time() {
+    let mut world = World::with_own_postgres().await;
+    let service = world.service().start().await;
+    world.send(0..500).await;
+    let mut postgres = world.postgres.take().expect("its own");
+    postgres.kill().await;
+    let since = Instant::now();
+    world.send(500..600).await;
+    outage_lasts(&service, since).await;
+    postgres.start_again().await.expect("it starts again");
+    world.send(600..700).await;
+    world.settled(700).await;
+    world.check(0..700).await;
+}
+
+#[tokio::test]
+async fn redis_killed_and_gone_for_ten_seconds_costs_nothing_but_time() {
+    let mut world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..500).await;
+    world.redis.kill().await;
+    let since = Instant::now();
+    outage_lasts(&service, since).await;
+    world.redis.start_again().await.expect("it starts again");
+    world.send(500..600).await;
+    world.settled(600).await;
+    world.check(0..600).await;
+}
+
+#[tokio::test]
+async fn both_restarted_at_once_are_found_again() {
+    let mut world = World::with_own_postgres().await;
+    let service = world.service().start().await;
+    world.send(0..300).await;
+    let mut postgres = world.postgres.take().expect("its own");
+    world.redis.kill().await;
+    postgres.stop().await;
+    postgres.start_again().await.expect("it starts again");
+    world.redis.start_again().await.expect("it starts again");
+    world.send(300..400).await;
+    world.settled(400).await;
+    world.check(0..400).await;
+    drop(service);
+}
+
+#[tokio::test]
+async fn every_connection_killed_under_load_is_opened_anew() {
+    let world = World::new().await;
+    let _service = world.service().start().await;
+    let mut redis = world.redis().await;
+    for round in 0..5_u32 {
+        world.send(round * 100..(round + 1) * 100).await;
+        world
+            .execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'notificationservice' AND datname = current_database()")
+            .await;
+        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        let mut command = redis::cmd(kill[0]);
+        for word in &kill[1..] {
+            command.arg(word);
+        }
+        command.query_async::<i64>(&mut redis).await.expect("Redis is there");
+    }
+    world.settled(500).await;
+    world.check(0..500).await;
+}
+
+#[tokio::test]
+async fn a_black_holed_postgresql_holds_nothing_for_ever() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let service = world.service_via(world.redis.port(), postgres.port()).start().await;
+    world.send(0..200).await;
+    postgres.black_hole();
+    let since = Instant::now();
+    world.send(200..300).await;
+    outage_lasts(&service, since).await;
+    postgres.heal();
+    world.settled(300).await;
+    world.check(0..300).await;
+}
+
+#[tokio::test]
+async fn a_black_holed_redis_holds_nothing_for_ever() {
+    let world = World::new().await;
+    let redis = Proxy::start(world.redis.port()).await;
+    let service = world.service_via(redis.port(), world.database.port()).start().await;
+    world.send(0..200).await;
+    redis.black_hole();
+    let since = Instant::now();
+    world.send(200..300).await;
+    outage_lasts(&service, since).await;
+    redis.heal();
+    world.settled(300).await;
+    world.check(0..300).await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_accepted_once() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let _service = world.service_via(world.redis.port(), postgres.port()).start().await;
+    let lost = postgres.lose_reply(b"COMMIT");
+    world.send(0..10).await;
+    lost.reached(BOUND).await;
+    world.settled(10).await;
+    world.check(0..10).await;
+}
+
+#[tokio::test]
+async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() {
+    // Leases, both appends, the bookmark: each is carried out, and the service never hears of it.
+    for step in ["notification:route_leases:", PUSH, MAIL, "notification:stream_offsets:"] {
+        let world = World::new().await;
+        let redis = Proxy::start(world.redis.port()).await;
+        let _service = world.service_via(redis.port(), world.database.port()).start().await;
+        let lost = redis.lose_reply(step.as_bytes());
+        world.send(0..10).await;
+        lost.reached(BOUND).await;
+        world.settled(10).await;
+        world.check(0..10).await;
+    }
+}
+
+#[tokio::test]
+async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
+    let mut world = World::new().await;
+    let service = world.service().start().await;
+    world.directory.stop().await;
+    world.send(0..5).await;
+    let waiting = intake_waits(&service).await;
+    let first = waiting["entry_id"].as_str().expect("it names the entry").to_owned();
+    assert!(waiting["cause"].as_str().expect("it names the cause").contains("user directory"), "{waiting}");
+    assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
+    assert!(world.column("SELECT last_entry_id FROM intake").await.iter().all(|progress| *progress < first));
+
+    world.directory.start_again().await.expect("its port is free");
+    world.settled(5).await;
+    world.check(0..5).await;
+}
+
+#[tokio::test]
+async fn one_user_that_cannot_be_looked_up_holds_no_entry_before_it() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    world.directory.set_fault("u-7", harness::Fault::Hang);
+    world.send(0..10).await;
+    intake_waits(&service).await;
+    world.settled(7).await;
+    world.check(0..7).await;
+    world.directory.clear_faults();
+    world.settled(10).await;
+    world.check(0..10).await;
+}
+
+#[tokio::test]
+async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    let mut redis = world.redis().await;
+    let mut set = async |name: &str, value: &str| {
+        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query_async::<()>(&mut redis).await.expect("Redis is there");
+    };
+    world.send(0..5).await;
+    set("maxmemory-policy", "noeviction").await;
+    set("maxmemory", "1").await;
+    wait_for("the publishers notice or are done", BOUND, async || {
+        let live = world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await;
+        let records = world.number("SELECT count(*) FROM records").await;
+        let noticed = service.logged("the worker cannot go on and tries again").is_some();
+        (noticed || (records == 5 && live == 0)).then_some(())
+    })
+    .await;
+    set("maxmemory", "0").await;
+    world.send(5..10).await;
+    world.settled(10).await;
+    world.check(0..10).await;
+}

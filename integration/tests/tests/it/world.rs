@@ -1,0 +1,211 @@
+//! A test's own servers, a producer, and the invariants that must hold whatever happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use harness::{Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis, wait_for};
+use redis::aio::MultiplexedConnection;
+use redis::streams::StreamRangeReply;
+
+pub const INTENTS: &str = "notification:intents";
+pub const PUSH: &str = "gateway:client-events";
+pub const MAIL: &str = "mail:delivery_commands";
+pub const OFFSET: &str = "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM";
+/// How long anything may take that should happen soon, on a busy machine.
+pub const BOUND: Duration = Duration::from_secs(60);
+/// What the tests configure.
+pub const LEASE_TTL: Duration = Duration::from_secs(2);
+
+/// Everything that a service needs, and nothing that another test uses.
+pub struct World {
+    pub database: TestDatabase,
+    pub redis: Redis,
+    pub directory: StandInDirectory,
+    /// Set where the test stops PostgreSQL itself.
+    pub postgres: Option<Postgres>,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(TestDatabase::new().await, None).await
+    }
+
+    /// With a PostgreSQL that no other test uses.
+    pub async fn with_own_postgres() -> Self {
+        let postgres = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
+        let database = TestDatabase::on(&postgres).await;
+        Self::with(database, Some(postgres)).await
+    }
+
+    pub async fn with(database: TestDatabase, postgres: Option<Postgres>) -> Self {
+        let directory = StandInDirectory::start().await.expect("a stand-in directory starts");
+        Self { database, redis: private_redis().await, directory, postgres }
+    }
+
+    /// A service on these servers, with times that suit a test.
+    pub fn service(&self) -> ServiceBuilder {
+        self.service_via(self.redis.port(), self.database.port())
+    }
+
+    /// The same, by way of proxies.
+    pub fn service_via(&self, redis_port: u16, postgres_port: u16) -> ServiceBuilder {
+        ServiceBuilder::default()
+            .env("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{redis_port}"))
+            .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", self.database.dsn_via(postgres_port))
+            .env("NOTIFICATION_USER_SERVICE_BASE_URL", self.directory.base_url())
+            .env("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0")
+            .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "1s")
+            .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "2s")
+            .env("NOTIFICATION_ROUTE_LEASE_TTL", "2s")
+            .env("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "500ms")
+            .env("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com")
+    }
+
+    pub async fn redis(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(format!("redis://{}", self.redis.addr())).expect("an address");
+        client.get_multiplexed_async_connection().await.expect("Redis is there")
+    }
+
+    /// Sends intents `range`, for two users each: four routes.
+    pub async fn send(&self, range: impl IntoIterator<Item = u32>) {
+        let mut redis = self.redis().await;
+        let mut pipeline = redis::pipe();
+        for n in range {
+            pipeline.add_command(intent(n)).ignore();
+        }
+        pipeline.query_async::<()>(&mut redis).await.expect("Redis is there");
+    }
+
+    /// Adds an entry of any kind and returns its id.
+    pub async fn add(&self, fields: &[(&[u8], &[u8])]) -> String {
+        let mut command = redis::cmd("XADD");
+        command.arg(INTENTS).arg("*");
+        for (name, value) in fields {
+            command.arg(*name).arg(*value);
+        }
+        command.query_async(&mut self.redis().await).await.expect("Redis is there")
+    }
+
+    /// The first column of every row, as text.
+    pub async fn column(&self, sql: &str) -> Vec<String> {
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        rows.iter().map(|row| row.get::<_, String>(0)).collect()
+    }
+
+    pub async fn number(&self, sql: &str) -> i64 {
+        self.database.client().await.query_one(sql, &[]).await.expect("the query is right").get(0)
+    }
+
+    pub async fn execute(&self, sql: &str) -> u64 {
+        self.database.client().await.execute(sql, &[]).await.expect("the statement is right")
+    }
+
+    /// Waits until `records` intents are accepted and none of their routes is live.
+    pub async fn settled(&self, records: i64) {
+        let client = self.database.client().await;
+        wait_for(&format!("{records} records without a live route"), BOUND, async || {
+            let sql = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL)";
+            let row = client.query_one(sql, &[]).await.ok()?;
+            (row.get::<_, i64>(0) == records && row.get::<_, i64>(1) == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// The ids by which consumers deduplicate, with the stream ids of all entries that carry them.
+    pub async fn outbound(&self) -> BTreeMap<String, Vec<String>> {
+        let mut redis = self.redis().await;
+        let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (stream, field) in [(PUSH, "event_id"), (MAIL, "delivery_id")] {
+            let range: StreamRangeReply =
+                redis::cmd("XRANGE").arg(stream).arg("-").arg("+").query_async(&mut redis).await.expect("Redis is there");
+            for entry in range.ids {
+                let id: String = entry.get(field).expect("every entry has its id");
+                seen.entry(id).or_default().push(entry.id);
+            }
+        }
+        seen
+    }
+
+    /// Nothing is lost, nothing is there twice, and nobody paid for an outage: for intents sent by [`World::send`].
+    pub async fn check(&self, sent: impl IntoIterator<Item = u32>) {
+        let sent: BTreeSet<String> = sent.into_iter().map(key).collect();
+        let accepted: BTreeSet<String> = self.column("SELECT idempotency_key FROM records").await.into_iter().collect();
+        assert_eq!(accepted, sent, "every intent is one record");
+
+        let routes = self
+            .column("SELECT notification_id || '/' || route_id || '@' || published_entry_id FROM routes WHERE status = 'published'")
+            .await;
+        let outbound = self.outbound().await;
+        let entries: BTreeSet<String> =
+            outbound.iter().map(|(id, entries)| format!("{id}@{}", entries.join(" and "))).collect();
+        assert_eq!(routes.len(), sent.len() * 4, "every record has all its routes, and each is published");
+        assert_eq!(routes.into_iter().collect::<BTreeSet<_>>(), entries, "every published route is in its stream once");
+        assert_eq!(self.number("SELECT count(*) FROM routes WHERE attempt_count > 0").await, 0, "an outage costs no attempt");
+        self.check_tables().await;
+    }
+
+    /// The invariants of the tables, whatever came in.
+    pub async fn check_tables(&self) {
+        for (what, sql) in [
+            ("a due time without a live status, or the reverse",
+             "SELECT count(*) FROM routes WHERE (status IN ('pending', 'failed')) <> (next_attempt_at IS NOT NULL)"),
+            ("more attempts than the budget", "SELECT count(*) FROM routes WHERE attempt_count > max_attempts"),
+            ("a dead letter without its row, or the reverse",
+             "SELECT count(*) FROM routes FULL JOIN dead_letters USING (notification_id, route_id)
+              WHERE (status IS NOT DISTINCT FROM 'dead_letter') <> (final_attempt_count IS NOT NULL)"),
+            ("a record without routes", "SELECT count(*) FROM records WHERE NOT EXISTS
+              (SELECT FROM routes WHERE routes.notification_id = records.notification_id)"),
+            ("a version that did not rise",
+             "SELECT count(*) FROM routes WHERE status = 'published' AND updated_at <= created_at"),
+        ] {
+            assert_eq!(self.number(sql).await, 0, "{what}");
+        }
+    }
+
+    /// The bookmark in Redis.
+    pub async fn offset(&self) -> Option<String> {
+        redis::cmd("GET").arg(OFFSET).query_async(&mut self.redis().await).await.expect("Redis is there")
+    }
+
+    pub async fn last_entry(&self) -> String {
+        let last: StreamRangeReply = redis::cmd("XREVRANGE")
+            .arg(INTENTS).arg("+").arg("-").arg("COUNT").arg(1)
+            .query_async(&mut self.redis().await).await.expect("Redis is there");
+        last.ids.first().map(|entry| entry.id.clone()).expect("the stream is not empty")
+    }
+}
+
+/// Waits until `/readyz` says that the intake waits or fails, and returns what it says.
+pub async fn intake_waits(service: &Service) -> serde_json::Value {
+    wait_for("the intake says what it waits for", BOUND, async || {
+        let (_, body) = service.get("/readyz").await;
+        (!body["intake"]["waiting"].is_null()).then(|| body["intake"]["waiting"].clone())
+    })
+    .await
+}
+
+pub fn key(n: u32) -> String {
+    format!("game-1:turn-{n}")
+}
+
+/// `XADD` of a well-formed intent.
+pub fn intent(n: u32) -> redis::Cmd {
+    let mut command = redis::cmd("XADD");
+    command.arg(INTENTS).arg("*");
+    for (name, value) in intent_fields(n) {
+        command.arg(name).arg(value);
+    }
+    command
+}
+
+pub fn intent_fields(n: u32) -> Vec<(&'static str, String)> {
+    vec![
+        ("notification_type", "game.turn.ready".to_owned()),
+        ("producer", "game_master".to_owned()),
+        ("audience_kind", "user".to_owned()),
+        ("recipient_user_ids_json", format!(r#"["u-{}","u-{}"]"#, n % 50, n % 50 + 100)),
+        ("idempotency_key", key(n)),
+        ("occurred_at_ms", "1775121700000".to_owned()),
+        ("payload_json", format!(r#"{{"game_id":"game-1","game_name":"Nova","turn_number":{n}}}"#)),
+    ]
+}
