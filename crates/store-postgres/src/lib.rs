@@ -38,7 +38,20 @@ impl PgStore {
         let session = self.session("check the schema").await?;
         acceptance::prepare_all(&session).await.map_err(store_error)?;
         routes::prepare_all(&session).await.map_err(store_error)?;
-        retention::prepare_all(&session).await.map_err(store_error)
+        retention::prepare_all(&session).await.map_err(store_error)?;
+        // Preparing asks for no right on a table; running does.
+        let without: Vec<String> = session
+            .query(&schema::tables_without_rights())
+            .await
+            .map_err(store_error)?
+            .iter()
+            .map(|row| codec::column(row, 0, "a table's name", ""))
+            .collect::<Result<_, _>>()?;
+        if without.is_empty() {
+            return Ok(());
+        }
+        let source = format!("permission denied: the role may not read, write and delete in: {}", without.join(", "));
+        Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }
 
     async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {

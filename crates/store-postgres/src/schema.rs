@@ -1,6 +1,7 @@
 //! The tables: the only place where a column is spelled. `migrations/` explains each of them.
 
-use sea_query::{Expr, Func, Iden, InsertStatement, Query};
+use pg::bind;
+use sea_query::{Expr, ExprTrait, Func, Iden, InsertStatement, Query, SelectStatement};
 
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Records {
@@ -100,6 +101,24 @@ pub(crate) enum Given {
     Message,
     EntryId,
     RecoveryHint,
+    TableName,
+}
+
+/// The tables in which the role may not do everything that the service does.
+pub(crate) fn tables_without_rights() -> SelectStatement {
+    let tables = [
+        Records::Table.to_string(),
+        Routes::Table.to_string(),
+        DeadLetters::Table.to_string(),
+        MalformedIntents::Table.to_string(),
+        Intake::Table.to_string(),
+    ];
+    let given = Query::select().expr_as(unnest(bind::texts(tables)), Given::TableName).take();
+    let missing = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+        .into_iter()
+        .map(|right| Expr::cust(format!("NOT has_table_privilege(table_name, '{right}')")))
+        .reduce(Expr::or);
+    Query::select().column(Given::TableName).from_subquery(given, Given::Table).and_where_option(missing).take()
 }
 
 /// Any element of an array parameter, for `column = ANY(array)`: one text for every length.

@@ -30,6 +30,7 @@ struct Shared {
     /// Connections older than this are closed.
     epoch: u64,
     trap: Option<Trap>,
+    requests: u64,
 }
 
 #[derive(Debug)]
@@ -134,9 +135,13 @@ impl Proxy {
     /// All is fine again for new connections; those that were harmed are closed.
     pub fn heal(&self) {
         self.control.change(|shared| {
-            let epoch = shared.epoch + 1;
-            *shared = Shared { epoch, ..Shared::default() };
+            *shared = Shared { epoch: shared.epoch + 1, requests: shared.requests, ..Shared::default() };
         });
+    }
+
+    /// How many pieces of data have come from the client's side: of a client that waits for each answer, its requests.
+    pub fn requests(&self) -> u64 {
+        self.control.lock().requests
     }
 
     /// The first request with `pattern` in it does not reach the server, nor does anything behind it.
@@ -237,6 +242,7 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, control: &Con
 /// Looks for the pattern across the borders of pieces. A trap springs once.
 fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Duration, Option<Action>) {
     let mut shared = control.lock();
+    shared.requests += 1;
     seen.extend_from_slice(data);
     let sprung = shared.trap.take_if(|trap| seen.windows(trap.pattern.len()).any(|window| window == trap.pattern));
     let action = sprung.map(|trap| {

@@ -90,7 +90,13 @@ async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_comple
     for stream in [PUSH, MAIL] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
-        let service = world.service_via(redis.port(), world.database.port()).start().await;
+        // It must still be waiting for the answer when it is killed, however busy the machine is.
+        let service = world
+            .service_via(redis.port(), world.database.port())
+            .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
+            .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
+            .start()
+            .await;
         let appended = redis.hold_reply(stream.as_bytes());
         world.send(0..3).await;
         appended.reached(BOUND).await;

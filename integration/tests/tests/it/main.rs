@@ -6,6 +6,7 @@
 mod accept;
 mod bad_input;
 mod crash;
+mod docs;
 mod idle;
 mod outage;
 mod process;

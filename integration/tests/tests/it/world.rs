@@ -7,48 +7,48 @@ use harness::{Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandIn
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 
-pub const INTENTS: &str = "notification:intents";
-pub const PUSH: &str = "gateway:client-events";
-pub const MAIL: &str = "mail:delivery_commands";
-pub const OFFSET: &str = "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM";
+pub(crate) const INTENTS: &str = "notification:intents";
+pub(crate) const PUSH: &str = "gateway:client-events";
+pub(crate) const MAIL: &str = "mail:delivery_commands";
+pub(crate) const OFFSET: &str = "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM";
 /// How long anything may take that should happen soon, on a busy machine.
-pub const BOUND: Duration = Duration::from_secs(60);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// What the tests configure.
-pub const LEASE_TTL: Duration = Duration::from_secs(2);
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(2);
 
 /// Everything that a service needs, and nothing that another test uses.
-pub struct World {
-    pub database: TestDatabase,
-    pub redis: Redis,
-    pub directory: StandInDirectory,
+pub(crate) struct World {
+    pub(crate) database: TestDatabase,
+    pub(crate) redis: Redis,
+    pub(crate) directory: StandInDirectory,
     /// Set where the test stops PostgreSQL itself.
-    pub postgres: Option<Postgres>,
+    pub(crate) postgres: Option<Postgres>,
 }
 
 impl World {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(TestDatabase::new().await, None).await
     }
 
     /// With a PostgreSQL that no other test uses.
-    pub async fn with_own_postgres() -> Self {
+    pub(crate) async fn with_own_postgres() -> Self {
         let postgres = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
         let database = TestDatabase::on(&postgres).await;
         Self::with(database, Some(postgres)).await
     }
 
-    pub async fn with(database: TestDatabase, postgres: Option<Postgres>) -> Self {
+    pub(crate) async fn with(database: TestDatabase, postgres: Option<Postgres>) -> Self {
         let directory = StandInDirectory::start().await.expect("a stand-in directory starts");
         Self { database, redis: private_redis().await, directory, postgres }
     }
 
     /// A service on these servers, with times that suit a test.
-    pub fn service(&self) -> ServiceBuilder {
+    pub(crate) fn service(&self) -> ServiceBuilder {
         self.service_via(self.redis.port(), self.database.port())
     }
 
     /// The same, by way of proxies.
-    pub fn service_via(&self, redis_port: u16, postgres_port: u16) -> ServiceBuilder {
+    pub(crate) fn service_via(&self, redis_port: u16, postgres_port: u16) -> ServiceBuilder {
         ServiceBuilder::default()
             .env("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{redis_port}"))
             .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", self.database.dsn_via(postgres_port))
@@ -61,13 +61,13 @@ impl World {
             .env("NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED", "ops@example.com")
     }
 
-    pub async fn redis(&self) -> MultiplexedConnection {
+    pub(crate) async fn redis(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://{}", self.redis.addr())).expect("an address");
         client.get_multiplexed_async_connection().await.expect("Redis is there")
     }
 
     /// Sends intents `range`, for two users each: four routes.
-    pub async fn send(&self, range: impl IntoIterator<Item = u32>) {
+    pub(crate) async fn send(&self, range: impl IntoIterator<Item = u32>) {
         let mut redis = self.redis().await;
         let mut pipeline = redis::pipe();
         for n in range {
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Adds an entry of any kind and returns its id.
-    pub async fn add(&self, fields: &[(&[u8], &[u8])]) -> String {
+    pub(crate) async fn add(&self, fields: &[(&[u8], &[u8])]) -> String {
         let mut command = redis::cmd("XADD");
         command.arg(INTENTS).arg("*");
         for (name, value) in fields {
@@ -87,21 +87,21 @@ impl World {
     }
 
     /// The first column of every row, as text.
-    pub async fn column(&self, sql: &str) -> Vec<String> {
+    pub(crate) async fn column(&self, sql: &str) -> Vec<String> {
         let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
         rows.iter().map(|row| row.get::<_, String>(0)).collect()
     }
 
-    pub async fn number(&self, sql: &str) -> i64 {
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
         self.database.client().await.query_one(sql, &[]).await.expect("the query is right").get(0)
     }
 
-    pub async fn execute(&self, sql: &str) -> u64 {
+    pub(crate) async fn execute(&self, sql: &str) -> u64 {
         self.database.client().await.execute(sql, &[]).await.expect("the statement is right")
     }
 
     /// Waits until `records` intents are accepted and none of their routes is live.
-    pub async fn settled(&self, records: i64) {
+    pub(crate) async fn settled(&self, records: i64) {
         let client = self.database.client().await;
         wait_for(&format!("{records} records without a live route"), BOUND, async || {
             let sql = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL)";
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// The ids by which consumers deduplicate, with the stream ids of all entries that carry them.
-    pub async fn outbound(&self) -> BTreeMap<String, Vec<String>> {
+    pub(crate) async fn outbound(&self) -> BTreeMap<String, Vec<String>> {
         let mut redis = self.redis().await;
         let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (stream, field) in [(PUSH, "event_id"), (MAIL, "delivery_id")] {
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Nothing is lost, nothing is there twice, and nobody paid for an outage: for intents sent by [`World::send`].
-    pub async fn check(&self, sent: impl IntoIterator<Item = u32>) {
+    pub(crate) async fn check(&self, sent: impl IntoIterator<Item = u32>) {
         let sent: BTreeSet<String> = sent.into_iter().map(key).collect();
         let accepted: BTreeSet<String> = self.column("SELECT idempotency_key FROM records").await.into_iter().collect();
         assert_eq!(accepted, sent, "every intent is one record");
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// The invariants of the tables, whatever came in.
-    pub async fn check_tables(&self) {
+    pub(crate) async fn check_tables(&self) {
         for (what, sql) in [
             ("a due time without a live status, or the reverse",
              "SELECT count(*) FROM routes WHERE (status IN ('pending', 'failed')) <> (next_attempt_at IS NOT NULL)"),
@@ -163,11 +163,11 @@ impl World {
     }
 
     /// The bookmark in Redis.
-    pub async fn offset(&self) -> Option<String> {
+    pub(crate) async fn offset(&self) -> Option<String> {
         redis::cmd("GET").arg(OFFSET).query_async(&mut self.redis().await).await.expect("Redis is there")
     }
 
-    pub async fn last_entry(&self) -> String {
+    pub(crate) async fn last_entry(&self) -> String {
         let last: StreamRangeReply = redis::cmd("XREVRANGE")
             .arg(INTENTS).arg("+").arg("-").arg("COUNT").arg(1)
             .query_async(&mut self.redis().await).await.expect("Redis is there");
@@ -176,7 +176,7 @@ impl World {
 }
 
 /// Waits until `/readyz` says that the intake waits or fails, and returns what it says.
-pub async fn intake_waits(service: &Service) -> serde_json::Value {
+pub(crate) async fn intake_waits(service: &Service) -> serde_json::Value {
     wait_for("the intake says what it waits for", BOUND, async || {
         let (_, body) = service.get("/readyz").await;
         (!body["intake"]["waiting"].is_null()).then(|| body["intake"]["waiting"].clone())
@@ -184,12 +184,12 @@ pub async fn intake_waits(service: &Service) -> serde_json::Value {
     .await
 }
 
-pub fn key(n: u32) -> String {
+pub(crate) fn key(n: u32) -> String {
     format!("game-1:turn-{n}")
 }
 
 /// `XADD` of a well-formed intent.
-pub fn intent(n: u32) -> redis::Cmd {
+pub(crate) fn intent(n: u32) -> redis::Cmd {
     let mut command = redis::cmd("XADD");
     command.arg(INTENTS).arg("*");
     for (name, value) in intent_fields(n) {
@@ -198,7 +198,7 @@ pub fn intent(n: u32) -> redis::Cmd {
     command
 }
 
-pub fn intent_fields(n: u32) -> Vec<(&'static str, String)> {
+pub(crate) fn intent_fields(n: u32) -> Vec<(&'static str, String)> {
     vec![
         ("notification_type", "game.turn.ready".to_owned()),
         ("producer", "game_master".to_owned()),

@@ -1,0 +1,180 @@
+//! The process: start, probes, stop, exit codes.
+
+use std::time::Duration;
+
+use harness::{Proxy, ServiceBuilder, wait_for};
+
+use crate::world::*;
+
+#[tokio::test]
+async fn probes_tell_a_living_and_a_ready_process() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    assert_eq!(service.get("/healthz").await, (200, serde_json::json!({"status": "ok"})));
+    let (status, body) = service.get("/readyz").await;
+    assert_eq!((status, body["status"].as_str()), (200, Some("ready")));
+    assert!(body["push"]["last_pass_ms_ago"].is_u64() && body["email"]["last_pass_ms_ago"].is_u64(), "{body}");
+}
+
+#[tokio::test]
+async fn sigterm_under_load_ends_it_with_0_and_leaves_no_lease() {
+    for signal in ["TERM", "INT"] {
+        let world = World::new().await;
+        let mut service = world.service().start().await;
+        world.send(0..1000).await;
+        wait_for("it is at work", BOUND, async || (world.number("SELECT count(*) FROM records").await > 0).then_some(())).await;
+        service.signal(signal);
+        let status = service.wait_exit(Duration::from_secs(30)).await;
+        assert_eq!(status.code(), Some(0), "SIG{signal}");
+        let mut redis = world.redis().await;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut redis).await.expect("Redis is there");
+        for key in keys {
+            let value: Option<String> = redis::cmd("GET").arg(&key).query_async(&mut redis).await.expect("Redis is there");
+            assert!(value.is_none_or(|value| value.starts_with("published:")), "a lease is left");
+        }
+        // Everything that was accepted and handed over is out; nothing waits for its time.
+        let live = world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await;
+        assert_eq!(live, 0, "routes are left to others");
+        let _next = world.service().start().await;
+        world.settled(1000).await;
+        world.check(0..1000).await;
+    }
+}
+
+#[tokio::test]
+async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with_1() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let mut service = world.service_via(world.redis.port(), postgres.port()).start().await;
+    let held = postgres.hold_request(b"COMMIT");
+    world.send(0..1).await;
+    held.reached(BOUND).await;
+    service.signal("TERM");
+    wait_for("it says that it stops", BOUND, async || {
+        let (status, body) = service.get("/readyz").await;
+        (status == 503 && body["status"] == "stopping").then_some(())
+    })
+    .await;
+    service.signal("TERM");
+    assert_eq!(service.wait_exit(Duration::from_secs(5)).await.code(), Some(1));
+}
+
+#[tokio::test]
+async fn a_dependency_that_is_away_at_start_ends_it_with_1_and_a_word_about_which() {
+    let mut world = World::new().await;
+    let nowhere = Proxy::start(world.database.port()).await;
+    nowhere.cut();
+    let mut service = world.service_via(world.redis.port(), nowhere.port()).spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    assert!(service.output().join("\n").contains("PostgreSQL at postgres://notificationservice@127.0.0.1"));
+
+    world.redis.kill().await;
+    let mut service = world.service().spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    assert!(service.output().join("\n").contains(&format!("Redis at {}", world.redis.addr())));
+}
+
+#[tokio::test]
+async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
+    let world = World::new().await;
+    for (redis_is_dead, postgres_is_dead) in [(true, false), (false, true)] {
+        let proxy = Proxy::start(world.database.port()).await;
+        proxy.black_hole();
+        let redis_port = if redis_is_dead { proxy.port() } else { world.redis.port() };
+        let postgres_port = if postgres_is_dead { proxy.port() } else { world.database.port() };
+        let mut service = world.service_via(redis_port, postgres_port).spawn();
+        assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    }
+}
+
+#[tokio::test]
+async fn a_schema_without_rights_ends_the_start_with_1_and_says_what_is_missing() {
+    let world = World::new().await;
+    world.execute("REVOKE ALL ON notification.records FROM notificationservice").await;
+    world.execute("ALTER TABLE notification.records OWNER TO postgres").await;
+    let mut service = world.service().spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    let output = service.output().join("\n");
+    assert!(output.contains("may not read, write and delete in: records"), "{output}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_newer_than_the_binary_is_served_as_long_as_it_has_what_is_needed() {
+    let world = World::new().await;
+    world
+        .execute("INSERT INTO refinery_schema_history (version, name, applied_on, checksum) VALUES (999, 'future', '2030-01-01T00:00:00Z', '1')")
+        .await;
+    world.execute("ALTER TABLE records ADD COLUMN tomorrow text").await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    service.kill().await;
+
+    world.execute("ALTER TABLE routes RENAME COLUMN resolved_locale TO locale").await;
+    let mut next = world.service().spawn();
+    assert_eq!(next.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    assert!(next.output().join("\n").contains("resolved_locale"));
+}
+
+#[tokio::test]
+async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
+    let mut service = ServiceBuilder::default()
+        .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/x?sslmode=prefer")
+        .env("NOTIFICATION_ROUTE_LEASE_TTL", "soon")
+        .env("NOTIFICATION_REDIS_ADDR", "redis:6379")
+        .spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(10)).await.code(), Some(2));
+    let output = service.output().join("\n");
+    for name in [
+        "NOTIFICATION_REDIS_MASTER_ADDR",
+        "NOTIFICATION_POSTGRES_PRIMARY_DSN",
+        "NOTIFICATION_USER_SERVICE_BASE_URL",
+        "NOTIFICATION_ROUTE_LEASE_TTL",
+        "NOTIFICATION_REDIS_ADDR",
+    ] {
+        assert!(output.contains(name), "{name} is not named:\n{output}");
+    }
+    assert!(!output.contains("s3cret"));
+}
+
+#[tokio::test]
+async fn migrate_applies_once_and_says_so() {
+    let world = World::with(harness::TestDatabase::empty().await, None).await;
+    for expected in ["1 migration was applied", "the database has every migration already"] {
+        let mut migrate =
+            ServiceBuilder::default().arguments(["migrate"]).env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn()).spawn();
+        assert_eq!(migrate.wait_exit(BOUND).await.code(), Some(0));
+        wait_for("it has said so", BOUND, async || migrate.output().iter().any(|line| line == expected).then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn no_secret_payload_or_address_is_logged() {
+    let world = World::new().await;
+    let mut redis = world.redis().await;
+    redis::cmd("SET").arg(MAIL).arg("x").query_async::<()>(&mut redis).await.expect("Redis is there");
+    redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("r3dis-s3cret").query_async::<()>(&mut redis).await.expect("Redis is there");
+    let service = world
+        .service()
+        .env("NOTIFICATION_REDIS_PASSWORD", "r3dis-s3cret")
+        .env("NOTIFICATION_LOG_LEVEL", "debug")
+        .env("NOTIFICATION_ROUTE_BACKOFF_MIN", "50ms")
+        .start()
+        .await;
+    world.directory.set_user("u-1", "very.private@example.com", "en");
+    for n in [1, 2] {
+        intent(n).query_async::<String>(&mut redis).await.expect("Redis is there");
+    }
+    let mut broken = redis::cmd("XADD");
+    broken.arg(INTENTS).arg("*").arg("payload_json").arg(r#"{"hidden":"payload-s3cret"}"#).arg("x").arg("y");
+    broken.query_async::<String>(&mut redis).await.expect("Redis is there");
+    wait_for("failures are logged", BOUND, async || {
+        (service.logged("an attempt to publish failed").is_some() && service.logged("an entry was not accepted").is_some()).then_some(())
+    })
+    .await;
+    let output = service.output().join("\n");
+    for secret in ["r3dis-s3cret", "very.private", "payload-s3cret", "Nova"] {
+        assert!(!output.contains(secret), "{secret} is in the log:\n{output}");
+    }
+}
