@@ -11,6 +11,7 @@ pub trait Jitter: Send + Sync {
 pub struct RandomJitter;
 
 impl Jitter for RandomJitter {
+    #[expect(clippy::disallowed_methods, reason = "this is the Jitter that everybody else asks")]
     fn fraction(&self) -> f64 {
         rand::random()
     }

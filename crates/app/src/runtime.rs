@@ -15,13 +15,15 @@ use domain::route::Channel;
 use pg::{PgPool, PoolSettings};
 use serde_json::{Value, json};
 use store_postgres::PgStore;
-use store_redis::{RedisClient, RedisIntentStream, RedisLeases, RedisOffsets, RedisOutbound, RedisSettings, StreamTarget};
+use store_redis::{
+    RedisClient, RedisIntentStream, RedisLeases, RedisOffsets, RedisOutbound, RedisSettings, StreamTarget,
+};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use workers::status::Status;
 use workers::{
-    Gauges, Inbox, IntakeSettings, IntentConsumer, Metrics, PublishSettings, RetentionSettings, RoutePublisher, SqlRetention,
-    handover,
+    Gauges, Inbox, IntakeSettings, IntentConsumer, Metrics, PublishSettings, RetentionSettings,
+    RoutePublisher, SqlRetention, handover,
 };
 
 use crate::config::Config;
@@ -78,17 +80,28 @@ struct Stores {
 }
 
 async fn connect(config: &Config) -> anyhow::Result<Stores> {
-    let redis = RedisClient::new(redis_settings(&config.redis)).context("Redis cannot be used as configured")?;
-    patiently("Redis", || redis.ping()).await.with_context(|| format!("Redis at {} is not there", config.redis.addr))?;
+    let redis =
+        RedisClient::new(redis_settings(&config.redis)).context("Redis cannot be used as configured")?;
+    patiently("Redis", || redis.ping())
+        .await
+        .with_context(|| format!("Redis at {} is not there", config.redis.addr))?;
 
-    let settings =
-        PoolSettings { max_connections: config.postgres.max_open_conns, operation_timeout: config.postgres.operation_timeout };
+    let settings = PoolSettings {
+        max_connections: config.postgres.max_open_conns,
+        operation_timeout: config.postgres.operation_timeout,
+    };
     let dsn = &config.postgres.dsn;
     let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
-    patiently("PostgreSQL", || pool.ping()).await.with_context(|| format!("PostgreSQL at {dsn} is not there"))?;
+    patiently("PostgreSQL", || pool.ping())
+        .await
+        .with_context(|| format!("PostgreSQL at {dsn} is not there"))?;
     let applied = tokio::time::timeout(MIGRATION_BOUND, store_postgres::migrate(dsn))
         .await
-        .with_context(|| format!("the migrations were not done within {MIGRATION_BOUND:?}: run `notification migrate` first"))?
+        .with_context(|| {
+            format!(
+                "the migrations were not done within {MIGRATION_BOUND:?}: run `notification migrate` first"
+            )
+        })?
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
     tracing::info!(applied, "the database has every migration");
     let postgres = PgStore::new(pool.clone());
@@ -113,7 +126,11 @@ where
             Err(error) if started.elapsed() > START_PATIENCE => return Err(error),
             Err(error) if !said => {
                 said = true;
-                tracing::warn!(dependency = name, error = workers::error_chain(&error), "waiting for a dependency");
+                tracing::warn!(
+                    dependency = name,
+                    error = workers::error_chain(&error),
+                    "waiting for a dependency"
+                );
             }
             Err(_) => {}
         }
@@ -132,10 +149,17 @@ struct Service {
 }
 
 impl Service {
-    fn start(config: &Config, stores: &Stores, directory: HttpDirectory, ready: &ReadyState, parts: &Parts) -> Self {
+    fn start(
+        config: &Config,
+        stores: &Stores,
+        directory: HttpDirectory,
+        ready: &ReadyState,
+        parts: &Parts,
+    ) -> Self {
         let metrics = Metrics::new(&opentelemetry::global::meter("notification"));
         let (handover, [push_inbox, email_inbox]) = handover(Channel::ALL);
-        let (intake_stop, publish_stop, others_stop) = <(CancellationToken, CancellationToken, CancellationToken)>::default();
+        let (intake_stop, publish_stop, others_stop) =
+            <(CancellationToken, CancellationToken, CancellationToken)>::default();
         let intents = RedisIntentStream::new(&stores.redis, config.intents.stream.clone());
 
         let status = standing(ready, "intake");
@@ -188,7 +212,13 @@ impl Service {
         };
         let mut others = vec![spawn(parts, "retention", retention.run(others_stop.clone()))];
         if config.telemetry.metrics.is_some() {
-            let gauges = Gauges { routes: stores.postgres.clone(), intents, clock: SystemClock, intake: status, metrics };
+            let gauges = Gauges {
+                routes: stores.postgres.clone(),
+                intents,
+                clock: SystemClock,
+                intake: status,
+                metrics,
+            };
             let pool = stores.pool.clone();
             others.push(spawn(parts, "gauges", gauges.run(move || pool.usage(), others_stop.clone())));
         }
@@ -207,7 +237,11 @@ impl Service {
     }
 }
 
-fn spawn(parts: &Parts, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+fn spawn(
+    parts: &Parts,
+    name: &'static str,
+    future: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
     let part = parts.enter(name);
     tokio::spawn(async move {
         future.await;
@@ -283,6 +317,9 @@ fn publish_settings(config: &Config) -> PublishSettings {
 }
 
 fn outbound(config: &Config, redis: &RedisClient) -> RedisOutbound {
-    let target = |stream: &crate::config::OutboundStream| StreamTarget { key: stream.key.clone(), max_len: stream.max_len };
+    let target = |stream: &crate::config::OutboundStream| StreamTarget {
+        key: stream.key.clone(),
+        max_len: stream.max_len,
+    };
     RedisOutbound::new(redis, target(&config.outbound.gateway), target(&config.outbound.mail))
 }

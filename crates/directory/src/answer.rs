@@ -42,7 +42,8 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     }
     let email = if is_address(&user.email) { user.email } else { String::new() };
     let plain = |text: &str| text.len() <= LANGUAGE_MAX && !text.chars().any(char::is_control);
-    let preferred_language = if plain(&user.preferred_language) { user.preferred_language } else { String::new() };
+    let preferred_language =
+        if plain(&user.preferred_language) { user.preferred_language } else { String::new() };
     Ok(User { email, preferred_language })
 }
 
@@ -61,7 +62,8 @@ fn not_as_agreed(status: u16, error: &serde_json::Error) -> String {
 }
 
 fn is_address(email: &str) -> bool {
-    let has_both_sides = email.split_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
+    let has_both_sides =
+        email.split_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
     has_both_sides && email.len() <= EMAIL_MAX && !email.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
@@ -70,13 +72,24 @@ mod tests {
     use super::*;
 
     fn body(email: &str, language: &str) -> Vec<u8> {
-        serde_json::json!({"user": {"user_id": "u", "email": email, "preferred_language": language}}).to_string().into()
+        serde_json::json!({"user": {"user_id": "u", "email": email, "preferred_language": language}})
+            .to_string()
+            .into()
     }
 
     #[test]
     fn an_address_that_cannot_be_one_is_none() {
         let long = format!("{}@example.com", "x".repeat(309));
-        for email in ["", "nobody", "@example.com", "u@", "u\0@example.com", "u @example.com", "u@example.com\r\nBcc: x", &long] {
+        for email in [
+            "",
+            "nobody",
+            "@example.com",
+            "u@",
+            "u\0@example.com",
+            "u @example.com",
+            "u@example.com\r\nBcc: x",
+            &long,
+        ] {
             assert_eq!(user("u", &body(email, "en")).map(|user| user.email), Ok(String::new()), "{email:?}");
         }
         let longest = format!("{}@example.com", "x".repeat(308));
@@ -86,13 +99,23 @@ mod tests {
     #[test]
     fn a_language_that_cannot_be_one_is_none() {
         for language in ["e\0n", &"x".repeat(65)] {
-            assert_eq!(user("u", &body("u@e.com", language)).map(|user| user.preferred_language), Ok(String::new()));
+            assert_eq!(
+                user("u", &body("u@e.com", language)).map(|user| user.preferred_language),
+                Ok(String::new())
+            );
         }
     }
 
     #[test]
     fn what_is_not_as_agreed_is_no_answer_and_is_not_repeated() {
-        for garbage in ["", "null", "[]", r#"{"user":{}}"#, r#"{"user":{"user_id":7,"email":"secret@example.com"}}"#, "<html>"] {
+        for garbage in [
+            "",
+            "null",
+            "[]",
+            r#"{"user":{}}"#,
+            r#"{"user":{"user_id":7,"email":"secret@example.com"}}"#,
+            "<html>",
+        ] {
             let error = user("u", garbage.as_bytes()).expect_err(garbage);
             assert!(!error.contains("secret"), "{error}");
             missing(garbage.as_bytes()).expect_err(garbage);

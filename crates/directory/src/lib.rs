@@ -66,8 +66,9 @@ impl HttpDirectory {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(settings.timeout));
-        let connector =
-            HttpsConnectorBuilder::new().try_with_platform_verifier().map_err(|error| NoTls(std::io::Error::other(error)))?;
+        let connector = HttpsConnectorBuilder::new()
+            .try_with_platform_verifier()
+            .map_err(|error| NoTls(std::io::Error::other(error)))?;
         let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -81,8 +82,13 @@ impl HttpDirectory {
     async fn ask(&self, user_id: &str) -> Lookup {
         match tokio::time::timeout(self.settings.timeout, self.request(user_id)).await {
             Ok(Ok(lookup)) => lookup,
-            Ok(Err(cause)) => Lookup::Unavailable(format!("the user directory gave no usable answer: {cause}")),
-            Err(_) => Lookup::Unavailable(format!("the user directory gave no answer within {:?}", self.settings.timeout)),
+            Ok(Err(cause)) => {
+                Lookup::Unavailable(format!("the user directory gave no usable answer: {cause}"))
+            }
+            Err(_) => Lookup::Unavailable(format!(
+                "the user directory gave no answer within {:?}",
+                self.settings.timeout
+            )),
         }
     }
 
@@ -144,7 +150,10 @@ impl UserDirectory for HttpDirectory {
             answers.insert(id, lookup);
         }
         let not_asked = || Lookup::Unavailable("the user directory was not asked".to_owned());
-        user_ids.iter().map(|id| known.get(id).or_else(|| answers.get(*id)).cloned().unwrap_or_else(not_asked)).collect()
+        user_ids
+            .iter()
+            .map(|id| known.get(id).or_else(|| answers.get(*id)).cloned().unwrap_or_else(not_asked))
+            .collect()
     }
 }
 

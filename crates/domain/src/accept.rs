@@ -66,7 +66,9 @@ impl Policy {
     fn route_count(&self, intent: &Intent) -> usize {
         match &intent.audience {
             Audience::Users(users) => users.len() * self.channels(intent).len(),
-            Audience::AdminEmail => self.admin_emails.get(&intent.notification_type).map_or(1, |all| all.len().max(1)),
+            Audience::AdminEmail => {
+                self.admin_emails.get(&intent.notification_type).map_or(1, |all| all.len().max(1))
+            }
         }
     }
 }
@@ -188,7 +190,8 @@ pub fn decide(
     let mut taken_here: HashMap<IdempotencyScope, &str> = HashMap::new();
     let mut settled = Vec::with_capacity(batch.len());
     for decoded in batch {
-        let reject = |rejection| Settled::Malformed(MalformedIntent::new(stream, &decoded.entry, rejection, now));
+        let reject =
+            |rejection| Settled::Malformed(MalformedIntent::new(stream, &decoded.entry, rejection, now));
         let intent = match &decoded.intent {
             Ok(intent) => intent,
             Err(rejection) => {
@@ -197,7 +200,8 @@ pub fn decide(
             }
         };
         let scope = intent.scope();
-        let holder = known.fingerprints.get(&scope).map(String::as_str).or_else(|| taken_here.get(&scope).copied());
+        let holder =
+            known.fingerprints.get(&scope).map(String::as_str).or_else(|| taken_here.get(&scope).copied());
         settled.push(match holder {
             Some(fingerprint) if fingerprint == intent.fingerprint => Settled::Duplicate,
             Some(_) => reject(conflict()),
@@ -266,7 +270,10 @@ fn accept(
 ) -> Acceptance {
     let start = Start::Pending { due: now + policy.head_start };
     let build = |channel: Channel, recipient_ref: String, email: &str, locale: &str, start: Start| NewRoute {
-        key: RouteKey { notification_id: notification_id.clone(), route_id: format!("{channel}:{recipient_ref}") },
+        key: RouteKey {
+            notification_id: notification_id.clone(),
+            route_id: format!("{channel}:{recipient_ref}"),
+        },
         channel,
         recipient_ref,
         resolved_email: email.to_owned(),
@@ -288,15 +295,25 @@ fn accept(
                     Channel::Email => build(channel, reference, &user.email, locale, start),
                 }
             };
-            let routes = users.iter().flat_map(|user| channels.iter().map(move |channel| route(user, *channel)));
+            let routes =
+                users.iter().flat_map(|user| channels.iter().map(move |channel| route(user, *channel)));
             (ids.clone(), routes.collect())
         }
         Audience::AdminEmail => {
-            let addresses = policy.admin_emails.get(&intent.notification_type).map(Vec::as_slice).unwrap_or_default();
-            let to = |address: &String| build(Channel::Email, format!("email:{address}"), address, DEFAULT_LOCALE, start);
+            let addresses =
+                policy.admin_emails.get(&intent.notification_type).map(Vec::as_slice).unwrap_or_default();
+            let to = |address: &String| {
+                build(Channel::Email, format!("email:{address}"), address, DEFAULT_LOCALE, start)
+            };
             let nobody = || {
                 let reference = format!("config:{}", intent.notification_type);
-                build(Channel::Email, reference, "", DEFAULT_LOCALE, Start::Skipped(SkipReason::NoAdminRecipients))
+                build(
+                    Channel::Email,
+                    reference,
+                    "",
+                    DEFAULT_LOCALE,
+                    Start::Skipped(SkipReason::NoAdminRecipients),
+                )
             };
             let mut routes: Vec<NewRoute> = addresses.iter().map(to).collect();
             if routes.is_empty() {

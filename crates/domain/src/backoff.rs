@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn an_extreme_ladder_does_not_overflow() {
-        let ladder = Backoff { min: Duration::from_secs(u64::MAX / 4), max: Duration::from_secs(u64::MAX / 4) };
+        let ladder =
+            Backoff { min: Duration::from_secs(u64::MAX / 4), max: Duration::from_secs(u64::MAX / 4) };
         assert!(ladder.delay(40, 0.0) <= ladder.max);
     }
 }

@@ -3,15 +3,15 @@
 //! Nothing here reads a clock, opens a socket or waits. Workers call these rules with what they have read, and
 //! stores write down what they return. The modules, in reading order:
 
-pub mod entry;
-pub mod json;
-pub mod catalog;
-pub mod intent;
-pub mod malformed;
-pub mod record;
-pub mod route;
-pub mod backoff;
-pub mod dead_letter;
 pub mod accept;
+pub mod backoff;
+pub mod catalog;
+pub mod dead_letter;
+pub mod entry;
+pub mod intent;
+pub mod json;
+pub mod malformed;
 pub mod outbound;
 pub mod ports;
+pub mod record;
+pub mod route;

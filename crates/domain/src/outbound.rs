@@ -37,7 +37,12 @@ pub fn encode(route: &LiveRoute) -> Result<OutboundEntry, EncodingError> {
     };
     let content = &route.content;
     let optional = [("request_id", &content.request_id), ("trace_id", &content.trace_id)];
-    fields.extend(optional.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.clone())));
+    fields.extend(
+        optional
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| (name, value.clone())),
+    );
     Ok(OutboundEntry(fields))
 }
 

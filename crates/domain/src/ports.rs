@@ -120,7 +120,10 @@ pub trait AcceptanceStore: Send + Sync {
     fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 
     /// How far intake of `stream` has got; `None` if it never began.
-    fn load_progress(&self, stream: &str) -> impl Future<Output = Result<Option<Progress>, StoreError>> + Send;
+    fn load_progress(
+        &self,
+        stream: &str,
+    ) -> impl Future<Output = Result<Option<Progress>, StoreError>> + Send;
 
     /// Starts `stream` over, because it was made anew. A conflict if a higher fence has been there.
     fn restart_progress(
@@ -195,13 +198,14 @@ pub trait RouteStore: Send + Sync {
     fn next_due(&self) -> impl Future<Output = Result<HashMap<Channel, Timestamp>, StoreError>> + Send;
 
     /// How many routes are due at `now`, counted no further than `cap`.
-    fn count_due_routes(&self, now: Timestamp, cap: usize) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn count_due_routes(
+        &self,
+        now: Timestamp,
+        cap: usize,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// These routes as they are now, in any order; those no longer live are left out.
-    fn get_live_routes(
-        &self,
-        keys: &[RouteKey],
-    ) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
+    fn get_live_routes(&self, keys: &[RouteKey]) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
     /// Marks routes published, a swap for each in the order given.
     fn complete_routes_published(
@@ -344,7 +348,8 @@ pub trait IntentStream: Send + Sync {
     ) -> impl Future<Output = Result<Vec<RawEntry>, StoreError>> + Send;
 
     /// The id of the first entry behind `after`, without waiting for one.
-    fn first_after(&self, after: EntryId) -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
+    fn first_after(&self, after: EntryId)
+    -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
 
     /// The stream as a whole.
     fn inspect(&self) -> impl Future<Output = Result<StreamState, StoreError>> + Send;
@@ -367,11 +372,16 @@ pub trait OffsetStore: Send + Sync {
     fn load(&self, stream: &str) -> impl Future<Output = Result<Bookmark, StoreError>> + Send;
 
     /// Moves the bookmark on. A conflict if a higher fence is there, or if, under the same fence, it would not advance.
-    fn save(&self, stream: &str, progress: Progress) -> impl Future<Output = Result<Swap, StoreError>> + Send;
+    fn save(&self, stream: &str, progress: Progress)
+    -> impl Future<Output = Result<Swap, StoreError>> + Send;
 
     /// Puts the bookmark anywhere, back too, unless a higher fence is there: for a stream that was made anew, and for
     /// a new leader that writes its fence over the current offset.
-    fn reset(&self, stream: &str, progress: Progress) -> impl Future<Output = Result<Swap, StoreError>> + Send;
+    fn reset(
+        &self,
+        stream: &str,
+        progress: Progress,
+    ) -> impl Future<Output = Result<Swap, StoreError>> + Send;
 }
 
 /// A user as the directory knows them.
@@ -399,4 +409,3 @@ pub trait UserDirectory: Send + Sync {
     /// Looks up each user, concurrently within a bound; the answers are in the order asked.
     fn look_up(&self, user_ids: &[&str]) -> impl Future<Output = Vec<Lookup>> + Send;
 }
-

@@ -74,7 +74,8 @@ pub enum RouteStatus {
 
 impl RouteStatus {
     /// Every status.
-    pub const ALL: [Self; 5] = [Self::Pending, Self::Failed, Self::Published, Self::DeadLetter, Self::Skipped];
+    pub const ALL: [Self; 5] =
+        [Self::Pending, Self::Failed, Self::Published, Self::DeadLetter, Self::Skipped];
 
     /// As it is spelled in `routes.status`.
     pub fn as_str(self) -> &'static str {
@@ -259,7 +260,10 @@ mod tests {
     fn route(attempt_count: u32, max_attempts: u32) -> LiveRoute {
         let at = Timestamp::UNIX_EPOCH;
         LiveRoute {
-            key: RouteKey { notification_id: NotificationId::from("1-0".to_owned()), route_id: "push:user:u".into() },
+            key: RouteKey {
+                notification_id: NotificationId::from("1-0".to_owned()),
+                route_id: "push:user:u".into(),
+            },
             version: Version::read(at),
             channel: Channel::Push,
             recipient_ref: "user:u".into(),
@@ -312,7 +316,11 @@ mod tests {
 
     #[test]
     fn a_count_that_was_edited_beyond_the_budget_does_not_grow_further() {
-        let after = route(9, 3).after_failure(Timestamp::UNIX_EPOCH, &Backoff { min: Duration::ZERO, max: Duration::ZERO }, 0.0);
+        let after = route(9, 3).after_failure(
+            Timestamp::UNIX_EPOCH,
+            &Backoff { min: Duration::ZERO, max: Duration::ZERO },
+            0.0,
+        );
         assert_eq!(after, AfterFailure::DeadLetter { attempt_count: 3 });
     }
 }

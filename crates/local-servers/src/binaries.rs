@@ -16,16 +16,30 @@ pub(crate) fn postgres(program: &'static str) -> Result<PathBuf, MissingBinary> 
     let mut places = Vec::new();
     // Debian keeps every version apart; the newest comes first.
     let mut versions: Vec<PathBuf> = folders_in(Path::new("/usr/lib/postgresql"));
-    versions.sort_by_key(|path| std::cmp::Reverse(path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok())));
+    versions.sort_by_key(|path| {
+        std::cmp::Reverse(path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()))
+    });
     places.extend(versions.into_iter().map(|version| version.join("bin")));
-    places.extend(["/usr/pgsql/bin", "/usr/local/pgsql/bin", "/opt/homebrew/bin", "/usr/local/bin"].map(PathBuf::from));
-    find(program, "PG_BINDIR", places, "Debian and Ubuntu: apt-get install postgresql; macOS: brew install postgresql")
+    places.extend(
+        ["/usr/pgsql/bin", "/usr/local/pgsql/bin", "/opt/homebrew/bin", "/usr/local/bin"].map(PathBuf::from),
+    );
+    find(
+        program,
+        "PG_BINDIR",
+        places,
+        "Debian and Ubuntu: apt-get install postgresql; macOS: brew install postgresql",
+    )
 }
 
 /// Finds a program of Redis.
 pub(crate) fn redis(program: &'static str) -> Result<PathBuf, MissingBinary> {
     let places = ["/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"].map(PathBuf::from).to_vec();
-    find(program, "REDIS_BINDIR", places, "Debian and Ubuntu: apt-get install redis-server; macOS: brew install redis")
+    find(
+        program,
+        "REDIS_BINDIR",
+        places,
+        "Debian and Ubuntu: apt-get install redis-server; macOS: brew install redis",
+    )
 }
 
 fn find(
@@ -47,5 +61,7 @@ fn find(
 }
 
 fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+    std::fs::read_dir(folder)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default()
 }

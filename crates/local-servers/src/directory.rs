@@ -62,7 +62,9 @@ impl StandInDirectory {
     pub async fn start() -> Result<Self, StartError> {
         let shared = Shared::default();
         shared.lock().everybody_exists = true;
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(io_error("start the stand-in user directory"))?;
+        let listener = TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .map_err(io_error("start the stand-in user directory"))?;
         let addr = listener.local_addr().map_err(io_error("start the stand-in user directory"))?;
         let server = Some(serve(listener, shared.clone()));
         Ok(Self { shared, addr, server })
@@ -80,7 +82,10 @@ impl StandInDirectory {
 
     /// There is such a user.
     pub fn set_user(&self, id: &str, email: &str, preferred_language: &str) {
-        self.shared.lock().known.insert(id.to_owned(), Some((email.to_owned(), preferred_language.to_owned())));
+        self.shared
+            .lock()
+            .known
+            .insert(id.to_owned(), Some((email.to_owned(), preferred_language.to_owned())));
     }
 
     /// There is no such user.
@@ -119,7 +124,8 @@ impl StandInDirectory {
 
     /// Serves again, on the same port.
     pub async fn start_again(&mut self) -> Result<(), StartError> {
-        let listener = TcpListener::bind(self.addr).await.map_err(io_error("start the stand-in user directory"))?;
+        let listener =
+            TcpListener::bind(self.addr).await.map_err(io_error("start the stand-in user directory"))?;
         self.server = Some(serve(listener, self.shared.clone()));
         Ok(())
     }
@@ -161,7 +167,8 @@ async fn look_up(State(shared): State<Shared>, Path(id): Path<String>) -> Respon
     }
     match user {
         Some((email, language)) => {
-            Json(json!({"user": {"user_id": shown_id, "email": email, "preferred_language": language}})).into_response()
+            Json(json!({"user": {"user_id": shown_id, "email": email, "preferred_language": language}}))
+                .into_response()
         }
         None => {
             let error = json!({"error": {"code": "subject_not_found", "message": "there is no such user"}});

@@ -33,7 +33,14 @@ impl Postgres {
     pub async fn start(options: PostgresOptions) -> Result<Self, StartError> {
         let home = Home::new()?;
         let mut initdb = home.command(&binaries::postgres("initdb")?)?;
-        initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
+        initdb.args([
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-D",
+        ]);
         let done = initdb.arg(home.path().join("data")).status().map_err(io_error("run initdb"))?;
         if !done.success() {
             return Err(home.not_ready("initdb"));
@@ -136,7 +143,12 @@ impl Postgres {
 
     /// What whoever runs the database does before the service comes: a role that is no superuser, a database, and a
     /// schema that the role owns.
-    pub async fn create_role_and_schema(&self, database: &str, role: &str, schema: &str) -> Result<(), StartError> {
+    pub async fn create_role_and_schema(
+        &self,
+        database: &str,
+        role: &str,
+        schema: &str,
+    ) -> Result<(), StartError> {
         let quote = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let (database_name, role, schema) = (quote(database), quote(role), quote(schema));
         self.execute("postgres", &format!(
@@ -151,7 +163,8 @@ impl Postgres {
     pub async fn execute(&self, database: &str, sql: &str) -> Result<(), StartError> {
         const DOING: &str = "prepare the database";
         let refused = |source| StartError::Refused { doing: DOING, source };
-        let (client, connection) = tokio_postgres::connect(&self.superuser_dsn(database), NoTls).await.map_err(refused)?;
+        let (client, connection) =
+            tokio_postgres::connect(&self.superuser_dsn(database), NoTls).await.map_err(refused)?;
         let connection = tokio::spawn(connection);
         let done = client.batch_execute(sql).await;
         drop(client);

@@ -83,11 +83,13 @@ rm -rf -- "$1"
 
 impl Home {
     pub(crate) fn new() -> Result<Self, StartError> {
-        let folder = tempfile::Builder::new().prefix("local-server-").tempdir().map_err(io_error("make a folder"))?;
+        let folder =
+            tempfile::Builder::new().prefix("local-server-").tempdir().map_err(io_error("make a folder"))?;
         let owner = fs::metadata(folder.path()).map_err(io_error("look at a folder"))?.uid();
         let user = if owner == 0 { Some(unprivileged_user()?) } else { None };
         if let Some((uid, gid)) = user {
-            chown(folder.path(), Some(uid), Some(gid)).map_err(io_error("give a folder to an unprivileged user"))?;
+            chown(folder.path(), Some(uid), Some(gid))
+                .map_err(io_error("give a folder to an unprivileged user"))?;
         }
         let watchdog = Command::new("sh")
             .args(["-c", WATCHDOG, "watchdog"])
@@ -108,7 +110,11 @@ impl Home {
 
     /// A command that runs as the server's user, in its folder, with its output in the log.
     pub(crate) fn command(&self, program: &Path) -> Result<Command, StartError> {
-        let log = File::options().create(true).append(true).open(self.log_file()).map_err(io_error("open a log"))?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())
+            .map_err(io_error("open a log"))?;
         let errors = log.try_clone().map_err(io_error("open a log"))?;
         let mut command = Command::new(program);
         command.current_dir(self.path()).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
@@ -168,7 +174,10 @@ fn unprivileged_user() -> Result<(u32, u32), StartError> {
         Some((ids.next()?.parse().ok()?, ids.next()?.parse().ok()?))
     };
     find("postgres").or_else(|| find("nobody")).ok_or_else(|| {
-        io_error("find an unprivileged user")(io::Error::new(io::ErrorKind::NotFound, "neither postgres nor nobody exists"))
+        io_error("find an unprivileged user")(io::Error::new(
+            io::ErrorKind::NotFound,
+            "neither postgres nor nobody exists",
+        ))
     })
 }
 
@@ -192,7 +201,8 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let is_child = |pid_of: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid_of}/stat")).unwrap_or_default();
         // The name in parentheses may hold anything; the state and the parent come behind it.
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
+        let parent =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         parent == Some(pid)
     };
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()

@@ -46,8 +46,22 @@ impl Redis {
     /// Starts the server that was stopped or killed, on its port and with what it had kept.
     pub async fn start_again(&mut self) -> Result<(), StartError> {
         let mut command = self.home.command(&binaries::redis("redis-server")?)?;
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]);
-        command.args(["--appendonly", if self.options.appendonly { "yes" } else { "no" }, "--appendfsync", "everysec"]);
+        command.args([
+            "--port",
+            &self.port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+        ]);
+        command.args([
+            "--appendonly",
+            if self.options.appendonly { "yes" } else { "no" },
+            "--appendfsync",
+            "everysec",
+        ]);
         command.arg("--dir").arg(self.home.path());
         if let Some(password) = &self.options.password {
             command.args(["--requirepass", password]);

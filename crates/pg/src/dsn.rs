@@ -24,7 +24,9 @@ pub struct Dsn {
 #[derive(Debug, thiserror::Error)]
 pub enum DsnError {
     /// Not a connection string.
-    #[error("not a PostgreSQL connection string (postgres://user:password@host:port/database?search_path=schema)")]
+    #[error(
+        "not a PostgreSQL connection string (postgres://user:password@host:port/database?search_path=schema)"
+    )]
     Syntax(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A value that one of its parameters cannot have.
     #[error("{0}")]
@@ -72,7 +74,8 @@ impl Dsn {
         if config.get_hosts().is_empty() {
             return Err(DsnError::Parameter("names no host".to_owned()));
         }
-        let explicit_mode = extras.ssl_mode.or_else(|| text.contains("sslmode").then(|| config.get_ssl_mode()));
+        let explicit_mode =
+            extras.ssl_mode.or_else(|| text.contains("sslmode").then(|| config.get_ssl_mode()));
         match explicit_mode {
             None | Some(SslMode::Disable) => config.ssl_mode(SslMode::Disable),
             Some(SslMode::Require) => config.ssl_mode(SslMode::Require),
@@ -102,15 +105,22 @@ impl Dsn {
         use rustls_platform_verifier::ConfigVerifierExt;
         let Some(path) = &self.root_certificate else {
             let config = rustls::ClientConfig::with_platform_verifier();
-            return config.map(Some).map_err(|error| DsnError::Parameter(format!("TLS cannot be set up: {error}")));
+            return config
+                .map(Some)
+                .map_err(|error| DsnError::Parameter(format!("TLS cannot be set up: {error}")));
         };
-        let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| DsnError::RootCertificate { path: path.clone(), source };
+        let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| DsnError::RootCertificate {
+            path: path.clone(),
+            source,
+        };
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.into()))? {
             let certificate = certificate.map_err(|error| unreadable(error.into()))?;
             roots.add(certificate).map_err(|error| unreadable(error.into()))?;
         }
-        Ok(Some(rustls::ClientConfig::builder().with_root_certificates(Arc::new(roots)).with_no_client_auth()))
+        Ok(Some(
+            rustls::ClientConfig::builder().with_root_certificates(Arc::new(roots)).with_no_client_auth(),
+        ))
     }
 }
 
@@ -184,7 +194,8 @@ mod tests {
 
     #[test]
     fn options_of_the_string_are_kept() {
-        let dsn = Dsn::parse("postgres://me@db/galaxy?options=-c%20geqo%3Doff&search_path=a,%20b").expect("parses");
+        let dsn =
+            Dsn::parse("postgres://me@db/galaxy?options=-c%20geqo%3Doff&search_path=a,%20b").expect("parses");
         assert_eq!(dsn.config().get_options(), Some("-c geqo=off -c search_path=a,\\ b"));
     }
 
@@ -192,9 +203,14 @@ mod tests {
     fn the_password_is_shown_nowhere() {
         for text in ["postgres://me:s3cret@db/galaxy", "host=db user=me password=s3cret dbname=galaxy"] {
             let dsn = Dsn::parse(text).expect("parses");
-            assert_eq!(format!("{dsn} {dsn:?}"), "postgres://me:****@db:5432/galaxy postgres://me:****@db:5432/galaxy");
+            assert_eq!(
+                format!("{dsn} {dsn:?}"),
+                "postgres://me:****@db:5432/galaxy postgres://me:****@db:5432/galaxy"
+            );
         }
-        for text in ["postgres://me:s3cret@db:port/galaxy", "me:s3cret", "postgres://me:s3cret@db/x?sslmode=prefer"] {
+        for text in
+            ["postgres://me:s3cret@db:port/galaxy", "me:s3cret", "postgres://me:s3cret@db/x?sslmode=prefer"]
+        {
             let error = Dsn::parse(text).expect_err("does not parse");
             assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
         }
@@ -203,7 +219,9 @@ mod tests {
     #[test]
     fn plain_text_is_used_only_where_nothing_else_was_asked_for() {
         assert_eq!(Dsn::parse("postgres://db/x").expect("parses").config().get_ssl_mode(), SslMode::Disable);
-        for text in ["postgres://db/x?sslmode=prefer", "postgres://db/x?sslmode=allow", "host=db sslmode=prefer"] {
+        for text in
+            ["postgres://db/x?sslmode=prefer", "postgres://db/x?sslmode=allow", "host=db sslmode=prefer"]
+        {
             assert!(matches!(Dsn::parse(text), Err(DsnError::Parameter(_))), "{text}");
         }
     }

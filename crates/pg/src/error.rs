@@ -57,5 +57,7 @@ pub(crate) struct TimedOut(pub(crate) std::time::Duration);
 /// Whether the connection can serve the next statement after this error.
 pub(crate) fn leaves_connection_usable(error: &tokio_postgres::Error) -> bool {
     // 25006: the server became a standby; 57P…: it is shutting down or has just killed the session.
-    error.code().is_some_and(|state| *state != SqlState::READ_ONLY_SQL_TRANSACTION && !state.code().starts_with("57P"))
+    error.code().is_some_and(|state| {
+        *state != SqlState::READ_ONLY_SQL_TRANSACTION && !state.code().starts_with("57P")
+    })
 }

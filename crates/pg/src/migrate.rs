@@ -33,6 +33,7 @@ pub async fn migrate(dsn: &Dsn, runner: Runner) -> Result<usize, PgError> {
     })?;
     client.batch_execute("RESET lock_timeout").await.map_err(failed)?;
     let runner = runner.set_abort_missing(false).set_abort_divergent(true);
-    let report = runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))?;
+    let report =
+        runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))?;
     Ok(report.applied_migrations().len())
 }

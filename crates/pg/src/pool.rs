@@ -257,6 +257,9 @@ fn session_config(dsn: &Dsn, operation_timeout: Option<Duration>) -> Config {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(operation_timeout.unwrap_or(Duration::from_secs(10)));
     }
-    config.keepalives(true).keepalives_idle(Duration::from_secs(15)).keepalives_interval(Duration::from_secs(5));
+    config
+        .keepalives(true)
+        .keepalives_idle(Duration::from_secs(15))
+        .keepalives_interval(Duration::from_secs(5));
     config
 }

@@ -8,9 +8,7 @@
 use ambient::Timestamp;
 use domain::accept::{Acceptance, Settled};
 use domain::entry::EntryId;
-use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Commit, Fence, Known, Progress, StoreError, Swap,
-};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Fence, Known, Progress, StoreError, Swap};
 use domain::record::{IdempotencyScope, Record};
 use domain::route::{NewRoute, RouteStatus, Start};
 use futures_util::future::{join, join3};
@@ -81,9 +79,11 @@ impl AcceptanceStore for PgStore {
         let Some(row) = rows.first() else { return Ok(None) };
         let fence: i64 = column(row, 0, "intake.fence", stream)?;
         let id: String = column(row, 1, "intake.last_entry_id", stream)?;
-        let fence = Fence::try_from(fence).map_err(|error| corrupt("intake.fence", stream, error.to_string()))?;
-        let last_entry_id =
-            id.parse().map_err(|error| corrupt("intake.last_entry_id", stream, format!("{id:?} is {error}")))?;
+        let fence =
+            Fence::try_from(fence).map_err(|error| corrupt("intake.fence", stream, error.to_string()))?;
+        let last_entry_id = id
+            .parse()
+            .map_err(|error| corrupt("intake.last_entry_id", stream, format!("{id:?} is {error}")))?;
         Ok(Some(Progress { fence, last_entry_id }))
     }
 
@@ -161,8 +161,10 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
     }
     // What has nothing to write is left out; a COMMIT behind a failed statement rolls back without an error of its own,
     // so every answer is looked at.
-    let with_routes = async { if rows.acceptances.is_empty() { Ok(Vec::new()) } else { session.run(&routes).await } };
-    let with_malformed = async { if rows.malformed.is_empty() { Ok(Vec::new()) } else { session.run(&malformed).await } };
+    let with_routes =
+        async { if rows.acceptances.is_empty() { Ok(Vec::new()) } else { session.run(&routes).await } };
+    let with_malformed =
+        async { if rows.malformed.is_empty() { Ok(Vec::new()) } else { session.run(&malformed).await } };
     let (routes, malformed, committed) = join3(with_routes, with_malformed, session.commit()).await;
     routes?;
     malformed?;
@@ -186,8 +188,14 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
 
 fn fingerprints_of(intents: &[(IdempotencyScope, EntryId)]) -> SelectStatement {
     let given = Query::select()
-        .expr_as(unnest(bind::texts(intents.iter().map(|(scope, _)| scope.producer.clone()))), Given::Producer)
-        .expr_as(unnest(bind::texts(intents.iter().map(|(scope, _)| scope.key.clone()))), Given::IdempotencyKey)
+        .expr_as(
+            unnest(bind::texts(intents.iter().map(|(scope, _)| scope.producer.clone()))),
+            Given::Producer,
+        )
+        .expr_as(
+            unnest(bind::texts(intents.iter().map(|(scope, _)| scope.key.clone()))),
+            Given::IdempotencyKey,
+        )
         .take();
     Query::select()
         .columns([
@@ -198,9 +206,10 @@ fn fingerprints_of(intents: &[(IdempotencyScope, EntryId)]) -> SelectStatement {
         .from_subquery(given, Given::Table)
         .inner_join(
             Records::Table,
-            Expr::col((Records::Table, Records::Producer))
-                .equals((Given::Table, Given::Producer))
-                .and(Expr::col((Records::Table, Records::IdempotencyKey)).equals((Given::Table, Given::IdempotencyKey))),
+            Expr::col((Records::Table, Records::Producer)).equals((Given::Table, Given::Producer)).and(
+                Expr::col((Records::Table, Records::IdempotencyKey))
+                    .equals((Given::Table, Given::IdempotencyKey)),
+            ),
         )
         .take()
 }
@@ -275,7 +284,8 @@ fn fence_value(fence: Fence) -> Expr {
 
 fn insert_records(acceptances: &[&Acceptance]) -> InsertStatement {
     let records = || acceptances.iter().map(|acceptance| &acceptance.record);
-    let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(|record| value(record).to_owned())));
+    let texts =
+        |value: fn(&Record) -> &str| unnest(bind::texts(records().map(|record| value(record).to_owned())));
     let instants = |value: fn(&Record) -> Timestamp| unnest(bind::instants(records().map(value)));
     let recipients = records().map(|record| serde_json::json!(record.recipient_user_ids).to_string());
     let columns_and_values = [
@@ -301,12 +311,13 @@ fn insert_records(acceptances: &[&Acceptance]) -> InsertStatement {
 
 fn insert_routes(acceptances: &[&Acceptance]) -> InsertStatement {
     let routes = || acceptances.iter().flat_map(|acceptance| &acceptance.routes);
-    let texts = |value: fn(&NewRoute) -> &str| unnest(bind::texts(routes().map(|route| value(route).to_owned())));
+    let texts =
+        |value: fn(&NewRoute) -> &str| unnest(bind::texts(routes().map(|route| value(route).to_owned())));
     // A batch is accepted at one time; each route repeats that of its record.
     let accepted_at = || {
-        let times = acceptances.iter().flat_map(|acceptance| {
-            acceptance.routes.iter().map(|_| acceptance.record.content.accepted_at)
-        });
+        let times = acceptances
+            .iter()
+            .flat_map(|acceptance| acceptance.routes.iter().map(|_| acceptance.record.content.accepted_at));
         unnest(bind::instants(times))
     };
     let due = routes().map(|route| match route.start {

@@ -24,7 +24,9 @@ pub(crate) fn live_route(row: &Row) -> Result<LiveRoute, StoreError> {
     let channel: String = column(row, 2, "routes.channel", &name)?;
     let route = LiveRoute {
         version: Version::read(instant(row, 3, "routes.updated_at", &name)?),
-        channel: channel.parse::<Channel>().map_err(|error| corrupt("routes.channel", &name, error.to_string()))?,
+        channel: channel
+            .parse::<Channel>()
+            .map_err(|error| corrupt("routes.channel", &name, error.to_string()))?,
         recipient_ref: column(row, 4, "routes.recipient_ref", &name)?,
         resolved_email: column(row, 5, "routes.resolved_email", &name)?,
         resolved_locale: column(row, 6, "routes.resolved_locale", &name)?,
@@ -58,7 +60,12 @@ pub(crate) fn column<'a, T: FromSql<'a>>(
 }
 
 /// A `timestamptz` column. Infinity and years beyond 9999 are corrupt: this service never writes them.
-pub(crate) fn instant(row: &Row, index: usize, place: &'static str, key: &str) -> Result<Timestamp, StoreError> {
+pub(crate) fn instant(
+    row: &Row,
+    index: usize,
+    place: &'static str,
+    key: &str,
+) -> Result<Timestamp, StoreError> {
     let value: DateTime<Utc> = column(row, index, place, key)?;
     Timestamp::try_from(value).map_err(|error| corrupt(place, key, error.to_string()))
 }

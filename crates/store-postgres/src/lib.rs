@@ -50,7 +50,8 @@ impl PgStore {
         if without.is_empty() {
             return Ok(());
         }
-        let source = format!("permission denied: the role may not read, write and delete in: {}", without.join(", "));
+        let source =
+            format!("permission denied: the role may not read, write and delete in: {}", without.join(", "));
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }
 

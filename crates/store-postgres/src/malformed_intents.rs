@@ -8,7 +8,8 @@ use crate::schema::{MalformedIntents, insert_rows, unnest};
 
 /// Writes what is not there yet: an entry that is read twice is one row.
 pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
-    let texts = |value: fn(&MalformedIntent) -> String| unnest(bind::texts(rows.iter().map(|row| value(row))));
+    let texts =
+        |value: fn(&MalformedIntent) -> String| unnest(bind::texts(rows.iter().map(|row| value(row))));
     let mut insert = insert_rows(
         MalformedIntents::Table,
         [
@@ -20,7 +21,10 @@ pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
             (MalformedIntents::IdempotencyKey, texts(|row| row.idempotency_key.clone())),
             (MalformedIntents::FailureCode, texts(|row| row.rejection.code.as_str().to_owned())),
             (MalformedIntents::FailureMessage, texts(|row| row.rejection.message.clone())),
-            (MalformedIntents::RawFields, unnest(bind::jsonbs(rows.iter().map(|row| row.raw_fields_json.clone())))),
+            (
+                MalformedIntents::RawFields,
+                unnest(bind::jsonbs(rows.iter().map(|row| row.raw_fields_json.clone()))),
+            ),
             (MalformedIntents::RecordedAt, unnest(bind::instants(rows.iter().map(|row| row.recorded_at)))),
         ],
     );

@@ -53,10 +53,13 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
 
 /// A page of `records_listing_idx`, read backwards, with the number of routes of each record.
 fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit: usize) -> SelectStatement {
-    let (time, id) = after.map_or((Timestamp::MIN, ""), |last| (last.accepted_at, last.notification_id.as_str()));
+    let (time, id) =
+        after.map_or((Timestamp::MIN, ""), |last| (last.accepted_at, last.notification_id.as_str()));
     let order = [Records::AcceptedAt, Records::NotificationId];
     let mut page = Query::select();
-    page.columns(order).from(Records::Table).and_where(Expr::col(Records::AcceptedAt).lt(bind::instant(cutoff)));
+    page.columns(order)
+        .from(Records::Table)
+        .and_where(Expr::col(Records::AcceptedAt).lt(bind::instant(cutoff)));
     page.and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple([bind::instant(time), bind::text(id)])));
     for column in order {
         page.order_by(column, Order::Asc);
@@ -70,7 +73,8 @@ fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit: usize) -> 
         .from_subquery(page, Given::Table)
         .left_join(
             Routes::Table,
-            Expr::col((Routes::Table, Routes::NotificationId)).equals((Given::Table, Records::NotificationId)),
+            Expr::col((Routes::Table, Routes::NotificationId))
+                .equals((Given::Table, Records::NotificationId)),
         );
     for column in order {
         select.group_by_col((Given::Table, column)).order_by((Given::Table, column), Order::Asc);
@@ -84,7 +88,8 @@ fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> DeleteStatement 
         .expr(Expr::cust("1"))
         .from(Routes::Table)
         .and_where(
-            Expr::col((Routes::Table, Routes::NotificationId)).equals((Records::Table, Records::NotificationId)),
+            Expr::col((Routes::Table, Routes::NotificationId))
+                .equals((Records::Table, Records::NotificationId)),
         )
         .and_where(Expr::col((Routes::Table, Routes::NextAttemptAt)).is_not_null())
         .take();
@@ -100,7 +105,8 @@ fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> DeleteStatement 
 }
 
 fn delete_malformed(cutoff: Timestamp, limit: usize) -> DeleteStatement {
-    let key = [MalformedIntents::Stream, MalformedIntents::StreamEntryId, MalformedIntents::FieldsFingerprint];
+    let key =
+        [MalformedIntents::Stream, MalformedIntents::StreamEntryId, MalformedIntents::FieldsFingerprint];
     let oldest = Query::select()
         .columns(key)
         .from(MalformedIntents::Table)

@@ -13,8 +13,8 @@ use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey, RouteStatus, Version};
 use pg::{PgError, Session, bind};
 use sea_query::{
-    CaseStatement, Expr, ExprTrait, Func, InsertStatement, OnConflict, Order, Query, SelectStatement, SubQueryStatement,
-    UpdateStatement,
+    CaseStatement, Expr, ExprTrait, Func, InsertStatement, OnConflict, Order, Query, SelectStatement,
+    SubQueryStatement, UpdateStatement,
 };
 use tokio_postgres::Row;
 
@@ -174,7 +174,9 @@ fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatemen
         Records::RequestId,
         Records::TraceId,
     ];
-    select.columns(of_route.map(|column| (route, column))).columns(of_record.map(|column| (Records::Table, column)));
+    select
+        .columns(of_route.map(|column| (route, column)))
+        .columns(of_record.map(|column| (Records::Table, column)));
     select.inner_join(
         Records::Table,
         Expr::col((Records::Table, Records::NotificationId)).equals((route, Routes::NotificationId)),
@@ -185,7 +187,9 @@ fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatemen
 fn due_routes(channel: Channel, now: Timestamp, after: Option<&DueCursor>, limit: usize) -> SelectStatement {
     let order = [Routes::NextAttemptAt, Routes::NotificationId, Routes::RouteId];
     let (time, notification_id, route_id) = match after {
-        Some(cursor) => (cursor.next_attempt_at, cursor.key.notification_id.as_str(), cursor.key.route_id.as_str()),
+        Some(cursor) => {
+            (cursor.next_attempt_at, cursor.key.notification_id.as_str(), cursor.key.route_id.as_str())
+        }
         None => (Timestamp::MIN, "", ""),
     };
     let cursor = Expr::tuple([bind::instant(time), bind::text(notification_id), bind::text(route_id)]);
@@ -273,13 +277,24 @@ fn publications(routes: &[&Published]) -> SelectStatement {
 }
 
 fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
-    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
-    let status = |route: &Failed| if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter };
+    let texts =
+        |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
+    let status =
+        |route: &Failed| if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter };
     let mut given = versioned(routes.iter().map(|route| (&route.key, route.version)));
     given
-        .expr_as(unnest(bind::texts(routes.iter().map(|route| status(route).as_str().to_owned()))), Given::Status)
-        .expr_as(unnest(bind::bigints(routes.iter().map(|route| route.attempt_count.into()))), Given::AttemptCount)
-        .expr_as(unnest(bind::optional_instants(routes.iter().map(|route| route.retry_at))), Given::NextAttemptAt)
+        .expr_as(
+            unnest(bind::texts(routes.iter().map(|route| status(route).as_str().to_owned()))),
+            Given::Status,
+        )
+        .expr_as(
+            unnest(bind::bigints(routes.iter().map(|route| route.attempt_count.into()))),
+            Given::AttemptCount,
+        )
+        .expr_as(
+            unnest(bind::optional_instants(routes.iter().map(|route| route.retry_at))),
+            Given::NextAttemptAt,
+        )
         .expr_as(texts(|route| route.classification), Given::Classification)
         .expr_as(texts(|route| &route.message), Given::Message);
     let of_given = |column: Given| Expr::col((Given::Table, column));
@@ -298,7 +313,8 @@ fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
 /// A route that an operator has set back to pending may die again: its row is then written anew.
 fn insert_dead_letters(routes: &[&Failed]) -> InsertStatement {
     use crate::schema::Routes as R;
-    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
+    let texts =
+        |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
     let given = given_keys(routes.iter().map(|route| &route.key))
         .expr_as(texts(|route| recovery_hint(route.channel, route.classification)), Given::RecoveryHint)
         .take();
@@ -318,20 +334,17 @@ fn insert_dead_letters(routes: &[&Failed]) -> InsertStatement {
     let mut select = Query::select();
     select.from_subquery(given, Given::Table).inner_join(R::Table, on_key());
     let mut insert = Query::insert();
-    insert
-        .into_table(DeadLetters::Table)
-        .columns(pairs.iter().map(|(column, _)| *column))
-        .on_conflict(
-            OnConflict::columns([DeadLetters::NotificationId, DeadLetters::RouteId])
-                .update_columns([
-                    DeadLetters::FinalAttemptCount,
-                    DeadLetters::FailureClassification,
-                    DeadLetters::FailureMessage,
-                    DeadLetters::RecoveryHint,
-                    DeadLetters::CreatedAt,
-                ])
-                .to_owned(),
-        );
+    insert.into_table(DeadLetters::Table).columns(pairs.iter().map(|(column, _)| *column)).on_conflict(
+        OnConflict::columns([DeadLetters::NotificationId, DeadLetters::RouteId])
+            .update_columns([
+                DeadLetters::FinalAttemptCount,
+                DeadLetters::FailureClassification,
+                DeadLetters::FailureMessage,
+                DeadLetters::RecoveryHint,
+                DeadLetters::CreatedAt,
+            ])
+            .to_owned(),
+    );
     select.exprs(pairs.into_iter().map(|(_, value)| value));
     // Cannot fail: columns and expressions come in pairs.
     insert.select_from(select).expect("as many expressions as columns");
@@ -371,11 +384,13 @@ fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatemen
         .value(Routes::UpdatedAt, next_version)
         .from(sea_query::TableRef::SubQuery(given.into(), sea_query::IntoIden::into_iden(Given::Table)))
         .and_where(on_key())
-        .and_where(Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Given::Table, Given::ExpectedUpdatedAt)))
+        .and_where(
+            Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Given::Table, Given::ExpectedUpdatedAt)),
+        )
         .and_where(Expr::col((Routes::Table, Routes::NextAttemptAt)).is_not_null())
-        .returning(Query::returning().columns([
-            (Routes::Table, Routes::NotificationId),
-            (Routes::Table, Routes::RouteId),
-        ]))
+        .returning(
+            Query::returning()
+                .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
+        )
         .take()
 }

@@ -118,7 +118,11 @@ pub(crate) fn tables_without_rights() -> SelectStatement {
         .into_iter()
         .map(|right| Expr::cust(format!("NOT has_table_privilege(table_name, '{right}')")))
         .reduce(Expr::or);
-    Query::select().column(Given::TableName).from_subquery(given, Given::Table).and_where_option(missing).take()
+    Query::select()
+        .column(Given::TableName)
+        .from_subquery(given, Given::Table)
+        .and_where_option(missing)
+        .take()
 }
 
 /// Any element of an array parameter, for `column = ANY(array)`: one text for every length.
@@ -132,7 +136,10 @@ pub(crate) fn unnest(array: Expr) -> Expr {
 }
 
 /// `INSERT INTO table (columns) SELECT values`.
-pub(crate) fn insert_rows<T: Iden + Copy + 'static, const N: usize>(table: T, pairs: [(T, Expr); N]) -> InsertStatement {
+pub(crate) fn insert_rows<T: Iden + Copy + 'static, const N: usize>(
+    table: T,
+    pairs: [(T, Expr); N],
+) -> InsertStatement {
     let mut insert = Query::insert();
     insert.into_table(table).columns(pairs.iter().map(|(column, _)| *column));
     let mut select = Query::select();

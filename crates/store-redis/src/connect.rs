@@ -11,7 +11,9 @@ use std::time::Duration;
 use domain::ports::StoreError;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ScriptInvocation, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ScriptInvocation, Value,
+};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -69,7 +71,9 @@ struct Slot {
 
 impl fmt::Debug for RedisClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisClient").field("addr", &self.inner.client.get_connection_info().addr()).finish_non_exhaustive()
+        f.debug_struct("RedisClient")
+            .field("addr", &self.inner.client.get_connection_info().addr())
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,7 +90,9 @@ impl RedisClient {
         if let Some(password) = &settings.password {
             redis = redis.set_password(password);
         }
-        let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(15))
+            .with_interval(Duration::from_secs(5));
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(keepalive)
@@ -127,7 +133,10 @@ impl RedisClient {
     }
 
     /// A connection of its own for whoever blocks.
-    pub(crate) async fn dedicated(&self, operation: &'static str) -> Result<MultiplexedConnection, StoreError> {
+    pub(crate) async fn dedicated(
+        &self,
+        operation: &'static str,
+    ) -> Result<MultiplexedConnection, StoreError> {
         self.open(operation, Instant::now() + self.inner.timeout).await
     }
 
@@ -148,7 +157,11 @@ impl RedisClient {
         Ok((slot.generation, connection))
     }
 
-    async fn open(&self, operation: &'static str, deadline: Instant) -> Result<MultiplexedConnection, StoreError> {
+    async fn open(
+        &self,
+        operation: &'static str,
+        deadline: Instant,
+    ) -> Result<MultiplexedConnection, StoreError> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let opening = self.inner.client.get_multiplexed_async_connection_with_config(&config);
         match timeout_at(deadline, opening).await {
@@ -185,8 +198,19 @@ pub(crate) struct TimedOut(pub(crate) Duration);
 
 /// The codes by which Redis says that it is in no state to serve, whatever it is asked.
 const OUTAGES: [&str; 13] = [
-    "OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "NOAUTH",
-    "WRONGPASS", "UNKILLABLE", "NOTBUSY",
+    "OOM",
+    "READONLY",
+    "LOADING",
+    "MISCONF",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "BUSY",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "NOAUTH",
+    "WRONGPASS",
+    "UNKILLABLE",
+    "NOTBUSY",
 ];
 
 /// Whether an error text of Redis speaks of its own state and not of what was asked.

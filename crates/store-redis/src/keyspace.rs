@@ -36,6 +36,9 @@ mod tests {
         let notification_id = NotificationId::from("1775121700000-0".to_owned());
         let key = RouteKey { notification_id, route_id: "push:user:ü>?".into() };
         assert_eq!(route_lease(&key), "notification:route_leases:MTc3NTEyMTcwMDAwMC0w:cHVzaDp1c2VyOsO8Pj8");
-        assert_eq!(stream_offset("notification:intents"), "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM");
+        assert_eq!(
+            stream_offset("notification:intents"),
+            "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM"
+        );
     }
 }

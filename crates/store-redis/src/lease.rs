@@ -103,7 +103,11 @@ impl LeaseStore for RedisLeases {
         self.client.script("release route leases", &call).await.map(drop)
     }
 
-    async fn extend_receipts(&self, receipts: &[(RouteKey, String)], ttl: Duration) -> Result<(), StoreError> {
+    async fn extend_receipts(
+        &self,
+        receipts: &[(RouteKey, String)],
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
         if receipts.is_empty() {
             return Ok(());
         }

@@ -38,7 +38,8 @@ impl RedisIntentStream {
     }
 
     async fn range_from(&self, operation: &'static str, after: EntryId) -> Result<Value, StoreError> {
-        let command = cmd("XRANGE").arg(&self.key).arg(format!("({after}")).arg("+").arg("COUNT").arg(1).to_owned();
+        let command =
+            cmd("XRANGE").arg(&self.key).arg(format!("({after}")).arg("+").arg("COUNT").arg(1).to_owned();
         self.client.command(operation, &command).await
     }
 }
@@ -52,7 +53,14 @@ impl IntentStream for RedisIntentStream {
             None => self.client.dedicated(OPERATION).await?,
         };
         let mut command = cmd("XREAD");
-        command.arg("COUNT").arg(count).arg("BLOCK").arg(millis(block)).arg("STREAMS").arg(&self.key).arg(after.to_string());
+        command
+            .arg("COUNT")
+            .arg(count)
+            .arg("BLOCK")
+            .arg(millis(block))
+            .arg("STREAMS")
+            .arg(&self.key)
+            .arg(after.to_string());
         let bound = block + self.client.operation_timeout();
         let answer = match tokio::time::timeout(bound, command.query_async::<Value>(&mut connection)).await {
             Ok(answer) => answer.map_err(|error| redis_error(OPERATION, error))?,
@@ -90,7 +98,9 @@ impl IntentStream for RedisIntentStream {
             return Err(unavailable(OPERATION, "Redis gave no list of properties"));
         };
         let property = |name: &str| {
-            info.chunks_exact(2).find(|pair| matches!(&pair[0], Value::BulkString(key) if key == name.as_bytes())).map(|pair| &pair[1])
+            info.chunks_exact(2)
+                .find(|pair| matches!(&pair[0], Value::BulkString(key) if key == name.as_bytes()))
+                .map(|pair| &pair[1])
         };
         let last_generated = property("last-generated-id")
             .and_then(entry_id)
@@ -136,7 +146,8 @@ fn raw_fields(operation: &'static str, flat: Vec<Value>) -> Result<RawFields, St
     });
     let mut fields = Vec::with_capacity(texts.len() / 2);
     while let Some(name) = texts.next() {
-        let value = texts.next().ok_or_else(|| unavailable(operation, "Redis gave a name without a value"))?;
+        let value =
+            texts.next().ok_or_else(|| unavailable(operation, "Redis gave a name without a value"))?;
         fields.push((name?, value?));
     }
     Ok(RawFields(fields))

@@ -70,11 +70,15 @@ impl AcceptanceStore for World {
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let mut inner = self.call("accept")?;
-        if let Some(progress) = inner.progress.filter(|progress| progress.last_entry_id >= batch.last_entry_id) {
+        if let Some(progress) =
+            inner.progress.filter(|progress| progress.last_entry_id >= batch.last_entry_id)
+        {
             return Ok(Commit::Deposed(progress));
         }
         let ids = batch.settled.iter().map(|settled| match settled {
-            Settled::Accepted(acceptance) => (acceptance.record.notification_id.as_str().parse().expect("an id"), true),
+            Settled::Accepted(acceptance) => {
+                (acceptance.record.notification_id.as_str().parse().expect("an id"), true)
+            }
             Settled::Malformed(row) => (row.entry_id, false),
             Settled::Duplicate => (batch.last_entry_id, false),
         });
@@ -122,7 +126,10 @@ impl IntentStream for World {
 
     async fn inspect(&self) -> Result<StreamState, StoreError> {
         let inner = self.call("inspect")?;
-        Ok(StreamState { first: inner.stream.first().map(|entry| entry.id), last_generated: inner.last_generated })
+        Ok(StreamState {
+            first: inner.stream.first().map(|entry| entry.id),
+            last_generated: inner.last_generated,
+        })
     }
 }
 
@@ -184,7 +191,11 @@ impl RouteStore for World {
         Ok(DuePage { routes, ..DuePage::default() })
     }
 
-    async fn complete_routes_published(&self, routes: &[Published], _: Timestamp) -> Result<Vec<Swap>, StoreError> {
+    async fn complete_routes_published(
+        &self,
+        routes: &[Published],
+        _: Timestamp,
+    ) -> Result<Vec<Swap>, StoreError> {
         let mut inner = self.call("complete_routes_published")?;
         let swaps = routes.iter().map(|done| {
             let before = inner.live.len();
@@ -195,7 +206,11 @@ impl RouteStore for World {
         Ok(swaps.collect())
     }
 
-    async fn complete_routes_failed(&self, routes: &[Failed], now: Timestamp) -> Result<Vec<Swap>, StoreError> {
+    async fn complete_routes_failed(
+        &self,
+        routes: &[Failed],
+        now: Timestamp,
+    ) -> Result<Vec<Swap>, StoreError> {
         let mut inner = self.call("complete_routes_failed")?;
         for failed in routes {
             inner.failed.push(failed.clone());
@@ -203,7 +218,8 @@ impl RouteStore for World {
                 None => inner.live.retain(|route| route.key != failed.key),
                 Some(at) => {
                     for route in inner.live.iter_mut().filter(|route| route.key == failed.key) {
-                        (route.attempt_count, route.next_attempt_at, route.version) = (failed.attempt_count, at, Version::read(now));
+                        (route.attempt_count, route.next_attempt_at, route.version) =
+                            (failed.attempt_count, at, Version::read(now));
                     }
                 }
             }
@@ -222,7 +238,9 @@ impl LeaseStore for World {
         let mut inner = self.call("acquire_leases")?;
         let leases = keys.iter().map(|key| match inner.leases.get(key) {
             Some(value) if *value == token.0 => Lease::Won,
-            Some(value) => value.strip_prefix("published:").map_or(Lease::Held, |id| Lease::Published(id.to_owned())),
+            Some(value) => {
+                value.strip_prefix("published:").map_or(Lease::Held, |id| Lease::Published(id.to_owned()))
+            }
             None => {
                 inner.leases.insert(key.clone(), token.0.clone());
                 Lease::Won
@@ -255,7 +273,9 @@ impl Outbound for World {
         let appends = entries.iter().map(|(key, _)| {
             match inner.leases.get(key).cloned() {
                 Some(value) if value == token.0 => {}
-                Some(value) if value.starts_with("published:") => return Append::Done(value["published:".len()..].to_owned()),
+                Some(value) if value.starts_with("published:") => {
+                    return Append::Done(value["published:".len()..].to_owned());
+                }
                 _ => return Append::LeaseLost,
             }
             if inner.out_of_memory > 0 {
@@ -292,7 +312,10 @@ pub(crate) fn intent(number: u64, key: &str, user: &str) -> RawEntry {
 pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
     let at = Timestamp::UNIX_EPOCH;
     LiveRoute {
-        key: RouteKey { notification_id: NotificationId::of(EntryId::new(number, 0), 0), route_id: "push:user:u-1".into() },
+        key: RouteKey {
+            notification_id: NotificationId::of(EntryId::new(number, 0), 0),
+            route_id: "push:user:u-1".into(),
+        },
         version: Version::read(at),
         channel: Channel::Push,
         recipient_ref: "user:u-1".into(),

@@ -57,8 +57,11 @@ impl<R: RouteStore, I: IntentStream, C: Clock> Gauges<R, I, C> {
         self.metrics.schedule(depth, oldest.map_or(Duration::ZERO, |due| now.saturating_since(due)));
         if let Some(position) = self.intake.get().position {
             let first = self.intents.first_after(position).await?;
-            let since = first.and_then(|id| i64::try_from(id.millis).ok()).and_then(|ms| Timestamp::from_millis(ms).ok());
-            self.metrics.oldest_unprocessed(since.map_or(Duration::ZERO, |since| now.saturating_since(since)));
+            let since = first
+                .and_then(|id| i64::try_from(id.millis).ok())
+                .and_then(|ms| Timestamp::from_millis(ms).ok());
+            self.metrics
+                .oldest_unprocessed(since.map_or(Duration::ZERO, |since| now.saturating_since(since)));
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ use domain::accept::{self, Decoded, Policy, Settled, Wait};
 use domain::entry::EntryId;
 use domain::malformed::{FailureCode, MalformedIntent, Rejection};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Bookmark, Commit, Fence, IntentStream, Known, Lookup, OffsetStore, Progress,
-    StoreError, StreamState, Swap, UserDirectory,
+    AcceptanceBatch, AcceptanceStore, Bookmark, Commit, Fence, IntentStream, Known, Lookup, OffsetStore,
+    Progress, StoreError, StreamState, Swap, UserDirectory,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -177,18 +177,24 @@ where
             (None, Bookmark::At(mark)) => mark.last_entry_id,
             (None, Bookmark::Missing) => EntryId::ZERO,
             (None, Bookmark::Garbled(_)) => {
-                tracing::warn!(stream, "the offset in Redis is garbled and PostgreSQL knows none: intake reads from the beginning");
+                tracing::warn!(
+                    stream,
+                    "the offset in Redis is garbled and PostgreSQL knows none: intake reads from the beginning"
+                );
                 EntryId::ZERO
             }
         };
-        let mut position = Position { settled, ahead: VecDeque::new(), count: FIRST_COUNT, gap_reported: EntryId::ZERO };
+        let mut position =
+            Position { settled, ahead: VecDeque::new(), count: FIRST_COUNT, gap_reported: EntryId::ZERO };
         if state.last_generated < settled {
             self.start_over(&mut position, state).await?;
         } else {
             self.report_gap(&mut position, state);
         }
         let here = Progress { fence: self.settings.fence, last_entry_id: position.settled };
-        if bookmark != Bookmark::At(here) && (position.settled > EntryId::ZERO || bookmark != Bookmark::Missing) {
+        if bookmark != Bookmark::At(here)
+            && (position.settled > EntryId::ZERO || bookmark != Bookmark::Missing)
+        {
             self.bookmark(self.offsets.reset(stream, here).await?, position.settled);
         }
         self.status.moved_to(position.settled);
@@ -236,7 +242,8 @@ where
                 return self.look_around(position).await;
             }
             let read_at = Instant::now();
-            let (read, bytes) = (entries.len(), entries.iter().map(|entry| entry.fields.size()).sum::<usize>());
+            let (read, bytes) =
+                (entries.len(), entries.iter().map(|entry| entry.fields.size()).sum::<usize>());
             position.count = next_count(position.count, read, bytes, self.settings.batch_size);
             position.ahead.extend(entries.into_iter().map(|entry| {
                 let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
@@ -299,7 +306,9 @@ where
     async fn find_known(&self, batch: &[&Decoded]) -> Result<Known, StoreError> {
         let asked: Vec<_> = batch
             .iter()
-            .filter_map(|decoded| decoded.intent.as_ref().ok().map(|intent| (intent.scope(), decoded.entry.id)))
+            .filter_map(|decoded| {
+                decoded.intent.as_ref().ok().map(|intent| (intent.scope(), decoded.entry.id))
+            })
             .collect();
         self.store.find_known(&asked).await
     }
@@ -355,27 +364,47 @@ where
     }
 
     /// What PostgreSQL refuses for one element alone is malformed, and if it refuses even that, its raw fields are cut.
-    fn not_storable(&self, decoded: &Decoded, settled: &Settled, error: &StoreError) -> Result<Settled, StoreError> {
+    fn not_storable(
+        &self,
+        decoded: &Decoded,
+        settled: &Settled,
+        error: &StoreError,
+    ) -> Result<Settled, StoreError> {
         let message = error_chain(error);
         match settled {
             Settled::Malformed(row) if row.rejection.code == FailureCode::NotStorable => {
                 let reduced = row.reduced();
                 if reduced == *row {
-                    let source = format!("entry {} cannot be written down at all: {message}", decoded.entry.id);
-                    return Err(StoreError::Unavailable { operation: "quarantine an entry", source: source.into() });
+                    let source =
+                        format!("entry {} cannot be written down at all: {message}", decoded.entry.id);
+                    return Err(StoreError::Unavailable {
+                        operation: "quarantine an entry",
+                        source: source.into(),
+                    });
                 }
                 Ok(Settled::Malformed(reduced))
             }
             _ => {
                 let rejection = Rejection { code: FailureCode::NotStorable, message };
                 let now = self.clock.now();
-                Ok(Settled::Malformed(MalformedIntent::new(&self.settings.stream, &decoded.entry, rejection, now)))
+                Ok(Settled::Malformed(MalformedIntent::new(
+                    &self.settings.stream,
+                    &decoded.entry,
+                    rejection,
+                    now,
+                )))
             }
         }
     }
 
     /// After the commit: publishers first, because they are what somebody waits for.
-    async fn committed(&self, position: &mut Position, batch: &[&Decoded], settled: &[Settled], last: EntryId) {
+    async fn committed(
+        &self,
+        position: &mut Position,
+        batch: &[&Decoded],
+        settled: &[Settled],
+        last: EntryId,
+    ) {
         let acceptances = settled.iter().filter_map(|outcome| match outcome {
             Settled::Accepted(acceptance) => Some(acceptance),
             Settled::Duplicate | Settled::Malformed(_) => None,
@@ -389,7 +418,9 @@ where
         match self.offsets.save(&self.settings.stream, progress).await {
             Ok(swap) => self.bookmark(swap, last),
             // A hint only: PostgreSQL knows the progress, and the next batch writes a later one.
-            Err(error) => tracing::warn!(error = error_chain(&error), "the offset in Redis could not be moved"),
+            Err(error) => {
+                tracing::warn!(error = error_chain(&error), "the offset in Redis could not be moved")
+            }
         }
     }
 

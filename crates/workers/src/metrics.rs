@@ -32,7 +32,8 @@ const MILLISECONDS: [f64; 14] =
 impl Metrics {
     /// The instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let counter = |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
+        let counter =
+            |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
         let gauge = |name: &'static str, unit: &'static str, what: &'static str| {
             meter.u64_gauge(name).with_unit(unit).with_description(what).build()
         };
@@ -41,8 +42,14 @@ impl Metrics {
             builder.with_boundaries(MILLISECONDS.to_vec()).build()
         };
         Self {
-            intents: counter("notification.intents", "Entries of the intents stream by outcome, type and producer"),
-            route_attempts: counter("notification.route_attempts", "Attempts to publish by channel and result"),
+            intents: counter(
+                "notification.intents",
+                "Entries of the intents stream by outcome, type and producer",
+            ),
+            route_attempts: counter(
+                "notification.route_attempts",
+                "Attempts to publish by channel and result",
+            ),
             completion_conflicts: counter(
                 "notification.completion_conflicts",
                 "Changes of a route that another replica had made before",
@@ -61,8 +68,15 @@ impl Metrics {
                 "notification.acceptance.duration",
                 "From reading a batch of intents to its commit",
             ),
-            publish_latency: histogram("notification.publish.latency", "From the acceptance of a route to its append"),
-            schedule_depth: gauge("notification.route_schedule.depth", "{route}", "Due routes, counted up to 10,000"),
+            publish_latency: histogram(
+                "notification.publish.latency",
+                "From the acceptance of a route to its append",
+            ),
+            schedule_depth: gauge(
+                "notification.route_schedule.depth",
+                "{route}",
+                "Due routes, counted up to 10,000",
+            ),
             schedule_oldest_age: gauge(
                 "notification.route_schedule.oldest_age_ms",
                 "ms",

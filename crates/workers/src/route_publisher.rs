@@ -17,7 +17,8 @@ use domain::backoff::Backoff;
 use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Append, DueCursor, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError, Swap,
+    Append, DueCursor, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError,
+    Swap,
 };
 use domain::route::{AfterFailure, Channel, LiveRoute, RouteKey};
 use tokio_util::sync::CancellationToken;
@@ -166,8 +167,11 @@ where
         let limit = self.settings.batch_size;
         let page = self.routes.list_due_routes(self.channel, now, scan.cursor.as_ref(), limit).await?;
         for corrupt in &page.corrupt {
-            tracing::error!(channel = self.channel.as_str(), error = error_chain(corrupt),
-                "a route cannot be read and waits until somebody mends the row");
+            tracing::error!(
+                channel = self.channel.as_str(),
+                error = error_chain(corrupt),
+                "a route cannot be read and waits until somebody mends the row"
+            );
         }
         // A page that was not full was the last: from the beginning again, but not at once, because what is still due
         // is in somebody else's hands or waits for this interval.
@@ -191,7 +195,13 @@ where
     }
 
     /// A store does not serve: says so, lets the other channels go on without this one, and waits.
-    async fn stall(&self, inbox: &Inbox, trouble: &mut Trouble, stop: &CancellationToken, error: &StoreError) {
+    async fn stall(
+        &self,
+        inbox: &Inbox,
+        trouble: &mut Trouble,
+        stop: &CancellationToken,
+        error: &StoreError,
+    ) {
         inbox.set_stalled(true);
         self.status.fails(&error_chain(error));
         let wait = trouble.note(error);
@@ -299,7 +309,8 @@ where
         let page = self.persist(context, || self.routes.get_live_routes(&keys)).await?;
         let mut now: HashMap<RouteKey, LiveRoute> =
             page.routes.into_iter().map(|route| (route.key.clone(), route)).collect();
-        let (fresh, gone): (Vec<_>, Vec<_>) = won.into_iter().partition(|(route, _)| now.contains_key(&route.key));
+        let (fresh, gone): (Vec<_>, Vec<_>) =
+            won.into_iter().partition(|(route, _)| now.contains_key(&route.key));
         self.release(gone.iter().map(|(route, _)| route.key.clone()).collect(), &chunk.token).await;
         let fresh = fresh.into_iter().filter_map(|(route, _)| now.remove(&route.key));
         Ok(fresh.filter_map(|route| outbound::encode(&route).ok().map(|entry| (route, entry))).collect())
@@ -321,7 +332,9 @@ where
         while !entries.is_empty() {
             let token = chunk.token.clone();
             let appends = self
-                .persist(context, || self.outbound.append(self.channel, &entries, &token, self.settings.dedupe_ttl))
+                .persist(context, || {
+                    self.outbound.append(self.channel, &entries, &token, self.settings.dedupe_ttl)
+                })
                 .await?;
             let now = self.clock.now();
             let mut again = Vec::new();
@@ -348,7 +361,10 @@ where
             self.metrics.attempts(self.channel, "lease_lost", lost);
             entries = again;
             if let Some(message) = outage {
-                let error = StoreError::Unavailable { operation: "append to the outbound stream", source: message.into() };
+                let error = StoreError::Unavailable {
+                    operation: "append to the outbound stream",
+                    source: message.into(),
+                };
                 self.stall(context.inbox, context.trouble, context.stop, &error).await;
                 if context.stop.is_cancelled() {
                     return Err(Stopped);
@@ -367,7 +383,8 @@ where
             self.metrics.conflicts(self.channel, count(&swaps, Swap::Conflict));
         }
         if !chunk.failed.is_empty() {
-            let swaps = self.persist(context, || self.routes.complete_routes_failed(&chunk.failed, now)).await?;
+            let swaps =
+                self.persist(context, || self.routes.complete_routes_failed(&chunk.failed, now)).await?;
             self.report_failures(&chunk.failed, &swaps);
             self.release(chunk.failed.into_iter().map(|failed| failed.key).collect(), &chunk.token).await;
         }
@@ -396,7 +413,8 @@ where
             if receipts_renewed.elapsed() > self.settings.dedupe_ttl / 3 {
                 let receipts: Vec<(RouteKey, String)> =
                     published.iter().map(|route| (route.key.clone(), route.entry_id.clone())).collect();
-                self.persist(context, || self.leases.extend_receipts(&receipts, self.settings.dedupe_ttl)).await?;
+                self.persist(context, || self.leases.extend_receipts(&receipts, self.settings.dedupe_ttl))
+                    .await?;
                 receipts_renewed = Instant::now();
             }
         }
@@ -404,7 +422,8 @@ where
 
     fn report_failures(&self, failed: &[Failed], swaps: &[Swap]) {
         self.metrics.conflicts(self.channel, count(swaps, Swap::Conflict));
-        let applied = failed.iter().zip(swaps).filter(|(_, swap)| **swap == Swap::Applied).map(|(failed, _)| failed);
+        let applied =
+            failed.iter().zip(swaps).filter(|(_, swap)| **swap == Swap::Applied).map(|(failed, _)| failed);
         let (mut retried, mut dead) = (0, 0);
         for route in applied {
             let result = if route.retry_at.is_some() { "failed" } else { "dead_letter" };
@@ -440,7 +459,10 @@ where
             return;
         }
         if let Err(error) = self.leases.release_leases(&keys, token).await {
-            tracing::debug!(error = error_chain(&error), "leases were not released and run out by themselves");
+            tracing::debug!(
+                error = error_chain(&error),
+                "leases were not released and run out by themselves"
+            );
         }
     }
 

@@ -118,8 +118,11 @@ impl<S: RetentionStore, C: Clock> SqlRetention<S, C> {
             while !rest.is_empty() {
                 let length = chunk_length(rest, size.0);
                 let (chunk, behind) = rest.split_at(length);
-                let ids: Vec<NotificationId> =
-                    chunk.iter().filter(|record| record.live_routes == 0).map(|record| record.notification_id.clone()).collect();
+                let ids: Vec<NotificationId> = chunk
+                    .iter()
+                    .filter(|record| record.live_routes == 0)
+                    .map(|record| record.notification_id.clone())
+                    .collect();
                 swept.kept_back += (chunk.len() - ids.len()) as u64;
                 if !ids.is_empty() {
                     let started = Instant::now();
@@ -163,10 +166,17 @@ impl<S: RetentionStore, C: Clock> SqlRetention<S, C> {
     fn report(&self, swept: Swept) {
         self.metrics.kept_back(swept.kept_back);
         if swept.kept_back > 0 {
-            tracing::warn!(records = swept.kept_back, "expired records stay because a route of theirs is still live");
+            tracing::warn!(
+                records = swept.kept_back,
+                "expired records stay because a route of theirs is still live"
+            );
         }
         if swept.records + swept.malformed_intents > 0 {
-            tracing::info!(records = swept.records, malformed_intents = swept.malformed_intents, "retention removed old rows");
+            tracing::info!(
+                records = swept.records,
+                malformed_intents = swept.malformed_intents,
+                "retention removed old rows"
+            );
         }
     }
 }

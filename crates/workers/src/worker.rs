@@ -62,7 +62,12 @@ impl Trouble {
         let said = match unchanged {
             Some(current) if now.duration_since(current.said) < REMINDER => current.said,
             _ => {
-                tracing::warn!(worker = self.name, error = what, times, "the worker cannot go on and tries again");
+                tracing::warn!(
+                    worker = self.name,
+                    error = what,
+                    times,
+                    "the worker cannot go on and tries again"
+                );
                 now
             }
         };
@@ -74,7 +79,12 @@ impl Trouble {
     pub(crate) fn clear(&mut self) {
         if let Some(current) = self.current.take() {
             let millis = u64::try_from(current.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-            tracing::info!(worker = self.name, times = current.times, lasted_ms = millis, "the worker goes on");
+            tracing::info!(
+                worker = self.name,
+                times = current.times,
+                lasted_ms = millis,
+                "the worker goes on"
+            );
         }
     }
 }

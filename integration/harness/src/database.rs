@@ -20,8 +20,12 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 async fn server() -> &'static Postgres {
     SERVER
         .get_or_init(async || {
-            let server = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
-            server.create_role_and_schema(TEMPLATE, ROLE, SCHEMA).await.expect("the template can be prepared");
+            let server =
+                Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
+            server
+                .create_role_and_schema(TEMPLATE, ROLE, SCHEMA)
+                .await
+                .expect("the template can be prepared");
             let dsn = Dsn::parse(&dsn(server.port(), TEMPLATE)).expect("our own connection string");
             store_postgres::migrate(&dsn).await.expect("the migrations apply");
             server
@@ -42,10 +46,13 @@ pub struct TestDatabase {
 
 impl TestDatabase {
     /// A migrated one, on the server that all tests of the process share.
-    #[expect(clippy::new_without_default, reason = "it starts a server")]
     pub async fn new() -> Self {
         let database = Self::unborn(server().await);
-        server().await.execute("postgres", &format!("CREATE DATABASE {} TEMPLATE {TEMPLATE}", database.name)).await.expect("it can be cloned");
+        server()
+            .await
+            .execute("postgres", &format!("CREATE DATABASE {} TEMPLATE {TEMPLATE}", database.name))
+            .await
+            .expect("it can be cloned");
         database
     }
 
@@ -92,10 +99,14 @@ impl TestDatabase {
     /// A superuser's connection to it, with the service's schema in view.
     pub async fn client(&self) -> Client {
         let dsn = format!("postgres://postgres@127.0.0.1:{}/{}", self.port, self.name);
-        let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.expect("the superuser can connect");
+        let (client, connection) =
+            tokio_postgres::connect(&dsn, NoTls).await.expect("the superuser can connect");
         // It ends with the client.
         tokio::spawn(async { drop(connection.await) });
-        client.batch_execute(&format!("SET search_path = {SCHEMA}; SET timezone = 'UTC'")).await.expect("settings");
+        client
+            .batch_execute(&format!("SET search_path = {SCHEMA}; SET timezone = 'UTC'"))
+            .await
+            .expect("settings");
         client
     }
 }

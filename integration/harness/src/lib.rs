@@ -16,5 +16,7 @@ pub use service::{Service, ServiceBuilder, service_binary};
 
 /// An empty Redis of the test's own.
 pub async fn private_redis() -> Redis {
-    Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await.expect("a private Redis starts")
+    Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() })
+        .await
+        .expect("a private Redis starts")
 }

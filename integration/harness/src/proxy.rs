@@ -219,7 +219,12 @@ async fn carry(client: TcpStream, server: TcpStream, control: Control, epoch: u6
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, control: &Control, verdict: watch::Sender<Option<Action>>) {
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    control: &Control,
+    verdict: watch::Sender<Option<Action>>,
+) {
     let mut seen: Vec<u8> = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -244,7 +249,8 @@ fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Durati
     let mut shared = control.lock();
     shared.requests += 1;
     seen.extend_from_slice(data);
-    let sprung = shared.trap.take_if(|trap| seen.windows(trap.pattern.len()).any(|window| window == trap.pattern));
+    let sprung =
+        shared.trap.take_if(|trap| seen.windows(trap.pattern.len()).any(|window| window == trap.pattern));
     let action = sprung.map(|trap| {
         trap.sprung.send_replace(true);
         trap.action
@@ -254,7 +260,12 @@ fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Durati
     (shared.weather, shared.delay, action)
 }
 
-async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, control: &Control, replies: watch::Receiver<Option<Action>>) {
+async fn answers(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    control: &Control,
+    replies: watch::Receiver<Option<Action>>,
+) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
@@ -266,7 +277,9 @@ async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, control: &Cont
         let verdict = *replies.borrow();
         match (verdict, weather) {
             (Some(Action::LoseReply), _) => return,
-            (Some(_), _) | (_, Weather::BlackHole | Weather::LostReplies) => std::future::pending::<()>().await,
+            (Some(_), _) | (_, Weather::BlackHole | Weather::LostReplies) => {
+                std::future::pending::<()>().await
+            }
             (None, Weather::Fine | Weather::Cut) => {}
         }
         if to.write_all(&buffer[..length]).await.is_err() {

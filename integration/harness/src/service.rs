@@ -103,7 +103,10 @@ impl Service {
     /// The first log line with this message, as JSON.
     pub fn logged(&self, message: &str) -> Option<Value> {
         let lines = self.output();
-        lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|line| line["message"] == message)
+        lines
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|line| line["message"] == message)
     }
 
     async fn wait_ready(&mut self) {

@@ -31,7 +31,10 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let machine = Machine::start().await?;
     let config = machine.config(vars)?;
     let redis = RedisClient::new(runtime::redis_settings(&config.redis)).context("Redis cannot be used")?;
-    let watch = Watch { streams: [config.outbound.gateway.key.clone(), config.outbound.mail.key.clone()], stop: stop.clone() };
+    let watch = Watch {
+        streams: [config.outbound.gateway.key.clone(), config.outbound.mail.key.clone()],
+        stop: stop.clone(),
+    };
     let intents = config.intents.stream.clone();
 
     let service = tokio::spawn(runtime::serve(config, stop.clone()));
@@ -54,7 +57,8 @@ struct Machine {
 
 impl Machine {
     async fn start() -> anyhow::Result<Self> {
-        let postgres = Postgres::start(PostgresOptions { durable: true, ..PostgresOptions::default() }).await?;
+        let postgres =
+            Postgres::start(PostgresOptions { durable: true, ..PostgresOptions::default() }).await?;
         postgres.create_role_and_schema(DATABASE, ROLE, SCHEMA).await?;
         let redis = Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await?;
         let directory = StandInDirectory::start().await?;
@@ -66,7 +70,8 @@ impl Machine {
 
     /// The caller's variables, with those that say where the servers are.
     fn config(&self, vars: Vars) -> Result<Config, Failure> {
-        let dsn = format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}?search_path={SCHEMA}", self.postgres.port());
+        let dsn =
+            format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}?search_path={SCHEMA}", self.postgres.port());
         let own = [
             ("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn),
             ("NOTIFICATION_REDIS_MASTER_ADDR", self.redis.addr()),
@@ -77,7 +82,8 @@ impl Machine {
         let http_is_given = vars.iter().any(|(name, _)| name == "NOTIFICATION_INTERNAL_HTTP_ADDR");
         let http = (!http_is_given).then(|| ("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0".to_owned()));
         let others = vars.into_iter().filter(|(name, _)| own.iter().all(|(owned, _)| owned != name));
-        let all = others.chain(own.clone().into_iter().chain(http).map(|(name, value)| (name.to_owned(), value)));
+        let all =
+            others.chain(own.clone().into_iter().chain(http).map(|(name, value)| (name.to_owned(), value)));
         let loaded = Config::load(all.collect::<Vars>())?;
         print_warnings(&loaded.warnings);
         Ok(loaded.config)
@@ -104,7 +110,10 @@ impl Watch {
             for (stream, last) in self.streams.iter().zip(&mut seen) {
                 let range = redis::cmd("XRANGE").arg(stream).arg(format!("({last}")).arg("+").to_owned();
                 // A look that failed is made again.
-                let Ok(Value::Array(entries)) = redis.command("look at an outbound stream", &range).await else { continue };
+                let Ok(Value::Array(entries)) = redis.command("look at an outbound stream", &range).await
+                else {
+                    continue;
+                };
                 for entry in entries {
                     if let Some((id, fields)) = readable(entry) {
                         print_entry(stream, &id, &fields);
@@ -166,7 +175,8 @@ fn print_entry(stream: &str, id: &str, fields: &[String]) {
 }
 
 fn invite(redis_addr: &str) {
-    let program = std::env::current_exe().map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());
+    let program =
+        std::env::current_exe().map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());
     println!("Send another from a second terminal:\n");
     println!("  NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\");
     println!("    --producer game_master --user u-1 --key game-123:turn-55 \\");

@@ -10,8 +10,9 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let loaded = MigrateConfig::load(vars)?;
     print_warnings(&loaded.warnings);
     let dsn = &loaded.config.postgres.dsn;
-    let applied =
-        store_postgres::migrate(dsn).await.with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
+    let applied = store_postgres::migrate(dsn)
+        .await
+        .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
     match applied {
         0 => println!("the database has every migration already"),
         1 => println!("1 migration was applied"),

@@ -87,7 +87,16 @@ fn two_users_on_two_channels_have_four_routes() {
     let decision = decide_all(vec![turn_ready(1, "k", &["u-2", "u-1"], 54)], &Known::default(), &users);
     let described: Vec<String> = routes(&decision)
         .iter()
-        .map(|route| format!("{} {} {:?} {} {}", route.key, route.recipient_ref, route.resolved_email, route.resolved_locale, route.max_attempts))
+        .map(|route| {
+            format!(
+                "{} {} {:?} {} {}",
+                route.key,
+                route.recipient_ref,
+                route.resolved_email,
+                route.resolved_locale,
+                route.max_attempts
+            )
+        })
         .collect();
     assert_eq!(
         described,
@@ -106,7 +115,8 @@ fn two_users_on_two_channels_have_four_routes() {
 fn a_user_without_an_address_is_still_reached_by_push() {
     let users = [("u-1", found("", "en"))];
     let decision = decide_all(vec![turn_ready(1, "k", &["u-1"], 54)], &Known::default(), &users);
-    let starts: Vec<bool> = routes(&decision).iter().map(|route| matches!(route.start, Start::Pending { .. })).collect();
+    let starts: Vec<bool> =
+        routes(&decision).iter().map(|route| matches!(route.start, Start::Pending { .. })).collect();
     assert_eq!(starts, [true, false]);
     assert_eq!(routes(&decision)[1].start, Start::Skipped(SkipReason::NoEmailAddress));
 }
@@ -114,7 +124,8 @@ fn a_user_without_an_address_is_still_reached_by_push() {
 #[test]
 fn administrators_are_reached_at_the_configured_addresses() {
     let payload = r#"{"user_id":"u","user_email":"e","observed_country":"a","usual_connection_country":"b","review_reason":"r"}"#;
-    let decision = decide_all(vec![admin(1, "geo.review_recommended", "geoprofile", payload)], &Known::default(), &[]);
+    let decision =
+        decide_all(vec![admin(1, "geo.review_recommended", "geoprofile", payload)], &Known::default(), &[]);
     let ids: Vec<&str> = routes(&decision).iter().map(|route| route.key.route_id.as_str()).collect();
     assert_eq!(ids, ["email:email:ops@example.com", "email:email:geo@example.com"]);
 }
@@ -122,7 +133,8 @@ fn administrators_are_reached_at_the_configured_addresses() {
 #[test]
 fn an_admin_type_without_addresses_has_one_skipped_route() {
     let payload = r#"{"game_id":"g","game_name":"n","failure_reason":"r"}"#;
-    let decision = decide_all(vec![admin(1, "game.generation_failed", "game_master", payload)], &Known::default(), &[]);
+    let decision =
+        decide_all(vec![admin(1, "game.generation_failed", "game_master", payload)], &Known::default(), &[]);
     let route = routes(&decision)[0];
     assert_eq!(route.key.route_id, "email:config:game.generation_failed");
     assert_eq!(route.start, Start::Skipped(SkipReason::NoAdminRecipients));
@@ -137,14 +149,19 @@ fn one_missing_recipient_rejects_the_whole_intent() {
 
 #[test]
 fn nothing_behind_an_entry_that_must_wait_is_decided() {
-    let users = [
-        ("u-1", found("u-1@example.com", "en")),
-        ("u-2", Lookup::Unavailable("no answer within 1s".into())),
+    let users =
+        [("u-1", found("u-1@example.com", "en")), ("u-2", Lookup::Unavailable("no answer within 1s".into()))];
+    let entries = vec![
+        turn_ready(1, "a", &["u-1"], 1),
+        turn_ready(2, "b", &["u-2"], 1),
+        turn_ready(3, "c", &["u-1"], 1),
     ];
-    let entries = vec![turn_ready(1, "a", &["u-1"], 1), turn_ready(2, "b", &["u-2"], 1), turn_ready(3, "c", &["u-1"], 1)];
     let decision = decide_all(entries, &Known::default(), &users);
     assert_eq!(outcomes(&decision), ["accepted"]);
-    assert_eq!(decision.wait, Some(Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() }));
+    assert_eq!(
+        decision.wait,
+        Some(Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() })
+    );
 }
 
 #[test]
@@ -168,10 +185,20 @@ fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_says() {
 #[test]
 fn the_same_key_twice_in_one_read_is_decided_in_stream_order() {
     let users = [("u-1", found("u-1@example.com", "en")), ("gone", Lookup::Missing)];
-    let twice = vec![turn_ready(1, "k", &["u-1"], 54), turn_ready(2, "k", &["u-1"], 54), turn_ready(3, "k", &["u-1"], 55)];
-    assert_eq!(outcomes(&decide_all(twice, &Known::default(), &users)), ["accepted", "duplicate", "idempotency_conflict"]);
+    let twice = vec![
+        turn_ready(1, "k", &["u-1"], 54),
+        turn_ready(2, "k", &["u-1"], 54),
+        turn_ready(3, "k", &["u-1"], 55),
+    ];
+    assert_eq!(
+        outcomes(&decide_all(twice, &Known::default(), &users)),
+        ["accepted", "duplicate", "idempotency_conflict"]
+    );
     let first_is_malformed = vec![turn_ready(1, "k", &["gone"], 54), turn_ready(2, "k", &["u-1"], 54)];
-    assert_eq!(outcomes(&decide_all(first_is_malformed, &Known::default(), &users)), ["recipient_not_found", "accepted"]);
+    assert_eq!(
+        outcomes(&decide_all(first_is_malformed, &Known::default(), &users)),
+        ["recipient_not_found", "accepted"]
+    );
 }
 
 #[test]
@@ -179,7 +206,10 @@ fn if_the_first_of_two_must_wait_so_does_the_second() {
     let users = [("u-1", found("u-1@example.com", "en")), ("u-2", Lookup::Unavailable("down".into()))];
     let entries = vec![turn_ready(1, "k", &["u-2"], 54), turn_ready(2, "k", &["u-1"], 54)];
     let decision = decide_all(entries, &Known::default(), &users);
-    assert_eq!((decision.settled.len(), decision.wait.map(|wait| wait.entry_id)), (0, Some(EntryId::new(1, 0))));
+    assert_eq!(
+        (decision.settled.len(), decision.wait.map(|wait| wait.entry_id)),
+        (0, Some(EntryId::new(1, 0)))
+    );
 }
 
 #[test]

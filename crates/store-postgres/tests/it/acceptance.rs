@@ -17,7 +17,8 @@ fn progress(fence: u64, number: u64) -> Progress {
 #[tokio::test]
 async fn a_batch_writes_record_routes_malformed_row_and_progress_together() {
     let world = World::new().await;
-    let broken = RawEntry { id: EntryId::new(2, 0), fields: RawFields::from_iter([("a\0", b"\xff".to_vec())]) };
+    let broken =
+        RawEntry { id: EntryId::new(2, 0), fields: RawFields::from_iter([("a\0", b"\xff".to_vec())]) };
     let settled = decide([entry(1, "key-1", 54), broken], at(0));
     assert_eq!(world.commit(&settled, EntryId::new(2, 0)).await, Commit::Done);
 
@@ -29,8 +30,10 @@ async fn a_batch_writes_record_routes_malformed_row_and_progress_together() {
         .await;
     assert_eq!(
         record,
-        ["1-0|game.turn.ready|game_master|user|[\"u-1\"]|{\"game_id\":\"g-1\",\"game_name\":\"Nebula\",\"turn_number\":54}|key-1|r-1||\
-          2026-04-02 09:21:40+00|2026-04-02 09:21:40+00|2026-04-02 09:21:40+00|2026-04-09 09:21:40+00"]
+        [
+            "1-0|game.turn.ready|game_master|user|[\"u-1\"]|{\"game_id\":\"g-1\",\"game_name\":\"Nebula\",\"turn_number\":54}|key-1|r-1||\
+          2026-04-02 09:21:40+00|2026-04-02 09:21:40+00|2026-04-02 09:21:40+00|2026-04-09 09:21:40+00"
+        ]
     );
     let routes = world
         .column(
@@ -50,7 +53,9 @@ async fn a_batch_writes_record_routes_malformed_row_and_progress_together() {
         .await;
     assert_eq!(
         malformed,
-        ["notification:intents|2-0|invalid_encoding|[[{\"base64\": \"YQA=\"}, {\"base64\": \"/w==\"}]]|2026-04-02 09:21:40+00"]
+        [
+            "notification:intents|2-0|invalid_encoding|[[{\"base64\": \"YQA=\"}, {\"base64\": \"/w==\"}]]|2026-04-02 09:21:40+00"
+        ]
     );
     assert_eq!(world.store.load_progress(STREAM).await.expect("is there"), Some(progress(0, 2)));
 }
@@ -90,9 +95,16 @@ async fn an_id_that_was_taken_never_gives_its_routes_to_another_record() {
 async fn known_keys_come_with_their_fingerprints_and_hide_that_their_id_is_taken() {
     let world = World::new().await;
     let acceptances = world.accept([1, 2], at(0)).await;
-    let asked = [(scope("key-1"), EntryId::new(1, 0)), (scope("key-9"), EntryId::new(9, 0)), (scope("key-8"), EntryId::new(2, 0))];
+    let asked = [
+        (scope("key-1"), EntryId::new(1, 0)),
+        (scope("key-9"), EntryId::new(9, 0)),
+        (scope("key-8"), EntryId::new(2, 0)),
+    ];
     let known = world.store.find_known(&asked).await.expect("is there");
-    assert_eq!(known.fingerprints, HashMap::from([(scope("key-1"), acceptances[0].record.fingerprint.clone())]));
+    assert_eq!(
+        known.fingerprints,
+        HashMap::from([(scope("key-1"), acceptances[0].record.fingerprint.clone())])
+    );
     assert_eq!(known.taken_ids, HashMap::from([(EntryId::new(2, 0), 1)]));
 }
 
@@ -100,7 +112,8 @@ async fn known_keys_come_with_their_fingerprints_and_hide_that_their_id_is_taken
 async fn progress_goes_neither_back_nor_to_an_older_fence() {
     let world = World::new().await;
     let move_to = async |fence, number| {
-        let batch = AcceptanceBatch { stream: STREAM, fence, last_entry_id: EntryId::new(number, 0), settled: &[] };
+        let batch =
+            AcceptanceBatch { stream: STREAM, fence, last_entry_id: EntryId::new(number, 0), settled: &[] };
         world.store.accept(batch).await.expect("PostgreSQL is there")
     };
     assert_eq!(move_to(5, 10).await, Commit::Done);
@@ -117,7 +130,12 @@ async fn progress_goes_neither_back_nor_to_an_older_fence() {
 #[tokio::test]
 async fn ids_of_sixty_four_bits_are_ordered_as_numbers() {
     let world = World::new().await;
-    for (id, expected) in [("9-18446744073709551614", true), ("9-18446744073709551615", true), ("18446744073709551615-0", true), ("99-0", false)] {
+    for (id, expected) in [
+        ("9-18446744073709551614", true),
+        ("9-18446744073709551615", true),
+        ("18446744073709551615-0", true),
+        ("99-0", false),
+    ] {
         let last_entry_id: EntryId = id.parse().expect("an id");
         let commit = world.commit(&[], last_entry_id).await;
         assert_eq!(commit == Commit::Done, expected, "{id}");
@@ -131,7 +149,8 @@ async fn what_postgresql_refuses_is_said_to_be_refused_and_nothing_is_kept() {
     if let Settled::Accepted(acceptance) = &mut settled[1] {
         acceptance.record.fingerprint = "a\0b".into();
     }
-    let batch = AcceptanceBatch { stream: STREAM, fence: 0, last_entry_id: EntryId::new(2, 0), settled: &settled };
+    let batch =
+        AcceptanceBatch { stream: STREAM, fence: 0, last_entry_id: EntryId::new(2, 0), settled: &settled };
     let error = world.store.accept(batch).await.expect_err("a NUL is refused");
     assert!(matches!(error, StoreError::Refused { operation: "accept a batch of intents", .. }), "{error:?}");
     assert_eq!(world.column("SELECT notification_id FROM records").await, Vec::<String>::new());
@@ -142,7 +161,8 @@ async fn what_postgresql_refuses_is_said_to_be_refused_and_nothing_is_kept() {
 async fn two_consumers_that_race_for_the_same_entries_write_them_once() {
     let world = World::new().await;
     let settled = decide((1..=50).map(|n| entry(n, &format!("key-{n}"), 54)), at(0));
-    let outcomes = futures_util::future::join_all((0..4).map(|_| world.commit(&settled, EntryId::new(50, 0)))).await;
+    let outcomes =
+        futures_util::future::join_all((0..4).map(|_| world.commit(&settled, EntryId::new(50, 0)))).await;
     assert_eq!(outcomes.iter().filter(|commit| **commit == Commit::Done).count(), 1, "{outcomes:?}");
     assert_eq!(world.column("SELECT count(*)::text FROM routes").await, ["100"]);
 }
@@ -154,5 +174,8 @@ async fn an_entry_that_is_read_twice_is_one_malformed_row() {
     assert_eq!(world.commit(&decide([broken()], at(0)), EntryId::new(1, 0)).await, Commit::Done);
     assert_eq!(world.store.restart_progress(STREAM, 0).await.expect("is there"), Swap::Applied);
     assert_eq!(world.commit(&decide([broken()], at(9)), EntryId::new(1, 0)).await, Commit::Done);
-    assert_eq!(world.column("SELECT recorded_at::text FROM malformed_intents").await, ["2026-04-02 09:21:40+00"]);
+    assert_eq!(
+        world.column("SELECT recorded_at::text FROM malformed_intents").await,
+        ["2026-04-02 09:21:40+00"]
+    );
 }

@@ -47,7 +47,8 @@ impl World {
 
     /// Accepts intents with these entry numbers at `now`, for one user with two routes each.
     async fn accept(&self, numbers: impl IntoIterator<Item = u64>, now: Timestamp) -> Vec<Acceptance> {
-        let settled: Vec<Settled> = numbers.into_iter().flat_map(|n| decide([entry(n, &format!("key-{n}"), 54)], now)).collect();
+        let settled: Vec<Settled> =
+            numbers.into_iter().flat_map(|n| decide([entry(n, &format!("key-{n}"), 54)], now)).collect();
         assert_eq!(self.commit(&settled, last_id(&settled)).await, Commit::Done);
         settled.into_iter().map(accepted).collect()
     }
@@ -109,7 +110,11 @@ fn decide(entries: impl IntoIterator<Item = RawEntry>, now: Timestamp) -> Vec<Se
     decide_knowing(entries, &Known::default(), now)
 }
 
-fn decide_knowing(entries: impl IntoIterator<Item = RawEntry>, known: &Known, now: Timestamp) -> Vec<Settled> {
+fn decide_knowing(
+    entries: impl IntoIterator<Item = RawEntry>,
+    known: &Known,
+    now: Timestamp,
+) -> Vec<Settled> {
     let policy = policy();
     let decoded: Vec<_> = entries.into_iter().map(|entry| accept::decode(entry, &policy)).collect();
     let batch: Vec<_> = decoded.iter().collect();

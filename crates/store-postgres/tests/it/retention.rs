@@ -27,7 +27,10 @@ async fn expired_records_are_listed_oldest_first_with_their_routes() {
     settle_all(&world, "3-0").await;
     let page = world.store.list_expired_records(at(3), None, 10).await.expect("is there");
     assert_eq!(ids(&page), ["1-0", "3-0"]);
-    assert_eq!(page.iter().map(|record| (record.routes, record.live_routes)).collect::<Vec<_>>(), [(2, 0), (2, 2)]);
+    assert_eq!(
+        page.iter().map(|record| (record.routes, record.live_routes)).collect::<Vec<_>>(),
+        [(2, 0), (2, 2)]
+    );
     let behind = world.store.list_expired_records(at(3), page.first(), 10).await.expect("is there");
     assert_eq!(ids(&behind), ["3-0"]);
 }
@@ -37,7 +40,8 @@ async fn a_record_goes_with_its_routes_and_stays_while_one_of_them_is_live() {
     let world = World::new().await;
     world.accept(1..=3, at(0)).await;
     settle_all(&world, "2-0").await;
-    let all: Vec<NotificationId> = ["1-0", "2-0", "3-0"].map(|id| NotificationId::from(id.to_owned())).to_vec();
+    let all: Vec<NotificationId> =
+        ["1-0", "2-0", "3-0"].map(|id| NotificationId::from(id.to_owned())).to_vec();
     assert_eq!(world.store.delete_records(&all[..2], at(1)).await.expect("is there"), 1);
     assert_eq!(world.column("SELECT notification_id FROM records ORDER BY 1").await, ["2-0", "3-0"]);
     assert_eq!(world.column("SELECT DISTINCT notification_id FROM routes ORDER BY 1").await, ["2-0", "3-0"]);
@@ -61,7 +65,8 @@ async fn malformed_intents_go_oldest_first_up_to_the_limit() {
         let settled = decide([broken], at(n as i64));
         assert_eq!(world.commit(&settled, EntryId::new(n, 0)).await, Commit::Done);
     }
-    let left = async || world.column("SELECT stream_entry_id FROM malformed_intents ORDER BY recorded_at").await;
+    let left =
+        async || world.column("SELECT stream_entry_id FROM malformed_intents ORDER BY recorded_at").await;
     assert_eq!(world.store.delete_malformed_intents(at(4), 2).await.expect("is there"), 2);
     assert_eq!(left().await, ["3-0", "4-0"]);
     assert_eq!(world.store.delete_malformed_intents(at(4), 2).await.expect("is there"), 1);

@@ -43,7 +43,10 @@ async fn a_route_is_due_from_its_time_on_and_not_a_microsecond_before() {
     let time = at(5);
     assert_eq!(due(&world, Channel::Push, time - Duration::from_micros(1)).await.len(), 0);
     assert_eq!(due(&world, Channel::Push, time).await.len(), 1);
-    assert_eq!(world.store.next_due().await.expect("is there"), HashMap::from([(Channel::Push, time), (Channel::Email, time)]));
+    assert_eq!(
+        world.store.next_due().await.expect("is there"),
+        HashMap::from([(Channel::Push, time), (Channel::Email, time)])
+    );
     assert_eq!(world.store.count_due_routes(time, 100).await.expect("is there"), 2);
     assert_eq!(world.store.count_due_routes(time, 1).await.expect("is there"), 1);
 }
@@ -57,7 +60,8 @@ async fn pages_go_through_all_due_routes_of_a_channel_once_the_longest_due_first
     let mut seen = Vec::new();
     let mut cursor: Option<DueCursor> = None;
     loop {
-        let page = world.store.list_due_routes(Channel::Email, at(60), cursor.as_ref(), 3).await.expect("is there");
+        let page =
+            world.store.list_due_routes(Channel::Email, at(60), cursor.as_ref(), 3).await.expect("is there");
         seen.extend(page.routes.iter().map(|route| route.key.notification_id.to_string()));
         cursor = page.next;
         if cursor.is_none() {
@@ -72,8 +76,10 @@ async fn of_two_completions_of_one_version_one_is_a_conflict() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     let route = due(&world, Channel::Push, at(5)).await.remove(0);
-    let first = world.store.complete_routes_published(&[published(&route, "7-0")], at(5)).await.expect("is there");
-    let second = world.store.complete_routes_published(&[published(&route, "8-0")], at(5)).await.expect("is there");
+    let first =
+        world.store.complete_routes_published(&[published(&route, "7-0")], at(5)).await.expect("is there");
+    let second =
+        world.store.complete_routes_published(&[published(&route, "8-0")], at(5)).await.expect("is there");
     assert_eq!((first, second), (vec![Swap::Applied], vec![Swap::Conflict]));
     let row = world
         .column("SELECT concat_ws('|', status, published_entry_id, published_at, next_attempt_at IS NULL) FROM routes WHERE channel = 'push'")
@@ -87,7 +93,11 @@ async fn a_completion_that_finds_the_row_as_intended_is_no_conflict() {
     world.accept([1], at(0)).await;
     let route = due(&world, Channel::Push, at(5)).await.remove(0);
     for _ in 0..2 {
-        let swaps = world.store.complete_routes_published(&[published(&route, "7-0")], at(5)).await.expect("is there");
+        let swaps = world
+            .store
+            .complete_routes_published(&[published(&route, "7-0")], at(5))
+            .await
+            .expect("is there");
         assert_eq!(swaps, [Swap::Applied]);
     }
 }
@@ -101,7 +111,11 @@ async fn the_version_rises_even_if_the_clock_stands_still_or_goes_back() {
         let route = due(&world, Channel::Email, at(99)).await.remove(0);
         versions.push(route.version.updated_at());
         let now = at(-10 * i64::from(attempt));
-        let swaps = world.store.complete_routes_failed(&[failed(&route, attempt, Some(at(6)))], now).await.expect("is there");
+        let swaps = world
+            .store
+            .complete_routes_failed(&[failed(&route, attempt, Some(at(6)))], now)
+            .await
+            .expect("is there");
         assert_eq!(swaps, [Swap::Applied]);
     }
     let micros: Vec<i64> = versions.iter().map(|version| version.as_micros() - at(0).as_micros()).collect();
@@ -125,7 +139,11 @@ async fn a_spent_budget_makes_a_dead_letter_and_its_row_in_one_transaction() {
     world.accept(1..=2, at(0)).await;
     let routes = due(&world, Channel::Email, at(5)).await;
     let stale = Failed { version: Version::read(at(-1)), ..failed(&routes[1], 7, None) };
-    let swaps = world.store.complete_routes_failed(&[failed(&routes[0], 7, None), stale], at(5)).await.expect("is there");
+    let swaps = world
+        .store
+        .complete_routes_failed(&[failed(&routes[0], 7, None), stale], at(5))
+        .await
+        .expect("is there");
     assert_eq!(swaps, [Swap::Applied, Swap::Conflict]);
     let route = world
         .column(
@@ -133,14 +151,22 @@ async fn a_spent_budget_makes_a_dead_letter_and_its_row_in_one_transaction() {
                 last_error_at, dead_lettered_at) FROM routes WHERE status = 'dead_letter'",
         )
         .await;
-    assert_eq!(route, ["1-0|dead_letter|7|t|mail_stream_publish_failed|WRONGTYPE|2026-04-02 09:21:45+00|2026-04-02 09:21:45+00"]);
+    assert_eq!(
+        route,
+        [
+            "1-0|dead_letter|7|t|mail_stream_publish_failed|WRONGTYPE|2026-04-02 09:21:45+00|2026-04-02 09:21:45+00"
+        ]
+    );
     let letter = world
         .column(
             "SELECT concat_ws('|', notification_id, route_id, channel, recipient_ref, final_attempt_count, max_attempts,
                 failure_classification, failure_message, created_at) FROM dead_letters WHERE recovery_hint LIKE '%NOTIFICATION_MAIL%'",
         )
         .await;
-    assert_eq!(letter, ["1-0|email:user:u-1|email|user:u-1|7|7|mail_stream_publish_failed|WRONGTYPE|2026-04-02 09:21:45+00"]);
+    assert_eq!(
+        letter,
+        ["1-0|email:user:u-1|email|user:u-1|7|7|mail_stream_publish_failed|WRONGTYPE|2026-04-02 09:21:45+00"]
+    );
 }
 
 #[tokio::test]
@@ -148,10 +174,20 @@ async fn a_dead_letter_that_an_operator_revived_may_die_again() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     let route = due(&world, Channel::Email, at(5)).await.remove(0);
-    assert_eq!(world.store.complete_routes_failed(&[failed(&route, 7, None)], at(5)).await.expect("is there"), [Swap::Applied]);
+    assert_eq!(
+        world.store.complete_routes_failed(&[failed(&route, 7, None)], at(5)).await.expect("is there"),
+        [Swap::Applied]
+    );
     world.execute("UPDATE routes SET status = 'pending', next_attempt_at = now(), updated_at = clock_timestamp() WHERE channel = 'email'").await;
-    let route = world.store.list_due_routes(Channel::Email, Timestamp::MAX, None, 9).await.expect("is there").routes.remove(0);
-    let swaps = world.store.complete_routes_failed(&[failed(&route, 7, None)], at(6)).await.expect("is there");
+    let route = world
+        .store
+        .list_due_routes(Channel::Email, Timestamp::MAX, None, 9)
+        .await
+        .expect("is there")
+        .routes
+        .remove(0);
+    let swaps =
+        world.store.complete_routes_failed(&[failed(&route, 7, None)], at(6)).await.expect("is there");
     assert_eq!(swaps, [Swap::Applied]);
     assert_eq!(world.column("SELECT count(*)::text FROM dead_letters").await, ["1"]);
 }
@@ -162,10 +198,14 @@ async fn a_terminal_route_is_not_touched_even_at_its_own_version() {
     world.accept([1], at(0)).await;
     let route = due(&world, Channel::Push, at(5)).await.remove(0);
     // Edited by hand, without raising the version.
-    world.execute("UPDATE routes SET status = 'skipped', next_attempt_at = NULL WHERE channel = 'push'").await;
-    let swaps = world.store.complete_routes_published(&[published(&route, "7-0")], at(5)).await.expect("is there");
+    world
+        .execute("UPDATE routes SET status = 'skipped', next_attempt_at = NULL WHERE channel = 'push'")
+        .await;
+    let swaps =
+        world.store.complete_routes_published(&[published(&route, "7-0")], at(5)).await.expect("is there");
     assert_eq!(swaps, [Swap::Conflict]);
-    let swaps = world.store.complete_routes_failed(&[failed(&route, 1, Some(at(9)))], at(5)).await.expect("is there");
+    let swaps =
+        world.store.complete_routes_failed(&[failed(&route, 1, Some(at(9)))], at(5)).await.expect("is there");
     assert_eq!(swaps, [Swap::Conflict]);
 }
 
@@ -173,10 +213,15 @@ async fn a_terminal_route_is_not_touched_even_at_its_own_version() {
 async fn a_corrupt_row_harms_only_itself_and_says_where() {
     let world = World::new().await;
     world.accept(1..=3, at(0)).await;
-    world.execute("UPDATE routes SET attempt_count = -1 WHERE notification_id = '2-0' AND channel = 'push'").await;
+    world
+        .execute("UPDATE routes SET attempt_count = -1 WHERE notification_id = '2-0' AND channel = 'push'")
+        .await;
     world.execute("UPDATE records SET occurred_at = 'infinity' WHERE notification_id = '3-0'").await;
     let page = world.store.list_due_routes(Channel::Push, at(5), None, 100).await.expect("is there");
-    assert_eq!(page.routes.iter().map(|route| route.key.to_string()).collect::<Vec<_>>(), ["1-0/push:user:u-1"]);
+    assert_eq!(
+        page.routes.iter().map(|route| route.key.to_string()).collect::<Vec<_>>(),
+        ["1-0/push:user:u-1"]
+    );
     let places: Vec<String> = page
         .corrupt
         .iter()
@@ -185,7 +230,10 @@ async fn a_corrupt_row_harms_only_itself_and_says_where() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(places, ["routes.attempt_count of 2-0/push:user:u-1", "records.occurred_at of 3-0/push:user:u-1"]);
+    assert_eq!(
+        places,
+        ["routes.attempt_count of 2-0/push:user:u-1", "records.occurred_at of 3-0/push:user:u-1"]
+    );
 }
 
 #[tokio::test]
@@ -194,15 +242,26 @@ async fn routes_that_are_read_again_come_at_their_present_version_and_only_if_li
     world.accept(1..=2, at(0)).await;
     let routes = due(&world, Channel::Push, at(5)).await;
     assert_eq!(
-        world.store.complete_routes_published(&[published(&routes[0], "7-0")], at(5)).await.expect("is there"),
+        world
+            .store
+            .complete_routes_published(&[published(&routes[0], "7-0")], at(5))
+            .await
+            .expect("is there"),
         [Swap::Applied]
     );
     assert_eq!(
-        world.store.complete_routes_failed(&[failed(&routes[1], 1, Some(at(9)))], at(5)).await.expect("is there"),
+        world
+            .store
+            .complete_routes_failed(&[failed(&routes[1], 1, Some(at(9)))], at(5))
+            .await
+            .expect("is there"),
         [Swap::Applied]
     );
     let keys: Vec<_> = routes.iter().map(|route| route.key.clone()).collect();
     let again = world.store.get_live_routes(&keys).await.expect("is there").routes;
-    assert_eq!(again.iter().map(|route| (route.key.clone(), route.attempt_count)).collect::<Vec<_>>(), [(keys[1].clone(), 1)]);
+    assert_eq!(
+        again.iter().map(|route| (route.key.clone(), route.attempt_count)).collect::<Vec<_>>(),
+        [(keys[1].clone(), 1)]
+    );
     assert!(again[0].version != routes[1].version);
 }

@@ -29,7 +29,12 @@ fn consumer(world: &World, batch_size: usize) -> IntentConsumer<World, World, Wo
             head_start: Duration::from_secs(5),
         }),
         handover,
-        settings: IntakeSettings { stream: "intents".into(), batch_size, block: Duration::from_millis(1), fence: 0 },
+        settings: IntakeSettings {
+            stream: "intents".into(),
+            batch_size,
+            block: Duration::from_millis(1),
+            fence: 0,
+        },
         metrics: Metrics::new(&meter("test")),
         status: Status::default(),
     }
@@ -84,7 +89,11 @@ async fn what_comes_back_after_an_outage_is_settled_once_and_nothing_is_skipped(
         stream(&world, 1..=3);
         world.fail(call, down(call));
         run_until(&world, 2, |world, _| world.lock().progress == at(3)).await;
-        assert_eq!(outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3], "{call}");
+        assert_eq!(
+            outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+            [1, 2, 3],
+            "{call}"
+        );
     }
 }
 
@@ -100,7 +109,8 @@ async fn an_entry_that_must_wait_holds_the_stream_and_says_so() {
     assert_eq!(world.lock().progress, at(1));
 
     world.lock().users.clear();
-    run_until(&world, 9, |world, status| world.lock().progress == at(3) && status.get().holdup.is_none()).await;
+    run_until(&world, 9, |world, status| world.lock().progress == at(3) && status.get().holdup.is_none())
+        .await;
 }
 
 #[tokio::test]
@@ -147,7 +157,8 @@ async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it()
     let overtaken = consumer(&world, 9);
     let mut position = overtaken.resume().await.expect("the fakes are there");
     world.lock().progress = at(4);
-    let pass = overtaken.run_once(&mut position, &CancellationToken::new()).await.expect("the fakes are there");
+    let pass =
+        overtaken.run_once(&mut position, &CancellationToken::new()).await.expect("the fakes are there");
     assert!(matches!(pass, Pass::Lost));
     assert_eq!(outcomes(&world), []);
 }

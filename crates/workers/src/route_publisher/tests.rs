@@ -28,10 +28,15 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { world: World::default(), clock: SharedClock(Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH))) }
+        Self {
+            world: World::default(),
+            clock: SharedClock(Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH))),
+        }
     }
 
-    fn publisher(&self) -> (RoutePublisher<World, World, World, SharedClock, FixedJitter, SeededTokens>, Inbox, Handover) {
+    fn publisher(
+        &self,
+    ) -> (RoutePublisher<World, World, World, SharedClock, FixedJitter, SeededTokens>, Inbox, Handover) {
         let (handover, [inbox]) = handover([Channel::Push]);
         let publisher = RoutePublisher {
             channel: Channel::Push,

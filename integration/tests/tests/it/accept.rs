@@ -5,9 +5,16 @@ use redis::streams::StreamRangeReply;
 use crate::world::*;
 
 async fn entries(world: &World, stream: &str) -> Vec<Vec<(String, String)>> {
-    let raw: Vec<(String, Vec<String>)> =
-        redis::cmd("XRANGE").arg(stream).arg("-").arg("+").query_async(&mut world.redis().await).await.expect("Redis is there");
-    raw.into_iter().map(|(_, flat)| flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()).collect()
+    let raw: Vec<(String, Vec<String>)> = redis::cmd("XRANGE")
+        .arg(stream)
+        .arg("-")
+        .arg("+")
+        .query_async(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
+    raw.into_iter()
+        .map(|(_, flat)| flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+        .collect()
 }
 
 #[tokio::test]
@@ -18,7 +25,8 @@ async fn a_user_intent_becomes_an_event_and_a_command_for_each_user_field_for_fi
     let _service = world.service().start().await;
     let mut fields = intent_fields(1);
     fields.push(("request_id", "r-1".to_owned()));
-    let pairs: Vec<(&[u8], &[u8])> = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+    let pairs: Vec<(&[u8], &[u8])> =
+        fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
     let id = world.add(&pairs).await;
     world.settled(1).await;
 
@@ -39,7 +47,10 @@ async fn a_user_intent_becomes_an_event_and_a_command_for_each_user_field_for_fi
     };
     assert_eq!(entries(&world, PUSH).await, [event("u-1"), event("u-101")]);
 
-    let accepted_ms = world.column("SELECT floor(extract(epoch FROM accepted_at) * 1000)::bigint::text FROM records").await.remove(0);
+    let accepted_ms = world
+        .column("SELECT floor(extract(epoch FROM accepted_at) * 1000)::bigint::text FROM records")
+        .await
+        .remove(0);
     let command = [
         ("delivery_id", format!("{id}/email:user:u-1")),
         ("source", "notification".to_owned()),
@@ -53,7 +64,9 @@ async fn a_user_intent_becomes_an_event_and_a_command_for_each_user_field_for_fi
         ("request_id", "r-1".to_owned()),
     ];
     assert_eq!(entries(&world, MAIL).await, [command.map(|(name, value)| (name.to_owned(), value)).to_vec()]);
-    let skipped = world.column("SELECT route_id || ' ' || last_error_classification FROM routes WHERE status = 'skipped'").await;
+    let skipped = world
+        .column("SELECT route_id || ' ' || last_error_classification FROM routes WHERE status = 'skipped'")
+        .await;
     assert_eq!(skipped, ["email:user:u-101 no_email_address"]);
 }
 
@@ -65,7 +78,8 @@ async fn each_of_the_four_outcomes_moves_the_offset_past_its_entry() {
     world.send([1, 1]).await;
     let mut conflict = intent_fields(1);
     conflict[6].1 = r#"{"game_id":"game-1","game_name":"Nova","turn_number":99}"#.to_owned();
-    let pairs: Vec<(&[u8], &[u8])> = conflict.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+    let pairs: Vec<(&[u8], &[u8])> =
+        conflict.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
     let conflict_id = world.add(&pairs).await;
     let unknown_id = world.add(&[(b"nonsense", b"x")]).await;
     world.send([2]).await;
@@ -76,10 +90,17 @@ async fn each_of_the_four_outcomes_moves_the_offset_past_its_entry() {
     let malformed = world.column("SELECT stream_entry_id || ' ' || failure_code FROM malformed_intents ORDER BY recorded_at, stream_entry_id").await;
     assert_eq!(
         malformed,
-        [format!("{conflict_id} idempotency_conflict"), format!("{unknown_id} unknown_field"), format!("{missing_id} recipient_not_found")]
+        [
+            format!("{conflict_id} idempotency_conflict"),
+            format!("{unknown_id} unknown_field"),
+            format!("{missing_id} recipient_not_found")
+        ]
     );
     let last = world.last_entry().await;
-    harness::wait_for("the offset is at the last entry", BOUND, async || (world.offset().await.as_deref() == Some(&last)).then_some(())).await;
+    harness::wait_for("the offset is at the last entry", BOUND, async || {
+        (world.offset().await.as_deref() == Some(&last)).then_some(())
+    })
+    .await;
     assert_eq!(world.column("SELECT last_entry_id FROM intake").await, [last]);
     world.check([1, 3]).await;
 }
@@ -98,7 +119,10 @@ async fn a_replay_of_the_whole_stream_writes_nothing_and_asks_the_directory_noth
 
     let _next = world.service().start().await;
     let last = world.last_entry().await;
-    harness::wait_for("the stream is read again", BOUND, async || (world.offset().await.as_deref() == Some(&last)).then_some(())).await;
+    harness::wait_for("the stream is read again", BOUND, async || {
+        (world.offset().await.as_deref() == Some(&last)).then_some(())
+    })
+    .await;
     assert_eq!(world.directory.requests(), asked);
     world.check(0..50).await;
 }
@@ -127,10 +151,21 @@ async fn an_administrators_type_goes_to_the_configured_addresses() {
     let routes = world.column("SELECT route_id || ' ' || status || ' ' || last_error_classification FROM routes ORDER BY route_id").await;
     assert_eq!(
         routes,
-        ["email:config:game.generation_failed skipped no_admin_recipients", "email:email:ops@example.com published "]
+        [
+            "email:config:game.generation_failed skipped no_admin_recipients",
+            "email:email:ops@example.com published "
+        ]
     );
-    assert_eq!(world.column("SELECT DISTINCT occurred_at::text FROM records").await, ["9999-12-31 23:59:59.999+00"]);
-    let reply: StreamRangeReply =
-        redis::cmd("XRANGE").arg(MAIL).arg("-").arg("+").query_async(&mut world.redis().await).await.expect("Redis is there");
+    assert_eq!(
+        world.column("SELECT DISTINCT occurred_at::text FROM records").await,
+        ["9999-12-31 23:59:59.999+00"]
+    );
+    let reply: StreamRangeReply = redis::cmd("XRANGE")
+        .arg(MAIL)
+        .arg("-")
+        .arg("+")
+        .query_async(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
     assert_eq!(reply.ids.len(), 1);
 }

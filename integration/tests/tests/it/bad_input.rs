@@ -4,9 +4,12 @@ use harness::{Fault, wait_for};
 
 use crate::world::*;
 
+/// Names and values as bytes, in order.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A well-formed intent with one field replaced, removed (no value) or added.
-fn with(n: u32, name: &str, value: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut fields: Vec<(Vec<u8>, Vec<u8>)> =
+fn with(n: u32, name: &str, value: Option<&[u8]>) -> Fields {
+    let mut fields: Fields =
         intent_fields(n).into_iter().map(|(name, value)| (name.into(), value.into())).collect();
     let place = fields.iter().position(|(field, _)| field == name.as_bytes());
     match (place, value) {
@@ -19,7 +22,8 @@ fn with(n: u32, name: &str, value: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 async fn add(world: &World, fields: &[(Vec<u8>, Vec<u8>)]) -> String {
-    let pairs: Vec<(&[u8], &[u8])> = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+    let pairs: Vec<(&[u8], &[u8])> =
+        fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
     world.add(&pairs).await
 }
 
@@ -35,7 +39,7 @@ async fn every_kind_of_bad_entry_has_its_code_and_harms_no_neighbour() {
         fields
     };
     let long_key = vec![b'k'; 256];
-    let cases: Vec<(&str, Vec<(Vec<u8>, Vec<u8>)>)> = vec![
+    let cases: Vec<(&str, Fields)> = vec![
         ("entry_too_large", with(1, "payload_json", Some(&large))),
         ("invalid_encoding", with(1, "producer", Some(b"game\xffmaster"))),
         ("repeated_field", repeated),
@@ -53,7 +57,10 @@ async fn every_kind_of_bad_entry_has_its_code_and_harms_no_neighbour() {
         ("invalid_payload_json", with(1, "payload_json", Some(br#"{"turn_number":1e400}"#))),
         ("invalid_payload_json", with(1, "payload_json", Some(br#"{"turn_number":18446744073709551616}"#))),
         ("invalid_payload_json", with(1, "payload_json", Some(br#"{"game_id":"\u0000"}"#))),
-        ("payload_schema_violation", with(1, "payload_json", Some(br#"{"game_id":"g","game_name":"n","turn_number":"1"}"#))),
+        (
+            "payload_schema_violation",
+            with(1, "payload_json", Some(br#"{"game_id":"g","game_name":"n","turn_number":"1"}"#)),
+        ),
     ];
     let mut expected = Vec::new();
     for (n, (code, fields)) in (100..).zip(&cases) {
@@ -65,13 +72,18 @@ async fn every_kind_of_bad_entry_has_its_code_and_harms_no_neighbour() {
     world.check(neighbours).await;
 
     let rows = world.column("SELECT stream_entry_id || ' ' || failure_code FROM malformed_intents").await;
-    let mut rows: Vec<(String, String)> =
-        rows.iter().filter_map(|row| row.split_once(' ')).map(|(id, code)| (id.to_owned(), code.to_owned())).collect();
+    let mut rows: Vec<(String, String)> = rows
+        .iter()
+        .filter_map(|row| row.split_once(' '))
+        .map(|(id, code)| (id.to_owned(), code.to_owned()))
+        .collect();
     rows.sort();
     expected.sort();
     assert_eq!(rows, expected);
     // Nothing lost: a byte that is no text, and a NUL, are kept as they came.
-    let raw = world.column("SELECT raw_fields::text FROM malformed_intents WHERE failure_code = 'invalid_encoding'").await;
+    let raw = world
+        .column("SELECT raw_fields::text FROM malformed_intents WHERE failure_code = 'invalid_encoding'")
+        .await;
     assert!(raw[0].contains(r#"["producer", {"base64": "Z2FtZf9tYXN0ZXI="}]"#), "{}", raw[0]);
 }
 
@@ -134,7 +146,10 @@ async fn a_stream_made_anew_with_lower_ids_is_read_from_its_beginning_under_new_
     add_at("6-0", 4).await;
     world.settled(4).await;
     let ids = world.column("SELECT notification_id || ' ' || idempotency_key FROM records ORDER BY 1").await;
-    assert_eq!(ids, ["1000-0 game-1:turn-2", "5-0 game-1:turn-1", "5-0~1 game-1:turn-3", "6-0 game-1:turn-4"]);
+    assert_eq!(
+        ids,
+        ["1000-0 game-1:turn-2", "5-0 game-1:turn-1", "5-0~1 game-1:turn-3", "6-0 game-1:turn-4"]
+    );
     world.check(1..=4).await;
 }
 
@@ -146,7 +161,10 @@ async fn a_lost_or_garbled_offset_is_said_and_the_intake_resumes_from_postgresql
         world.send(0..5).await;
         world.settled(5).await;
         let last = world.last_entry().await;
-        wait_for("the bookmark is there", BOUND, async || (world.offset().await.as_ref() == Some(&last)).then_some(())).await;
+        wait_for("the bookmark is there", BOUND, async || {
+            (world.offset().await.as_ref() == Some(&last)).then_some(())
+        })
+        .await;
         service.kill().await;
         let mut redis = world.redis().await;
         let mut command = match garbled {
@@ -158,8 +176,13 @@ async fn a_lost_or_garbled_offset_is_said_and_the_intake_resumes_from_postgresql
         command.query_async::<()>(&mut redis).await.expect("Redis is there");
 
         let next = world.service().start().await;
-        wait_for("the bookmark is mended", BOUND, async || (world.offset().await.as_ref() == Some(&last)).then_some(())).await;
-        assert!(next.logged("the offset in Redis is lost or garbled: intake resumes from PostgreSQL").is_some());
+        wait_for("the bookmark is mended", BOUND, async || {
+            (world.offset().await.as_ref() == Some(&last)).then_some(())
+        })
+        .await;
+        assert!(
+            next.logged("the offset in Redis is lost or garbled: intake resumes from PostgreSQL").is_some()
+        );
         world.send(5..6).await;
         world.settled(6).await;
         world.check(0..6).await;
@@ -203,7 +226,8 @@ async fn a_published_route_that_an_operator_sets_back_is_published_again() {
     // The receipt of the first time runs out first; until then it is the answer.
     let mut redis = world.redis().await;
     wait_for("the receipts have run out", BOUND, async || {
-        let keys: Vec<String> = redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut redis).await.ok()?;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut redis).await.ok()?;
         keys.is_empty().then_some(())
     })
     .await;
@@ -211,8 +235,13 @@ async fn a_published_route_that_an_operator_sets_back_is_published_again() {
         .execute("UPDATE routes SET status = 'pending', next_attempt_at = now(), updated_at = clock_timestamp() WHERE channel = 'push'")
         .await;
     wait_for("there are two events for each user", BOUND, async || {
-        let pushes: Vec<usize> =
-            world.outbound().await.iter().filter(|(id, _)| id.contains("/push:")).map(|(_, entries)| entries.len()).collect();
+        let pushes: Vec<usize> = world
+            .outbound()
+            .await
+            .iter()
+            .filter(|(id, _)| id.contains("/push:"))
+            .map(|(_, entries)| entries.len())
+            .collect();
         (pushes == [2, 2]).then_some(())
     })
     .await;
@@ -233,7 +262,10 @@ async fn a_directory_that_lies_or_answers_garbage_makes_the_stream_wait_and_acce
         let service = world.service().start().await;
         world.send(1..2).await;
         let waiting = intake_waits(&service).await;
-        assert!(waiting["cause"].as_str().expect("a cause").contains("user directory"), "{fault:?}: {waiting}");
+        assert!(
+            waiting["cause"].as_str().expect("a cause").contains("user directory"),
+            "{fault:?}: {waiting}"
+        );
         assert_eq!(world.number("SELECT count(*) FROM records").await, 0, "{fault:?}");
         assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0, "{fault:?}");
         world.directory.clear_faults();

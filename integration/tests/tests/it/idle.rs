@@ -12,7 +12,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 #[tokio::test]
 async fn an_idle_replica_asks_redis_less_than_twice_and_postgresql_less_than_once_a_second() {
     let world = World::new().await;
-    let (redis, postgres) = (Proxy::start(world.redis.port()).await, Proxy::start(world.database.port()).await);
+    let (redis, postgres) =
+        (Proxy::start(world.redis.port()).await, Proxy::start(world.database.port()).await);
     let service = world
         .service_via(redis.port(), postgres.port())
         .env("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "2s")

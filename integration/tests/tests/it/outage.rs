@@ -180,7 +180,13 @@ async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
     let service = world.service().start().await;
     let mut redis = world.redis().await;
     let mut set = async |name: &str, value: &str| {
-        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query_async::<()>(&mut redis).await.expect("Redis is there");
+        redis::cmd("CONFIG")
+            .arg("SET")
+            .arg(name)
+            .arg(value)
+            .query_async::<()>(&mut redis)
+            .await
+            .expect("Redis is there");
     };
     world.send(0..5).await;
     set("maxmemory-policy", "noeviction").await;

@@ -13,7 +13,10 @@ async fn probes_tell_a_living_and_a_ready_process() {
     assert_eq!(service.get("/healthz").await, (200, serde_json::json!({"status": "ok"})));
     let (status, body) = service.get("/readyz").await;
     assert_eq!((status, body["status"].as_str()), (200, Some("ready")));
-    assert!(body["push"]["last_pass_ms_ago"].is_u64() && body["email"]["last_pass_ms_ago"].is_u64(), "{body}");
+    assert!(
+        body["push"]["last_pass_ms_ago"].is_u64() && body["email"]["last_pass_ms_ago"].is_u64(),
+        "{body}"
+    );
 }
 
 #[tokio::test]
@@ -22,15 +25,22 @@ async fn sigterm_under_load_ends_it_with_0_and_leaves_no_lease() {
         let world = World::new().await;
         let mut service = world.service().start().await;
         world.send(0..1000).await;
-        wait_for("it is at work", BOUND, async || (world.number("SELECT count(*) FROM records").await > 0).then_some(())).await;
+        wait_for("it is at work", BOUND, async || {
+            (world.number("SELECT count(*) FROM records").await > 0).then_some(())
+        })
+        .await;
         service.signal(signal);
         let status = service.wait_exit(Duration::from_secs(30)).await;
         assert_eq!(status.code(), Some(0), "SIG{signal}");
         let mut redis = world.redis().await;
-        let keys: Vec<String> =
-            redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut redis).await.expect("Redis is there");
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("notification:route_leases:*")
+            .query_async(&mut redis)
+            .await
+            .expect("Redis is there");
         for key in keys {
-            let value: Option<String> = redis::cmd("GET").arg(&key).query_async(&mut redis).await.expect("Redis is there");
+            let value: Option<String> =
+                redis::cmd("GET").arg(&key).query_async(&mut redis).await.expect("Redis is there");
             assert!(value.is_none_or(|value| value.starts_with("published:")), "a lease is left");
         }
         // Everything that was accepted and handed over is out; nothing waits for its time.
@@ -142,10 +152,15 @@ async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
 async fn migrate_applies_once_and_says_so() {
     let world = World::with(harness::TestDatabase::empty().await, None).await;
     for expected in ["1 migration was applied", "the database has every migration already"] {
-        let mut migrate =
-            ServiceBuilder::default().arguments(["migrate"]).env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn()).spawn();
+        let mut migrate = ServiceBuilder::default()
+            .arguments(["migrate"])
+            .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn())
+            .spawn();
         assert_eq!(migrate.wait_exit(BOUND).await.code(), Some(0));
-        wait_for("it has said so", BOUND, async || migrate.output().iter().any(|line| line == expected).then_some(())).await;
+        wait_for("it has said so", BOUND, async || {
+            migrate.output().iter().any(|line| line == expected).then_some(())
+        })
+        .await;
     }
 }
 
@@ -154,7 +169,13 @@ async fn no_secret_payload_or_address_is_logged() {
     let world = World::new().await;
     let mut redis = world.redis().await;
     redis::cmd("SET").arg(MAIL).arg("x").query_async::<()>(&mut redis).await.expect("Redis is there");
-    redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("r3dis-s3cret").query_async::<()>(&mut redis).await.expect("Redis is there");
+    redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("requirepass")
+        .arg("r3dis-s3cret")
+        .query_async::<()>(&mut redis)
+        .await
+        .expect("Redis is there");
     let service = world
         .service()
         .env("NOTIFICATION_REDIS_PASSWORD", "r3dis-s3cret")
@@ -170,7 +191,9 @@ async fn no_secret_payload_or_address_is_logged() {
     broken.arg(INTENTS).arg("*").arg("payload_json").arg(r#"{"hidden":"payload-s3cret"}"#).arg("x").arg("y");
     broken.query_async::<String>(&mut redis).await.expect("Redis is there");
     wait_for("failures are logged", BOUND, async || {
-        (service.logged("an attempt to publish failed").is_some() && service.logged("an entry was not accepted").is_some()).then_some(())
+        (service.logged("an attempt to publish failed").is_some()
+            && service.logged("an entry was not accepted").is_some())
+        .then_some(())
     })
     .await;
     let output = service.output().join("\n");

@@ -26,11 +26,15 @@ async fn exactly_what_is_older_than_its_knob_goes_and_live_routes_keep_their_rec
     wait_for("the old ones are gone", BOUND, async || {
         let records = world.column("SELECT idempotency_key FROM records ORDER BY 1").await;
         let malformed = world.column("SELECT raw_fields::text FROM malformed_intents").await;
-        (records == ["game-1:turn-1", "game-1:turn-2", "game-1:turn-3"] && malformed.len() == 1 && malformed[0].contains("young")).then_some(())
+        (records == ["game-1:turn-1", "game-1:turn-2", "game-1:turn-3"]
+            && malformed.len() == 1
+            && malformed[0].contains("young"))
+        .then_some(())
     })
     .await;
     wait_for("it says that one stays", BOUND, async || {
-        next.logged("expired records stay because a route of theirs is still live").filter(|line| line["records"] == 1)
+        next.logged("expired records stay because a route of theirs is still live")
+            .filter(|line| line["records"] == 1)
     })
     .await;
     assert_eq!(world.number("SELECT count(*) FROM routes").await, 12, "routes go with their record only");

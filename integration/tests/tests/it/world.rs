@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use harness::{Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis, wait_for};
+use harness::{
+    Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis,
+    wait_for,
+};
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 
@@ -32,7 +35,8 @@ impl World {
 
     /// With a PostgreSQL that no other test uses.
     pub(crate) async fn with_own_postgres() -> Self {
-        let postgres = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
+        let postgres =
+            Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL starts");
         let database = TestDatabase::on(&postgres).await;
         Self::with(database, Some(postgres)).await
     }
@@ -116,8 +120,13 @@ impl World {
         let mut redis = self.redis().await;
         let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (stream, field) in [(PUSH, "event_id"), (MAIL, "delivery_id")] {
-            let range: StreamRangeReply =
-                redis::cmd("XRANGE").arg(stream).arg("-").arg("+").query_async(&mut redis).await.expect("Redis is there");
+            let range: StreamRangeReply = redis::cmd("XRANGE")
+                .arg(stream)
+                .arg("-")
+                .arg("+")
+                .query_async(&mut redis)
+                .await
+                .expect("Redis is there");
             for entry in range.ids {
                 let id: String = entry.get(field).expect("every entry has its id");
                 seen.entry(id).or_default().push(entry.id);
@@ -129,7 +138,8 @@ impl World {
     /// Nothing is lost, nothing is there twice, and nobody paid for an outage: for intents sent by [`World::send`].
     pub(crate) async fn check(&self, sent: impl IntoIterator<Item = u32>) {
         let sent: BTreeSet<String> = sent.into_iter().map(key).collect();
-        let accepted: BTreeSet<String> = self.column("SELECT idempotency_key FROM records").await.into_iter().collect();
+        let accepted: BTreeSet<String> =
+            self.column("SELECT idempotency_key FROM records").await.into_iter().collect();
         assert_eq!(accepted, sent, "every intent is one record");
 
         let routes = self
@@ -139,24 +149,44 @@ impl World {
         let entries: BTreeSet<String> =
             outbound.iter().map(|(id, entries)| format!("{id}@{}", entries.join(" and "))).collect();
         assert_eq!(routes.len(), sent.len() * 4, "every record has all its routes, and each is published");
-        assert_eq!(routes.into_iter().collect::<BTreeSet<_>>(), entries, "every published route is in its stream once");
-        assert_eq!(self.number("SELECT count(*) FROM routes WHERE attempt_count > 0").await, 0, "an outage costs no attempt");
+        assert_eq!(
+            routes.into_iter().collect::<BTreeSet<_>>(),
+            entries,
+            "every published route is in its stream once"
+        );
+        assert_eq!(
+            self.number("SELECT count(*) FROM routes WHERE attempt_count > 0").await,
+            0,
+            "an outage costs no attempt"
+        );
         self.check_tables().await;
     }
 
     /// The invariants of the tables, whatever came in.
     pub(crate) async fn check_tables(&self) {
         for (what, sql) in [
-            ("a due time without a live status, or the reverse",
-             "SELECT count(*) FROM routes WHERE (status IN ('pending', 'failed')) <> (next_attempt_at IS NOT NULL)"),
-            ("more attempts than the budget", "SELECT count(*) FROM routes WHERE attempt_count > max_attempts"),
-            ("a dead letter without its row, or the reverse",
-             "SELECT count(*) FROM routes FULL JOIN dead_letters USING (notification_id, route_id)
-              WHERE (status IS NOT DISTINCT FROM 'dead_letter') <> (final_attempt_count IS NOT NULL)"),
-            ("a record without routes", "SELECT count(*) FROM records WHERE NOT EXISTS
-              (SELECT FROM routes WHERE routes.notification_id = records.notification_id)"),
-            ("a version that did not rise",
-             "SELECT count(*) FROM routes WHERE status = 'published' AND updated_at <= created_at"),
+            (
+                "a due time without a live status, or the reverse",
+                "SELECT count(*) FROM routes WHERE (status IN ('pending', 'failed')) <> (next_attempt_at IS NOT NULL)",
+            ),
+            (
+                "more attempts than the budget",
+                "SELECT count(*) FROM routes WHERE attempt_count > max_attempts",
+            ),
+            (
+                "a dead letter without its row, or the reverse",
+                "SELECT count(*) FROM routes FULL JOIN dead_letters USING (notification_id, route_id)
+              WHERE (status IS NOT DISTINCT FROM 'dead_letter') <> (final_attempt_count IS NOT NULL)",
+            ),
+            (
+                "a record without routes",
+                "SELECT count(*) FROM records WHERE NOT EXISTS
+              (SELECT FROM routes WHERE routes.notification_id = records.notification_id)",
+            ),
+            (
+                "a version that did not rise",
+                "SELECT count(*) FROM routes WHERE status = 'published' AND updated_at <= created_at",
+            ),
         ] {
             assert_eq!(self.number(sql).await, 0, "{what}");
         }
@@ -169,8 +199,14 @@ impl World {
 
     pub(crate) async fn last_entry(&self) -> String {
         let last: StreamRangeReply = redis::cmd("XREVRANGE")
-            .arg(INTENTS).arg("+").arg("-").arg("COUNT").arg(1)
-            .query_async(&mut self.redis().await).await.expect("Redis is there");
+            .arg(INTENTS)
+            .arg("+")
+            .arg("-")
+            .arg("COUNT")
+            .arg(1)
+            .query_async(&mut self.redis().await)
+            .await
+            .expect("Redis is there");
         last.ids.first().map(|entry| entry.id.clone()).expect("the stream is not empty")
     }
 }
