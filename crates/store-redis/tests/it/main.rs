@@ -1,0 +1,89 @@
+//! The adapters against a real Redis: one private server for each test.
+
+mod append;
+mod connect;
+mod lease;
+mod offset;
+mod stream;
+
+use std::time::Duration;
+
+use domain::entry::EntryId;
+use domain::outbound::OutboundEntry;
+use domain::ports::LeaseToken;
+use domain::record::NotificationId;
+use domain::route::RouteKey;
+use harness::{Redis, RedisOptions, private_redis};
+use redis::{FromRedisValue, Value, cmd, from_redis_value};
+use store_redis::{RedisClient, RedisSettings, StreamTarget, route_lease};
+
+/// Long enough for a machine that is busy with other things; a test that waits for it fails.
+const BOUND: Duration = Duration::from_secs(20);
+const LEASE_TTL: Duration = Duration::from_secs(60);
+const DEDUPE_TTL: Duration = Duration::from_secs(600);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server and a client of it.
+struct World {
+    redis: Redis,
+    client: RedisClient,
+}
+
+impl World {
+    async fn new() -> Self {
+        let redis = private_redis().await;
+        let client = client_of(&redis.addr(), OPERATION_TIMEOUT);
+        Self { redis, client }
+    }
+
+    /// Asks Redis itself, and panics if it refuses.
+    async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        from_redis_value(self.ask_bytes(words).await).expect("Redis answers as the test expects")
+    }
+
+    async fn ask_bytes(&self, words: &[impl AsRef<[u8]>]) -> Value {
+        let mut command = cmd(std::str::from_utf8(words[0].as_ref()).expect("the name of a command"));
+        for word in &words[1..] {
+            command.arg(word.as_ref());
+        }
+        self.client.command("ask", &command).await.expect("Redis carries it out")
+    }
+
+    /// How long the lease of `key` has still to live, as Redis says it.
+    async fn pttl(&self, key: &RouteKey) -> i64 {
+        self.ask(&["PTTL", &route_lease(key)]).await
+    }
+
+    async fn value(&self, key: &RouteKey) -> Option<String> {
+        self.ask(&["GET", &route_lease(key)]).await
+    }
+
+    async fn put(&self, key: &RouteKey, value: &str) {
+        self.ask::<()>(&["SET", &route_lease(key), value]).await;
+    }
+}
+
+fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {
+    let settings = RedisSettings { addr: addr.to_owned(), password: None, db: 0, operation_timeout };
+    RedisClient::new(settings).expect("an address")
+}
+
+fn key(n: usize) -> RouteKey {
+    let notification_id = NotificationId::of(EntryId::new(1_775_121_700_000, n as u64), 0);
+    RouteKey { notification_id, route_id: "push:user:u1".to_owned() }
+}
+
+fn keys(numbers: std::ops::Range<usize>) -> Vec<RouteKey> {
+    numbers.map(key).collect()
+}
+
+fn token(text: &str) -> LeaseToken {
+    LeaseToken(text.to_owned())
+}
+
+/// Whether a life in milliseconds was set to `ttl` within the bound of this test.
+#[track_caller]
+fn assert_life(pttl: i64, ttl: Duration) {
+    let (life, ttl) = (Duration::from_millis(u64::try_from(pttl).expect("it has an end")), ttl);
+    assert!(life <= ttl && life > ttl.saturating_sub(BOUND), "{life:?} is not about {ttl:?}");
+}

@@ -1,0 +1,209 @@
+#!/bin/sh
+# Makes sure that what `make run` and `make test` call is on this machine: the programs of PostgreSQL and Redis, a C
+# compiler, make, cargo; with --lint also rustfmt and clippy. Says nothing when all of it is there.
+#
+# It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
+# not use it, they start private servers from the same programs, in temporary folders and on free ports.
+set -eu
+
+usage() {
+    echo "usage: $0 [--lint]" >&2
+    exit 2
+}
+
+lint=no
+case $# in
+0) ;;
+1) [ "$1" = --lint ] || usage; lint=yes ;;
+*) usage ;;
+esac
+
+# Where rustup puts cargo; a shell that is no login shell may not know.
+cargo_home=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}
+PATH=${PATH:-/usr/bin:/bin}:$cargo_home/bin
+
+say() {
+    echo "ensure-tools: $*" >&2
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+# in_folders <program> <folder>...
+in_folders() {
+    program=$1
+    shift
+    for folder in "$@"; do
+        if [ -f "${folder:-.}/$program" ]; then return 0; fi
+    done
+    return 1
+}
+
+on_path() (
+    program=$1
+    set -f
+    IFS=:
+    # shellcheck disable=SC2086 # split at every colon
+    in_folders "$program" $PATH
+)
+
+# The same places in the same order as crates/local-servers/src/binaries.rs: a variable that is set is all that counts.
+has_postgres() {
+    if [ -n "${PG_BINDIR+set}" ]; then
+        in_folders "$1" "$PG_BINDIR"
+    else
+        on_path "$1" || in_folders "$1" /usr/lib/postgresql/*/bin \
+            /usr/pgsql/bin /usr/local/pgsql/bin /opt/homebrew/bin /usr/local/bin
+    fi
+}
+
+has_redis() {
+    if [ -n "${REDIS_BINDIR+set}" ]; then
+        in_folders "$1" "$REDIS_BINDIR"
+    else
+        on_path "$1" || in_folders "$1" /usr/bin /usr/local/bin /opt/homebrew/bin
+    fi
+}
+
+# `missing` is for the reader, one line each. `debian` and `brew` are packages; `by_hand` is what none of them brings.
+missing=
+debian=
+brew=
+by_hand=
+
+# lacks <what> <Debian packages> <Homebrew formulas>
+lacks() {
+    missing="$missing  $1
+"
+    debian="$debian $2"
+    brew="$brew $3"
+}
+
+# lacks_by_hand <what, and what to do>
+lacks_by_hand() {
+    by_hand="$by_hand  $1
+"
+}
+
+look() {
+    missing='' debian='' brew='' by_hand=''
+
+    if ! has_postgres initdb || ! has_postgres postgres; then
+        if [ -n "${PG_BINDIR+set}" ]; then
+            lacks_by_hand "initdb and postgres: not in \$PG_BINDIR ($PG_BINDIR); correct the variable or unset it"
+        else
+            lacks "initdb and postgres, the programs of the PostgreSQL server" postgresql postgresql
+        fi
+    fi
+
+    if ! has_redis redis-server; then
+        if [ -n "${REDIS_BINDIR+set}" ]; then
+            lacks_by_hand "redis-server: not in \$REDIS_BINDIR ($REDIS_BINDIR); correct the variable or unset it"
+        else
+            lacks "redis-server" redis-server redis
+        fi
+    fi
+
+    # A Mac's compiler is no formula.
+    if ! has cc; then
+        if [ "$(uname -s)" = Darwin ]; then
+            lacks_by_hand "cc, a C compiler: xcode-select --install"
+        else
+            lacks "cc, a C compiler" "gcc libc6-dev" ""
+        fi
+    elif ! echo '#include <stdio.h>' | cc -E - >/dev/null 2>&1; then
+        if [ "$(uname -s)" = Darwin ]; then
+            lacks_by_hand "the headers of the C library: xcode-select --install"
+        else
+            lacks "the headers of the C library" libc6-dev ""
+        fi
+    fi
+
+    if ! has make; then lacks make make make; fi
+
+    # crates/app/tests/signals.rs calls the program; a shell's own kill, which `command -v` finds, will not do.
+    if ! on_path kill; then lacks "kill, the program" procps ""; fi
+
+    if ! cargo --version >/dev/null 2>&1; then
+        lacks_by_hand "cargo: install Rust with rustup; Cargo.toml says which version (rust-version)"
+    elif [ "$lint" = yes ]; then
+        look_for_component rustfmt fmt
+        look_for_component clippy clippy
+    fi
+}
+
+# look_for_component <component> <cargo's subcommand>: rustup leaves a stub where there is no component, so it is run.
+look_for_component() {
+    if ! cargo "$2" --version >/dev/null 2>&1; then
+        if has rustup; then rustup component add "$1" >&2 || true; fi
+        if ! cargo "$2" --version >/dev/null 2>&1; then
+            lacks_by_hand "$1: rustup component add rustfmt clippy"
+        fi
+    fi
+}
+
+# --- what can be done -------------------------------------------------------------------------------------------------
+
+# How to become root: `root`, `sudo -n`, `sudo` if there is someone to type a password, or nothing.
+rights() {
+    if [ "$(id -u)" = 0 ]; then
+        echo root
+    elif has sudo; then
+        if sudo -n true >/dev/null 2>&1; then echo sudo -n; elif [ -t 0 ]; then echo sudo; fi
+    fi
+}
+
+as_root() {
+    case $rights in
+    root) "$@" ;;
+    'sudo -n') sudo -n "$@" ;;
+    *) sudo "$@" ;;
+    esac
+}
+
+apt_get() {
+    # NEEDRESTART_SUSPEND: Ubuntu would else restart running services whose libraries were replaced.
+    as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
+        apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >&2
+}
+
+install() {
+    if has apt-get; then
+        rights=$(rights)
+        if [ -z "$rights" ]; then
+            say "neither root nor sudo without a password, so nothing can be installed from here"
+            return 0
+        fi
+        say "installing:$debian"
+        # One source of packages that does not answer must not hide the others.
+        apt_get update || say "apt-get update failed; trying with the lists that are here"
+        # shellcheck disable=SC2086 # a list of packages
+        apt_get install -y --no-install-recommends $debian || say "apt-get install failed"
+    elif has brew && [ -n "${brew# }" ]; then
+        say "installing:$brew"
+        # shellcheck disable=SC2086 # a list of formulas
+        brew install $brew </dev/null >&2 || say "brew install failed"
+    fi
+}
+
+look
+if [ -n "$missing" ]; then
+    install
+    look
+fi
+if [ -z "$missing$by_hand" ]; then exit 0; fi
+
+say "missing:"
+printf '%s' "$missing$by_hand" >&2
+if [ -n "$missing" ]; then
+    say "to install:"
+    echo "  Debian, Ubuntu: apt-get install --no-install-recommends$debian" >&2
+    if [ -n "${brew# }" ]; then
+        echo "  macOS:          brew install$brew" >&2
+        echo "  elsewhere:      the same by another name; programs in a folder of their own: set PG_BINDIR, REDIS_BINDIR" >&2
+    fi
+fi
+exit 1
