@@ -20,7 +20,7 @@ esac
 
 # Where rustup puts cargo; a shell that is no login shell may not know.
 cargo_home=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}
-PATH=${PATH:-/usr/bin:/bin}:$cargo_home/bin
+export PATH="${PATH:-/usr/bin:/bin}:$cargo_home/bin"
 
 say() {
     echo "ensure-tools: $*" >&2
@@ -74,12 +74,12 @@ debian=
 brew=
 by_hand=
 
-# lacks <what> <Debian packages> <Homebrew formulas>
+# lacks <what> <Debian packages> [<Homebrew formula>]
 lacks() {
     missing="$missing  $1
 "
     debian="$debian $2"
-    brew="$brew $3"
+    brew="$brew${3:+ $3}"
 }
 
 # lacks_by_hand <what, and what to do>
@@ -112,20 +112,20 @@ look() {
         if [ "$(uname -s)" = Darwin ]; then
             lacks_by_hand "cc, a C compiler: xcode-select --install"
         else
-            lacks "cc, a C compiler" "gcc libc6-dev" ""
+            lacks "cc, a C compiler" "gcc libc6-dev"
         fi
     elif ! echo '#include <stdio.h>' | cc -E - >/dev/null 2>&1; then
         if [ "$(uname -s)" = Darwin ]; then
             lacks_by_hand "the headers of the C library: xcode-select --install"
         else
-            lacks "the headers of the C library" libc6-dev ""
+            lacks "the headers of the C library" libc6-dev
         fi
     fi
 
     if ! has make; then lacks make make make; fi
 
     # crates/app/tests/signals.rs calls the program; a shell's own kill, which `command -v` finds, will not do.
-    if ! on_path kill; then lacks "kill, the program" procps ""; fi
+    if ! on_path kill; then lacks "kill, the program" procps; fi
 
     if ! cargo --version >/dev/null 2>&1; then
         lacks_by_hand "cargo: install Rust with rustup; Cargo.toml says which version (rust-version)"
@@ -182,7 +182,7 @@ install() {
         apt_get update || say "apt-get update failed; trying with the lists that are here"
         # shellcheck disable=SC2086 # a list of packages
         apt_get install -y --no-install-recommends $debian || say "apt-get install failed"
-    elif has brew && [ -n "${brew# }" ]; then
+    elif has brew && [ -n "$brew" ]; then
         say "installing:$brew"
         # shellcheck disable=SC2086 # a list of formulas
         brew install $brew </dev/null >&2 || say "brew install failed"
@@ -201,9 +201,9 @@ printf '%s' "$missing$by_hand" >&2
 if [ -n "$missing" ]; then
     say "to install:"
     echo "  Debian, Ubuntu: apt-get install --no-install-recommends$debian" >&2
-    if [ -n "${brew# }" ]; then
+    if [ -n "$brew" ]; then
         echo "  macOS:          brew install$brew" >&2
-        echo "  elsewhere:      the same by another name; programs in a folder of their own: set PG_BINDIR, REDIS_BINDIR" >&2
     fi
+    echo "  If PostgreSQL or Redis is there, in a folder of its own: set PG_BINDIR or REDIS_BINDIR to that folder." >&2
 fi
 exit 1

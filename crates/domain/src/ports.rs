@@ -90,7 +90,9 @@ pub struct AcceptanceBatch<'a> {
     pub stream: &'a str,
     /// The fence of this consumer.
     pub fence: Fence,
-    /// The last entry of the batch: the new progress.
+    /// What the progress must still be: where the batch goes on. `None` if the stream was never read.
+    pub after: Option<EntryId>,
+    /// The last entry of the batch, beyond `after`: the new progress.
     pub last_entry_id: EntryId,
     /// What was decided, in stream order.
     pub settled: &'a [Settled],
@@ -104,8 +106,9 @@ pub enum Commit {
     Done,
     /// Nothing was written: a key or an id was taken since [`AcceptanceStore::find_known`]. Ask again.
     Raced,
-    /// Nothing was written: another consumer has a higher fence or has come further.
-    Deposed(Progress),
+    /// Nothing was written: the progress is not what this consumer left it at. Another consumer has been here, with a
+    /// higher fence or not, or PostgreSQL was set back to an older state.
+    Moved,
 }
 
 /// Where acceptance becomes a fact.

@@ -59,9 +59,7 @@ impl AcceptanceStore for PgStore {
             Ok(Written::IdsOrKeysTaken) => session.rollback().await.map_err(store_error)?,
             Ok(Written::ProgressRefused) => {
                 session.rollback().await.map_err(store_error)?;
-                drop(session);
-                let progress = self.load_progress(batch.stream).await?;
-                return Ok(progress.map_or(Commit::Raced, Commit::Deposed));
+                return Ok(Commit::Moved);
             }
             Err(error) => {
                 // The connection stays good if the server only refused a value; otherwise this fails, too, and the
@@ -132,12 +130,15 @@ enum Written {
     Committed,
     /// Records did not come back: their key or their id has been taken.
     IdsOrKeysTaken,
-    /// A higher fence, or further progress, is there.
+    /// The progress is not where the batch goes on.
     ProgressRefused,
 }
 
 async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) -> Result<Written, PgError> {
-    let progress = session.prepare(&advance(batch)).await?;
+    let progress = match batch.after {
+        Some(after) => session.prepare(&advance(batch, after)).await?,
+        None => session.prepare(&begin(batch)).await?,
+    };
     let records = session.prepare(&insert_records(&rows.acceptances)).await?;
     let routes = session.prepare(&insert_routes(&rows.acceptances)).await?;
     let malformed = session.prepare(&malformed_intents::insert(&rows.malformed)).await?;
@@ -173,11 +174,13 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let batch = AcceptanceBatch { stream: "", fence: 0, last_entry_id: EntryId::ZERO, settled: &[] };
+    let batch =
+        AcceptanceBatch { stream: "", fence: 0, after: None, last_entry_id: EntryId::ZERO, settled: &[] };
     session.prepare(&fingerprints_of(&[])).await?;
     session.prepare(&ids_taken(&[])).await?;
     session.prepare(&suffixed_ids(EntryId::ZERO)).await?;
-    session.prepare(&advance(&batch)).await?;
+    session.prepare(&begin(&batch)).await?;
+    session.prepare(&advance(&batch, EntryId::ZERO)).await?;
     session.prepare(&progress_of("")).await?;
     session.prepare(&restart("", 0)).await?;
     session.prepare(&insert_records(&[])).await?;
@@ -233,10 +236,23 @@ fn suffixed_ids(id: EntryId) -> SelectStatement {
         .take()
 }
 
-/// Moves the progress on, and gives a row back only if it did.
-fn advance(batch: &AcceptanceBatch<'_>) -> InsertStatement {
-    const ADVANCES: &str = "(split_part(intake.last_entry_id, '-', 1)::numeric, split_part(intake.last_entry_id, '-', 2)::numeric) \
-         < (split_part(excluded.last_entry_id, '-', 1)::numeric, split_part(excluded.last_entry_id, '-', 2)::numeric)";
+/// Moves the progress on, and gives a row back only if it stood where the batch goes on. Compared for equality: a lower
+/// progress means that PostgreSQL has forgotten outcomes, and those entries must be read again.
+fn advance(batch: &AcceptanceBatch<'_>, after: EntryId) -> UpdateStatement {
+    Query::update()
+        .table(Intake::Table)
+        .value(Intake::Fence, fence_value(batch.fence))
+        .value(Intake::LastEntryId, bind::text(batch.last_entry_id.to_string()))
+        .value(Intake::UpdatedAt, Expr::cust("clock_timestamp()"))
+        .and_where(Expr::col(Intake::Stream).eq(bind::text(batch.stream)))
+        .and_where(Expr::col(Intake::Fence).lte(fence_value(batch.fence)))
+        .and_where(Expr::col(Intake::LastEntryId).eq(bind::text(after.to_string())))
+        .returning_col(Intake::Stream)
+        .take()
+}
+
+/// The first progress of a stream, and a row back only if it is.
+fn begin(batch: &AcceptanceBatch<'_>) -> InsertStatement {
     let mut insert = Query::insert();
     insert
         .into_table(Intake::Table)
@@ -247,13 +263,7 @@ fn advance(batch: &AcceptanceBatch<'_>) -> InsertStatement {
             bind::text(batch.last_entry_id.to_string()),
             Expr::cust("clock_timestamp()"),
         ])
-        .on_conflict(
-            OnConflict::column(Intake::Stream)
-                .update_columns([Intake::Fence, Intake::LastEntryId, Intake::UpdatedAt])
-                .action_and_where(Expr::cust("intake.fence <= excluded.fence"))
-                .action_and_where(Expr::cust(ADVANCES))
-                .to_owned(),
-        )
+        .on_conflict(OnConflict::new().do_nothing().to_owned())
         .returning_col(Intake::Stream);
     insert
 }

@@ -70,10 +70,8 @@ impl AcceptanceStore for World {
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let mut inner = self.call("accept")?;
-        if let Some(progress) =
-            inner.progress.filter(|progress| progress.last_entry_id >= batch.last_entry_id)
-        {
-            return Ok(Commit::Deposed(progress));
+        if inner.progress.map(|progress| progress.last_entry_id) != batch.after {
+            return Ok(Commit::Moved);
         }
         let ids = batch.settled.iter().map(|settled| match settled {
             Settled::Accepted(acceptance) => {

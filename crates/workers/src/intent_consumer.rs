@@ -30,6 +30,8 @@ const BATCH_BYTES: usize = 4 * 1024 * 1024;
 const BATCH_ROUTES: usize = 4_096;
 /// How many entries are asked for before their size is known.
 const FIRST_COUNT: usize = 16;
+/// How often an idle intake makes sure that PostgreSQL still knows the progress.
+const PROGRESS_LOOK: Duration = Duration::from_secs(10);
 /// How often a batch may lose a race for its keys before the loop starts over.
 const RACES: usize = 5;
 
@@ -75,6 +77,10 @@ pub struct IntentConsumer<I, A, O, D, C> {
 struct Position {
     /// Everything up to here has its outcome.
     settled: EntryId,
+    /// The progress as PostgreSQL knows it; `None` if it knows none.
+    progress: Option<EntryId>,
+    /// When PostgreSQL was last asked for it, or told.
+    progress_seen: Instant,
     /// Entries behind it that were read already.
     ahead: VecDeque<Ahead>,
     /// How many entries the next read asks for.
@@ -184,8 +190,14 @@ where
                 EntryId::ZERO
             }
         };
-        let mut position =
-            Position { settled, ahead: VecDeque::new(), count: FIRST_COUNT, gap_reported: EntryId::ZERO };
+        let mut position = Position {
+            settled,
+            progress: progress.map(|progress| progress.last_entry_id),
+            progress_seen: Instant::now(),
+            ahead: VecDeque::new(),
+            count: FIRST_COUNT,
+            gap_reported: EntryId::ZERO,
+        };
         if state.last_generated < settled {
             self.start_over(&mut position, state).await?;
         } else {
@@ -214,6 +226,7 @@ where
             return Err(StoreError::Unavailable { operation: "start the intake over", source: problem });
         }
         position.settled = EntryId::ZERO;
+        position.progress = position.progress.map(|_| EntryId::ZERO);
         position.ahead.clear();
         Ok(())
     }
@@ -261,6 +274,14 @@ where
         if state.last_generated < position.settled {
             return Ok(Pass::Lost);
         }
+        // While nothing comes, no transaction would notice that PostgreSQL was set back.
+        if position.progress_seen.elapsed() > PROGRESS_LOOK {
+            let progress = self.store.load_progress(&self.settings.stream).await?;
+            if progress.map(|progress| progress.last_entry_id) != position.progress {
+                return Ok(Pass::Lost);
+            }
+            position.progress_seen = Instant::now();
+        }
         // An entry that came since the read shows as the first one, too: only a stream that is empty tells of a loss.
         if state.first.is_none() {
             self.report_gap(position, state);
@@ -293,7 +314,7 @@ where
                     None => continue,
                 },
                 Ok(Commit::Raced) if races < RACES => races += 1,
-                Ok(Commit::Raced | Commit::Deposed(_)) => break Ok(Pass::Lost),
+                Ok(Commit::Raced | Commit::Moved) => break Ok(Pass::Lost),
                 Err(error) => break Err(error),
             }
         };
@@ -337,6 +358,7 @@ where
             let chunk = AcceptanceBatch {
                 stream: &self.settings.stream,
                 fence: self.settings.fence,
+                after: position.progress,
                 last_entry_id,
                 settled: &settled[*done..end],
             };
@@ -347,10 +369,12 @@ where
                     // Behind the poison, whole batches again.
                     length = settled.len();
                 }
-                Ok(Commit::Deposed(progress)) => {
-                    tracing::warn!(stream = self.settings.stream, progress = %progress.last_entry_id, fence = progress.fence,
-                        "another consumer has moved the intake on: this one looks where to resume");
-                    return Ok(Commit::Deposed(progress));
+                Ok(Commit::Moved) => {
+                    tracing::warn!(
+                        stream = self.settings.stream,
+                        "the progress in PostgreSQL is not where this intake left it: it looks where to resume"
+                    );
+                    return Ok(Commit::Moved);
                 }
                 Ok(Commit::Raced) => return Ok(Commit::Raced),
                 Err(StoreError::Refused { .. }) if end - *done > 1 => length = (end - *done) / 2,
@@ -413,6 +437,8 @@ where
         self.metrics.overflowed(left);
         self.report(batch, settled);
         position.settled = last;
+        position.progress = Some(last);
+        position.progress_seen = Instant::now();
         self.status.moved_to(last);
         let progress = Progress { fence: self.settings.fence, last_entry_id: last };
         match self.offsets.save(&self.settings.stream, progress).await {

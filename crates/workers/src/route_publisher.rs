@@ -8,7 +8,7 @@
 //! Work comes from two sides: parcels of routes that this replica has just accepted, and the scan for whatever is due:
 //! retries, what the hand-over could not take, and what a dead replica left.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ use crate::worker::{Trouble, error_chain, pause};
 const CHUNK_BYTES: usize = 1024 * 1024;
 /// With nothing due, how long until the scan looks again for what others may have left.
 const IDLE_LOOK: Duration = Duration::from_millis(2_500);
+/// The most rows that are remembered as reported.
+const REPORTED_MAX: usize = 1_000;
 /// A route that was read longer ago than the dedupe TTL less this is read again before it is appended.
 const REREAD_MARGIN: Duration = Duration::from_secs(10);
 
@@ -79,6 +81,8 @@ pub struct RoutePublisher<R, L, O, C, J, T> {
 struct Scan {
     cursor: Option<DueCursor>,
     at: Instant,
+    /// The rows that could not be read and were reported.
+    reported: HashSet<String>,
 }
 
 impl Scan {
@@ -109,7 +113,7 @@ where
     /// Runs until `stop`. What has been handed over by then is still published, if the stores let it: intake stops first.
     pub async fn run(self, mut inbox: Inbox, stop: CancellationToken) {
         let mut trouble = Trouble::new(self.channel.as_str());
-        let mut scan = Scan { cursor: None, at: Instant::now() };
+        let mut scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
         while !stop.is_cancelled() {
             if scan.at <= Instant::now() {
                 match self.scan_once(&mut scan, &inbox, &mut trouble, &stop).await {
@@ -166,16 +170,14 @@ where
         }
         let limit = self.settings.batch_size;
         let page = self.routes.list_due_routes(self.channel, now, scan.cursor.as_ref(), limit).await?;
-        for corrupt in &page.corrupt {
-            tracing::error!(
-                channel = self.channel.as_str(),
-                error = error_chain(corrupt),
-                "a route cannot be read and waits until somebody mends the row"
-            );
-        }
+        self.report_corrupt(scan, &page.corrupt);
         // A page that was not full was the last: from the beginning again, but not at once, because what is still due
-        // is in somebody else's hands or waits for this interval.
-        scan.at = if page.next.is_some() { started } else { started + self.settings.poll_interval };
+        // is in somebody else's hands or waits for this interval. Rows that cannot be read are in no hurry at all.
+        scan.at = match &page.next {
+            Some(_) => started,
+            None if page.routes.is_empty() => started + IDLE_LOOK,
+            None => started + self.settings.poll_interval,
+        };
         scan.cursor = page.next;
         self.works(inbox, trouble);
         if !page.routes.is_empty() {
@@ -186,6 +188,23 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Says of each row that cannot be read that it cannot, once.
+    fn report_corrupt(&self, scan: &mut Scan, corrupt: &[StoreError]) {
+        for error in corrupt.iter().map(|error| error_chain(error)) {
+            if scan.reported.len() >= REPORTED_MAX {
+                scan.reported.clear();
+            }
+            if scan.reported.insert(error.clone()) {
+                let channel = self.channel.as_str();
+                tracing::error!(
+                    channel,
+                    error,
+                    "a route cannot be read and waits until somebody mends the row"
+                );
+            }
+        }
     }
 
     fn works(&self, inbox: &Inbox, trouble: &mut Trouble) {

@@ -53,8 +53,11 @@ impl World {
         settled.into_iter().map(accepted).collect()
     }
 
+    /// Commits on top of whatever progress there is.
     async fn commit(&self, settled: &[Settled], last_entry_id: EntryId) -> Commit {
-        let batch = AcceptanceBatch { stream: STREAM, fence: 0, last_entry_id, settled };
+        let progress = self.store.load_progress(STREAM).await.expect("PostgreSQL is there");
+        let after = progress.map(|progress| progress.last_entry_id);
+        let batch = AcceptanceBatch { stream: STREAM, fence: 0, after, last_entry_id, settled };
         self.store.accept(batch).await.expect("PostgreSQL is there")
     }
 }

@@ -57,7 +57,12 @@ async fn a_lease_is_released_by_its_own_token_only() {
 async fn a_lease_that_ran_out_is_won_by_the_next() {
     let world = World::new().await;
     let leases = RedisLeases::new(&world.client);
-    drop(leases.acquire_leases(&[key(1)], &token("a"), Duration::from_millis(1)).await.expect("Redis is there"));
+    drop(
+        leases
+            .acquire_leases(&[key(1)], &token("a"), Duration::from_millis(1))
+            .await
+            .expect("Redis is there"),
+    );
     harness::wait_for("the lease runs out", BOUND, async || {
         let leases = leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL).await.expect("Redis is there");
         (leases == [Lease::Won]).then_some(())
@@ -72,7 +77,8 @@ async fn every_key_of_a_call_has_its_own_answer_in_the_order_asked() {
     world.put(&key(1), "someone else").await;
     world.put(&key(2), "published:7-3").await;
     world.put(&key(3), "mine").await;
-    let answers = leases.acquire_leases(&keys(0..5), &token("mine"), LEASE_TTL).await.expect("Redis is there");
+    let answers =
+        leases.acquire_leases(&keys(0..5), &token("mine"), LEASE_TTL).await.expect("Redis is there");
     assert_eq!(answers, [Lease::Won, Lease::Held, Lease::Published("7-3".into()), Lease::Won, Lease::Won]);
     let many = leases.acquire_leases(&keys(5..517), &token("mine"), LEASE_TTL).await.expect("Redis is there");
     assert_eq!(many, vec![Lease::Won; 512]);
@@ -130,7 +136,8 @@ async fn receipts_are_extended_and_written_anew_where_they_are_gone() {
     world.ask::<()>(&["SET", &route_lease(&key(0)), "published:5-1", "PX", "1000000"]).await;
     world.put(&key(2), "another token").await;
     world.ask::<()>(&["RPUSH", &route_lease(&key(3)), "x"]).await;
-    let receipts: Vec<_> = keys(0..4).into_iter().zip(["5-1", "5-2", "5-3", "5-4"].map(str::to_owned)).collect();
+    let receipts: Vec<_> =
+        keys(0..4).into_iter().zip(["5-1", "5-2", "5-3", "5-4"].map(str::to_owned)).collect();
     leases.extend_receipts(&receipts, DEDUPE_TTL).await.expect("Redis is there");
     for (key, id) in &receipts {
         assert_eq!(world.value(key).await, Some(format!("published:{id}")));

@@ -163,6 +163,26 @@ async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it()
     assert_eq!(outcomes(&world), []);
 }
 
+#[tokio::test]
+async fn entries_that_postgresql_has_forgotten_are_read_again() {
+    let world = World::default();
+    stream(&world, 1..=4);
+    let set_back = consumer(&world, 9);
+    let mut position = set_back.resume().await.expect("the fakes are there");
+    let stop = CancellationToken::new();
+    assert!(matches!(set_back.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
+    // Restored from a backup that was taken behind entry 2.
+    world.lock().progress = at(2);
+    world.lock().settled.truncate(2);
+    stream(&world, [5]);
+    run_until(&world, 9, |world, _| world.lock().progress == at(5)).await;
+    assert_eq!(outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert!(
+        matches!(set_back.run_once(&mut position, &stop).await, Ok(Pass::Lost)),
+        "the old position is worth nothing"
+    );
+}
+
 #[test]
 fn a_read_asks_for_as_much_as_fits_into_a_transaction_by_what_came_last() {
     assert_eq!(next_count(16, 16, 16 * 500, 512), 64);

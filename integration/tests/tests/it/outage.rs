@@ -203,3 +203,27 @@ async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
     world.settled(10).await;
     world.check(0..10).await;
 }
+
+#[tokio::test]
+async fn a_postgresql_that_was_set_back_gets_its_intents_again_from_the_stream() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    let kept = world.column("SELECT last_entry_id FROM intake").await.remove(0);
+    world.send(3..6).await;
+    world.settled(6).await;
+    // What a restore of an older backup leaves, while the service runs on.
+    let forget = format!("UPDATE intake SET last_entry_id = '{kept}'");
+    world.execute("DELETE FROM records WHERE idempotency_key IN ('game-1:turn-3', 'game-1:turn-4', 'game-1:turn-5')").await;
+    world.execute(&forget).await;
+    world.send(6..7).await;
+    world.settled(7).await;
+    // Their receipts still stood: nothing went out twice.
+    world.check(0..7).await;
+    assert!(
+        service
+            .logged("the progress in PostgreSQL is not where this intake left it: it looks where to resume")
+            .is_some()
+    );
+}
