@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod election;
 pub mod probes;
 pub mod runtime;
 pub mod shutdown;

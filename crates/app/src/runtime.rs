@@ -10,13 +10,14 @@ use ambient::{RandomJitter, RandomTokens, SystemClock};
 use anyhow::Context;
 use directory::{DirectorySettings, HttpDirectory};
 use domain::accept::Policy;
-use domain::ports::Fence;
 use domain::route::Channel;
+use lock::{LockManager, TableNames};
 use pg::{PgPool, PoolSettings};
 use serde_json::{Value, json};
 use store_postgres::PgStore;
 use store_redis::{
-    RedisClient, RedisIntentStream, RedisLeases, RedisOffsets, RedisOutbound, RedisSettings, StreamTarget,
+    RedisClient, RedisHints, RedisIntentStream, RedisLeases, RedisOffsets, RedisOutbound, RedisSettings,
+    StreamTarget,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ use workers::{
 };
 
 use crate::config::Config;
+use crate::election::LockElection;
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 
@@ -36,8 +38,10 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 const START_RETRY: Duration = Duration::from_millis(500);
 /// The longest that migrations may take when a replica starts; longer ones are run by `notification migrate`.
 const MIGRATION_BOUND: Duration = Duration::from_secs(25);
-/// The fence of a replica that nobody elected.
-const NO_FENCE: Fence = 0;
+/// Connections that locks have for themselves, so that a lease is renewed however busy the others are.
+const LOCK_CONNECTIONS: usize = 2;
+/// The longest that one operation on a lock may take: well within the third of a term that a renewal has.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many users are looked up at once, and how many answers are kept for how long.
 const DIRECTORY_CONCURRENCY: usize = 32;
 const DIRECTORY_CACHE: usize = 10_000;
@@ -77,6 +81,7 @@ struct Stores {
     redis: RedisClient,
     pool: PgPool,
     postgres: PgStore,
+    locks: LockManager,
 }
 
 async fn connect(config: &Config) -> anyhow::Result<Stores> {
@@ -87,7 +92,7 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
         .with_context(|| format!("Redis at {} is not there", config.redis.addr))?;
 
     let settings = PoolSettings {
-        max_connections: config.postgres.max_open_conns,
+        max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS,
         operation_timeout: config.postgres.operation_timeout,
     };
     let dsn = &config.postgres.dsn;
@@ -109,7 +114,14 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
         .check_needs()
         .await
         .with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
-    Ok(Stores { redis, pool, postgres })
+    let settings = PoolSettings {
+        max_connections: LOCK_CONNECTIONS,
+        operation_timeout: LOCK_TIMEOUT.min(config.postgres.operation_timeout),
+    };
+    let lock_pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
+    let locks = LockManager::new(lock_pool, TableNames::default());
+    locks.check_schema().await.with_context(|| format!("PostgreSQL at {dsn} lacks the tables of locks"))?;
+    Ok(Stores { redis, pool, postgres, locks })
 }
 
 /// Asks until the dependency answers, or for as long as a start may wait for it.
@@ -163,7 +175,12 @@ impl Service {
         let intents = RedisIntentStream::new(&stores.redis, config.intents.stream.clone());
 
         let status = standing(ready, "intake");
+        let leader = status.clone();
+        ready.add_detail("leader", move || json!(leader.get().leader));
+        let office = format!("intake:{}", config.intents.stream);
+        let hints = RedisHints::new(&stores.redis, &office);
         let consumer = IntentConsumer {
+            election: LockElection::new(stores.locks.clone(), office, Some(hints)),
             intents: intents.clone(),
             store: stores.postgres.clone(),
             offsets: RedisOffsets::new(&stores.redis),
@@ -175,7 +192,6 @@ impl Service {
                 stream: config.intents.stream.clone(),
                 batch_size: config.intents.batch_size,
                 block: config.intents.read_block_timeout,
-                fence: NO_FENCE,
             },
             metrics: metrics.clone(),
             status: status.clone(),
@@ -200,6 +216,7 @@ impl Service {
         let publishers = vec![publisher(Channel::Push, push_inbox), publisher(Channel::Email, email_inbox)];
 
         let retention = SqlRetention {
+            election: LockElection::new(stores.locks.clone(), "retention".to_owned(), None),
             store: stores.postgres.clone(),
             clock: SystemClock,
             settings: RetentionSettings {

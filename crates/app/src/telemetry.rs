@@ -33,8 +33,21 @@ use crate::config::{Collector, Log, LogFormat, Protocol, TelemetryConfig};
 const SERVICE_NAME: &str = "notification";
 
 /// Libraries of which only warnings are logged, and nothing is traced: tracing what exports traces never ends.
-const NOISY: [&str; 9] =
-    ["h2", "hyper", "hyper_util", "opentelemetry", "reqwest", "rustls", "tokio_postgres", "tonic", "tower"];
+const NOISY: [&str; 10] = [
+    "h2",
+    "hyper",
+    "hyper_util",
+    "opentelemetry",
+    "refinery_core",
+    "reqwest",
+    "rustls",
+    "tokio_postgres",
+    "tonic",
+    "tower",
+];
+
+/// The pool warns of every connection that ends; whoever used it says so better.
+const POOL: &str = "deadpool";
 
 /// The least time between two log lines about the exporters.
 const EXPORTER_LOG_PAUSE: Duration = Duration::from_secs(60);
@@ -160,7 +173,7 @@ fn resource(service_name: Option<&str>) -> Resource {
 /// `level` for everything but the noisy libraries, which have at most `noisy`.
 fn silenced(level: LevelFilter, noisy: LevelFilter) -> Targets {
     let quiet = NOISY.map(|target| (target, level.min(noisy)));
-    Targets::new().with_default(level).with_targets(quiet)
+    Targets::new().with_default(level).with_targets(quiet).with_target(POOL, level.min(LevelFilter::ERROR))
 }
 
 /// Writes each event as one line.

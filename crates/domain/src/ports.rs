@@ -111,6 +111,18 @@ pub enum Commit {
     Moved,
 }
 
+/// What a consumer finds that begins to lead.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// The stream was never read.
+    Unread,
+    /// It was read up to here, and nobody with a lower fence will move it any more.
+    At(EntryId),
+    /// Somebody with this higher fence leads.
+    Deposed(Fence),
+}
+
 /// Where acceptance becomes a fact.
 pub trait AcceptanceStore: Send + Sync {
     /// Which of these intents' keys are taken, and for those whose key is not, whether their entry id is.
@@ -121,6 +133,14 @@ pub trait AcceptanceStore: Send + Sync {
 
     /// One transaction: progress, records, routes, malformed rows. All of it or nothing.
     fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Commit, StoreError>> + Send;
+
+    /// Writes `fence` over the fence of whoever moved the progress last, so that they can move it no more, and says
+    /// where it stands.
+    fn claim_progress(
+        &self,
+        stream: &str,
+        fence: Fence,
+    ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
 
     /// How far intake of `stream` has got; `None` if it never began.
     fn load_progress(
@@ -356,6 +376,33 @@ pub trait IntentStream: Send + Sync {
 
     /// The stream as a whole.
     fn inspect(&self) -> impl Future<Output = Result<StreamState, StoreError>> + Send;
+}
+
+/// A term of office: for as long as it lasts, no other process has one with a higher fence.
+pub trait Term: Send + Sync {
+    /// Higher than that of every term before it.
+    fn fence(&self) -> Fence;
+
+    /// Resolves when the term can no longer be relied on: before it ends for the others, by this process's own clock.
+    fn lost(&self) -> impl Future<Output = ()> + Send;
+
+    /// Ends the term, so that another process need not wait for that.
+    fn resign(self) -> impl Future<Output = ()> + Send;
+}
+
+/// Who does what only one process may do at a time.
+pub trait Election: Send + Sync {
+    /// What the winner has.
+    type Term: Term;
+
+    /// Stands for office once. `None` if somebody holds it.
+    fn stand(&self) -> impl Future<Output = Result<Option<Self::Term>, StoreError>> + Send;
+
+    /// Returns when it may be worth standing again: soon after a resignation or the end of a term, else now and then.
+    fn vacancy(&self) -> impl Future<Output = ()> + Send;
+
+    /// Makes the fences of all terms to come higher than `floor`: for a database that was set back.
+    fn raise_above(&self, floor: Fence) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// What was found where the bookmark is kept.

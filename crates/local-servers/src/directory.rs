@@ -11,9 +11,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::process::{StartError, io_error};
 
@@ -113,7 +116,7 @@ impl StandInDirectory {
         self.shared.lock().requests.values().sum()
     }
 
-    /// Connections are refused from now on.
+    /// Connections are closed, and refused from now on.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.abort();
@@ -142,8 +145,15 @@ impl Drop for StandInDirectory {
 fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
     let router = Router::new().route("/api/v1/internal/users/{user_id}", get(look_up)).with_state(shared);
     tokio::spawn(async move {
+        // Aborted with the task that holds them: `axum::serve` would leave the connections that are open to answer on.
+        let mut connections = JoinSet::new();
         // It serves until it is aborted; an error ends it, and whoever asks finds nobody there.
-        drop(axum::serve(listener, router).await);
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = TowerToHyperService::new(router.clone());
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            // A client may go away when it likes.
+            connections.spawn(async { drop(connection.await) });
+        }
     })
 }
 

@@ -131,6 +131,13 @@ impl Home {
         Ok(child)
     }
 
+    /// The server has ended and its pid may be somebody else's soon: the watchdog must not end that one.
+    pub(crate) fn forget(&self) {
+        // If the folder is gone, so is the note.
+        drop(fs::remove_file(self.path().join("server.pid")));
+        drop(fs::remove_file(self.path().join("paused")));
+    }
+
     /// Notes which processes are stopped, so that the watchdog can wake them.
     pub(crate) fn note_paused(&self, pids: &[u32]) -> io::Result<()> {
         let text: Vec<String> = pids.iter().map(u32::to_string).collect();

@@ -14,7 +14,7 @@ use crate::process::{Home, PORT_TRIES, StartError, free_port, signal, wait_end, 
 pub struct RedisOptions {
     /// The password of the default user.
     pub password: Option<String>,
-    /// Whether it keeps its data over a restart (a log that is flushed every second).
+    /// Whether it keeps its data over a restart, by a log that is written before each answer.
     pub appendonly: bool,
     /// Further arguments.
     pub arguments: Vec<String>,
@@ -56,11 +56,13 @@ impl Redis {
             "--daemonize",
             "no",
         ]);
+        // The operating system flushes the log when it likes: the folder is not meant to outlive a loss of power. With
+        // `everysec` Redis answers before it has written while a flush is under way, and a kill could lose writes.
         command.args([
             "--appendonly",
             if self.options.appendonly { "yes" } else { "no" },
             "--appendfsync",
-            "everysec",
+            "no",
         ]);
         command.arg("--dir").arg(self.home.path());
         if let Some(password) = &self.options.password {
@@ -68,8 +70,8 @@ impl Redis {
         }
         command.args(&self.options.arguments);
         let mut child = self.home.spawn(command)?;
-        let port = self.port;
-        let ready = wait_ready(&mut child, async || answers(port).await).await;
+        let (pid, port, password) = (child.id(), self.port, self.options.password.as_deref());
+        let ready = wait_ready(&mut child, async || answers(pid, port, password).await).await;
         self.child = Some(child);
         if ready { Ok(()) } else { Err(self.home.not_ready("redis-server")) }
     }
@@ -106,6 +108,7 @@ impl Redis {
             signal("KILL", &[child.id()]);
             wait_end(&mut child).await;
         }
+        self.home.forget();
     }
 
     /// Stops the process where it stands; connections stay open and nobody answers.
@@ -125,18 +128,27 @@ impl Drop for Redis {
             // Its folder goes next, so it must be gone. If it is already, that is fine, too.
             drop(child.kill());
             drop(child.wait());
+            self.home.forget();
         }
     }
 }
 
-/// Whether somebody answers a PING, or says that a password is needed first. A server that is still loading does not count.
-async fn answers(port: u16) -> bool {
+/// Whether the process `pid` answers on `port`, and is not loading any more. Another server that took the port first would
+/// answer as well.
+async fn answers(pid: u32, port: u16, password: Option<&str>) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"PING\r\n").await?;
-        let mut answer = [0; 7];
-        stream.read_exact(&mut answer).await?;
-        std::io::Result::Ok(&answer == b"+PONG\r\n" || answer.starts_with(b"-NOAUTH"))
+        if let Some(password) = password {
+            let length = password.len();
+            let authenticate = format!("*2\r\n$4\r\nAUTH\r\n${length}\r\n{password}\r\n");
+            stream.write_all(authenticate.as_bytes()).await?;
+        }
+        stream.write_all(b"PING\r\nINFO server\r\nQUIT\r\n").await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let process = format!("\r\nprocess_id:{pid}\r\n");
+        std::io::Result::Ok(answer.contains("+PONG\r\n") && answer.contains(&process))
     };
     matches!(tokio::time::timeout(Duration::from_secs(1), ask).await, Ok(Ok(true)))
 }

@@ -8,7 +8,9 @@
 use ambient::Timestamp;
 use domain::accept::{Acceptance, Settled};
 use domain::entry::EntryId;
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Fence, Known, Progress, StoreError, Swap};
+use domain::ports::{
+    AcceptanceBatch, AcceptanceStore, Claim, Commit, Fence, Known, Progress, StoreError, Swap,
+};
 use domain::record::{IdempotencyScope, Record};
 use domain::route::{NewRoute, RouteStatus, Start};
 use futures_util::future::{join, join3};
@@ -69,6 +71,18 @@ impl AcceptanceStore for PgStore {
             }
         }
         Ok(Commit::Raced)
+    }
+
+    async fn claim_progress(&self, stream: &str, fence: Fence) -> Result<Claim, StoreError> {
+        let session = self.session("claim the intake's progress").await?;
+        let claimed = session.query(&claim(stream, fence)).await.map_err(store_error)?;
+        drop(session);
+        // A row that could not be claimed has a higher fence; claimed or not, it says where the progress stands.
+        Ok(match self.load_progress(stream).await? {
+            None => Claim::Unread,
+            Some(progress) if claimed.is_empty() => Claim::Deposed(progress.fence),
+            Some(progress) => Claim::At(progress.last_entry_id),
+        })
     }
 
     async fn load_progress(&self, stream: &str) -> Result<Option<Progress>, StoreError> {
@@ -182,6 +196,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&begin(&batch)).await?;
     session.prepare(&advance(&batch, EntryId::ZERO)).await?;
     session.prepare(&progress_of("")).await?;
+    session.prepare(&claim("", 0)).await?;
     session.prepare(&restart("", 0)).await?;
     session.prepare(&insert_records(&[])).await?;
     session.prepare(&insert_routes(&[])).await?;
@@ -273,6 +288,17 @@ fn progress_of(stream: &str) -> SelectStatement {
         .columns([Intake::Fence, Intake::LastEntryId])
         .from(Intake::Table)
         .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
+        .take()
+}
+
+fn claim(stream: &str, fence: Fence) -> UpdateStatement {
+    Query::update()
+        .table(Intake::Table)
+        .value(Intake::Fence, fence_value(fence))
+        .value(Intake::UpdatedAt, Expr::cust("clock_timestamp()"))
+        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
+        .and_where(Expr::col(Intake::Fence).lte(fence_value(fence)))
+        .returning_col(Intake::Stream)
         .take()
 }
 

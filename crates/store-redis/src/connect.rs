@@ -5,7 +5,7 @@
 //! another; so a server that was restarted, or a socket that leads nowhere, costs one deadline and no more.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ports::StoreError;
@@ -14,7 +14,6 @@ use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ScriptInvocation, Value,
 };
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 /// Where Redis is and how long it may take.
@@ -60,6 +59,15 @@ struct Inner {
     client: Client,
     timeout: Duration,
     slot: Mutex<Slot>,
+    /// Held by whoever connects. Apart from the slot, so that a call that has failed can say so without waiting for it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Inner {
+    /// Nothing panics while the lock is held.
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Default)]
@@ -67,6 +75,12 @@ struct Slot {
     /// Counts connections, so that only whoever used the present one takes it out.
     generation: u64,
     connection: Option<MultiplexedConnection>,
+}
+
+impl Slot {
+    fn present(&self) -> Option<(u64, MultiplexedConnection)> {
+        self.connection.clone().map(|connection| (self.generation, connection))
+    }
 }
 
 impl fmt::Debug for RedisClient {
@@ -98,7 +112,9 @@ impl RedisClient {
             .set_keepalive(keepalive)
             .set_user_timeout(settings.operation_timeout.max(Duration::from_secs(5)));
         let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(invalid)?;
-        let inner = Inner { client, timeout: settings.operation_timeout, slot: Mutex::default() };
+        let timeout = settings.operation_timeout;
+        let inner =
+            Inner { client, timeout, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -117,7 +133,7 @@ impl RedisClient {
         let deadline = Instant::now() + self.inner.timeout;
         let (generation, mut connection) = self.connection(operation, deadline).await?;
         let answer = timeout_at(deadline, command.query_async(&mut connection)).await;
-        self.judge(operation, generation, answer).await
+        self.judge(operation, generation, answer)
     }
 
     /// Runs a script on the shared connection; Redis is given its text only if it does not know it.
@@ -129,7 +145,7 @@ impl RedisClient {
         let deadline = Instant::now() + self.inner.timeout;
         let (generation, mut connection) = self.connection(operation, deadline).await?;
         let answer = timeout_at(deadline, invocation.invoke_async(&mut connection)).await;
-        self.judge(operation, generation, answer).await
+        self.judge(operation, generation, answer)
     }
 
     /// A connection of its own for whoever blocks.
@@ -146,12 +162,16 @@ impl RedisClient {
         deadline: Instant,
     ) -> Result<(u64, MultiplexedConnection), StoreError> {
         let late = |_| unavailable(operation, TimedOut(self.inner.timeout));
+        if let Some(present) = self.inner.slot().present() {
+            return Ok(present);
+        }
         // Whoever comes while another connects waits for that one connection.
-        let mut slot = timeout_at(deadline, self.inner.slot.lock()).await.map_err(late)?;
-        if let Some(connection) = &slot.connection {
-            return Ok((slot.generation, connection.clone()));
+        let _connecting = timeout_at(deadline, self.inner.connecting.lock()).await.map_err(late)?;
+        if let Some(present) = self.inner.slot().present() {
+            return Ok(present);
         }
         let connection = self.open(operation, deadline).await?;
+        let mut slot = self.inner.slot();
         slot.generation += 1;
         slot.connection = Some(connection.clone());
         Ok((slot.generation, connection))
@@ -171,7 +191,7 @@ impl RedisClient {
         }
     }
 
-    async fn judge(
+    fn judge(
         &self,
         operation: &'static str,
         generation: u64,
@@ -183,7 +203,7 @@ impl RedisClient {
             Ok(Err(error)) => redis_error(operation, error),
             Err(_) => unavailable(operation, TimedOut(self.inner.timeout)),
         };
-        let mut slot = self.inner.slot.lock().await;
+        let mut slot = self.inner.slot();
         if slot.generation == generation {
             slot.connection = None;
         }

@@ -6,6 +6,7 @@
 //! | `gateway:client-events`, `mail:delivery_commands` (configurable) | stream | as configured, or as its consumers trim it | publishers |
 //! | `notification:route_leases:<notification_id>:<route_id>` | string | lease TTL as a token, then the dedupe TTL as `published:<entry id>` | publishers |
 //! | `notification:stream_offsets:<stream>` | string | for ever | the intake |
+//! | `notification:vacancies:<office>` | list | five seconds | whoever resigns |
 //!
 //! Dynamic parts are base64url without padding, so that no id can reach into another key.
 
@@ -23,6 +24,11 @@ pub fn route_lease(route: &RouteKey) -> String {
 /// The key of the bookmark in `stream`.
 pub fn stream_offset(stream: &str) -> String {
     format!("notification:stream_offsets:{}", URL_SAFE_NO_PAD.encode(stream))
+}
+
+/// The key by which a resignation from `office` is announced.
+pub(crate) fn vacancy(office: &str) -> String {
+    format!("notification:vacancies:{}", URL_SAFE_NO_PAD.encode(office))
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@
 //! answered, refused or unavailable within its deadline, and the workers decide.
 
 mod connect;
+mod hints;
 mod keyspace;
 mod lease;
 mod offset;
 mod streams;
 
 pub use connect::{InvalidSettings, RedisClient, RedisSettings};
+pub use hints::RedisHints;
 pub use keyspace::{route_lease, stream_offset};
 pub use lease::RedisLeases;
 pub use offset::RedisOffsets;

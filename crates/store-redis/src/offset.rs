@@ -12,13 +12,15 @@ use crate::connect::{RedisClient, unexpected};
 use crate::keyspace::stream_offset;
 
 /// ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance. Ids and fences have up to 20 digits,
-/// which Lua's numbers cannot hold: they are compared as digits.
+/// which Lua's numbers cannot hold: they are compared as digits. What is beyond 64 bits is as garbled for `decode` below as
+/// it must be here, or it would stay for ever.
 const SAVE: &str = r"
 local function older(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
 end
 local function digits(text) return (string.gsub(text, '^0+(%d)', '%1')) end
+local function fits(text) return not older('18446744073709551615', text) end
 local stored = redis.pcall('GET', KEYS[1])
 if type(stored) == 'string' then
   if stored == ARGV[4] then return 1 end
@@ -26,8 +28,9 @@ if type(stored) == 'string' then
   local fence = ms and (rest == '' and '0' or string.match(rest, '^@(%d+)$'))
   if fence then
     ms, seq, fence = digits(ms), digits(seq), digits(fence)
-    if older(ARGV[3], fence) then return 0 end
-    if ARGV[5] == '1' and fence == ARGV[3] then
+    local readable = fits(ms) and fits(seq) and fits(fence)
+    if readable and older(ARGV[3], fence) then return 0 end
+    if readable and ARGV[5] == '1' and fence == ARGV[3] then
       local advances = older(ms, ARGV[1]) or (ms == ARGV[1] and older(seq, ARGV[2]))
       if not advances then return 0 end
     end

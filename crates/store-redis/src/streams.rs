@@ -80,6 +80,10 @@ impl IntentStream for RedisIntentStream {
 
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
         const OPERATION: &str = "look for the next intent";
+        // Redis refuses to look behind the last id that there can be.
+        if after == EntryId::new(u64::MAX, u64::MAX) {
+            return Ok(None);
+        }
         let answer = self.range_from(OPERATION, after).await?;
         Ok(entries(OPERATION, answer)?.first().map(|entry| entry.id))
     }

@@ -96,6 +96,18 @@ impl AcceptanceStore for World {
         Ok(Commit::Done)
     }
 
+    async fn claim_progress(&self, _: &str, fence: Fence) -> Result<Claim, StoreError> {
+        let mut inner = self.call("claim_progress")?;
+        Ok(match &mut inner.progress {
+            None => Claim::Unread,
+            Some(progress) if progress.fence > fence => Claim::Deposed(progress.fence),
+            Some(progress) => {
+                progress.fence = fence;
+                Claim::At(progress.last_entry_id)
+            }
+        })
+    }
+
     async fn load_progress(&self, _: &str) -> Result<Option<Progress>, StoreError> {
         self.call("load_progress").map(|inner| inner.progress)
     }
@@ -103,6 +115,36 @@ impl AcceptanceStore for World {
     async fn restart_progress(&self, _: &str, fence: Fence) -> Result<Swap, StoreError> {
         self.call("restart_progress")?.progress = Some(Progress { fence, last_entry_id: EntryId::ZERO });
         Ok(Swap::Applied)
+    }
+}
+
+/// There is nobody else; the term lasts.
+#[derive(Debug)]
+pub(crate) struct Alone;
+
+impl Term for Alone {
+    fn fence(&self) -> Fence {
+        1
+    }
+
+    async fn lost(&self) {
+        std::future::pending().await
+    }
+
+    async fn resign(self) {}
+}
+
+impl Election for World {
+    type Term = Alone;
+
+    async fn stand(&self) -> Result<Option<Alone>, StoreError> {
+        self.call("stand").map(|_| Some(Alone))
+    }
+
+    async fn vacancy(&self) {}
+
+    async fn raise_above(&self, _: Fence) -> Result<(), StoreError> {
+        self.call("raise_above").map(drop)
     }
 }
 

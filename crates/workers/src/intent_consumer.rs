@@ -14,8 +14,8 @@ use domain::accept::{self, Decoded, Policy, Settled, Wait};
 use domain::entry::EntryId;
 use domain::malformed::{FailureCode, MalformedIntent, Rejection};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Bookmark, Commit, Fence, IntentStream, Known, Lookup, OffsetStore,
-    Progress, StoreError, StreamState, Swap, UserDirectory,
+    AcceptanceBatch, AcceptanceStore, Bookmark, Claim, Commit, Election, Fence, IntentStream, Known, Lookup,
+    OffsetStore, Progress, StoreError, StreamState, Swap, Term, UserDirectory,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -44,13 +44,13 @@ pub struct IntakeSettings {
     pub batch_size: usize,
     /// How long a read waits for the first entry.
     pub block: Duration,
-    /// The fence of this consumer; 0 where nobody elects one.
-    pub fence: Fence,
 }
 
 /// The one loop that reads the intents stream.
 #[derive(Debug)]
-pub struct IntentConsumer<I, A, O, D, C> {
+pub struct IntentConsumer<E, I, A, O, D, C> {
+    /// Who of the replicas reads.
+    pub election: E,
     /// The stream.
     pub intents: I,
     /// Where acceptance becomes a fact.
@@ -75,6 +75,8 @@ pub struct IntentConsumer<I, A, O, D, C> {
 
 /// Where the loop is in the stream. Lost with the loop, and found again from the stores.
 struct Position {
+    /// The fence of this term.
+    fence: Fence,
     /// Everything up to here has its outcome.
     settled: EntryId,
     /// The progress as PostgreSQL knows it; `None` if it knows none.
@@ -112,28 +114,81 @@ enum Pass {
     Lost,
 }
 
-impl<I, A, O, D, C> IntentConsumer<I, A, O, D, C>
+impl<E, I, A, O, D, C> IntentConsumer<E, I, A, O, D, C>
 where
+    E: Election,
     I: IntentStream,
     A: AcceptanceStore,
     O: OffsetStore,
     D: UserDirectory,
     C: Clock,
 {
-    /// Runs until `stop`. A transaction that has begun is finished.
+    /// Runs until `stop`: waits to be elected, leads, and gives the office up. A transaction that has begun is finished.
     pub async fn run(self, stop: CancellationToken) {
+        let mut trouble = Trouble::new("election");
+        while !stop.is_cancelled() {
+            let wait = match stop.run_until_cancelled(self.election.stand()).await {
+                None => break,
+                Some(Ok(Some(term))) => {
+                    trouble.clear();
+                    self.lead(term, &stop).await;
+                    continue;
+                }
+                Some(Ok(None)) => {
+                    trouble.clear();
+                    self.status.passed();
+                    stop.run_until_cancelled(self.election.vacancy()).await;
+                    continue;
+                }
+                Some(Err(error)) => {
+                    self.status.fails(&error_chain(&error));
+                    trouble.note(&error)
+                }
+            };
+            pause(&stop, wait).await;
+        }
+    }
+
+    /// Reads until the service stops or the term is lost. The fence shuts out whoever led before, wherever they write.
+    async fn lead<T: Term>(&self, term: T, stop: &CancellationToken) {
+        let fence = term.fence();
+        tracing::info!(stream = self.settings.stream, fence, "this replica leads the intake");
+        self.status.leads(true);
+        self.metrics.leads(true);
+        let over = stop.child_token();
+        let lost = async {
+            tokio::select! {
+                () = term.lost() => tracing::warn!(fence, "the lead of the intake is lost"),
+                () = over.cancelled() => {}
+            }
+            over.cancel();
+        };
+        let reading = async {
+            self.consume(fence, &over).await;
+            over.cancel();
+        };
+        tokio::join!(lost, reading);
+        self.status.leads(false);
+        self.metrics.leads(false);
+        term.resign().await;
+    }
+
+    /// Reads and settles until `over`, or until it finds that somebody with a higher fence leads.
+    async fn consume(&self, fence: Fence, over: &CancellationToken) {
         let mut trouble = Trouble::new("intake");
         let mut position: Option<Position> = None;
-        while !stop.is_cancelled() {
+        while !over.is_cancelled() {
             let result = match &mut position {
-                None => match stop.run_until_cancelled(self.resume()).await {
+                None => match over.run_until_cancelled(self.resume(fence)).await {
                     None => break,
-                    Some(found) => found.map(|found| {
+                    Some(Ok(Some(found))) => {
                         position = Some(found);
-                        Pass::Onward
-                    }),
+                        Ok(Pass::Onward)
+                    }
+                    Some(Ok(None)) => break,
+                    Some(Err(error)) => Err(error),
                 },
-                Some(position) => self.run_once(position, &stop).await,
+                Some(position) => self.run_once(position, over).await,
             };
             let wait = match result {
                 Ok(Pass::Onward) => {
@@ -156,29 +211,66 @@ where
                     trouble.note(&error)
                 }
             };
-            if !pause(&stop, wait).await {
-                break;
-            }
+            pause(over, wait).await;
         }
     }
 
-    /// Finds out where to read on. PostgreSQL has the last word; the bookmark counts where it has none.
-    async fn resume(&self) -> Result<Position, StoreError> {
+    /// Finds out where to read on, and shuts out whoever led before. PostgreSQL has the last word; the bookmark counts
+    /// where it has none. `None` if somebody with a higher fence leads.
+    async fn resume(&self, fence: Fence) -> Result<Option<Position>, StoreError> {
         let stream = self.settings.stream.as_str();
-        let progress = self.store.load_progress(stream).await?;
+        let progress = match self.store.claim_progress(stream, fence).await? {
+            Claim::Unread => None,
+            Claim::At(id) => Some(id),
+            Claim::Deposed(higher) => return self.give_way(higher).await.map(|()| None),
+        };
         let bookmark = self.offsets.load(stream).await?;
         let state = self.intents.inspect().await?;
-        let settled = match (&progress, &bookmark) {
-            (Some(progress), Bookmark::At(mark)) if mark.last_entry_id > progress.last_entry_id => {
-                tracing::warn!(stream, offset = %mark.last_entry_id, resume_after = %progress.last_entry_id,
-                    "PostgreSQL is behind the offset in Redis: intake resumes from PostgreSQL");
-                progress.last_entry_id
+        let mut position = Position {
+            fence,
+            settled: self.resume_after(progress, &bookmark),
+            progress,
+            progress_seen: Instant::now(),
+            ahead: VecDeque::new(),
+            count: FIRST_COUNT,
+            gap_reported: EntryId::ZERO,
+        };
+        if state.last_generated < position.settled {
+            self.start_over(&mut position, state).await?;
+        } else {
+            self.report_gap(&mut position, state);
+        }
+        let here = Progress { fence, last_entry_id: position.settled };
+        if self.offsets.reset(stream, here).await? == Swap::Conflict
+            && let Bookmark::At(mark) = self.offsets.load(stream).await?
+        {
+            return self.give_way(mark.fence).await.map(|()| None);
+        }
+        self.status.moved_to(position.settled);
+        tracing::info!(stream, resume_after = %position.settled, fence, "intake reads the stream");
+        Ok(Some(position))
+    }
+
+    fn resume_after(&self, progress: Option<EntryId>, bookmark: &Bookmark) -> EntryId {
+        let stream = self.settings.stream.as_str();
+        match (progress, bookmark) {
+            (Some(progress), Bookmark::At(mark)) if mark.last_entry_id > progress => {
+                tracing::warn!(
+                    stream,
+                    offset = %mark.last_entry_id,
+                    resume_after = %progress,
+                    "PostgreSQL is behind the offset in Redis: intake resumes from PostgreSQL"
+                );
+                progress
             }
-            (Some(progress), Bookmark::At(_)) => progress.last_entry_id,
+            (Some(progress), Bookmark::At(_)) => progress,
             (Some(progress), Bookmark::Missing | Bookmark::Garbled(_)) => {
-                tracing::warn!(stream, resume_after = %progress.last_entry_id,
-                    "the offset in Redis is lost or garbled: intake resumes from PostgreSQL");
-                progress.last_entry_id
+                tracing::warn!(
+                    stream,
+                    resume_after = %progress,
+                    "the offset in Redis is lost or garbled: intake resumes from PostgreSQL"
+                );
+                progress
             }
             (None, Bookmark::At(mark)) => mark.last_entry_id,
             (None, Bookmark::Missing) => EntryId::ZERO,
@@ -189,29 +281,18 @@ where
                 );
                 EntryId::ZERO
             }
-        };
-        let mut position = Position {
-            settled,
-            progress: progress.map(|progress| progress.last_entry_id),
-            progress_seen: Instant::now(),
-            ahead: VecDeque::new(),
-            count: FIRST_COUNT,
-            gap_reported: EntryId::ZERO,
-        };
-        if state.last_generated < settled {
-            self.start_over(&mut position, state).await?;
-        } else {
-            self.report_gap(&mut position, state);
         }
-        let here = Progress { fence: self.settings.fence, last_entry_id: position.settled };
-        if bookmark != Bookmark::At(here)
-            && (position.settled > EntryId::ZERO || bookmark != Bookmark::Missing)
-        {
-            self.bookmark(self.offsets.reset(stream, here).await?, position.settled);
-        }
-        self.status.moved_to(position.settled);
-        tracing::info!(stream, resume_after = %position.settled, fence = self.settings.fence, "intake reads the stream");
-        Ok(position)
+    }
+
+    /// A fence above our own, although we were elected: the database that gives fences out was set back, or the term is
+    /// over and we have not noticed. The next term, whoever has it, will be above that fence.
+    async fn give_way(&self, higher: Fence) -> Result<(), StoreError> {
+        tracing::warn!(
+            stream = self.settings.stream,
+            fence = higher,
+            "a higher fence is there: this replica gives way"
+        );
+        self.election.raise_above(higher).await
     }
 
     /// The stream was deleted and made anew: its ids begin again below what was read.
@@ -219,7 +300,7 @@ where
         let stream = self.settings.stream.as_str();
         tracing::warn!(stream, offset = %position.settled, last_generated = %state.last_generated,
             "the stream was made anew: intake reads it from the beginning");
-        if self.store.restart_progress(stream, self.settings.fence).await? == Swap::Conflict
+        if self.store.restart_progress(stream, position.fence).await? == Swap::Conflict
             && self.store.load_progress(stream).await?.is_some()
         {
             let problem = "a consumer with a higher fence is at work".into();
@@ -357,7 +438,7 @@ where
             let last_entry_id = batch[end - 1].entry.id;
             let chunk = AcceptanceBatch {
                 stream: &self.settings.stream,
-                fence: self.settings.fence,
+                fence: position.fence,
                 after: position.progress,
                 last_entry_id,
                 settled: &settled[*done..end],
@@ -440,7 +521,7 @@ where
         position.progress = Some(last);
         position.progress_seen = Instant::now();
         self.status.moved_to(last);
-        let progress = Progress { fence: self.settings.fence, last_entry_id: last };
+        let progress = Progress { fence: position.fence, last_entry_id: last };
         match self.offsets.save(&self.settings.stream, progress).await {
             Ok(swap) => self.bookmark(swap, last),
             // A hint only: PostgreSQL knows the progress, and the next batch writes a later one.

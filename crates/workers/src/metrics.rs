@@ -23,6 +23,7 @@ pub struct Metrics {
     schedule_oldest_age: Gauge<u64>,
     stream_oldest_age: Gauge<u64>,
     pool_connections: Gauge<u64>,
+    leader: Gauge<u64>,
 }
 
 /// Bucket bounds in milliseconds: fine where the service should be, coarse where it should not.
@@ -86,6 +87,11 @@ impl Metrics {
                 "notification.intent_stream.oldest_unprocessed_age_ms",
                 "ms",
                 "Age of the oldest entry that has no outcome yet, by its id",
+            ),
+            leader: gauge(
+                "notification.intake.leader",
+                "1",
+                "1 on the replica that reads the intents stream, else 0",
             ),
             pool_connections: gauge(
                 "notification.postgres.connections",
@@ -157,6 +163,10 @@ impl Metrics {
     /// The age of the first entry without an outcome.
     pub fn oldest_unprocessed(&self, age: Duration) {
         self.stream_oldest_age.record(whole_millis(age), &[]);
+    }
+
+    pub(crate) fn leads(&self, leader: bool) {
+        self.leader.record(u64::from(leader), &[]);
     }
 
     /// The connections of the PostgreSQL pool.

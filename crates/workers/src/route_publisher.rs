@@ -31,7 +31,7 @@ use crate::worker::{Trouble, error_chain, pause};
 /// The most that goes into one append.
 const CHUNK_BYTES: usize = 1024 * 1024;
 /// With nothing due, how long until the scan looks again for what others may have left.
-const IDLE_LOOK: Duration = Duration::from_millis(2_500);
+const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// The most rows that are remembered as reported.
 const REPORTED_MAX: usize = 1_000;
 /// A route that was read longer ago than the dedupe TTL less this is read again before it is appended.
@@ -161,7 +161,7 @@ where
         let started = Instant::now();
         if scan.cursor.is_none() {
             let due = self.routes.next_due().await?.get(&self.channel).copied();
-            let wait = due.map_or(IDLE_LOOK, |due| due.saturating_since(now)).min(IDLE_LOOK);
+            let wait = due.map_or(self.idle_look(), |due| due.saturating_since(now)).min(self.idle_look());
             if !wait.is_zero() {
                 scan.at = started + wait;
                 self.works(inbox, trouble);
@@ -175,7 +175,7 @@ where
         // is in somebody else's hands or waits for this interval. Rows that cannot be read are in no hurry at all.
         scan.at = match &page.next {
             Some(_) => started,
-            None if page.routes.is_empty() => started + IDLE_LOOK,
+            None if page.routes.is_empty() => started + self.idle_look(),
             None => started + self.settings.poll_interval,
         };
         scan.cursor = page.next;
@@ -188,6 +188,11 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Another replica's new routes are due one lease TTL after their acceptance: looking that often finds them in time.
+    fn idle_look(&self) -> Duration {
+        IDLE_LOOK.min(self.settings.lease_ttl)
     }
 
     /// Says of each row that cannot be read that it cannot, once.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ambient::{Clock, Timestamp};
-use domain::ports::{Expired, RetentionStore, StoreError};
+use domain::ports::{Election, Expired, RetentionStore, StoreError, Term};
 use domain::record::NotificationId;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +35,9 @@ pub struct RetentionSettings {
 
 /// The loop that deletes.
 #[derive(Debug)]
-pub struct SqlRetention<S, C> {
+pub struct SqlRetention<E, S, C> {
+    /// Who of the replicas sweeps.
+    pub election: E,
     /// What it deletes from.
     pub store: S,
     /// The time.
@@ -72,12 +74,12 @@ impl ChunkSize {
     }
 }
 
-impl<S: RetentionStore, C: Clock> SqlRetention<S, C> {
+impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
     /// Runs until `stop`, a pass every interval.
     pub async fn run(self, stop: CancellationToken) {
         let mut trouble = Trouble::new("retention");
         loop {
-            let wait = match self.run_once(&stop).await {
+            let wait = match self.run_if_elected(&stop).await {
                 Ok(swept) => {
                     trouble.clear();
                     self.status.passed();
@@ -93,6 +95,18 @@ impl<S: RetentionStore, C: Clock> SqlRetention<S, C> {
                 break;
             }
         }
+    }
+
+    /// One pass, unless another replica is at it. The office saves work and no more: two at once do no harm.
+    async fn run_if_elected(&self, stop: &CancellationToken) -> Result<Swept, StoreError> {
+        let Some(term) = self.election.stand().await? else { return Ok(Swept::default()) };
+        let over = stop.child_token();
+        let swept = tokio::select! {
+            swept = self.run_once(&over) => swept,
+            () = term.lost() => Ok(Swept::default()),
+        };
+        term.resign().await;
+        swept
     }
 
     /// One pass over both tables, ended early by `stop` between two chunks.

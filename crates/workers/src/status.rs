@@ -26,6 +26,8 @@ pub struct Standing {
     pub holdup: Option<Holdup>,
     /// The last entry with an outcome, for the intake.
     pub position: Option<EntryId>,
+    /// Whether this replica reads the stream, for the intake.
+    pub leader: bool,
 }
 
 /// The standing of one loop, shared between it and whoever looks.
@@ -34,7 +36,12 @@ pub struct Status(Arc<Mutex<Standing>>);
 
 impl Default for Status {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Standing { last_pass: Instant::now(), holdup: None, position: None })))
+        Self(Arc::new(Mutex::new(Standing {
+            last_pass: Instant::now(),
+            holdup: None,
+            position: None,
+            leader: false,
+        })))
     }
 }
 
@@ -57,6 +64,10 @@ impl Status {
 
     pub(crate) fn moved_to(&self, position: EntryId) {
         self.lock().position = Some(position);
+    }
+
+    pub(crate) fn leads(&self, leader: bool) {
+        self.lock().leader = leader;
     }
 
     pub(crate) fn waits(&self, wait: &Wait) {

@@ -144,7 +144,8 @@ impl Proxy {
         self.control.lock().requests
     }
 
-    /// The first request with `pattern` in it does not reach the server, nor does anything behind it.
+    /// The first request with `pattern` in it does not reach the server: what comes before the pattern does, so that
+    /// the requests before this one are carried out, and nothing else until the client closes the connection.
     pub fn hold_request(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::HoldRequest)
     }
@@ -230,13 +231,20 @@ async fn requests(
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
         let data = &buffer[..length];
-        let (weather, delay, action) = judge(control, &mut seen, data);
+        let (weather, delay, sprung) = judge(control, &mut seen, data);
         tokio::time::sleep(delay).await;
-        if weather == Weather::BlackHole || action == Some(Action::HoldRequest) {
+        if weather == Weather::BlackHole {
             std::future::pending::<()>().await;
         }
-        if action.is_some() {
-            verdict.send_replace(action);
+        if let Some((Action::HoldRequest, start)) = sprung {
+            // Whether or not the server is still there, nothing follows.
+            drop(to.write_all(&data[..start]).await);
+            // Until the client is gone, which the server is told: a process that was killed holds nothing open.
+            while let Ok(1..) = from.read(&mut buffer).await {}
+            return;
+        }
+        if let Some((action, _)) = sprung {
+            verdict.send_replace(Some(action));
         }
         if to.write_all(data).await.is_err() {
             return;
@@ -244,20 +252,22 @@ async fn requests(
     }
 }
 
-/// Looks for the pattern across the borders of pieces. A trap springs once.
-fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Duration, Option<Action>) {
+/// Looks for the pattern across the borders of pieces, and where in `data` it begins. A trap springs once.
+fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Duration, Option<(Action, usize)>) {
     let mut shared = control.lock();
     shared.requests += 1;
+    let before = seen.len();
     seen.extend_from_slice(data);
-    let sprung =
-        shared.trap.take_if(|trap| seen.windows(trap.pattern.len()).any(|window| window == trap.pattern));
-    let action = sprung.map(|trap| {
+    let find = |pattern: &[u8]| seen.windows(pattern.len()).position(|window| window == pattern);
+    let start = shared.trap.as_ref().and_then(|trap| find(&trap.pattern));
+    let sprung = start.and_then(|start| Some((shared.trap.take()?, start))).map(|(trap, start)| {
         trap.sprung.send_replace(true);
-        trap.action
+        // If it began in an earlier piece, that has gone through already.
+        (trap.action, start.saturating_sub(before))
     });
     let keep = shared.trap.as_ref().map_or(0, |trap| trap.pattern.len());
     seen.drain(..seen.len().saturating_sub(keep));
-    (shared.weather, shared.delay, action)
+    (shared.weather, shared.delay, sprung)
 }
 
 async fn answers(

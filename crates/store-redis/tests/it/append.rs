@@ -45,8 +45,10 @@ async fn each_channel_has_its_stream() {
     let outbound = outbound(&world, None);
     win(&world, &keys(0..2)).await;
     let pushed = append(&outbound, &keys(0..1)).await.expect("Redis is there");
-    let mailed =
-        outbound.append(Channel::Email, &entries(&keys(1..2)), &token("a"), DEDUPE_TTL).await.expect("Redis is there");
+    let mailed = outbound
+        .append(Channel::Email, &entries(&keys(1..2)), &token("a"), DEDUPE_TTL)
+        .await
+        .expect("Redis is there");
     for (stream, answers) in [(GATEWAY, pushed), (MAIL, mailed)] {
         assert_eq!(world.ask::<i64>(&["XLEN", stream]).await, 1);
         let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", stream, "-", "+"]).await;
@@ -168,7 +170,8 @@ async fn five_hundred_and_twelve_entries_go_in_one_call_in_order() {
     win(&world, &keys).await;
     let answers = append(&outbound(&world, None), &keys).await.expect("Redis is there");
     let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", GATEWAY, "-", "+"]).await;
-    let appended: Vec<_> = answers.iter().zip(&keys).map(|(answer, key)| (id(answer), key.to_string())).collect();
+    let appended: Vec<_> =
+        answers.iter().zip(&keys).map(|(answer, key)| (id(answer), key.to_string())).collect();
     let found: Vec<_> = found.into_iter().map(|(id, mut fields)| (id, fields.swap_remove(1))).collect();
     assert_eq!(found, appended);
 }

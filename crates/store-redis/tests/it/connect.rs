@@ -1,1 +1,227 @@
-//! To come.
+//! What becomes of calls when Redis or the way to it fails.
+
+use std::time::Instant;
+
+use domain::ports::{IntentStream, Lease, LeaseStore, OffsetStore, Progress, StoreError, Swap};
+use harness::{Proxy, RedisOptions};
+use store_redis::{RedisIntentStream, RedisLeases, RedisOffsets};
+
+use crate::*;
+
+const IMPATIENT: Duration = Duration::from_millis(300);
+/// Far below what a call would take that did not keep to its timeout, far above one that did on a busy machine.
+const SOON: Duration = Duration::from_secs(5);
+
+#[track_caller]
+fn assert_unavailable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+}
+
+/// Every way of calling is unavailable, and says so soon.
+async fn assert_all_unavailable(client: &RedisClient) {
+    let began = Instant::now();
+    let leases = RedisLeases::new(client);
+    let stream = RedisIntentStream::new(client, "notification:intents".to_owned());
+    let (keys, token) = (keys(0..1), token("a"));
+    let (ping, acquired, read) = tokio::join!(
+        client.ping(),
+        leases.acquire_leases(&keys, &token, LEASE_TTL),
+        stream.read(EntryId::ZERO, 1, Duration::from_millis(1)),
+    );
+    assert_unavailable(ping);
+    assert_unavailable(acquired);
+    assert_unavailable(read);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+async fn assert_heals(client: &RedisClient) {
+    harness::wait_for("the same client works again", BOUND, async || client.ping().await.ok()).await;
+    let stream = RedisIntentStream::new(client, "notification:intents".to_owned());
+    assert_eq!(stream.read(EntryId::ZERO, 1, Duration::from_millis(1)).await.expect("it is there"), []);
+}
+
+#[tokio::test]
+async fn nobody_listening_is_unavailable() {
+    assert_all_unavailable(&client_of("127.0.0.1:1", IMPATIENT)).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_was_killed_and_started_again_serves_the_same_client() {
+    let mut world = World::new().await;
+    let stream = RedisIntentStream::new(&world.client, "notification:intents".to_owned());
+    world.ask::<String>(&["XADD", "notification:intents", "5-1", "n", "1"]).await;
+    let before = stream.read(EntryId::ZERO, 1, OPERATION_TIMEOUT).await.expect("it is there");
+    world.redis.kill().await;
+    assert_all_unavailable(&world.client).await;
+    world.redis.start_again().await.expect("it starts");
+    harness::wait_for("the same client works again", BOUND, async || world.client.ping().await.ok()).await;
+    let reread = async || stream.read(EntryId::ZERO, 1, OPERATION_TIMEOUT).await.ok();
+    let after = harness::wait_for("the same stream is read again", BOUND, reread).await;
+    assert_eq!(after, before);
+}
+
+#[tokio::test]
+async fn a_redis_that_was_restarted_between_two_calls_costs_one_call_at_most() {
+    let mut world = World::new().await;
+    world.client.ping().await.expect("it is there");
+    world.redis.kill().await;
+    world.redis.start_again().await.expect("it starts");
+    // The first may find the old connection closed, or not.
+    drop(world.client.ping().await);
+    world.client.ping().await.expect("a connection of the new server");
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_is_unavailable_within_the_timeout_and_heals() {
+    let world = World::new().await;
+    let client = client_of(&world.redis.addr(), IMPATIENT);
+    client.ping().await.expect("it is there");
+    world.redis.pause();
+    // With the connection that was there, and then without one.
+    assert_all_unavailable(&client).await;
+    assert_all_unavailable(&client).await;
+    world.redis.resume();
+    assert_heals(&client).await;
+}
+
+#[tokio::test]
+async fn a_way_that_leads_nowhere_is_unavailable_within_the_timeout_and_heals() {
+    let redis = private_redis().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let client = client_of(&proxy.addr(), IMPATIENT);
+    client.ping().await.expect("it is there");
+    proxy.black_hole();
+    assert_all_unavailable(&client).await;
+    assert_all_unavailable(&client).await;
+    proxy.heal();
+    assert_heals(&client).await;
+}
+
+#[tokio::test]
+async fn answers_that_are_lost_make_a_call_unavailable_though_it_was_carried_out() {
+    let world = World::new().await;
+    let proxy = Proxy::start(world.redis.port()).await;
+    let client = client_of(&proxy.addr(), IMPATIENT);
+    let leases = RedisLeases::new(&client);
+    drop(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is there"));
+    proxy.lose_replies();
+    assert_unavailable(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await);
+    assert_eq!(world.value(&key(1)).await.as_deref(), Some("a"));
+    proxy.heal();
+    // The same token finds its lease.
+    let again = harness::wait_for("the same client works again", BOUND, async || {
+        leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.ok()
+    });
+    assert_eq!(again.await, [Lease::Won]);
+}
+
+#[tokio::test]
+async fn an_answer_that_came_too_late_is_not_taken_for_the_next_ones() {
+    let world = World::new().await;
+    let client = client_of(&world.redis.addr(), IMPATIENT);
+    world.ask::<()>(&["SET", "one", "1"]).await;
+    world.ask::<()>(&["SET", "two", "2"]).await;
+    let get = |key: &str| cmd("GET").arg(key).to_owned();
+    client.command("get", &get("one")).await.expect("it is there");
+    world.redis.pause();
+    assert_unavailable(client.command("get", &get("one")).await);
+    world.redis.resume();
+    let two = harness::wait_for("the same client works again", BOUND, async || {
+        client.command("get", &get("two")).await.ok()
+    });
+    assert_eq!(from_redis_value::<String>(two.await).expect("a string"), "2");
+}
+
+#[tokio::test]
+async fn a_call_that_was_dropped_leaves_the_connection_to_the_others() {
+    let world = World::new().await;
+    world.client.ping().await.expect("it is there");
+    world.redis.pause();
+    // Dropped while it waits for the answer.
+    let ping = tokio::time::timeout(Duration::from_millis(50), world.client.ping()).await;
+    assert!(ping.is_err(), "{ping:?}");
+    world.redis.resume();
+    world.client.ping().await.expect("it goes on");
+}
+
+#[tokio::test]
+async fn a_redis_that_became_a_replica_is_an_outage_until_it_is_a_master_again() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client);
+    let offsets = RedisOffsets::new(&world.client);
+    let progress = Progress { fence: 0, last_entry_id: EntryId::new(5, 1) };
+    world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert_unavailable(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await);
+    assert_unavailable(leases.extend_receipts(&[(key(0), "5-1".to_owned())], DEDUPE_TTL).await);
+    assert_unavailable(offsets.save("notification:intents", progress).await);
+    world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    let won = leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is a master");
+    assert_eq!(won, [Lease::Won]);
+    assert_eq!(offsets.save("notification:intents", progress).await.expect("it is a master"), Swap::Applied);
+}
+
+async fn protected_redis(password: &str) -> Redis {
+    let options = RedisOptions { password: Some(password.to_owned()), ..RedisOptions::default() };
+    Redis::start(options).await.expect("a private Redis starts")
+}
+
+fn with_password(redis: &Redis, password: Option<&str>) -> RedisSettings {
+    let password = password.map(str::to_owned);
+    RedisSettings { addr: redis.addr(), password, db: 0, operation_timeout: OPERATION_TIMEOUT }
+}
+
+#[tokio::test]
+async fn the_right_password_opens_and_its_database_is_the_one_that_was_asked_for() {
+    let redis = protected_redis("right/p@ss word").await;
+    let settings = RedisSettings { db: 3, ..with_password(&redis, Some("right/p@ss word")) };
+    let client = RedisClient::new(settings).expect("an address");
+    client.command("set", cmd("SET").arg("a").arg("b")).await.expect("it opens");
+    let keyspace = client.command("ask", cmd("INFO").arg("keyspace")).await.expect("it is there");
+    let keyspace: String = from_redis_value(keyspace).expect("a text");
+    assert!(keyspace.contains("db3:keys=1"), "{keyspace}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_unavailable_and_nothing_that_is_printed_contains_it() {
+    const WRONG: &str = "wr0ng-passw0rd";
+    let redis = protected_redis("right").await;
+    let settings = with_password(&redis, Some(WRONG));
+    let client = RedisClient::new(settings.clone()).expect("an address");
+    let error = client.ping().await.expect_err("the password is wrong");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
+    let stream = RedisIntentStream::new(&client, "notification:intents".to_owned());
+    let read = stream.read(EntryId::ZERO, 1, OPERATION_TIMEOUT).await.expect_err("the password is wrong");
+    let mut printed = vec![format!("{settings:?} {client:?} {stream:?} {:?}", RedisLeases::new(&client))];
+    for error in [&error, &read] {
+        printed.push(format!("{error:?} {error:#?}"));
+        let mut cause: Option<&dyn std::error::Error> = Some(error);
+        while let Some(error) = cause {
+            printed.push(error.to_string());
+            cause = error.source();
+        }
+    }
+    assert!(printed.len() >= 5, "no causes: {printed:?}");
+    for text in printed {
+        assert!(!text.contains(WRONG), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn no_password_where_one_is_needed_is_unavailable() {
+    let redis = protected_redis("right").await;
+    assert_all_unavailable(&RedisClient::new(with_password(&redis, None)).expect("an address")).await;
+}
+
+#[test]
+fn what_is_no_address_is_refused_before_any_call() {
+    for addr in ["", "rediss://", "host:port", "host:99999999"] {
+        let settings = RedisSettings {
+            addr: addr.to_owned(),
+            password: None,
+            db: 0,
+            operation_timeout: OPERATION_TIMEOUT,
+        };
+        let error = RedisClient::new(settings).expect_err(addr);
+        assert_eq!(error.to_string(), format!("{addr} is no address of a Redis server"));
+    }
+}

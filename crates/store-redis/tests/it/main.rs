@@ -13,7 +13,7 @@ use domain::outbound::OutboundEntry;
 use domain::ports::LeaseToken;
 use domain::record::NotificationId;
 use domain::route::RouteKey;
-use harness::{Redis, RedisOptions, private_redis};
+use harness::{Redis, private_redis};
 use redis::{FromRedisValue, Value, cmd, from_redis_value};
 use store_redis::{RedisClient, RedisSettings, StreamTarget, route_lease};
 

@@ -31,7 +31,8 @@ fn entry(millis: u64, sequence: u64) -> RawEntry {
 /// A read that blocks until something is there, and has begun to.
 async fn blocked_read(world: &World, stream: &RedisIntentStream) -> tokio::task::JoinHandle<Vec<RawEntry>> {
     let reader = stream.clone();
-    let read = tokio::spawn(async move { reader.read(EntryId::ZERO, 10, LONG).await.expect("Redis is there") });
+    let read =
+        tokio::spawn(async move { reader.read(EntryId::ZERO, 10, LONG).await.expect("Redis is there") });
     wait_for_blocked(world, 1).await;
     read
 }
@@ -101,10 +102,16 @@ async fn a_read_wakes_with_the_first_entry_and_holds_up_nobody_meanwhile() {
     let stream = stream(&world);
     let read = blocked_read(&world, &stream).await;
     timeout(BOUND, world.client.ping()).await.expect("in time").expect("Redis is there");
-    assert_eq!(timeout(BOUND, stream.first_after(EntryId::ZERO)).await.expect("in time").expect("it is there"), None);
+    assert_eq!(
+        timeout(BOUND, stream.first_after(EntryId::ZERO)).await.expect("in time").expect("it is there"),
+        None
+    );
     assert!(!read.is_finished());
     add(&world, "5-1").await;
-    assert_eq!(timeout(BOUND, read).await.expect("long before the block time").expect("no panic"), [entry(5, 1)]);
+    assert_eq!(
+        timeout(BOUND, read).await.expect("long before the block time").expect("no panic"),
+        [entry(5, 1)]
+    );
 }
 
 #[tokio::test]
@@ -112,7 +119,10 @@ async fn a_block_time_longer_than_the_operation_timeout_is_no_timeout() {
     let world = World::new().await;
     let client = client_of(&world.redis.addr(), Duration::from_millis(500));
     let stream = RedisIntentStream::new(&client, STREAM.to_owned());
-    assert_eq!(stream.read(EntryId::ZERO, 10, Duration::from_millis(1200)).await.expect("Redis is there"), []);
+    assert_eq!(
+        stream.read(EntryId::ZERO, 10, Duration::from_millis(1200)).await.expect("Redis is there"),
+        []
+    );
 }
 
 #[tokio::test]
@@ -171,9 +181,15 @@ async fn a_missing_stream_a_full_one_and_one_trimmed_to_nothing_are_told_apart()
     assert_eq!(inspect().await, StreamState::default());
     add(&world, "5-1").await;
     add(&world, "7-0").await;
-    assert_eq!(inspect().await, StreamState { first: Some(EntryId::new(5, 1)), last_generated: EntryId::new(7, 0) });
+    assert_eq!(
+        inspect().await,
+        StreamState { first: Some(EntryId::new(5, 1)), last_generated: EntryId::new(7, 0) }
+    );
     world.ask::<i64>(&["XDEL", STREAM, "5-1"]).await;
-    assert_eq!(inspect().await, StreamState { first: Some(EntryId::new(7, 0)), last_generated: EntryId::new(7, 0) });
+    assert_eq!(
+        inspect().await,
+        StreamState { first: Some(EntryId::new(7, 0)), last_generated: EntryId::new(7, 0) }
+    );
     assert_eq!(world.ask_bytes(&["XTRIM", STREAM, "MAXLEN", "0"]).await, Value::Int(1));
     assert_eq!(inspect().await, StreamState { first: None, last_generated: EntryId::new(7, 0) });
 }

@@ -11,9 +11,13 @@ use crate::handover::handover;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-fn consumer(world: &World, batch_size: usize) -> IntentConsumer<World, World, World, World, SystemClock> {
+fn consumer(
+    world: &World,
+    batch_size: usize,
+) -> IntentConsumer<World, World, World, World, World, SystemClock> {
     let (handover, _) = handover([]);
     IntentConsumer {
+        election: world.clone(),
         intents: world.clone(),
         store: world.clone(),
         offsets: world.clone(),
@@ -29,12 +33,7 @@ fn consumer(world: &World, batch_size: usize) -> IntentConsumer<World, World, Wo
             head_start: Duration::from_secs(5),
         }),
         handover,
-        settings: IntakeSettings {
-            stream: "intents".into(),
-            batch_size,
-            block: Duration::from_millis(1),
-            fence: 0,
-        },
+        settings: IntakeSettings { stream: "intents".into(), batch_size, block: Duration::from_millis(1) },
         metrics: Metrics::new(&meter("test")),
         status: Status::default(),
     }
@@ -68,7 +67,7 @@ fn outcomes(world: &World) -> Vec<(u64, String)> {
 }
 
 fn at(number: u64) -> Option<Progress> {
-    Some(Progress { fence: 0, last_entry_id: EntryId::new(number, 0) })
+    Some(Progress { fence: 1, last_entry_id: EntryId::new(number, 0) })
 }
 
 #[tokio::test]
@@ -84,7 +83,9 @@ async fn a_poison_element_is_quarantined_alone_and_its_neighbours_are_accepted_i
 
 #[tokio::test]
 async fn what_comes_back_after_an_outage_is_settled_once_and_nothing_is_skipped() {
-    for call in ["load_progress", "load", "inspect", "read", "find_known", "accept", "save"] {
+    for call in
+        ["stand", "claim_progress", "load", "reset", "inspect", "read", "find_known", "accept", "save"]
+    {
         let world = World::default();
         stream(&world, 1..=3);
         world.fail(call, down(call));
@@ -155,7 +156,7 @@ async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it()
     let world = World::default();
     stream(&world, 1..=4);
     let overtaken = consumer(&world, 9);
-    let mut position = overtaken.resume().await.expect("the fakes are there");
+    let mut position = overtaken.resume(1).await.expect("the fakes are there").expect("nobody else leads");
     world.lock().progress = at(4);
     let pass =
         overtaken.run_once(&mut position, &CancellationToken::new()).await.expect("the fakes are there");
@@ -168,7 +169,7 @@ async fn entries_that_postgresql_has_forgotten_are_read_again() {
     let world = World::default();
     stream(&world, 1..=4);
     let set_back = consumer(&world, 9);
-    let mut position = set_back.resume().await.expect("the fakes are there");
+    let mut position = set_back.resume(1).await.expect("the fakes are there").expect("nobody else leads");
     let stop = CancellationToken::new();
     assert!(matches!(set_back.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
     // Restored from a backup that was taken behind entry 2.

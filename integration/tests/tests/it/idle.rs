@@ -17,6 +17,7 @@ async fn an_idle_replica_asks_redis_less_than_twice_and_postgresql_less_than_onc
     let service = world
         .service_via(redis.port(), postgres.port())
         .env("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "2s")
+        .env("NOTIFICATION_ROUTE_LEASE_TTL", "5s")
         .start()
         .await;
     world.send(0..10).await;

@@ -7,6 +7,7 @@ mod accept;
 mod bad_input;
 mod crash;
 mod docs;
+mod election;
 mod idle;
 mod outage;
 mod process;

@@ -121,7 +121,7 @@ async fn a_commit_whose_answer_is_lost_is_accepted_once() {
     let world = World::new().await;
     let postgres = Proxy::start(world.database.port()).await;
     let _service = world.service_via(world.redis.port(), postgres.port()).start().await;
-    let lost = postgres.lose_reply(b"COMMIT");
+    let lost = postgres.lose_reply(b"push:user:u-");
     world.send(0..10).await;
     lost.reached(BOUND).await;
     world.settled(10).await;
@@ -135,8 +135,10 @@ async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
         let _service = world.service_via(redis.port(), world.database.port()).start().await;
+        world.send(0..1).await;
+        world.settled(1).await;
         let lost = redis.lose_reply(step.as_bytes());
-        world.send(0..10).await;
+        world.send(1..10).await;
         lost.reached(BOUND).await;
         world.settled(10).await;
         world.check(0..10).await;

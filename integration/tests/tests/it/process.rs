@@ -57,7 +57,7 @@ async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with
     let world = World::new().await;
     let postgres = Proxy::start(world.database.port()).await;
     let mut service = world.service_via(world.redis.port(), postgres.port()).start().await;
-    let held = postgres.hold_request(b"COMMIT");
+    let held = postgres.hold_request(b"push:user:u-");
     world.send(0..1).await;
     held.reached(BOUND).await;
     service.signal("TERM");
@@ -151,7 +151,7 @@ async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
 #[tokio::test]
 async fn migrate_applies_once_and_says_so() {
     let world = World::with(harness::TestDatabase::empty().await, None).await;
-    for expected in ["1 migration was applied", "the database has every migration already"] {
+    for expected in ["2 migrations were applied", "the database has every migration already"] {
         let mut migrate = ServiceBuilder::default()
             .arguments(["migrate"])
             .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn())

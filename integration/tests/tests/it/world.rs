@@ -192,9 +192,14 @@ impl World {
         }
     }
 
-    /// The bookmark in Redis.
-    pub(crate) async fn offset(&self) -> Option<String> {
+    /// The bookmark in Redis, as it stands there.
+    pub(crate) async fn bookmark(&self) -> Option<String> {
         redis::cmd("GET").arg(OFFSET).query_async(&mut self.redis().await).await.expect("Redis is there")
+    }
+
+    /// The entry id in the bookmark.
+    pub(crate) async fn offset(&self) -> Option<String> {
+        self.bookmark().await.map(|mark| mark.split('@').next().unwrap_or_default().to_owned())
     }
 
     pub(crate) async fn last_entry(&self) -> String {
@@ -209,6 +214,11 @@ impl World {
             .expect("Redis is there");
         last.ids.first().map(|entry| entry.id.clone()).expect("the stream is not empty")
     }
+}
+
+/// Waits until the service has been elected and reads the stream.
+pub(crate) async fn reads(service: &Service) {
+    wait_for("the intake reads", BOUND, async || service.logged("intake reads the stream")).await;
 }
 
 /// Waits until `/readyz` says that the intake waits or fails, and returns what it says.

@@ -1,0 +1,150 @@
+//! One replica reads the stream; another takes over, and the first can do no harm any more.
+
+use std::time::{Duration, Instant};
+
+use harness::{Service, wait_for};
+
+use crate::world::*;
+
+/// How long a term lasts.
+const TERM: Duration = Duration::from_secs(10);
+
+async fn leads(service: &Service) -> bool {
+    service.get("/readyz").await.1["leader"] == true
+}
+
+/// Two replicas, the leader first.
+async fn two(world: &World) -> (Service, Service) {
+    let one = world.service().start().await;
+    wait_for("the first replica leads", BOUND, async || leads(&one).await.then_some(())).await;
+    let other = world.service().start().await;
+    assert!(!leads(&other).await, "one leads");
+    (one, other)
+}
+
+#[tokio::test]
+async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
+    let world = World::new().await;
+    let (leader, other) = two(&world).await;
+    world.send(0..50).await;
+    world.settled(50).await;
+    leader.kill().await;
+    let killed = Instant::now();
+    world.send(50..60).await;
+    wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
+    assert!(killed.elapsed() < TERM + Duration::from_secs(2), "it took {:?}", killed.elapsed());
+    world.settled(60).await;
+    world.check(0..60).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
+    let world = World::new().await;
+    let (mut leader, other) = two(&world).await;
+    world.send(0..50).await;
+    world.settled(50).await;
+    // Until the follower listens it cannot hear; it has looked once when it has come round.
+    leader.signal("TERM");
+    leader.wait_exit(BOUND).await;
+    let stopped = Instant::now();
+    wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
+    assert!(stopped.elapsed() < Duration::from_millis(500), "it took {:?}", stopped.elapsed());
+    world.send(50..60).await;
+    world.settled(60).await;
+    world.check(0..60).await;
+}
+
+#[tokio::test]
+async fn a_single_replica_that_stopped_cleanly_leads_again_without_waiting_out_a_term() {
+    let world = World::new().await;
+    let mut first = world.service().start().await;
+    world.send(0..5).await;
+    world.settled(5).await;
+    first.signal("TERM");
+    first.wait_exit(BOUND).await;
+    world.send(5..6).await;
+    let next = world.service().start().await;
+    let ready = Instant::now();
+    world.settled(6).await;
+    assert!(ready.elapsed() < Duration::from_secs(3), "it took {:?}", ready.elapsed());
+    drop(next);
+}
+
+#[tokio::test]
+async fn a_leader_that_was_paused_past_its_term_is_deposed_and_its_writes_are_refused() {
+    let world = World::new().await;
+    let (leader, other) = two(&world).await;
+    world.send(0..200).await;
+    wait_for("it is at work", BOUND, async || {
+        (world.number("SELECT count(*) FROM records").await > 0).then_some(())
+    })
+    .await;
+    leader.signal("STOP");
+    let paused = Instant::now();
+    world.send(200..300).await;
+    wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
+    assert!(paused.elapsed() < TERM + Duration::from_secs(2), "it took {:?}", paused.elapsed());
+    world.settled(300).await;
+    let last = world.last_entry().await;
+    let mark = wait_for("the bookmark is at the end", BOUND, async || {
+        world.bookmark().await.filter(|mark| mark.starts_with(&last))
+    })
+    .await;
+
+    leader.signal("CONT");
+    wait_for("it has noticed", BOUND, async || (!leads(&leader).await).then_some(())).await;
+    assert_eq!(world.bookmark().await, Some(mark), "no offset goes back");
+    world.send(300..400).await;
+    world.settled(400).await;
+    assert!(leads(&other).await && !leads(&leader).await);
+    world.check(0..400).await;
+}
+
+#[tokio::test]
+async fn the_bookmark_carries_the_fence_and_fences_only_rise() {
+    let world = World::new().await;
+    let mut fences = Vec::new();
+    for round in 0..3_u32 {
+        let mut service = world.service().start().await;
+        world.send(round..round + 1).await;
+        world.settled(i64::from(round) + 1).await;
+        service.signal("TERM");
+        service.wait_exit(BOUND).await;
+        let mark = world.bookmark().await.expect("there is one");
+        let (id, fence) = mark.split_once('@').expect("it carries a fence");
+        assert_eq!((id, fence.len()), (world.last_entry().await.as_str(), 15));
+        fences.push(fence.parse::<u64>().expect("a number"));
+    }
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+}
+
+#[tokio::test]
+async fn a_postgresql_with_lower_fences_than_the_bookmark_raises_its_counter_above_them() {
+    let world = World::new().await;
+    let mut redis = world.redis().await;
+    redis::cmd("SET")
+        .arg(OFFSET)
+        .arg("0-0@000000000000777")
+        .query_async::<()>(&mut redis)
+        .await
+        .expect("Redis is there");
+    let service = world.service().start().await;
+    world.send(0..5).await;
+    world.settled(5).await;
+    wait_for("the bookmark has a higher fence", BOUND, async || {
+        let mark = world.bookmark().await?;
+        let fence: u64 = mark.split_once('@')?.1.parse().ok()?;
+        (fence > 777).then_some(())
+    })
+    .await;
+    world.check(0..5).await;
+    drop(service);
+}
+
+#[test]
+fn the_migration_is_what_the_lock_crate_would_make_itself() {
+    let file = include_str!("../../../../migrations/V2__locks.sql");
+    let (head, body) = file.split_once("\n\n").expect("a head and the tables");
+    assert!(head.lines().all(|line| line.starts_with("--")), "{head}");
+    assert_eq!(body, lock::schema_sql(&lock::TableNames::default()));
+}
