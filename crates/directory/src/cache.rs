@@ -21,6 +21,9 @@ impl Cache {
     }
 
     pub(crate) fn insert(&mut self, id: &str, user: User, until: Instant) {
+        if self.capacity == 0 {
+            return;
+        }
         if self.entries.len() >= self.capacity {
             let now = Instant::now();
             self.entries.retain(|_, (_, until)| now < *until);

@@ -38,11 +38,11 @@ pub struct DirectorySettings {
     pub base_url: Url,
     /// The longest that one answer may take.
     pub timeout: Duration,
-    /// The most requests at a time.
+    /// The most requests at a time; 0 is taken for 1.
     pub concurrency: usize,
     /// How long an answer may be used again.
     pub cache_ttl: Duration,
-    /// The most answers that are kept.
+    /// The most answers that are kept; 0 keeps none.
     pub cache_entries: usize,
 }
 
@@ -61,7 +61,9 @@ pub struct NoTls(#[source] std::io::Error);
 
 impl HttpDirectory {
     /// A directory; connects when it is first asked. A provider of cryptography must be installed.
-    pub fn new(settings: DirectorySettings) -> Result<Self, NoTls> {
+    pub fn new(mut settings: DirectorySettings) -> Result<Self, NoTls> {
+        // With none at a time, a look-up would never end.
+        settings.concurrency = settings.concurrency.max(1);
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);

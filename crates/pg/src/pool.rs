@@ -11,7 +11,7 @@ use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, R
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, NoTls, Row, SimpleQueryMessage, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{TimedOut, leaves_connection_usable};
@@ -139,6 +139,16 @@ impl Session {
     /// Runs a text without parameters or rows.
     pub async fn execute_batch(&self, sql: &str) -> Result<(), PgError> {
         self.guard(async |client| client.batch_execute(sql).await).await
+    }
+
+    /// Runs a text without parameters and gives the first column of its rows, as text. For tools, not for data.
+    pub async fn raw(&self, sql: &str) -> Result<Vec<String>, PgError> {
+        let messages = self.guard(async |client| client.simple_query(sql).await).await?;
+        let first = |message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        };
+        Ok(messages.into_iter().filter_map(first).collect())
     }
 
     /// Opens a transaction. If the session is dropped before [`Session::commit`] or [`Session::rollback`], the

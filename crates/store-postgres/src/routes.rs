@@ -394,3 +394,6 @@ fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatemen
         )
         .take()
 }
+
+#[cfg(test)]
+mod tests;

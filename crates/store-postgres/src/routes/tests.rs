@@ -1,0 +1,88 @@
+//! The plans of the statements that meet a backlog: none of them may read or sort the whole of it.
+
+use std::time::Duration;
+
+use harness::TestDatabase;
+use pg::{Dsn, PgPool, PoolSettings};
+use sea_query::{PostgresQueryBuilder, QueryStatementWriter};
+
+use super::*;
+use crate::PgStore;
+
+/// A backlog that the planner's statistics know nothing of: the tables were empty when they were taken.
+const BACKLOG: &str = "
+    ALTER TABLE records SET (autovacuum_enabled = false);
+    ALTER TABLE routes SET (autovacuum_enabled = false);
+    ANALYZE records;
+    ANALYZE routes;
+    INSERT INTO records (notification_id, notification_type, producer, audience_kind, payload_json, idempotency_key,
+        request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
+    SELECT n || '-0', 't', 'p', 'user', '{}', n::text, 'v1:', now(), now(), now(), now() FROM generate_series(1, 20000) n;
+    INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts, next_attempt_at,
+        created_at, updated_at)
+    SELECT notification_id, c || ':user:u', c, 'user:u', 'pending', 3, '2026-01-01', now(), now()
+    FROM records, unnest(ARRAY['push', 'email']) c;";
+
+/// `EXPLAIN ANALYZE` on a connection with the service's own settings: the plan, and the rows that each node gave.
+async fn plan(session: &Session, statement: &impl QueryStatementWriter) -> String {
+    let text = statement.to_string(PostgresQueryBuilder);
+    let lines =
+        session.raw(&format!("EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) {text}")).await.expect("it runs");
+    lines.join("\n")
+}
+
+/// The most rows that any node of the plan gave.
+fn most_rows(plan: &str) -> u64 {
+    let actual = plan.split("(actual rows=").skip(1);
+    actual.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn no_statement_reads_or_sorts_a_whole_backlog_on_statistics_that_know_nothing_of_it() {
+    let database = TestDatabase::new().await;
+    database.client().await.batch_execute(BACKLOG).await.expect("a backlog");
+    let dsn = Dsn::parse(&database.dsn()).expect("a connection string");
+    let settings = PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(30) };
+    let store = PgStore::new(PgPool::new(&dsn, settings).expect("a pool"));
+    let session = store.session("explain").await.expect("is there");
+
+    let limit = 512;
+    let cursor = DueCursor {
+        next_attempt_at: Timestamp::from_millis(1_767_225_600_000).expect("in range"),
+        key: RouteKey {
+            notification_id: NotificationId::from("15000-0".to_owned()),
+            route_id: "push:user:u".into(),
+        },
+    };
+    let keys: Vec<RouteKey> = (1..=limit)
+        .map(|n| RouteKey {
+            notification_id: NotificationId::from(format!("{n}-0")),
+            route_id: "push:user:u".into(),
+        })
+        .collect();
+    let published: Vec<Published> = keys
+        .iter()
+        .map(|key| Published {
+            key: key.clone(),
+            version: Version::read(Timestamp::MIN),
+            entry_id: "1-0".into(),
+        })
+        .collect();
+    let now = Timestamp::MAX;
+    let plans = [
+        ("the first page", plan(&session, &due_routes(Channel::Push, now, None, limit)).await),
+        ("a later page", plan(&session, &due_routes(Channel::Push, now, Some(&cursor), limit)).await),
+        ("the next due", plan(&session, &first_due()).await),
+        ("the count", plan(&session, &count_due(now, limit)).await),
+        ("reading again", plan(&session, &live_routes(&keys)).await),
+        ("completing", plan(&session, &publish_if_unchanged(&published, now)).await),
+    ];
+    for (what, plan) in plans {
+        assert!(most_rows(&plan) <= limit as u64, "{what} reads the backlog:\n{plan}");
+        assert!(!plan.contains("Seq Scan") && !plan.contains("Bitmap"), "{what}:\n{plan}");
+        assert!(
+            !plan.contains("Sort") || most_rows(&plan) <= limit as u64,
+            "{what} sorts the backlog:\n{plan}"
+        );
+    }
+}
