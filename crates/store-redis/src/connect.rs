@@ -235,17 +235,29 @@ const OUTAGES: [&str; 13] = [
 
 /// Whether an error text of Redis speaks of its own state and not of what was asked.
 pub(crate) fn is_outage(text: &str) -> bool {
-    OUTAGES.contains(&text.split([' ', ':']).next().unwrap_or_default())
+    codes(text).any(|code| OUTAGES.contains(&code))
+}
+
+/// Where an error text has its code: at its beginning. Before Redis 7, that of an error inside a script comes later and
+/// begins with a minus: `@user_script: 11: -OOM command not allowed`.
+fn codes(text: &str) -> impl Iterator<Item = &str> {
+    let first = text.split([' ', ':']).next();
+    first.into_iter().chain(text.split(' ').filter_map(|word| word.strip_prefix('-')))
+}
+
+/// What the server itself said, its code first; `None` if it said nothing.
+fn said(error: &RedisError) -> Option<String> {
+    error.code().map(|code| format!("{code} {}", error.detail().unwrap_or_default()))
 }
 
 /// An answer by the server leaves the connection as it was; a server that became read-only is no longer the master.
 fn leaves_connection_usable(error: &RedisError) -> bool {
-    error.code().is_some_and(|code| code != "READONLY")
+    said(error).is_some_and(|text| codes(&text).all(|code| code != "READONLY"))
 }
 
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
     let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
-    if answered && !error.code().is_some_and(is_outage) {
+    if answered && !said(&error).is_some_and(|text| is_outage(&text)) {
         return StoreError::Refused { operation, source: error.into() };
     }
     unavailable(operation, error)
@@ -268,4 +280,34 @@ pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
         _ => "another type",
     };
     unavailable(operation, format!("Redis answered {kind}, which this command never does"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_known_by_its_code_wherever_redis_puts_it() {
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica. script: 1f, on @user_script:5.",
+            "@user_script: 11: -OOM command not allowed when used memory > 'maxmemory'.\r\n",
+            "ERR Error running script (call to f_1f): @user_script:23: @user_script: 23: -READONLY You can't.",
+        ] {
+            assert!(is_outage(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_no_outage_whatever_else_it_mentions() {
+        for text in [
+            "",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR Error running script (call to f_1f): @user_script:1: Wrong type",
+            "ERR value of OOM - BUSY is no number",
+            "NOPERM this user has no permissions to access one of the keys",
+        ] {
+            assert!(!is_outage(text), "{text}");
+        }
+    }
 }

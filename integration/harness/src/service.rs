@@ -15,13 +15,12 @@ use crate::poll::wait_for;
 /// How long a start may take.
 const START_BOUND: Duration = Duration::from_secs(60);
 
-/// The `notification` binary of this build, beside the test's own.
+/// The `notification` binary of this build: beside the program that asks, or one folder up from a test.
 pub fn service_binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test has an executable");
-    let folder = test.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps");
-    let binary = folder.join("notification");
-    assert!(binary.is_file(), "{} is not there: run `cargo build -p app` first", binary.display());
-    binary
+    let places = test.ancestors().skip(1).take(2).map(|folder| folder.join("notification"));
+    let found = places.into_iter().find(|binary| binary.is_file());
+    found.unwrap_or_else(|| panic!("there is no notification near {}: build `app` first", test.display()))
 }
 
 /// A service to be started, in an environment that holds only what it is given.

@@ -1,4 +1,4 @@
-//! The client against the stand-in directory, and against a socket where the wire itself is looked at.
+//! What goes over the wire and what is left behind: bounds, exact requests, answers that are no HTTP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,6 +29,8 @@ fn settings(base_url: &str) -> DirectorySettings {
 }
 
 fn client(settings: DirectorySettings) -> HttpDirectory {
+    // Another test of this process may have done it already.
+    drop(rustls::crypto::ring::default_provider().install_default());
     HttpDirectory::new(settings).expect("there are roots of trust")
 }
 
@@ -97,37 +99,14 @@ fn user_of_size(size: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_user_is_found_with_their_address_and_language() {
+async fn subject_not_found_counts_with_a_404_only() {
     let (directory, client) = stand_in().await;
-    directory.set_user("u-1", "u-1@example.com", "de-AT");
-    assert_eq!(look_up(&client, "u-1").await, found("u-1@example.com", "de-AT"));
-}
-
-#[tokio::test]
-async fn a_user_whose_address_cannot_be_one_is_found_without_it() {
-    let (directory, client) = stand_in().await;
-    for (n, email) in ["", "nobody", "a\0@example.com"].into_iter().enumerate() {
-        let id = n.to_string();
-        directory.set_user(&id, email, "en");
-        assert_eq!(look_up(&client, &id).await, found("", "en"), "{email:?}");
-    }
-}
-
-#[tokio::test]
-async fn only_a_404_that_says_subject_not_found_means_that_there_is_no_such_user() {
-    let (directory, client) = stand_in().await;
-    directory.remove_user("gone");
-    assert_eq!(look_up(&client, "gone").await, Lookup::Missing);
-    for body in ["", "404 page not found", "{}", r#"{"error":{"code":"no_route"}}"#, r#"{"error":"x"}"#] {
-        directory.set_fault("u-1", Fault::Answer(404, body.to_owned()));
-        let reason = reason(look_up(&client, "u-1").await);
-        assert!(reason.contains("status 404"), "{reason}");
-    }
-    let body = r#"{"error":{"code":"subject_not_found"}}"#;
-    for status in [200, 400, 410, 500] {
-        directory.set_fault("u-1", Fault::Answer(status, body.to_owned()));
-        let reason = reason(look_up(&client, "u-1").await);
-        assert!(reason.contains(&format!("status {status}")), "{reason}");
+    for (status, missing) in [(404, true), (200, false), (400, false), (410, false), (500, false)] {
+        directory
+            .set_fault("u-1", Fault::Answer(status, r#"{"error":{"code":"subject_not_found"}}"#.to_owned()));
+        let lookup = look_up(&client, "u-1").await;
+        assert_eq!(lookup == Lookup::Missing, missing, "{status}: {lookup:?}");
+        assert!(missing || matches!(lookup, Lookup::Unavailable(_)), "{status}: {lookup:?}");
     }
 }
 
@@ -144,53 +123,10 @@ async fn every_other_status_is_unavailable_and_named_whatever_its_body() {
 }
 
 #[tokio::test]
-async fn an_answer_about_somebody_else_is_no_answer() {
-    let (directory, client) = stand_in().await;
-    directory.set_fault("u-1", Fault::WrongUser);
-    let reason = reason(look_up(&client, "u-1").await);
-    assert!(reason.contains("another user"), "{reason}");
-}
-
-#[tokio::test]
-async fn answers_are_in_the_order_asked_and_one_that_fails_harms_no_other() {
-    let (directory, client) = stand_in().await;
-    directory.set_fault("slow", Fault::Slow(Duration::from_millis(50)));
-    directory.set_fault("broken", Fault::Answer(500, String::new()));
-    directory.remove_user("gone");
-    let answers = client.look_up(&["slow", "broken", "u-1", "gone", "slow"]).await;
-    let [first, broken, second, gone, again] = &answers[..] else { panic!("{answers:?}") };
-    assert_eq!((first, again), (&found("slow@example.com", "en"), first));
-    assert!(matches!(broken, Lookup::Unavailable(_)), "{broken:?}");
-    assert_eq!((second, gone), (&found("u-1@example.com", "en"), &Lookup::Missing));
-}
-
-#[tokio::test]
 async fn nobody_is_no_question() {
     let (directory, client) = stand_in().await;
     assert_eq!(client.look_up(&[]).await, []);
     assert_eq!(directory.requests(), 0);
-}
-
-#[tokio::test]
-async fn a_user_who_is_named_often_in_one_call_is_asked_about_once() {
-    let (directory, client) = stand_in().await;
-    directory.remove_user("gone");
-    let answers = client.look_up(&["u-1", "gone", "u-1", "gone", "u-1"]).await;
-    assert_eq!(answers.iter().filter(|answer| **answer == Lookup::Missing).count(), 2);
-    assert_eq!((directory.requests_for("u-1"), directory.requests_for("gone")), (1, 1));
-}
-
-#[tokio::test]
-async fn only_who_was_found_is_remembered_and_clones_share_it() {
-    let (directory, client) = stand_in().await;
-    directory.remove_user("gone");
-    directory.set_fault("broken", Fault::Answer(500, String::new()));
-    for client in [&client, &client.clone(), &client] {
-        let answers = client.look_up(&["u-1", "gone", "broken"]).await;
-        assert_eq!(answers[..2], [found("u-1@example.com", "en"), Lookup::Missing]);
-    }
-    let requests = ["u-1", "gone", "broken"].map(|id| directory.requests_for(id));
-    assert_eq!(requests, [1, 3, 3]);
 }
 
 #[tokio::test]
@@ -209,21 +145,6 @@ async fn without_time_or_room_nothing_is_remembered() {
 }
 
 #[tokio::test]
-async fn a_directory_that_hangs_costs_one_timeout_and_nobody_else_theirs() {
-    let directory = StandInDirectory::start().await.expect("a free port");
-    directory.set_fault("u-1", Fault::Hang);
-    let client = client(DirectorySettings { timeout: IMPATIENT, ..settings(&directory.base_url()) });
-    let began = Instant::now();
-    let mut answers = client.look_up(&["u-1", "u-2"]).await;
-    assert!(began.elapsed() < PATIENT / 2, "{:?}", began.elapsed());
-    assert_eq!(answers.pop(), Some(found("u-2@example.com", "en")));
-    let reason = reason(answers.remove(0));
-    assert!(reason.contains("300ms"), "{reason}");
-    directory.clear_faults();
-    assert_eq!(look_up(&client, "u-1").await, found("u-1@example.com", "en"));
-}
-
-#[tokio::test]
 async fn an_answer_that_begins_and_does_not_go_on_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base_url = format!("http://{}", listener.local_addr().expect("it listens"));
@@ -238,17 +159,6 @@ async fn an_answer_that_begins_and_does_not_go_on_is_given_up() {
     let reason = reason(look_up(&client, "u-1").await);
     assert!(reason.contains("300ms"), "{reason}");
     tokio::time::timeout(PATIENT, server).await.expect("the connection is closed").expect("no panic");
-}
-
-#[tokio::test]
-async fn a_directory_that_was_gone_is_asked_again_when_it_is_back() {
-    let (mut directory, client) = stand_in().await;
-    assert!(matches!(look_up(&client, "u-1").await, Lookup::Found(_)));
-    directory.stop().await;
-    let reason = reason(look_up(&client, "u-2").await);
-    assert!(reason.contains("refused"), "{reason}");
-    directory.start_again().await.expect("its port is free");
-    assert_eq!(look_up(&client, "u-2").await, found("u-2@example.com", "en"));
 }
 
 #[tokio::test]
@@ -320,16 +230,6 @@ async fn every_user_id_is_one_segment_on_the_wire() {
 }
 
 #[tokio::test]
-async fn every_user_id_arrives_as_it_is() {
-    let (directory, client) = stand_in().await;
-    for id in [".", "..", "../u-1", "a/b", "a?b#c", "%2e", "a b+c", "ü😀"] {
-        directory.set_user(id, "somebody@example.com", "en");
-        assert_eq!(look_up(&client, id).await, found("somebody@example.com", "en"), "{id:?}");
-        assert_eq!(directory.requests_for(id), 1, "{id:?}");
-    }
-}
-
-#[tokio::test]
 async fn the_path_of_the_base_url_is_kept_and_the_host_is_named() {
     for path in ["/users-service/v2", "/users-service/v2/"] {
         let (base_url, mut asked) = raw_server(with_body("500 No", "")).await;
@@ -377,10 +277,7 @@ async fn a_concurrency_of_zero_still_asks() {
     let directory = StandInDirectory::start().await.expect("a free port");
     let client = client(DirectorySettings { concurrency: 0, ..settings(&directory.base_url()) });
     let answers = tokio::time::timeout(PATIENT, client.look_up(&["u-1", "u-2"])).await;
-    assert_eq!(
-        answers.expect("it ends"),
-        [found("u-1@example.com", "en"), found("u-2@example.com", "en")]
-    );
+    assert_eq!(answers.expect("it ends"), [found("u-1@example.com", "en"), found("u-2@example.com", "en")]);
 }
 
 #[tokio::test]
