@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use directory::{DirectorySettings, HttpDirectory};
 use domain::ports::{Lookup, User, UserDirectory};
