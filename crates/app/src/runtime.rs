@@ -281,6 +281,9 @@ fn show(status: &Status) -> Value {
     if let Some(position) = standing.position {
         shown["position"] = json!(position.to_string());
     }
+    if let (asked @ 1.., held) = standing.leases {
+        shown["leases"] = json!({ "asked": asked, "held_by_others": held });
+    }
     if let Some(holdup) = standing.holdup {
         shown["waiting"] = json!({
             "entry_id": holdup.entry_id.map(|id| id.to_string()),

@@ -319,6 +319,7 @@ where
             }
         }
         self.metrics.contended(self.channel, held);
+        self.status.asked_for_leases(keys.len(), held);
         Ok(won)
     }
 

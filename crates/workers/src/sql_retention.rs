@@ -59,6 +59,8 @@ pub struct Swept {
     pub kept_back: u64,
     /// Malformed intents that were deleted.
     pub malformed_intents: u64,
+    /// The longest that one DELETE took.
+    pub longest_chunk: Duration,
 }
 
 /// The number of rows that go at once, adapted to how long that takes.
@@ -142,6 +144,7 @@ impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
                     let started = Instant::now();
                     let deleted = self.store.delete_records(&ids, cutoff).await?;
                     size.took(started.elapsed());
+                    swept.longest_chunk = swept.longest_chunk.max(started.elapsed());
                     swept.records += deleted;
                     self.metrics.deleted("records", deleted);
                     if !breathe(stop, started.elapsed()).await {
@@ -169,6 +172,7 @@ impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
             let started = Instant::now();
             let deleted = self.store.delete_malformed_intents(cutoff, limit as usize).await?;
             size.took(started.elapsed());
+            swept.longest_chunk = swept.longest_chunk.max(started.elapsed());
             swept.malformed_intents += deleted;
             self.metrics.deleted("malformed_intents", deleted);
             if deleted < limit || !breathe(stop, started.elapsed()).await {
@@ -189,6 +193,7 @@ impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
             tracing::info!(
                 records = swept.records,
                 malformed_intents = swept.malformed_intents,
+                longest_chunk_ms = u64::try_from(swept.longest_chunk.as_millis()).unwrap_or(u64::MAX),
                 "retention removed old rows"
             );
         }

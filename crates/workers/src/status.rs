@@ -28,6 +28,8 @@ pub struct Standing {
     pub position: Option<EntryId>,
     /// Whether this replica reads the stream, for the intake.
     pub leader: bool,
+    /// Leases that were asked for, and those of them that another publisher held, for a publisher.
+    pub leases: (u64, u64),
 }
 
 /// The standing of one loop, shared between it and whoever looks.
@@ -41,6 +43,7 @@ impl Default for Status {
             holdup: None,
             position: None,
             leader: false,
+            leases: (0, 0),
         })))
     }
 }
@@ -68,6 +71,12 @@ impl Status {
 
     pub(crate) fn leads(&self, leader: bool) {
         self.lock().leader = leader;
+    }
+
+    pub(crate) fn asked_for_leases(&self, asked: usize, held: usize) {
+        let mut standing = self.lock();
+        standing.leases.0 += asked as u64;
+        standing.leases.1 += held as u64;
     }
 
     pub(crate) fn waits(&self, wait: &Wait) {
