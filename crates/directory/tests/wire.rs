@@ -1,7 +1,5 @@
 //! What goes over the wire and what is left behind: bounds, exact requests, answers that are no HTTP.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use directory::{DirectorySettings, HttpDirectory};
@@ -9,7 +7,7 @@ use domain::ports::{Lookup, User, UserDirectory};
 use local_servers::{Fault, StandInDirectory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Barrier, mpsc};
+use tokio::sync::mpsc;
 
 /// Long enough for a busy machine; a test that waits for it fails.
 const PATIENT: Duration = Duration::from_secs(20);
@@ -244,32 +242,31 @@ async fn the_path_of_the_base_url_is_kept_and_the_host_is_named() {
 #[tokio::test]
 async fn as_many_requests_as_allowed_are_under_way_and_no_more() {
     const AT_A_TIME: usize = 3;
+    const ROUNDS: usize = 4;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base_url = format!("http://{}", listener.local_addr().expect("it listens"));
-    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    // Nobody is answered before three are there: with fewer at a time all of them would time out.
-    let gate = Arc::new(Barrier::new(AT_A_TIME));
-    let (count, peak) = (Arc::clone(&now), Arc::clone(&most));
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let (now, most, gate) = (Arc::clone(&count), Arc::clone(&peak), Arc::clone(&gate));
-            tokio::spawn(async move {
+    let server = tokio::spawn(async move {
+        for round in 0..ROUNDS {
+            let mut requests = Vec::new();
+            for _ in 0..AT_A_TIME {
+                let (mut stream, _) = listener.accept().await.expect("a client comes");
                 head(&mut stream).await;
-                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                gate.wait().await;
-                now.fetch_sub(1, Ordering::SeqCst);
+                requests.push(stream);
+            }
+            // Whoever may ask has connected together with those three, and would be waiting here.
+            let one_more = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+            assert!(one_more.is_err(), "a fourth request in round {round}");
+            for mut stream in requests {
                 let answer = with_body("404 Not Found", r#"{"error":{"code":"subject_not_found"}}"#);
-                // The client reads it, or the test fails for want of an answer.
-                drop(stream.write_all(&answer).await);
-                drop(stream.shutdown().await);
-            });
+                stream.write_all(&answer).await.expect("the client listens");
+            }
         }
     });
     let client = client(DirectorySettings { concurrency: AT_A_TIME, ..settings(&base_url) });
-    let ids: Vec<String> = (0..4 * AT_A_TIME).map(|n| n.to_string()).collect();
+    let ids: Vec<String> = (0..AT_A_TIME * ROUNDS).map(|n| n.to_string()).collect();
     let answers = client.look_up(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     assert_eq!(answers, vec![Lookup::Missing; ids.len()]);
-    assert_eq!(most.load(Ordering::SeqCst), AT_A_TIME);
+    server.await.expect("no request too many");
 }
 
 #[tokio::test]

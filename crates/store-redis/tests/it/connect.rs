@@ -160,6 +160,21 @@ async fn a_redis_that_became_a_replica_is_an_outage_until_it_is_a_master_again()
     assert_eq!(offsets.save("notification:intents", progress).await.expect("it is a master"), Swap::Applied);
 }
 
+#[tokio::test]
+async fn a_server_that_became_read_only_loses_its_connection_and_one_that_refuses_keeps_it() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client);
+    let first: i64 = world.ask(&["CLIENT", "ID"]).await;
+    world.ask::<()>(&["SET", "a", "b"]).await;
+    let refused = world.client.command("push", cmd("RPUSH").arg("a").arg("c")).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    assert_eq!(world.ask::<i64>(&["CLIENT", "ID"]).await, first);
+    world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert_unavailable(leases.acquire_leases(&keys(0..1), &token("a"), LEASE_TTL).await);
+    // The master is elsewhere now: another connection may find it.
+    assert_ne!(world.ask::<i64>(&["CLIENT", "ID"]).await, first);
+}
+
 async fn protected_redis(password: &str) -> Redis {
     let options = RedisOptions { password: Some(password.to_owned()), ..RedisOptions::default() };
     Redis::start(options).await.expect("a private Redis starts")
