@@ -7,7 +7,7 @@ use tokio_postgres::NoTls;
 
 use crate::binaries;
 use crate::process::{
-    Home, PORT_TRIES, StartError, children_of, free_port, io_error, signal, wait_end, wait_ready,
+    Home, PORT_TRIES, StartError, children_of, end, free_port, io_error, signal, wait_ready,
 };
 
 /// How the server is set up.
@@ -107,22 +107,12 @@ impl Postgres {
 
     /// Stops it as an administrator would: running transactions are rolled back, connections closed.
     pub async fn stop(&mut self) {
-        self.end("INT").await;
+        end(&self.home, &mut self.child, "INT").await;
     }
 
     /// Ends it as a crash would.
     pub async fn kill(&mut self) {
-        self.end("QUIT").await;
-    }
-
-    async fn end(&mut self, signal_name: &str) {
-        let Some(mut child) = self.child.take() else { return };
-        signal(signal_name, &[child.id()]);
-        if wait_end(&mut child).await.is_none() {
-            signal("KILL", &[child.id()]);
-            wait_end(&mut child).await;
-        }
-        self.home.forget();
+        end(&self.home, &mut self.child, "QUIT").await;
     }
 
     /// Stops every process of the server where it stands; connections stay open and nobody answers.

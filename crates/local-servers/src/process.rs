@@ -216,7 +216,7 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
 }
 
 /// Waits for the end of a process; `None` if it does not come.
-pub(crate) async fn wait_end(child: &mut Child) -> Option<ExitStatus> {
+async fn wait_end(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < STOP_BOUND {
         if let Ok(Some(status)) = child.try_wait() {
@@ -240,4 +240,15 @@ pub(crate) async fn wait_ready(child: &mut Child, mut ready: impl AsyncFnMut() -
         tokio::time::sleep(POLL).await;
     }
     false
+}
+
+/// Ends the server's process by this signal, and by force if it does not go.
+pub(crate) async fn end(home: &Home, child: &mut Option<Child>, signal_name: &str) {
+    let Some(mut child) = child.take() else { return };
+    signal(signal_name, &[child.id()]);
+    if wait_end(&mut child).await.is_none() {
+        signal("KILL", &[child.id()]);
+        wait_end(&mut child).await;
+    }
+    home.forget();
 }

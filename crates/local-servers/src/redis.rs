@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::binaries;
-use crate::process::{Home, PORT_TRIES, StartError, free_port, signal, wait_end, wait_ready};
+use crate::process::{Home, PORT_TRIES, StartError, end, free_port, signal, wait_ready};
 
 /// How the server is set up.
 #[derive(Clone, Debug, Default)]
@@ -93,22 +93,12 @@ impl Redis {
 
     /// Stops it as an administrator would: what it keeps is flushed.
     pub async fn stop(&mut self) {
-        self.end("TERM").await;
+        end(&self.home, &mut self.child, "TERM").await;
     }
 
     /// Ends it as a crash would.
     pub async fn kill(&mut self) {
-        self.end("KILL").await;
-    }
-
-    async fn end(&mut self, signal_name: &str) {
-        let Some(mut child) = self.child.take() else { return };
-        signal(signal_name, &[child.id()]);
-        if wait_end(&mut child).await.is_none() {
-            signal("KILL", &[child.id()]);
-            wait_end(&mut child).await;
-        }
-        self.home.forget();
+        end(&self.home, &mut self.child, "KILL").await;
     }
 
     /// Stops the process where it stands; connections stay open and nobody answers.
