@@ -17,6 +17,7 @@ use tokio_postgres::config::{Host, SslMode};
 #[derive(Clone)]
 pub struct Dsn {
     config: Config,
+    search_path: Option<String>,
     root_certificate: Option<String>,
 }
 
@@ -85,11 +86,11 @@ impl Dsn {
                 ));
             }
         };
-        if let Some(path) = extras.search_path {
+        if let Some(path) = &extras.search_path {
             let given = config.get_options().map(|options| format!("{options} ")).unwrap_or_default();
-            config.options(format!("{given}-c search_path={}", escape_option(&path)));
+            config.options(format!("{given}-c search_path={}", escape_option(path)));
         }
-        Ok(Self { config, root_certificate: extras.root_certificate })
+        Ok(Self { config, search_path: extras.search_path, root_certificate: extras.root_certificate })
     }
 
     /// The driver's settings.
@@ -169,7 +170,13 @@ impl fmt::Display for Dsn {
                 Host::Unix(path) => write!(f, "{separator}{}:{port}", path.display())?,
             }
         }
-        write!(f, "/{}", config.get_dbname().unwrap_or_default())
+        write!(f, "/{}", config.get_dbname().unwrap_or_default())?;
+        let tls = (config.get_ssl_mode() == SslMode::Require).then_some("sslmode=require".to_owned());
+        let path = self.search_path.as_ref().map(|path| format!("search_path={path}"));
+        for (separator, parameter) in ["?", "&"].into_iter().zip(path.into_iter().chain(tls)) {
+            write!(f, "{separator}{parameter}")?;
+        }
+        Ok(())
     }
 }
 
@@ -190,6 +197,10 @@ mod tests {
         assert_eq!(dsn.config().get_options(), Some("-c search_path=notification"));
         assert_eq!(dsn.config().get_ssl_mode(), SslMode::Require);
         assert_eq!(dsn.config().get_application_name(), Some("x"));
+        assert_eq!(
+            dsn.to_string(),
+            "postgres://me:****@db:5433/galaxy?search_path=notification&sslmode=require"
+        );
     }
 
     #[test]
