@@ -70,7 +70,10 @@ impl Status {
     }
 
     pub(crate) fn leads(&self, leader: bool) {
-        self.lock().leader = leader;
+        let mut standing = self.lock();
+        standing.leader = leader;
+        // Whoever leads next moves on, and this replica would not know.
+        standing.position = standing.position.filter(|_| leader);
     }
 
     pub(crate) fn asked_for_leases(&self, asked: usize, held: usize) {

@@ -1,4 +1,13 @@
-//! One measured figure, and the goal it is held against.
+//! Measured figures, and the goals they are held against.
+
+/// The figures of one scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    /// What was driven, and how.
+    pub(crate) title: String,
+    /// What came of it.
+    pub(crate) figures: Vec<Figure>,
+}
 
 /// A figure of a scenario.
 #[derive(Clone, Debug)]

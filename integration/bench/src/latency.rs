@@ -9,20 +9,26 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadReply;
 
 use crate::Scale;
+use crate::figure::{Figure, Section};
 use crate::load;
-use crate::measure::{peak_memory_mb, percentile};
+use crate::measure::percentile;
 use crate::world::{MAIL, PUSH, World};
 
+/// By rate: what p50 and p99 must be at most, in milliseconds.
+const GOALS: [(u32, Option<f64>, f64); 3] =
+    [(125, Some(3.0), 10.0), (1_000, None, 25.0), (3_000, None, 100.0)];
+/// What p99 from acceptance to append must be at most, at any rate.
+const PUBLISH_P99: f64 = 100.0;
 /// How long after the last intent its entries may come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// In milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread {
-    pub(crate) p50: f64,
-    pub(crate) p90: f64,
-    pub(crate) p99: f64,
-    pub(crate) max: f64,
+struct Spread {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    max: f64,
 }
 
 impl Spread {
@@ -33,32 +39,65 @@ impl Spread {
     }
 }
 
-pub(crate) struct Latency {
-    /// From the XADD of an intent to an entry of its.
-    pub(crate) whole: Spread,
+struct Latency {
+    /// From the XADD of an intent to the last of its entries.
+    whole: Spread,
     /// From acceptance to append, by the clocks of service and Redis, in whole milliseconds.
-    pub(crate) publish: Spread,
-    pub(crate) memory_mb: f64,
+    publish: Spread,
 }
 
-/// Drives the service at `scale.rate` intents a second for `scale.seconds`.
-pub(crate) async fn steady(world: &mut World, scale: Scale) -> anyhow::Result<Latency> {
+/// One steady load after the other.
+pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+    let mut figures = Vec::new();
+    for rate in scale.rates {
+        println!("latency: {rate} intents/s for {} s", scale.seconds);
+        let Latency { whole, publish } = steady(world, scale, *rate).await?;
+        let name = |what: &str| format!("{rate} intents/s: {what}");
+        let goal = GOALS.iter().find(|(at, ..)| at == rate);
+        figures.push(match goal {
+            Some((_, Some(p50), _)) => {
+                Figure::at_most(name("XADD to last entry, p50"), whole.p50, "ms", *p50)
+            }
+            _ => Figure::shown(name("XADD to last entry, p50"), whole.p50, "ms"),
+        });
+        figures.push(Figure::shown(name("XADD to last entry, p90"), whole.p90, "ms"));
+        figures.push(match goal {
+            Some((.., p99)) => Figure::at_most(name("XADD to last entry, p99"), whole.p99, "ms", *p99),
+            None => Figure::shown(name("XADD to last entry, p99"), whole.p99, "ms"),
+        });
+        figures.push(Figure::shown(name("XADD to last entry, max"), whole.max, "ms"));
+        figures.push(Figure::shown(name("acceptance to append, p50"), publish.p50, "ms"));
+        figures.push(Figure::at_most(name("acceptance to append, p99"), publish.p99, "ms", PUBLISH_P99));
+    }
+    let title = format!("Latency: a steady rate for {} s each, as seen by a blocked reader", scale.seconds);
+    Ok(Section { title, figures })
+}
+
+/// Drives the service at `rate` intents a second for `scale.seconds`.
+async fn steady(world: &mut World, scale: Scale, rate: u32) -> anyhow::Result<Latency> {
     let dsn = world.fresh().await?;
     let service = world.service(&dsn).start().await;
-    let intents = scale.rate * scale.seconds;
+    let intents = rate * scale.seconds;
     let observers = [
         tokio::spawn(observe(world.redis().await?, PUSH, "notification_id", intents as usize * 2)),
         tokio::spawn(observe(world.redis().await?, MAIL, "delivery_id", intents as usize * 2)),
     ];
-    let sent = produce(world.redis().await?, intents, scale.rate).await?;
-    let mut whole = Vec::new();
+    let sent = produce(world.redis().await?, intents, rate).await?;
+    let mut last_seen: HashMap<String, Instant> = HashMap::new();
+    let mut entries = 0;
     for observer in observers {
         for (notification_id, seen) in observer.await?? {
-            let sent = sent.get(&notification_id).context("an entry of no intent of ours")?;
-            whole.push(seen.duration_since(*sent).as_secs_f64() * 1_000.0);
+            entries += 1;
+            let last = last_seen.entry(notification_id).or_insert(seen);
+            *last = seen.max(*last);
         }
     }
-    ensure!(whole.len() == intents as usize * 4, "{} entries of {}", whole.len(), intents * 4);
+    ensure!(entries == intents * 4, "{entries} entries of {}", intents * 4);
+    let waited = |(id, seen): (&String, &Instant)| {
+        let sent = sent.get(id).context("an entry of no intent of ours")?;
+        anyhow::Ok(seen.saturating_duration_since(*sent).as_secs_f64() * 1_000.0)
+    };
+    let whole = last_seen.iter().map(waited).collect::<anyhow::Result<Vec<f64>>>()?;
     let client = world.postgres(&dsn).await?;
     let rows = client
         .query(
@@ -68,11 +107,8 @@ pub(crate) async fn steady(world: &mut World, scale: Scale) -> anyhow::Result<La
         )
         .await?;
     let publish = rows.iter().map(|row| row.get::<_, f64>(0)).collect();
-    Ok(Latency {
-        whole: Spread::of(whole),
-        publish: Spread::of(publish),
-        memory_mb: peak_memory_mb(service.pid()),
-    })
+    world.saw_memory(service.pid());
+    Ok(Latency { whole: Spread::of(whole), publish: Spread::of(publish) })
 }
 
 /// An open loop: what is due is sent, whether or not what was sent before has been answered.

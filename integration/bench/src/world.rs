@@ -4,6 +4,8 @@ use anyhow::Context;
 use harness::{Postgres, PostgresOptions, Redis, RedisOptions, ServiceBuilder, StandInDirectory};
 use redis::aio::MultiplexedConnection;
 
+use crate::measure::peak_memory_mb;
+
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
@@ -23,6 +25,7 @@ pub(crate) struct World {
     pub(crate) redis: Redis,
     pub(crate) directory: StandInDirectory,
     databases: u32,
+    peak_memory_mb: f64,
 }
 
 impl World {
@@ -35,6 +38,7 @@ impl World {
             redis: Redis::start(redis).await?,
             directory: StandInDirectory::start().await?,
             databases: 0,
+            peak_memory_mb: 0.0,
         })
     }
 
@@ -49,6 +53,16 @@ impl World {
         store_postgres::migrate(&pg::Dsn::parse(&dsn)?).await?;
         self.postgres.execute(&name, "CHECKPOINT").await?;
         Ok(dsn)
+    }
+
+    /// Takes note of the most memory that a service process had.
+    pub(crate) fn saw_memory(&mut self, pid: u32) {
+        self.peak_memory_mb = self.peak_memory_mb.max(peak_memory_mb(pid));
+    }
+
+    /// The most memory that any service process of the run had.
+    pub(crate) fn peak_memory_mb(&self) -> f64 {
+        self.peak_memory_mb
     }
 
     pub(crate) async fn redis(&self) -> anyhow::Result<MultiplexedConnection> {

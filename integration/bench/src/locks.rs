@@ -1,0 +1,108 @@
+//! The fenced lock beside the barest possible transaction on the same server.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use lock::{Acquisition, Backoff, LockManager, LockOptions, Retry, Spread, TableNames};
+use pg::{Dsn, PgPool, PoolSettings};
+
+use crate::Scale;
+use crate::figure::{Figure, Section};
+use crate::measure::percentile;
+use crate::world::World;
+
+/// Who want the same key at once.
+const CLIENTS: usize = 50;
+const TTL: Duration = Duration::from_secs(30);
+
+/// Uncontended pairs of acquire and release, then many clients on one key, then a transaction that does next to nothing.
+pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+    println!("locks");
+    let dsn = world.fresh().await?;
+    let time = Duration::from_secs(scale.seconds.min(5).into());
+    let settings = PoolSettings { max_connections: CLIENTS, operation_timeout: Duration::from_secs(5) };
+    let locks = LockManager::new(PgPool::new(&Dsn::parse(&dsn)?, settings)?, TableNames::default());
+    let mut figures = Vec::new();
+    let bare = bare(world, &dsn, time).await?;
+    report(&mut figures, "barest transaction", &bare, time);
+    let alone = uncontended(&locks, time).await?;
+    report(&mut figures, "acquire and release, alone", &alone, time);
+    let crowd = contended(&locks, time).await?;
+    report(&mut figures, &format!("acquire and release, {CLIENTS} clients on one key"), &crowd, time);
+    Ok(Section { title: "Locks: pairs of acquire and release".to_owned(), figures })
+}
+
+fn report(figures: &mut Vec<Figure>, name: &str, millis: &[f64], time: Duration) {
+    let mut sorted = millis.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    figures.push(Figure::shown(
+        format!("{name}: rate"),
+        sorted.len() as f64 / time.as_secs_f64(),
+        "per second",
+    ));
+    figures.push(Figure::shown(format!("{name}: p50"), percentile(&sorted, 0.5), "ms"));
+    figures.push(Figure::shown(format!("{name}: p99"), percentile(&sorted, 0.99), "ms"));
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1_000.0
+}
+
+/// One row, one statement, one commit that reaches the disk, one round trip.
+async fn bare(world: &World, dsn: &str, time: Duration) -> anyhow::Result<Vec<f64>> {
+    let client = world.postgres(dsn).await?;
+    client.batch_execute("CREATE TABLE bare (n bigint); INSERT INTO bare VALUES (0)").await?;
+    let update = client.prepare("UPDATE bare SET n = n + 1").await?;
+    let (mut taken, started) = (Vec::new(), Instant::now());
+    while started.elapsed() < time {
+        let asked = Instant::now();
+        client.execute(&update, &[]).await?;
+        taken.push(millis(asked));
+    }
+    Ok(taken)
+}
+
+async fn uncontended(locks: &LockManager, time: Duration) -> anyhow::Result<Vec<f64>> {
+    let (mut taken, started) = (Vec::new(), Instant::now());
+    while started.elapsed() < time {
+        let asked = Instant::now();
+        let Acquisition::Acquired(grant) = locks.try_acquire("bench:alone", TTL).await? else {
+            anyhow::bail!("somebody else holds a lock of ours");
+        };
+        locks.release(&grant.lock_id).await.map(drop)?;
+        taken.push(millis(asked));
+    }
+    Ok(taken)
+}
+
+/// Each client's time includes its waiting for the others.
+async fn contended(locks: &LockManager, time: Duration) -> anyhow::Result<Vec<f64>> {
+    let retry = Retry {
+        max_retries: u32::MAX,
+        delay: Duration::from_millis(2),
+        timeout: Duration::from_secs(60),
+        backoff: Backoff::Fixed,
+        spread: Spread::Full,
+    };
+    let options = LockOptions { ttl: TTL, retry };
+    let started = Instant::now();
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let locks = locks.clone();
+        clients.spawn(async move {
+            let mut taken = Vec::new();
+            while started.elapsed() < time {
+                let asked = Instant::now();
+                let guard = locks.hold("bench:crowd", options).await?;
+                guard.release().await.map(drop)?;
+                taken.push(millis(asked));
+            }
+            anyhow::Ok(taken)
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(taken) = clients.join_next().await {
+        all.extend(taken.context("a client panicked")??);
+    }
+    Ok(all)
+}
