@@ -9,6 +9,7 @@ use sea_query::{DeleteStatement, Expr, ExprTrait, Func, Order, Query, SelectStat
 use crate::PgStore;
 use crate::codec::{column, instant};
 use crate::error::store_error;
+use crate::routes::is_live;
 use crate::schema::{Given, MalformedIntents, Records, Routes, any};
 
 impl RetentionStore for PgStore {
@@ -91,7 +92,7 @@ fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> DeleteStatement 
             Expr::col((Routes::Table, Routes::NotificationId))
                 .equals((Records::Table, Records::NotificationId)),
         )
-        .and_where(Expr::col((Routes::Table, Routes::NextAttemptAt)).is_not_null())
+        .and_where(is_live())
         .take();
     Query::delete()
         .from_table(Records::Table)

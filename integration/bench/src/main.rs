@@ -6,6 +6,7 @@
 
 mod ceiling;
 mod figure;
+mod growth;
 mod idle;
 mod latency;
 mod load;
@@ -14,6 +15,7 @@ mod measure;
 mod naive;
 mod replicas;
 mod report;
+mod retention;
 mod throughput;
 mod world;
 
@@ -56,5 +58,12 @@ async fn main() -> anyhow::Result<()> {
     sections.push(replicas::run(&mut world, scale, alone).await?);
     sections.push(idle::run(&mut world, scale).await?);
     sections.push(locks::run(&mut world, scale).await?);
+    println!("growth: full tables, a backlog, a transaction held open");
+    let figures = growth::run(&mut world, scale).await?;
+    sections
+        .push(Section { title: "Growth: what a database that is no longer new costs".to_owned(), figures });
+    println!("retention beside a steady load");
+    let figures = retention::run(&mut world, scale).await?;
+    sections.push(Section { title: "Retention beside a steady load".to_owned(), figures });
     report::write(scale, &sections, world.peak_memory_mb())
 }
