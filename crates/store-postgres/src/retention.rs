@@ -84,7 +84,7 @@ fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit: usize) -> 
 }
 
 /// What the page said is asked again: a record with a live route stays.
-fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> DeleteStatement {
+pub(crate) fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> DeleteStatement {
     let live = Query::select()
         .expr(Expr::cust("1"))
         .from(Routes::Table)
