@@ -67,7 +67,9 @@ impl World {
 
     pub(crate) async fn redis(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://{}", self.redis.addr())).expect("an address");
-        client.get_multiplexed_async_connection().await.expect("Redis is there")
+        // The library gives an answer half a second, which a busy machine may need for a whole stream.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(BOUND));
+        client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis is there")
     }
 
     /// Sends intents `range`, for two users each: four routes.
