@@ -8,7 +8,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 use tokio::sync::mpsc;
@@ -20,6 +20,8 @@ use crate::world::{INTENTS, MAIL, PUSH, World};
 const BATCH: usize = 1_000;
 const CHUNK: usize = 512;
 const RECEIPT_MILLIS: u64 = 120_000;
+/// Intents of a run are never this far apart.
+const BLOCK_MILLIS: u64 = 30_000;
 const LEASE_MILLIS: u64 = 5_000;
 
 const LEASES: &str =
@@ -48,8 +50,9 @@ const INSERT_ROUTES: &str =
     $6::timestamptz + interval '5 s', unnest($5::text[]), 'en', $6, $6";
 const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at = NULL, published_at = $4,
     published_entry_id = given.entry_id, updated_at = GREATEST($4, routes.updated_at + interval '1 microsecond')
-    FROM (SELECT unnest($1::text[]) AS id, unnest($2::text[]) AS route, unnest($3::text[]) AS entry_id) given
-    WHERE routes.notification_id = given.id AND routes.route_id = given.route AND routes.updated_at = $5";
+    FROM (SELECT unnest($1::text[]) AS id, unnest($2::text[]) AS route, unnest($3::text[]) AS entry_id,
+    unnest($5::timestamptz[]) AS version) given
+    WHERE routes.notification_id = given.id AND routes.route_id = given.route AND routes.updated_at = given.version";
 
 /// An entry as it is taken from the stream.
 struct Entry {
@@ -62,39 +65,62 @@ struct Entry {
 }
 
 /// A route on its way out, with what its entry needs.
-struct Route {
-    notification_id: String,
-    route_id: String,
-    user: String,
-    payload: String,
-    request_id: String,
+pub(crate) struct Route {
+    pub(crate) notification_id: String,
+    pub(crate) route_id: String,
+    pub(crate) user: String,
+    pub(crate) payload: String,
+    pub(crate) request_id: String,
 }
 
 struct Parcel {
     routes: Vec<Route>,
-    accepted_at: SystemTime,
+    /// Of each route.
+    accepted_at: Vec<SystemTime>,
 }
 
-/// Brings `intents` intents through.
-pub(crate) async fn run(world: &World, dsn: &str, intents: u32) -> anyhow::Result<()> {
-    let (push, push_parcels) = mpsc::channel(4);
-    let (mail, mail_parcels) = mpsc::channel(4);
-    let push_publisher =
-        tokio::spawn(publish(client(world, dsn).await?, world.redis().await?, PUSH, push_parcels));
-    let mail_publisher =
-        tokio::spawn(publish(client(world, dsn).await?, world.redis().await?, MAIL, mail_parcels));
-    let (read, mut batches) = mpsc::channel(2);
-    let reader = tokio::spawn(read_all(world.redis().await?, intents as usize, read));
-    let acceptor = Acceptor::new(client(world, dsn).await?).await?;
-    while let Some(batch) = batches.recv().await {
-        let (to_push, to_mail) = acceptor.accept(&batch).await?;
-        push.send(to_push).await.context("the push publisher ended")?;
-        mail.send(to_mail).await.context("the mail publisher ended")?;
+/// The parties of a run, connected.
+pub(crate) struct Ceiling {
+    reader: MultiplexedConnection,
+    acceptor: Acceptor,
+    push: Publisher,
+    mail: Publisher,
+}
+
+impl Ceiling {
+    pub(crate) async fn connect(world: &World, dsn: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            reader: world.redis().await?,
+            acceptor: Acceptor::new(client(world, dsn).await?).await?,
+            push: Publisher::new(client(world, dsn).await?, world.redis().await?, PUSH).await?,
+            mail: Publisher::new(client(world, dsn).await?, world.redis().await?, MAIL).await?,
+        })
     }
-    drop((push, mail));
-    reader.await??;
-    push_publisher.await??;
-    mail_publisher.await?
+
+    /// Brings `intents` intents through, whether they are there already or come one by one.
+    pub(crate) async fn run(self, intents: u32) -> anyhow::Result<()> {
+        let (push, push_parcels) = mpsc::channel(4);
+        let (mail, mail_parcels) = mpsc::channel(4);
+        let push_publisher = tokio::spawn(self.push.run(push_parcels));
+        let mail_publisher = tokio::spawn(self.mail.run(mail_parcels));
+        let (read, mut batches) = mpsc::channel(2);
+        let reader = tokio::spawn(read_all(self.reader, intents as usize, read));
+        while let Some(mut batch) = batches.recv().await {
+            // At a steady rate: what came meanwhile is not made to wait for a transaction of its own.
+            while batch.len() < BATCH
+                && let Ok(more) = batches.try_recv()
+            {
+                batch.extend(more);
+            }
+            let (to_push, to_mail) = self.acceptor.accept(&batch).await?;
+            push.send(to_push).await.context("the push publisher ended")?;
+            mail.send(to_mail).await.context("the mail publisher ended")?;
+        }
+        drop((push, mail));
+        reader.await??;
+        push_publisher.await??;
+        mail_publisher.await?
+    }
 }
 
 /// With the plans that the service pins, too.
@@ -109,6 +135,7 @@ async fn client(world: &World, dsn: &str) -> anyhow::Result<Client> {
     Ok(client)
 }
 
+/// Blocked while there is nothing, as the service is.
 async fn read_all(
     mut redis: MultiplexedConnection,
     intents: usize,
@@ -117,10 +144,17 @@ async fn read_all(
     let (mut after, mut read) = ("0-0".to_owned(), 0);
     while read < intents {
         let mut command = redis::cmd("XREAD");
-        command.arg("COUNT").arg(BATCH).arg("STREAMS").arg(INTENTS).arg(&after);
+        command
+            .arg("COUNT")
+            .arg(BATCH)
+            .arg("BLOCK")
+            .arg(BLOCK_MILLIS)
+            .arg("STREAMS")
+            .arg(INTENTS)
+            .arg(&after);
         let batch = entries(command.query_async(&mut redis).await?)?;
         read += batch.len();
-        after = batch.last().context("the stream ended early")?.id.clone();
+        after = batch.last().context("no more intents come")?.id.clone();
         to.send(batch).await.context("the acceptor ended")?;
     }
     Ok(())
@@ -128,18 +162,17 @@ async fn read_all(
 
 fn entries(value: Value) -> anyhow::Result<Vec<Entry>> {
     type Stream = Vec<(String, Vec<(String, Vec<String>)>)>;
-    let streams: Stream = redis::from_redis_value(value)?;
-    let Some((_, list)) = streams.into_iter().next() else { bail!("nothing was read") };
-    list.into_iter()
-        .map(|(id, fields)| {
-            let mut fields = fields.into_iter();
-            // In the order in which the run's producer writes them.
-            let mut value = |place: usize| fields.nth(place).context("an entry is too short");
-            let (recipients, key) = (value(7)?, value(1)?);
-            let (payload, request_id) = (value(3)?, value(1)?);
-            Ok(Entry { id, users: serde_json::from_str(&recipients)?, recipients, payload, key, request_id })
-        })
-        .collect()
+    let streams: Option<Stream> = redis::from_redis_value(value)?;
+    let list = streams.into_iter().flatten().flat_map(|(_, list)| list);
+    list.map(|(id, fields)| {
+        let mut fields = fields.into_iter();
+        // In the order in which the run's producer writes them.
+        let mut value = |place: usize| fields.nth(place).context("an entry is too short");
+        let (recipients, key) = (value(7)?, value(1)?);
+        let (payload, request_id) = (value(3)?, value(1)?);
+        Ok(Entry { id, users: serde_json::from_str(&recipients)?, recipients, payload, key, request_id })
+    })
+    .collect()
 }
 
 struct Acceptor {
@@ -203,7 +236,8 @@ impl Acceptor {
         records?;
         routes?;
         commit?;
-        Ok((Parcel { routes: push, accepted_at: now }, Parcel { routes: mail, accepted_at: now }))
+        let parcel = |routes: Vec<Route>| Parcel { accepted_at: vec![now; routes.len()], routes };
+        Ok((parcel(push), parcel(mail)))
     }
 }
 
@@ -214,45 +248,70 @@ fn microseconds() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-async fn publish(
+/// One channel.
+struct Publisher {
     client: Client,
-    mut redis: MultiplexedConnection,
+    redis: MultiplexedConnection,
     stream: &'static str,
-    mut parcels: mpsc::Receiver<Parcel>,
-) -> anyhow::Result<()> {
-    let complete = client.prepare(COMPLETE).await?;
-    let (leases, append) = (Script::new(LEASES), Script::new(APPEND));
-    while let Some(parcel) = parcels.recv().await {
-        for chunk in parcel.routes.chunks(CHUNK) {
-            let keys: Vec<String> = chunk
-                .iter()
-                .map(|route| {
-                    format!("notification:route_leases:{}:{}", route.notification_id, route.route_id)
-                })
-                .collect();
-            leases.key(&keys).arg("token").arg(LEASE_MILLIS).invoke_async::<()>(&mut redis).await?;
-            let mut call = append.prepare_invoke();
-            call.key(stream).arg("token").arg(RECEIPT_MILLIS);
-            for (key, route) in keys.iter().zip(chunk) {
-                call.key(key);
-                let fields = outbound(stream, route);
-                call.arg(fields.len() * 2);
-                for (name, value) in fields {
-                    call.arg(name).arg(value);
-                }
-            }
-            let entry_ids: Vec<String> = call.invoke_async(&mut redis).await?;
-            let ids: Vec<&str> = chunk.iter().map(|route| route.notification_id.as_str()).collect();
-            let routes: Vec<&str> = chunk.iter().map(|route| route.route_id.as_str()).collect();
-            client
-                .execute(&complete, &[&ids, &routes, &entry_ids, &microseconds(), &parcel.accepted_at])
-                .await?;
-        }
-    }
-    Ok(())
+    complete: Statement,
 }
 
-fn outbound(stream: &str, route: &Route) -> Vec<(&'static str, String)> {
+impl Publisher {
+    async fn new(client: Client, redis: MultiplexedConnection, stream: &'static str) -> anyhow::Result<Self> {
+        let complete = client.prepare(COMPLETE).await?;
+        Ok(Self { client, redis, stream, complete })
+    }
+
+    async fn run(mut self, mut parcels: mpsc::Receiver<Parcel>) -> anyhow::Result<()> {
+        let (leases, append) = (Script::new(LEASES), Script::new(APPEND));
+        while let Some(mut parcel) = parcels.recv().await {
+            while parcel.routes.len() < CHUNK
+                && let Ok(more) = parcels.try_recv()
+            {
+                parcel.routes.extend(more.routes);
+                parcel.accepted_at.extend(more.accepted_at);
+            }
+            for (chunk, accepted_at) in parcel.routes.chunks(CHUNK).zip(parcel.accepted_at.chunks(CHUNK)) {
+                self.publish(chunk, accepted_at, &leases, &append).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases, then entries, then completions.
+    async fn publish(
+        &mut self,
+        chunk: &[Route],
+        accepted_at: &[SystemTime],
+        leases: &Script,
+        append: &Script,
+    ) -> anyhow::Result<()> {
+        let keys: Vec<String> = chunk
+            .iter()
+            .map(|route| format!("notification:route_leases:{}:{}", route.notification_id, route.route_id))
+            .collect();
+        leases.key(&keys).arg("token").arg(LEASE_MILLIS).invoke_async::<()>(&mut self.redis).await?;
+        let mut call = append.prepare_invoke();
+        call.key(self.stream).arg("token").arg(RECEIPT_MILLIS);
+        for (key, route) in keys.iter().zip(chunk) {
+            call.key(key);
+            let fields = outbound(self.stream, route);
+            call.arg(fields.len() * 2);
+            for (name, value) in fields {
+                call.arg(name).arg(value);
+            }
+        }
+        let entry_ids: Vec<String> = call.invoke_async(&mut self.redis).await?;
+        let ids: Vec<&str> = chunk.iter().map(|route| route.notification_id.as_str()).collect();
+        let routes: Vec<&str> = chunk.iter().map(|route| route.route_id.as_str()).collect();
+        let now = microseconds();
+        self.client.execute(&self.complete, &[&ids, &routes, &entry_ids, &now, &accepted_at]).await?;
+        Ok(())
+    }
+}
+
+/// What the service appends to `stream` for a route.
+pub(crate) fn outbound(stream: &str, route: &Route) -> Vec<(&'static str, String)> {
     let id = format!("{}/{}", route.notification_id, route.route_id);
     if stream == PUSH {
         return vec![

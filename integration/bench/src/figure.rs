@@ -1,5 +1,7 @@
 //! Measured figures, and the goals they are held against.
 
+use crate::chart::Chart;
+
 /// The figures of one scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
@@ -7,6 +9,8 @@ pub(crate) struct Section {
     pub(crate) title: String,
     /// What came of it.
     pub(crate) figures: Vec<Figure>,
+    /// Some of it as pictures.
+    pub(crate) charts: Vec<Chart>,
 }
 
 /// A figure of a scenario.

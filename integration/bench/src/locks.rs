@@ -8,6 +8,7 @@ use pg::{Dsn, PgPool, PoolSettings};
 
 use crate::Scale;
 use crate::figure::{Figure, Section};
+use crate::growth::drop_database;
 use crate::measure::percentile;
 use crate::world::World;
 
@@ -20,16 +21,22 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
     println!("locks");
     let dsn = world.fresh().await?;
     let time = Duration::from_secs(scale.seconds.min(5).into());
-    let settings = PoolSettings { max_connections: CLIENTS, operation_timeout: Duration::from_secs(5) };
-    let locks = LockManager::new(PgPool::new(&Dsn::parse(&dsn)?, settings)?, TableNames::default());
     let mut figures = Vec::new();
     let bare = bare(world, &dsn, time).await?;
     report(&mut figures, "barest transaction", &bare, time);
-    let alone = uncontended(&locks, time).await?;
-    report(&mut figures, "acquire and release, alone", &alone, time);
-    let crowd = contended(&locks, time).await?;
-    report(&mut figures, &format!("acquire and release, {CLIENTS} clients on one key"), &crowd, time);
-    Ok(Section { title: "Locks: pairs of acquire and release".to_owned(), figures })
+    let alone = uncontended(&manager(&dsn, 1)?, time).await?;
+    report(&mut figures, "acquire and release, one connection", &alone, time);
+    let crowd = contended(&manager(&dsn, CLIENTS)?, time).await?;
+    let name = format!("acquire and release, {CLIENTS} clients on one key, waiting included");
+    report(&mut figures, &name, &crowd, time);
+    drop_database(world, &dsn).await?;
+    let title = format!("Locks: pairs of acquire and release, {} s each", time.as_secs());
+    Ok(Section { title, figures, charts: Vec::new() })
+}
+
+fn manager(dsn: &str, connections: usize) -> anyhow::Result<LockManager> {
+    let settings = PoolSettings { max_connections: connections, operation_timeout: Duration::from_secs(5) };
+    Ok(LockManager::new(PgPool::new(&Dsn::parse(dsn)?, settings)?, TableNames::default()))
 }
 
 fn report(figures: &mut Vec<Figure>, name: &str, millis: &[f64], time: Duration) {
@@ -48,7 +55,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1_000.0
 }
 
-/// One row, one statement, one commit that reaches the disk, one round trip.
+/// One row, one statement, one commit that reaches the disk, all in one flight.
 async fn bare(world: &World, dsn: &str, time: Duration) -> anyhow::Result<Vec<f64>> {
     let client = world.postgres(dsn).await?;
     client.batch_execute("CREATE TABLE bare (n bigint); INSERT INTO bare VALUES (0)").await?;
@@ -56,7 +63,14 @@ async fn bare(world: &World, dsn: &str, time: Duration) -> anyhow::Result<Vec<f6
     let (mut taken, started) = (Vec::new(), Instant::now());
     while started.elapsed() < time {
         let asked = Instant::now();
-        client.execute(&update, &[]).await?;
+        let (begin, updated, commit) = tokio::join!(
+            client.batch_execute("BEGIN"),
+            client.execute(&update, &[]),
+            client.batch_execute("COMMIT"),
+        );
+        begin?;
+        updated?;
+        commit?;
         taken.push(millis(asked));
     }
     Ok(taken)

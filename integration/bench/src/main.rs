@@ -1,10 +1,12 @@
 //! What the service reaches, beside what the databases allow, in one run on one machine.
 //!
-//! `make bench` runs it all; `--smoke` runs it small, to prove that it works, and judges nothing by it. Wall rates of a
-//! shared machine swing, so rounds of the service and of the ceiling alternate and the medians are compared: the ratio
-//! is what counts. Every scenario begins on a new database and an empty Redis, on the same two servers.
+//! `make bench` runs it all; `--smoke` runs it small, to prove that it works, and judges nothing by it; `--only NAME` runs
+//! one scenario. Wall rates of a shared machine swing, so rounds of the service and of the ceiling alternate and the
+//! medians are compared: the ratio is what counts. Every scenario begins on a new database and an empty Redis, on the same
+//! two servers. A goal that is missed is reported and ends nothing; a scenario that fails is, too, and makes the run fail.
 
 mod ceiling;
+mod chart;
 mod figure;
 mod growth;
 mod idle;
@@ -19,7 +21,7 @@ mod retention;
 mod throughput;
 mod world;
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 
 use crate::figure::Section;
 use crate::world::World;
@@ -27,11 +29,11 @@ use crate::world::World;
 /// How much of everything.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Intents in the stream when a throughput round begins; each has four routes.
+    /// Intents in the stream when a throughput round begins; each has four routes, unless it is said otherwise.
     intents: u32,
     /// Intents for the naive form, which is slow.
     naive_intents: u32,
-    /// Rounds of the service and of the ceiling, in turn.
+    /// Rounds of those that are compared, in turn.
     rounds: usize,
     /// Seconds of steady load, of idling, of locking.
     seconds: u32,
@@ -41,29 +43,94 @@ struct Scale {
 
 const FULL: Scale =
     Scale { intents: 40_000, naive_intents: 2_000, rounds: 3, seconds: 20, rates: &[125, 500, 1_000, 3_000] };
-const SMOKE: Scale = Scale { intents: 2_000, naive_intents: 200, rounds: 1, seconds: 3, rates: &[125, 500] };
+const SMOKE: Scale = Scale { intents: 2_000, naive_intents: 200, rounds: 1, seconds: 2, rates: &[125, 500] };
+
+#[derive(Clone, Copy, Debug)]
+enum Scenario {
+    Throughput,
+    Latency,
+    Replicas,
+    Idle,
+    Locks,
+    Growth,
+    Retention,
+}
+
+impl Scenario {
+    const ALL: [Self; 7] = [
+        Self::Throughput,
+        Self::Latency,
+        Self::Replicas,
+        Self::Idle,
+        Self::Locks,
+        Self::Growth,
+        Self::Retention,
+    ];
+
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    async fn run(self, world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+        let (title, figures) = match self {
+            Self::Throughput => return throughput::run(world, scale).await,
+            Self::Latency => return latency::run(world, scale).await,
+            Self::Replicas => return replicas::run(world, scale).await,
+            Self::Idle => return idle::run(world, scale).await,
+            Self::Locks => return locks::run(world, scale).await,
+            Self::Growth => {
+                ("Growth: what a database that is no longer new costs", growth::run(world, scale).await?)
+            }
+            Self::Retention => ("Retention beside a steady load", retention::run(world, scale).await?),
+        };
+        Ok(Section { title: title.to_owned(), figures, charts: Vec::new() })
+    }
+}
+
+/// What the command line asks for.
+struct Order {
+    smoke: bool,
+    scenarios: Vec<Scenario>,
+}
+
+impl Order {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Self> {
+        let names = Scenario::ALL.map(Scenario::name).join(", ");
+        let (mut smoke, mut scenarios) = (false, Vec::new());
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--smoke" => smoke = true,
+                "--only" => {
+                    let name = arguments.next().with_context(|| format!("--only needs one of {names}"))?;
+                    let found = Scenario::ALL.into_iter().find(|scenario| scenario.name() == name);
+                    scenarios.push(found.with_context(|| format!("{name:?} is none of {names}"))?);
+                }
+                other => bail!("unknown argument {other:?}; usage: bench [--smoke] [--only NAME]..."),
+            }
+        }
+        if scenarios.is_empty() {
+            scenarios = Scenario::ALL.to_vec();
+        }
+        Ok(Self { smoke, scenarios })
+    }
+}
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {
-    let scale = match std::env::args().nth(1).as_deref() {
-        None => FULL,
-        Some("--smoke") => SMOKE,
-        Some(other) => bail!("unknown argument {other:?}; usage: bench [--smoke]"),
-    };
+    let order = Order::parse(std::env::args().skip(1))?;
+    let scale = if order.smoke { SMOKE } else { FULL };
     let mut world = World::start().await?;
-    let mut sections: Vec<Section> = Vec::new();
-    let (section, alone) = throughput::run(&mut world, scale).await?;
-    sections.push(section);
-    sections.push(latency::run(&mut world, scale).await?);
-    sections.push(replicas::run(&mut world, scale, alone).await?);
-    sections.push(idle::run(&mut world, scale).await?);
-    sections.push(locks::run(&mut world, scale).await?);
-    println!("growth: full tables, a backlog, a transaction held open");
-    let figures = growth::run(&mut world, scale).await?;
-    sections
-        .push(Section { title: "Growth: what a database that is no longer new costs".to_owned(), figures });
-    println!("retention beside a steady load");
-    let figures = retention::run(&mut world, scale).await?;
-    sections.push(Section { title: "Retention beside a steady load".to_owned(), figures });
-    report::write(scale, &sections, world.peak_memory_mb())
+    let (mut sections, mut failed) = (Vec::new(), Vec::new());
+    for scenario in order.scenarios {
+        match scenario.run(&mut world, scale).await {
+            Ok(section) => sections.push(section),
+            Err(error) => {
+                eprintln!("{}: {error:#}", scenario.name());
+                failed.push(scenario.name());
+            }
+        }
+    }
+    report::write(scale, order.smoke, sections, world.peak_memory_mb(), &failed)?;
+    ensure!(failed.is_empty(), "could not be measured: {}", failed.join(", "));
+    Ok(())
 }

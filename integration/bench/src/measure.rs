@@ -14,10 +14,11 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Of a PostgreSQL with its children, living and dead, a Redis, and whoever does the work.
+    /// Of a PostgreSQL and a Redis with their children, living and dead, and whoever does the work. Redis, too, has
+    /// children: one that writes its log anew, which grows large enough for that within a run.
     pub(crate) fn now(postgres: Option<u32>, redis: Option<u32>, own: u32) -> Self {
         let tree = |pid: u32| with_dead_children(pid) + children(pid).into_iter().map(of).sum::<u64>();
-        Self { postgres: postgres.map_or(0, tree), redis: redis.map_or(0, of), own: of(own) }
+        Self { postgres: postgres.map_or(0, tree), redis: redis.map_or(0, tree), own: of(own) }
     }
 
     pub(crate) fn since(self, earlier: Self) -> Self {
@@ -59,11 +60,14 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The most memory that the process ever had, in megabytes.
+/// What `status` calls a kB is this many bytes.
+const STATUS_UNIT: f64 = 1_024.0;
+
+/// The most memory that the process ever had, in megabytes of a million bytes.
 pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) / 1_000.0
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) * STATUS_UNIT / 1e6
 }
 
 /// The value below which `fraction` of the sorted values lie.

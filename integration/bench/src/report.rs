@@ -15,42 +15,69 @@ use crate::world::POSTGRES_SETTINGS;
 /// The most memory that a service process may have, in megabytes.
 const MEMORY_MB: f64 = 100.0;
 
-/// Prints the report and writes it to `target/bench/`.
-pub(crate) fn write(scale: Scale, sections: &[Section], peak_memory_mb: f64) -> anyhow::Result<()> {
-    let memory = Section {
-        title: "Memory: the most that any service process of the run had".to_owned(),
-        figures: vec![Figure::at_most("peak memory", peak_memory_mb, "MB", MEMORY_MB)],
-    };
-    let sections: Vec<&Section> = sections.iter().chain([&memory]).collect();
-    let text = text(&sections)?;
+/// Prints the report and writes it, with its charts, to `target/bench/`.
+pub(crate) fn write(
+    scale: Scale,
+    smoke: bool,
+    mut sections: Vec<Section>,
+    peak_memory_mb: f64,
+    failed: &[String],
+) -> anyhow::Result<()> {
+    // Not every scenario starts a service.
+    if peak_memory_mb > 0.0 {
+        let figure = Figure::shown("peak memory (VmHWM)", peak_memory_mb, "MB");
+        let goal = Some((format!("under {MEMORY_MB} MB"), peak_memory_mb < MEMORY_MB));
+        sections.push(Section {
+            title: "Memory: the most that any service process of the run had".to_owned(),
+            figures: vec![Figure { goal, ..figure }],
+            charts: Vec::new(),
+        });
+    }
+    let text = text(smoke, &sections, failed)?;
     println!("\n{text}");
     let folder = folder()?;
     fs::create_dir_all(&folder).context("could not make the folder of the report")?;
     fs::write(folder.join("report.md"), &text).context("could not write the report")?;
-    let data = json!({ "scale": format!("{scale:?}"), "machine": machine(), "sections": data(&sections) });
+    let data = json!({
+        "scale": format!("{scale:?}"),
+        "smoke": smoke,
+        "machine": machine(),
+        "failed": failed,
+        "sections": data(&sections),
+    });
     fs::write(folder.join("report.json"), format!("{data:#}\n")).context("could not write the report")?;
-    println!("written to target/bench/report.md and target/bench/report.json");
+    for chart in sections.iter().flat_map(|section| &section.charts) {
+        let path = folder.join(format!("{}.svg", chart.file()));
+        fs::write(path, chart.svg()?).context("could not write a chart")?;
+    }
+    println!("written to target/bench: report.md, report.json and the charts");
     Ok(())
 }
 
-fn data(sections: &[&Section]) -> serde_json::Value {
+fn data(sections: &[Section]) -> serde_json::Value {
     let figure = |figure: &Figure| {
         let (goal, met) = figure.goal.clone().unzip();
         json!({ "name": figure.name, "value": figure.value, "unit": figure.unit, "goal": goal, "met": met })
     };
-    let section = |section: &&Section| {
+    let section = |section: &Section| {
         let figures: Vec<_> = section.figures.iter().map(figure).collect();
         json!({ "title": section.title, "figures": figures })
     };
     sections.iter().map(section).collect()
 }
 
-fn text(sections: &[&Section]) -> anyhow::Result<String> {
+fn text(smoke: bool, sections: &[Section], failed: &[String]) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# Benchmark\n\n{}", machine())?;
-    for section in sections {
-        writeln!(text, "\n## {}\n\n| figure | value | goal | |\n|---|---|---|---|", section.title)?;
-        for Figure { name, value, unit, goal } in &section.figures {
+    if smoke {
+        writeln!(text, "\nA smoke run: it shows that the benchmark works. Its figures judge nothing.")?;
+    }
+    for name in failed {
+        writeln!(text, "\n**{name}: FAILED, and was not measured.**")?;
+    }
+    for Section { title, figures, charts } in sections {
+        writeln!(text, "\n## {title}\n\n| figure | value | goal | |\n|---|---|---|---|")?;
+        for Figure { name, value, unit, goal } in figures {
             let digits = if *value < 10.0 { 2 } else { 0 };
             let (goal, met) = match goal {
                 None => ("", ""),
@@ -58,6 +85,9 @@ fn text(sections: &[&Section]) -> anyhow::Result<String> {
                 Some((goal, false)) => (goal.as_str(), "NOT met"),
             };
             writeln!(text, "| {name} | {value:.digits$} {unit} | {goal} | {met} |")?;
+        }
+        for chart in charts {
+            writeln!(text, "\n![{}]({}.svg)", chart.title(), chart.file())?;
         }
     }
     Ok(text)
@@ -78,12 +108,13 @@ fn machine() -> String {
     let settings = POSTGRES_SETTINGS.map(|(name, value)| format!("{name}={value}")).join(", ");
     format!(
         "{cores} cores, {} memory, Linux {}. {}; {}; {}. PostgreSQL: defaults (fsync, synchronous_commit on) and {settings}. \
-         Redis: appendonly, fsync every second. Again: `make bench`.",
+         Redis: appendonly, fsync every second. Run as `{}`; all of it: `make bench`.",
         memory.trim(),
         file("/proc/sys/kernel/osrelease").trim(),
         said("postgres", "--version"),
         said("redis-server", "--version").split(" sha").next().unwrap_or_default(),
         said("rustc", "--version"),
+        std::iter::once("bench".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
     )
 }
 

@@ -5,28 +5,33 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
 
+use crate::ceiling::Ceiling;
+use crate::chart::{Bars, Chart};
 use crate::figure::{Figure, Section};
+use crate::growth::{drop_database, stop};
 use crate::measure::{Cpu, median};
 use crate::world::{MAIL, PUSH, World};
-use crate::{Scale, ceiling, load, naive};
+use crate::{Scale, load, naive};
 
 /// The goals: percent of the ceiling, multiples of the naive form, microseconds.
 const SHARE: f64 = 75.0;
 const NAIVE_TIMES: f64 = 10.0;
 const OWN_MICROS: f64 = 60.0;
 const WHOLE_MICROS: f64 = 300.0;
+/// Routes of an intent, of two users and of one.
+const ROUTES: [u32; 2] = [load::ROUTES, 2];
 /// How long a round may take.
 const BOUND: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(10);
 
 /// One round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Round {
-    pub(crate) intents_per_second: f64,
+struct Round {
+    intents_per_second: f64,
     /// Microseconds for each intent.
-    pub(crate) postgres: f64,
-    pub(crate) redis: f64,
-    pub(crate) own: f64,
+    postgres: f64,
+    redis: f64,
+    own: f64,
 }
 
 impl Round {
@@ -39,88 +44,150 @@ impl Round {
             own: each(cpu.own),
         }
     }
+
+    /// The medians of several, each figure for itself.
+    fn median(rounds: &[Self]) -> Self {
+        let of = |value: fn(&Self) -> f64| median(rounds.iter().map(value));
+        Self {
+            intents_per_second: of(|round| round.intents_per_second),
+            postgres: of(|round| round.postgres),
+            redis: of(|round| round.redis),
+            own: of(|round| round.own),
+        }
+    }
+
+    fn whole(&self) -> f64 {
+        self.postgres + self.redis + self.own
+    }
 }
 
-/// Ceiling and service in turn, then the naive form. Gives the service's rate, too, for others to be held against.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<(Section, f64)> {
-    let (mut ceilings, mut services) = (Vec::new(), Vec::new());
-    for round in 1..=scale.rounds {
-        println!("throughput, round {round} of {}: the ceiling, then the service", scale.rounds);
-        ceilings.push(ceiling(world, scale).await?);
-        services.push(service(world, scale).await?);
+/// Ceiling and service in turn, with four routes and with two, then the naive form.
+pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+    let mut figures = Vec::new();
+    let mut bars = Vec::new();
+    let mut of_service = None;
+    for routes in ROUTES {
+        let (ceiling, service) = in_turn(world, scale, routes).await?;
+        for (name, round) in [("ceiling", ceiling), ("service", service)] {
+            let name = format!("{name}, {routes} routes");
+            // The goals of processor time are those of four routes.
+            report(&mut figures, &name, &round, name == "service, 4 routes");
+            bars.push((name, round));
+        }
+        let share = service.intents_per_second / ceiling.intents_per_second * 100.0;
+        let name = format!("service, {routes} routes: share of the ceiling");
+        figures.push(Figure::at_least(name, share, "%", SHARE));
+        of_service = of_service.or(Some(service));
     }
     println!("throughput: the naive form");
     let naive = naive(world, scale).await?;
-    let rate = |rounds: &[Round]| median(rounds.iter().map(|round| round.intents_per_second));
-    let (ceiling_rate, service_rate) = (rate(&ceilings), rate(&services));
-    let mut figures = Vec::new();
-    for (name, rounds) in [("ceiling", &ceilings), ("service", &services), ("naive", &vec![naive])] {
-        figures.push(Figure::shown(format!("{name}: throughput"), rate(rounds), "intents/s"));
-        for (party, cpu) in [
-            ("PostgreSQL", median(rounds.iter().map(|round| round.postgres))),
-            ("Redis", median(rounds.iter().map(|round| round.redis))),
-        ] {
-            figures.push(Figure::shown(format!("{name}: CPU of {party}"), cpu, "µs/intent"));
-        }
-        let own = median(rounds.iter().map(|round| round.own));
-        let whole = median(rounds.iter().map(|round| round.own + round.postgres + round.redis));
-        if name == "service" {
-            figures.push(Figure::at_most("service: own CPU", own, "µs/intent", OWN_MICROS));
-            figures.push(Figure::at_most("service: CPU in all", whole, "µs/intent", WHOLE_MICROS));
-        } else {
-            figures.push(Figure::shown(format!("{name}: own CPU"), own, "µs/intent"));
-            figures.push(Figure::shown(format!("{name}: CPU in all"), whole, "µs/intent"));
-        }
+    report(&mut figures, "naive, 4 routes", &naive, false);
+    let service = of_service.context("nothing was measured")?;
+    let times = service.intents_per_second / naive.intents_per_second;
+    figures.push(Figure::at_least("service, 4 routes: multiple of the naive form", times, "x", NAIVE_TIMES));
+    bars.push(("naive, 4 routes".to_owned(), naive));
+    let title = format!(
+        "Throughput: {} intents waiting in the stream, {} for the naive form; {} round(s) in turn, medians",
+        scale.intents, scale.naive_intents, scale.rounds
+    );
+    Ok(Section { title, figures, charts: charts(&bars) })
+}
+
+fn report(figures: &mut Vec<Figure>, name: &str, round: &Round, judged: bool) {
+    let name = |what: &str| format!("{name}: {what}");
+    figures.push(Figure::shown(name("throughput"), round.intents_per_second, "intents/s"));
+    figures.push(Figure::shown(name("CPU of PostgreSQL"), round.postgres, "µs/intent"));
+    figures.push(Figure::shown(name("CPU of Redis"), round.redis, "µs/intent"));
+    if judged {
+        figures.push(Figure::at_most(name("own CPU"), round.own, "µs/intent", OWN_MICROS));
+        figures.push(Figure::at_most(name("CPU in all"), round.whole(), "µs/intent", WHOLE_MICROS));
+    } else {
+        figures.push(Figure::shown(name("own CPU"), round.own, "µs/intent"));
+        figures.push(Figure::shown(name("CPU in all"), round.whole(), "µs/intent"));
     }
-    let share = service_rate / ceiling_rate * 100.0;
-    figures.push(Figure::at_least("service, as a share of the ceiling", share, "%", SHARE));
-    let times = service_rate / naive.intents_per_second;
-    figures.push(Figure::at_least("service, as a multiple of the naive form", times, "x", NAIVE_TIMES));
-    let title =
-        format!("Throughput: {} intents of 4 routes, {} round(s), medians", scale.intents, scale.rounds);
-    Ok((Section { title, figures }, service_rate))
+}
+
+fn charts(rounds: &[(String, Round)]) -> Vec<Chart> {
+    let bars = |of: fn(&Round) -> Vec<f64>| {
+        rounds.iter().map(|(name, round)| (name.clone(), of(round))).collect::<Vec<_>>()
+    };
+    vec![
+        Chart::Bars(Bars {
+            file: "throughput",
+            title: "Throughput",
+            unit: "intents/s",
+            parts: &["intents/s"],
+            bars: bars(|round| vec![round.intents_per_second]),
+        }),
+        Chart::Bars(Bars {
+            file: "cpu",
+            title: "Processor time",
+            unit: "µs/intent",
+            parts: &["PostgreSQL", "Redis", "own"],
+            bars: bars(|round| vec![round.postgres, round.redis, round.own]),
+        }),
+    ]
+}
+
+/// The medians of ceiling and service.
+async fn in_turn(world: &mut World, scale: Scale, routes: u32) -> anyhow::Result<(Round, Round)> {
+    let (mut ceilings, mut services) = (Vec::new(), Vec::new());
+    for round in 1..=scale.rounds {
+        println!(
+            "throughput, {routes} routes, round {round} of {}: the ceiling, then the service",
+            scale.rounds
+        );
+        ceilings.push(ceiling(world, scale.intents, routes).await?);
+        services.push(service(world, scale.intents, routes).await?);
+    }
+    Ok((Round::median(&ceilings), Round::median(&services)))
 }
 
 /// The service: from its being ready, which includes being elected and the first read, to the last completion.
-async fn service(world: &mut World, scale: Scale) -> anyhow::Result<Round> {
+async fn service(world: &mut World, intents: u32, routes: u32) -> anyhow::Result<Round> {
     let dsn = world.fresh().await?;
     let mut redis = world.redis().await?;
-    load::preload(&mut redis, scale.intents).await?;
+    load::preload_of(&mut redis, intents, routes).await?;
     let service = world.service(&dsn).start().await;
     let (started, before) = (Instant::now(), cpu(world, service.pid()));
-    wait_for_entries(&mut redis, u64::from(scale.intents) * 4).await?;
-    wait_for_completions(world, &dsn, scale.intents).await?;
+    wait_for_entries(&mut redis, u64::from(intents * routes)).await?;
+    wait_for_completions(world, &dsn, intents, routes).await?;
     let (time, used) = (started.elapsed(), cpu(world, service.pid()).since(before));
-    world.saw_memory(service.pid());
-    Ok(Round::of(scale.intents, time, used))
+    stop(world, service).await;
+    drop_database(world, &dsn).await?;
+    Ok(Round::of(intents, time, used))
 }
 
 /// The ceiling: from its first read to its last completion.
-async fn ceiling(world: &mut World, scale: Scale) -> anyhow::Result<Round> {
+async fn ceiling(world: &mut World, intents: u32, routes: u32) -> anyhow::Result<Round> {
     let dsn = world.fresh().await?;
     let mut redis = world.redis().await?;
-    load::preload(&mut redis, scale.intents).await?;
+    load::preload_of(&mut redis, intents, routes).await?;
+    let ceiling = Ceiling::connect(world, &dsn).await?;
     let own = std::process::id();
     let (started, before) = (Instant::now(), cpu(world, own));
-    ceiling::run(world, &dsn, scale.intents).await?;
+    ceiling.run(intents).await?;
     let (time, used) = (started.elapsed(), cpu(world, own).since(before));
-    wait_for_entries(&mut redis, u64::from(scale.intents) * 4).await?;
-    wait_for_completions(world, &dsn, scale.intents).await?;
-    Ok(Round::of(scale.intents, time, used))
+    wait_for_entries(&mut redis, u64::from(intents * routes)).await?;
+    wait_for_completions(world, &dsn, intents, routes).await?;
+    drop_database(world, &dsn).await?;
+    Ok(Round::of(intents, time, used))
 }
 
 /// The naive form: from its first read to its last completion.
 async fn naive(world: &mut World, scale: Scale) -> anyhow::Result<Round> {
     let dsn = world.fresh().await?;
     let mut redis = world.redis().await?;
-    load::preload(&mut redis, scale.naive_intents).await?;
+    let intents = scale.naive_intents;
+    load::preload(&mut redis, intents).await?;
     let own = std::process::id();
     let (started, before) = (Instant::now(), cpu(world, own));
-    naive::run(world, &dsn, scale.naive_intents).await?;
+    naive::run(world, &dsn, intents).await?;
     let (time, used) = (started.elapsed(), cpu(world, own).since(before));
-    wait_for_entries(&mut redis, u64::from(scale.naive_intents) * 4).await?;
-    wait_for_completions(world, &dsn, scale.naive_intents).await?;
-    Ok(Round::of(scale.naive_intents, time, used))
+    wait_for_entries(&mut redis, u64::from(intents * load::ROUTES)).await?;
+    wait_for_completions(world, &dsn, intents, load::ROUTES).await?;
+    drop_database(world, &dsn).await?;
+    Ok(Round::of(intents, time, used))
 }
 
 pub(crate) fn cpu(world: &World, own: u32) -> Cpu {
@@ -128,25 +195,38 @@ pub(crate) fn cpu(world: &World, own: u32) -> Cpu {
 }
 
 /// The lengths of the streams cost next to nothing to ask for.
-pub(crate) async fn wait_for_entries(redis: &mut MultiplexedConnection, entries: u64) -> anyhow::Result<()> {
+pub(crate) async fn entries(redis: &mut MultiplexedConnection) -> anyhow::Result<u64> {
+    let (push, mail): (u64, u64) =
+        redis::pipe().cmd("XLEN").arg(PUSH).cmd("XLEN").arg(MAIL).query_async(redis).await?;
+    Ok(push + mail)
+}
+
+/// Waits for that many entries and ends the run if there are more.
+pub(crate) async fn wait_for_entries(redis: &mut MultiplexedConnection, expected: u64) -> anyhow::Result<()> {
+    let there = at_least(redis, expected).await?;
+    ensure!(there == expected, "{there} entries, not {expected}: something was appended twice");
+    Ok(())
+}
+
+/// Waits for that many entries; how many there are then.
+pub(crate) async fn at_least(redis: &mut MultiplexedConnection, expected: u64) -> anyhow::Result<u64> {
     let started = Instant::now();
     loop {
-        let (push, mail): (u64, u64) =
-            redis::pipe().cmd("XLEN").arg(PUSH).cmd("XLEN").arg(MAIL).query_async(redis).await?;
-        if push + mail >= entries {
-            ensure!(
-                push + mail == entries,
-                "{} entries, not {entries}: something was appended twice",
-                push + mail
-            );
-            return Ok(());
+        let there = entries(redis).await?;
+        if there >= expected {
+            return Ok(there);
         }
-        ensure!(started.elapsed() < BOUND, "{} of {entries} entries after {BOUND:?}", push + mail);
+        ensure!(started.elapsed() < BOUND, "{there} of {expected} entries after {BOUND:?}");
         tokio::time::sleep(POLL).await;
     }
 }
 
-pub(crate) async fn wait_for_completions(world: &World, dsn: &str, intents: u32) -> anyhow::Result<()> {
+pub(crate) async fn wait_for_completions(
+    world: &World,
+    dsn: &str,
+    intents: u32,
+    routes: u32,
+) -> anyhow::Result<()> {
     let client = world.postgres(dsn).await?;
     let started = Instant::now();
     // An index-only look: the partial index holds what is not completed.
@@ -160,10 +240,10 @@ pub(crate) async fn wait_for_completions(world: &World, dsn: &str, intents: u32)
         &[],
     );
     let row = row.await.context("could not count")?;
-    let (records, routes) = (row.get::<_, i64>(0), row.get::<_, i64>(1));
+    let (found, published) = (row.get::<_, i64>(0), row.get::<_, i64>(1));
     ensure!(
-        records == i64::from(intents) && routes == records * 4,
-        "{records} records and {routes} published routes"
+        found == i64::from(intents) && published == found * i64::from(routes),
+        "{found} records and {published} published routes"
     );
     Ok(())
 }
