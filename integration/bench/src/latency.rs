@@ -67,7 +67,8 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
         all.push(latency);
     }
     let title = format!(
-        "Latency: from XADD to the last of four entries as a blocked reader sees it, {} s at each rate",
+        "Latency: from XADD to the last of four entries as a blocked reader sees it, {} s at each rate; \
+         acceptance to append in whole milliseconds",
         scale.seconds
     );
     Ok(Section { title, figures, charts: vec![chart(&all)] })
