@@ -1,14 +1,16 @@
 //! What the gateway and mail streams receive for a route, field for field.
 
+use std::borrow::Cow;
+
 use serde_json::json;
 
 use crate::route::{Channel, LiveRoute};
 
 /// The fields of one outbound entry, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OutboundEntry(pub Vec<(&'static str, String)>);
+pub struct OutboundEntry<'a>(pub Vec<(&'static str, Cow<'a, str>)>);
 
-impl OutboundEntry {
+impl OutboundEntry<'_> {
     /// All names and values, in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
@@ -30,7 +32,7 @@ pub enum EncodingError {
 }
 
 /// The outbound entry of `route`, to be appended to its channel's stream.
-pub fn encode(route: &LiveRoute) -> Result<OutboundEntry, EncodingError> {
+pub fn encode(route: &LiveRoute) -> Result<OutboundEntry<'_>, EncodingError> {
     let mut fields = match route.channel {
         Channel::Push => client_event(route)?,
         Channel::Email => delivery_command(route)?,
@@ -38,33 +40,32 @@ pub fn encode(route: &LiveRoute) -> Result<OutboundEntry, EncodingError> {
     let content = &route.content;
     let optional = [("request_id", &content.request_id), ("trace_id", &content.trace_id)];
     fields.extend(
-        optional
-            .into_iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| (name, value.clone())),
+        optional.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.into())),
     );
     Ok(OutboundEntry(fields))
 }
 
-fn client_event(route: &LiveRoute) -> Result<Vec<(&'static str, String)>, EncodingError> {
+type Fields<'a> = Vec<(&'static str, Cow<'a, str>)>;
+
+fn client_event(route: &LiveRoute) -> Result<Fields<'_>, EncodingError> {
     let user_id = route.recipient_ref.strip_prefix("user:").ok_or(EncodingError::NotAUser)?;
     let content = &route.content;
     if !is_object(&content.payload_json) {
         return Err(EncodingError::PayloadNotAnObject);
     }
     Ok(vec![
-        ("event_id", route.key.to_string()),
-        ("event_type", content.notification_type.clone()),
-        ("user_id", user_id.to_owned()),
-        ("notification_id", route.key.notification_id.to_string()),
-        ("route_id", route.key.route_id.clone()),
-        ("payload_json", content.payload_json.clone()),
-        ("occurred_at_ms", content.occurred_at.as_millis().to_string()),
-        ("attempt", route.attempt().to_string()),
+        ("event_id", route.key.to_string().into()),
+        ("event_type", (&content.notification_type).into()),
+        ("user_id", user_id.into()),
+        ("notification_id", route.key.notification_id.as_str().into()),
+        ("route_id", (&route.key.route_id).into()),
+        ("payload_json", (&content.payload_json).into()),
+        ("occurred_at_ms", content.occurred_at.as_millis().to_string().into()),
+        ("attempt", route.attempt().to_string().into()),
     ])
 }
 
-fn delivery_command(route: &LiveRoute) -> Result<Vec<(&'static str, String)>, EncodingError> {
+fn delivery_command(route: &LiveRoute) -> Result<Fields<'_>, EncodingError> {
     if route.resolved_email.is_empty() {
         return Err(EncodingError::NoAddress);
     }
@@ -73,6 +74,7 @@ fn delivery_command(route: &LiveRoute) -> Result<Vec<(&'static str, String)>, En
         return Err(EncodingError::PayloadNotAnObject);
     }
     let delivery_id = route.key.to_string();
+    let idempotency_key = format!("notification:{delivery_id}");
     // Put together by hand: the payload goes in byte for byte, in its normal form.
     let payload = format!(
         r#"{{"to":[{to}],"cc":[],"bcc":[],"reply_to":[],"template_id":{template},"locale":{locale},"variables":{variables},"attachments":[]}}"#,
@@ -82,12 +84,12 @@ fn delivery_command(route: &LiveRoute) -> Result<Vec<(&'static str, String)>, En
         variables = content.payload_json,
     );
     Ok(vec![
-        ("delivery_id", delivery_id.clone()),
-        ("source", "notification".to_owned()),
-        ("payload_mode", "template".to_owned()),
-        ("idempotency_key", format!("notification:{delivery_id}")),
-        ("requested_at_ms", content.accepted_at.as_millis().to_string()),
-        ("payload_json", payload),
+        ("delivery_id", delivery_id.into()),
+        ("source", "notification".into()),
+        ("payload_mode", "template".into()),
+        ("idempotency_key", idempotency_key.into()),
+        ("requested_at_ms", content.accepted_at.as_millis().to_string().into()),
+        ("payload_json", payload.into()),
     ])
 }
 
@@ -132,13 +134,14 @@ mod tests {
         }
     }
 
-    fn fields(entry: &OutboundEntry) -> Vec<(&str, &str)> {
-        entry.0.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    fn fields<'a>(entry: &'a OutboundEntry<'_>) -> Vec<(&'a str, &'a str)> {
+        entry.0.iter().map(|(name, value)| (*name, &**value)).collect()
     }
 
     #[test]
     fn a_push_route_becomes_a_client_event() {
-        let entry = encode(&route(Channel::Push)).expect("encodes");
+        let route = route(Channel::Push);
+        let entry = encode(&route).expect("encodes");
         assert_eq!(
             fields(&entry),
             [
@@ -157,7 +160,8 @@ mod tests {
 
     #[test]
     fn an_email_route_becomes_a_delivery_command() {
-        let entry = encode(&route(Channel::Email)).expect("encodes");
+        let route = route(Channel::Email);
+        let entry = encode(&route).expect("encodes");
         assert_eq!(
             fields(&entry),
             [

@@ -178,9 +178,9 @@ pub struct DuePage {
 
 /// A route whose entry is in its outbound stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Published {
+pub struct Published<'a> {
     /// Which route.
-    pub key: RouteKey,
+    pub key: &'a RouteKey,
     /// The version that was published.
     pub version: Version,
     /// The id of its entry.
@@ -228,12 +228,13 @@ pub trait RouteStore: Send + Sync {
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// These routes as they are now, in any order; those no longer live are left out.
-    fn get_live_routes(&self, keys: &[RouteKey]) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
+    fn get_live_routes(&self, keys: &[&RouteKey])
+    -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
     /// Marks routes published, a swap for each in the order given.
     fn complete_routes_published(
         &self,
-        routes: &[Published],
+        routes: &[Published<'_>],
         now: Timestamp,
     ) -> impl Future<Output = Result<Vec<Swap>, StoreError>> + Send;
 
@@ -318,7 +319,7 @@ pub trait LeaseStore: Send + Sync {
     /// Takes the leases for `token`, or finds them already its own (and renews them).
     fn acquire_leases(
         &self,
-        keys: &[RouteKey],
+        keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
     ) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
@@ -326,14 +327,14 @@ pub trait LeaseStore: Send + Sync {
     /// Gives up those of the leases that `token` still holds.
     fn release_leases(
         &self,
-        keys: &[RouteKey],
+        keys: &[&RouteKey],
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Keeps receipts alive while their completion cannot be committed, writing anew those that are gone.
     fn extend_receipts(
         &self,
-        receipts: &[(RouteKey, String)],
+        receipts: &[(&RouteKey, &str)],
         ttl: Duration,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
@@ -345,7 +346,7 @@ pub trait Outbound: Send + Sync {
     fn append(
         &self,
         channel: Channel,
-        entries: &[(RouteKey, OutboundEntry)],
+        entries: &[(&RouteKey, &OutboundEntry<'_>)],
         token: &LeaseToken,
         dedupe_ttl: Duration,
     ) -> impl Future<Output = Result<Vec<Append>, StoreError>> + Send;
@@ -362,7 +363,8 @@ pub struct StreamState {
 
 /// The intents stream.
 pub trait IntentStream: Send + Sync {
-    /// Entries after `after`, at most `count`; waits up to `block` for the first. Empty if none came.
+    /// Entries after `after`, at most `count`; waits up to `block` for the first, which may be no time at all. Empty if
+    /// none came.
     fn read(
         &self,
         after: EntryId,

@@ -1,8 +1,8 @@
 //! The state of routes: what is due, and the changes, each guarded by the version it was decided on.
 //!
 //! The list takes no locks (ADR 0005): two replicas may read the same route, the lease lets one of them append, and
-//! the version lets one of them write. A statement that changes many routes gives back the keys that it changed; what
-//! did not come back was changed by someone else, or is already as intended.
+//! the version lets one of them write. Where a statement changes fewer routes than it was given, the others were changed
+//! by someone else, or are already as intended.
 
 use std::collections::{HashMap, HashSet};
 
@@ -63,7 +63,7 @@ impl RouteStore for PgStore {
         Ok(count.unsigned_abs())
     }
 
-    async fn get_live_routes(&self, keys: &[RouteKey]) -> Result<DuePage, StoreError> {
+    async fn get_live_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
         let session = self.session("read routes again").await?;
         let rows = session.query(&live_routes(keys)).await.map_err(store_error)?;
         Ok(page(&rows))
@@ -71,27 +71,31 @@ impl RouteStore for PgStore {
 
     async fn complete_routes_published(
         &self,
-        routes: &[Published],
+        routes: &[Published<'_>],
         now: Timestamp,
     ) -> Result<Vec<Swap>, StoreError> {
         if routes.is_empty() {
             return Ok(Vec::new());
         }
         let session = self.session("complete published routes").await?;
-        let changed = session.query(&publish_if_unchanged(routes, now)).await.map_err(store_error)?;
-        let mut done = keys(&changed)?;
-        let rest: Vec<&Published> = routes.iter().filter(|route| !done.contains(&route.key)).collect();
-        if !rest.is_empty() {
-            // An answer to an earlier attempt may have been lost: what stands there as intended is no conflict.
-            for row in session.query(&publications(&rest)).await.map_err(store_error)? {
-                let key = route_key(&row)?;
-                let entry_id: String = column(&row, 2, "routes.published_entry_id", &key.to_string())?;
-                if rest.iter().any(|route| route.key == key && route.entry_id == entry_id) {
-                    done.insert(key);
-                }
+        let changed = session.execute(&publish_if_unchanged(routes, now)).await.map_err(store_error)?;
+        // Which ones were changed is asked only where it is not all of them: keys that come back cost as much as they
+        // do on the way there.
+        if changed == routes.len() as u64 {
+            return Ok(vec![Swap::Applied; routes.len()]);
+        }
+        let mut done: HashSet<RouteKey> = HashSet::with_capacity(routes.len());
+        // What stands there as intended was changed just now, or by an earlier attempt whose answer was lost.
+        let intended: HashMap<&RouteKey, &str> =
+            routes.iter().map(|done| (done.key, done.entry_id.as_str())).collect();
+        for row in session.query(&publications(routes)).await.map_err(store_error)? {
+            let key = route_key(&row)?;
+            let entry_id: String = column(&row, 2, "routes.published_entry_id", &key.to_string())?;
+            if intended.get(&key).is_some_and(|intended| **intended == entry_id) {
+                done.insert(key);
             }
         }
-        Ok(routes.iter().map(|route| swap(done.contains(&route.key))).collect())
+        Ok(routes.iter().map(|published| swap(done.contains(published.key))).collect())
     }
 
     async fn complete_routes_failed(
@@ -243,17 +247,17 @@ fn count_due(now: Timestamp, cap: usize) -> SelectStatement {
     Query::select().expr(Func::count(Expr::col(sea_query::Asterisk))).from_subquery(some, Given::Table).take()
 }
 
-fn live_routes(keys: &[RouteKey]) -> SelectStatement {
+fn live_routes(keys: &[&RouteKey]) -> SelectStatement {
     let mut select = Query::select();
-    select.from_subquery(given_keys(keys.iter()), Given::Table).inner_join(Routes::Table, on_key());
+    select.from_subquery(given_keys(keys.iter().copied()), Given::Table).inner_join(Routes::Table, on_key());
     live_columns(&mut select, Routes::Table);
     select.and_where(is_live());
     select
 }
 
-fn publish_if_unchanged(routes: &[Published], now: Timestamp) -> UpdateStatement {
-    let mut given = versioned(routes.iter().map(|route| (&route.key, route.version)));
-    given.expr_as(unnest(bind::texts(routes.iter().map(|route| route.entry_id.clone()))), Given::EntryId);
+fn publish_if_unchanged(routes: &[Published<'_>], now: Timestamp) -> UpdateStatement {
+    let mut given = versioned(routes.iter().map(|done| (done.key, done.version)));
+    given.expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry_id.clone()))), Given::EntryId);
     change_if_unchanged(given, now)
         .value(Routes::Status, bind::text(RouteStatus::Published.as_str()))
         .value(Routes::NextAttemptAt, Expr::cust("NULL"))
@@ -262,15 +266,15 @@ fn publish_if_unchanged(routes: &[Published], now: Timestamp) -> UpdateStatement
         .take()
 }
 
-/// What stands in the rows that could not be changed.
-fn publications(routes: &[&Published]) -> SelectStatement {
+/// What stands in the rows that are published.
+fn publications(routes: &[Published<'_>]) -> SelectStatement {
     Query::select()
         .columns([
             (Routes::Table, Routes::NotificationId),
             (Routes::Table, Routes::RouteId),
             (Routes::Table, Routes::PublishedEntryId),
         ])
-        .from_subquery(given_keys(routes.iter().map(|route| &route.key)), Given::Table)
+        .from_subquery(given_keys(routes.iter().map(|done| done.key)), Given::Table)
         .inner_join(Routes::Table, on_key())
         .and_where(Expr::col((Routes::Table, Routes::Status)).eq(bind::text(RouteStatus::Published.as_str())))
         .take()
@@ -307,6 +311,10 @@ fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
         .value(Routes::LastErrorMessage, of_given(Given::Message))
         .value(Routes::LastErrorAt, bind::instant(now))
         .value(Routes::DeadLetteredAt, dead_since)
+        .returning(
+            Query::returning()
+                .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
+        )
         .take()
 }
 
@@ -380,8 +388,8 @@ pub(crate) fn is_live() -> Expr {
         .eq(any(bind::texts(live.map(|status| status.as_str().to_owned()))))
 }
 
-/// `UPDATE routes … FROM given WHERE key AND updated_at = expected RETURNING key`, which raises `updated_at` whatever the
-/// clock says. A terminal route is never touched, not even one that somebody edited without raising its version.
+/// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` whatever the clock says. A
+/// terminal route is never touched, not even one that somebody edited without raising its version.
 fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatement {
     let next_version = Func::greatest([
         bind::instant(now),
@@ -396,10 +404,6 @@ fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatemen
             Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Given::Table, Given::ExpectedUpdatedAt)),
         )
         .and_where(is_live())
-        .returning(
-            Query::returning()
-                .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
-        )
         .take()
 }
 

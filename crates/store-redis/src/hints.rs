@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Script, Value, cmd};
 use tokio::sync::Mutex;
 
-use crate::connect::{RedisClient, TimedOut, redis_error, unavailable};
+use crate::connect::{RedisClient, ScriptCall, TimedOut, redis_error, unavailable};
 use crate::keyspace::vacancy;
 
 /// One word for one listener; unheard, it is gone after five seconds.
@@ -48,8 +48,7 @@ impl RedisHints {
 
     /// Says that the office is vacant.
     pub async fn announce(&self) -> Result<(), StoreError> {
-        let mut call = self.announce.prepare_invoke();
-        call.key(&self.key);
+        let call = ScriptCall::new(&self.announce, [&self.key].into_iter());
         self.client.script("announce a vacancy", &call).await.map(drop)
     }
 

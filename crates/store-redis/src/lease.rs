@@ -10,7 +10,7 @@ use domain::ports::{Lease, LeaseStore, LeaseToken, StoreError};
 use domain::route::RouteKey;
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, unexpected};
+use crate::connect::{RedisClient, ScriptCall, unexpected};
 use crate::keyspace::route_lease;
 
 /// One answer for each key: 1 = won, 0 = held, a string = published under that entry id.
@@ -76,7 +76,7 @@ impl RedisLeases {
 impl LeaseStore for RedisLeases {
     async fn acquire_leases(
         &self,
-        keys: &[RouteKey],
+        keys: &[&RouteKey],
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<Lease>, StoreError> {
@@ -84,8 +84,8 @@ impl LeaseStore for RedisLeases {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let mut call = self.acquire.prepare_invoke();
-        call.key(lease_keys(keys)).arg(&token.0).arg(millis(ttl));
+        let mut call = ScriptCall::new(&self.acquire, lease_keys(keys));
+        call.arg(&token.0).arg(millis(ttl));
         match self.client.script(OPERATION, &call).await? {
             Value::Array(answers) if answers.len() == keys.len() => {
                 answers.into_iter().map(|answer| lease(OPERATION, answer)).collect()
@@ -94,34 +94,30 @@ impl LeaseStore for RedisLeases {
         }
     }
 
-    async fn release_leases(&self, keys: &[RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
+    async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
         if keys.is_empty() {
             return Ok(());
         }
-        let mut call = self.release.prepare_invoke();
-        call.key(lease_keys(keys)).arg(&token.0);
+        let mut call = ScriptCall::new(&self.release, lease_keys(keys));
+        call.arg(&token.0);
         self.client.script("release route leases", &call).await.map(drop)
     }
 
-    async fn extend_receipts(
-        &self,
-        receipts: &[(RouteKey, String)],
-        ttl: Duration,
-    ) -> Result<(), StoreError> {
+    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {
         if receipts.is_empty() {
             return Ok(());
         }
-        let mut call = self.extend.prepare_invoke();
+        let mut call = ScriptCall::new(&self.extend, receipts.iter().map(|(key, _)| route_lease(key)));
         call.arg(millis(ttl));
-        for (key, entry_id) in receipts {
-            call.key(route_lease(key)).arg(entry_id);
+        for (_, entry_id) in receipts {
+            call.arg(*entry_id);
         }
         self.client.script("extend receipts", &call).await.map(drop)
     }
 }
 
-fn lease_keys(keys: &[RouteKey]) -> Vec<String> {
-    keys.iter().map(route_lease).collect()
+fn lease_keys(keys: &[&RouteKey]) -> impl ExactSizeIterator<Item = String> {
+    keys.iter().map(|key| route_lease(key))
 }
 
 fn lease(operation: &'static str, answer: Value) -> Result<Lease, StoreError> {

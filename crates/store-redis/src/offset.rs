@@ -8,7 +8,7 @@ use domain::entry::EntryId;
 use domain::ports::{Bookmark, OffsetStore, Progress, StoreError, Swap};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, unexpected};
+use crate::connect::{RedisClient, ScriptCall, unexpected};
 use crate::keyspace::stream_offset;
 
 /// ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance. Ids and fences have up to 20 digits,
@@ -60,9 +60,8 @@ impl RedisOffsets {
         must_advance: bool,
     ) -> Result<Swap, StoreError> {
         let id = progress.last_entry_id;
-        let mut call = self.save.prepare_invoke();
-        call.key(stream_offset(stream))
-            .arg(id.millis)
+        let mut call = ScriptCall::new(&self.save, [stream_offset(stream)].iter());
+        call.arg(id.millis)
             .arg(id.sequence)
             .arg(progress.fence)
             .arg(encode(progress))

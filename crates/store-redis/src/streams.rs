@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Script, Value, cmd};
 use tokio::sync::Mutex;
 
-use crate::connect::{RedisClient, TimedOut, is_outage, redis_error, unavailable, unexpected};
+use crate::connect::{RedisClient, ScriptCall, TimedOut, is_outage, redis_error, unavailable, unexpected};
 use crate::keyspace::route_lease;
 use crate::lease::millis;
 
@@ -53,14 +53,12 @@ impl IntentStream for RedisIntentStream {
             None => self.client.dedicated(OPERATION).await?,
         };
         let mut command = cmd("XREAD");
-        command
-            .arg("COUNT")
-            .arg(count)
-            .arg("BLOCK")
-            .arg(millis(block))
-            .arg("STREAMS")
-            .arg(&self.key)
-            .arg(after.to_string());
+        command.arg("COUNT").arg(count);
+        // To Redis, no time at all means for ever.
+        if !block.is_zero() {
+            command.arg("BLOCK").arg(millis(block));
+        }
+        command.arg("STREAMS").arg(&self.key).arg(after.to_string());
         let bound = block + self.client.operation_timeout();
         let answer = match tokio::time::timeout(bound, command.query_async::<Value>(&mut connection)).await {
             Ok(answer) => answer.map_err(|error| redis_error(OPERATION, error))?,
@@ -218,7 +216,7 @@ impl Outbound for RedisOutbound {
     async fn append(
         &self,
         channel: Channel,
-        entries: &[(RouteKey, OutboundEntry)],
+        entries: &[(&RouteKey, &OutboundEntry<'_>)],
         token: &LeaseToken,
         dedupe_ttl: Duration,
     ) -> Result<Vec<Append>, StoreError> {
@@ -230,12 +228,15 @@ impl Outbound for RedisOutbound {
             Channel::Push => &self.gateway,
             Channel::Email => &self.mail,
         };
-        let mut call = self.append.prepare_invoke();
-        call.key(&target.key).arg(&token.0).arg(millis(dedupe_ttl)).arg(target.max_len.unwrap_or(0));
-        for (key, OutboundEntry(fields)) in entries {
-            call.key(route_lease(key)).arg(fields.len() * 2);
+        let mut keys = Vec::with_capacity(entries.len() + 1);
+        keys.push(target.key.clone());
+        keys.extend(entries.iter().map(|(key, _)| route_lease(key)));
+        let mut call = ScriptCall::new(&self.append, keys.iter());
+        call.arg(&token.0).arg(millis(dedupe_ttl)).arg(target.max_len.unwrap_or(0));
+        for (_, OutboundEntry(fields)) in entries {
+            call.arg(fields.len() * 2);
             for (name, value) in fields {
-                call.arg(*name).arg(value);
+                call.arg(*name).arg(&**value);
             }
         }
         match self.client.script(OPERATION, &call).await? {

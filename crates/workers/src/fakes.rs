@@ -35,7 +35,7 @@ pub(crate) struct Inner {
     pub(crate) appended: Vec<RouteKey>,
     pub(crate) refuses_appends: bool,
     pub(crate) out_of_memory: usize,
-    pub(crate) published: Vec<Published>,
+    pub(crate) published: Vec<(RouteKey, String)>,
     pub(crate) failed: Vec<Failed>,
     pub(crate) calls: Vec<&'static str>,
 }
@@ -225,22 +225,23 @@ impl RouteStore for World {
         Ok(inner.live.iter().filter(|route| route.next_attempt_at <= now).count() as u64)
     }
 
-    async fn get_live_routes(&self, keys: &[RouteKey]) -> Result<DuePage, StoreError> {
+    async fn get_live_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
         let inner = self.call("get_live_routes")?;
-        let routes = inner.live.iter().filter(|route| keys.contains(&route.key)).cloned().collect();
+        let routes = inner.live.iter().filter(|route| keys.contains(&&route.key)).cloned().collect();
         Ok(DuePage { routes, ..DuePage::default() })
     }
 
     async fn complete_routes_published(
         &self,
-        routes: &[Published],
+        routes: &[Published<'_>],
         _: Timestamp,
     ) -> Result<Vec<Swap>, StoreError> {
         let mut inner = self.call("complete_routes_published")?;
         let swaps = routes.iter().map(|done| {
             let before = inner.live.len();
-            inner.live.retain(|route| route.key != done.key || route.version != done.version);
-            inner.published.push(done.clone());
+            let unchanged = |route: &LiveRoute| route.key == *done.key && route.version == done.version;
+            inner.live.retain(|route| !unchanged(route));
+            inner.published.push((done.key.clone(), done.entry_id.clone()));
             if inner.live.len() < before { Swap::Applied } else { Swap::Conflict }
         });
         Ok(swaps.collect())
@@ -271,32 +272,33 @@ impl RouteStore for World {
 impl LeaseStore for World {
     async fn acquire_leases(
         &self,
-        keys: &[RouteKey],
+        keys: &[&RouteKey],
         token: &LeaseToken,
         _: Duration,
     ) -> Result<Vec<Lease>, StoreError> {
         let mut inner = self.call("acquire_leases")?;
-        let leases = keys.iter().map(|key| match inner.leases.get(key) {
+        let leases = keys.iter().map(|key| match inner.leases.get(*key) {
             Some(value) if *value == token.0 => Lease::Won,
             Some(value) => {
                 value.strip_prefix("published:").map_or(Lease::Held, |id| Lease::Published(id.to_owned()))
             }
             None => {
-                inner.leases.insert(key.clone(), token.0.clone());
+                inner.leases.insert((*key).clone(), token.0.clone());
                 Lease::Won
             }
         });
         Ok(leases.collect())
     }
 
-    async fn release_leases(&self, keys: &[RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
-        self.call("release_leases")?.leases.retain(|key, value| !keys.contains(key) || *value != token.0);
+    async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
+        self.call("release_leases")?.leases.retain(|key, value| !keys.contains(&key) || *value != token.0);
         Ok(())
     }
 
-    async fn extend_receipts(&self, receipts: &[(RouteKey, String)], _: Duration) -> Result<(), StoreError> {
+    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], _: Duration) -> Result<(), StoreError> {
         let mut inner = self.call("extend_receipts")?;
-        inner.leases.extend(receipts.iter().map(|(key, id)| (key.clone(), format!("published:{id}"))));
+        let receipt = |&(key, id): &(&RouteKey, &str)| (key.clone(), format!("published:{id}"));
+        inner.leases.extend(receipts.iter().map(receipt));
         Ok(())
     }
 }
@@ -305,12 +307,12 @@ impl Outbound for World {
     async fn append(
         &self,
         _: Channel,
-        entries: &[(RouteKey, OutboundEntry)],
+        entries: &[(&RouteKey, &OutboundEntry<'_>)],
         token: &LeaseToken,
         _: Duration,
     ) -> Result<Vec<Append>, StoreError> {
         let mut inner = self.call("append")?;
-        let appends = entries.iter().map(|(key, _)| {
+        let appends = entries.iter().map(|&(key, _)| {
             match inner.leases.get(key).cloned() {
                 Some(value) if value == token.0 => {}
                 Some(value) if value.starts_with("published:") => {

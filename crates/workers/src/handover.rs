@@ -17,8 +17,9 @@ const PARCELS: usize = 16;
 /// The most routes and bytes in one parcel.
 const PARCEL_ROUTES: usize = 256;
 const PARCEL_BYTES: usize = 512 * 1024;
-/// How long acceptance waits for a channel that moves, before it leaves the routes to the scan.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// How long acceptance waits in all for a channel that moves, before it leaves the rest of a batch to the scan. Behind a
+/// backlog that is a long wait, so it is well above the time of a few chunks.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Routes of one channel and when they were known to be so in SQL.
 #[derive(Debug)]
@@ -93,14 +94,16 @@ impl Handover {
 
 impl Lane {
     async fn offer(&self, parcels: Vec<Parcel>) -> usize {
+        let deadline = Instant::now() + PATIENCE;
         let mut left = 0;
         for parcel in parcels {
             let routes = parcel.routes.len();
-            let taken = if self.stalled.load(Ordering::Relaxed) {
-                self.sender.try_send(parcel).is_ok()
+            let patience = if self.stalled.load(Ordering::Relaxed) {
+                Duration::ZERO
             } else {
-                self.sender.send_timeout(parcel, PATIENCE).await.is_ok()
+                deadline.saturating_duration_since(Instant::now())
             };
+            let taken = self.sender.send_timeout(parcel, patience).await.is_ok();
             left += if taken { 0 } else { routes };
         }
         left

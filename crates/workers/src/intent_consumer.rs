@@ -2,8 +2,12 @@
 //!
 //! What is left when this dies: after the read, nothing; after the commit, a bookmark that is behind, which costs
 //! nothing, because PostgreSQL knows the progress of its own (`intake`) and has the last word. The steps of one batch:
-//! ask which keys are known → look up the recipients of the others → decide → one transaction → hand over → bookmark.
-//! A batch that PostgreSQL refuses is halved until the one element is found that cannot be stored.
+//! look up the recipients → decide → one transaction → hand over → bookmark. Which keys are taken is found out by the
+//! transaction itself, and asked beforehand only where it matters (`settle`). A batch that PostgreSQL refuses is halved
+//! until the one element is found that cannot be stored.
+//!
+//! While a batch is settled, the next is read, if the last read says that there is one, and the bookmark of the one before
+//! is moved: Redis has both done while PostgreSQL commits.
 
 mod resume;
 mod settle;
@@ -14,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use ambient::Clock;
 use domain::accept::{self, Decoded, Policy, Settled, Wait};
-use domain::entry::EntryId;
+use domain::entry::{EntryId, RawEntry};
 use domain::malformed::{FailureCode, MalformedIntent, Rejection};
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, Bookmark, Claim, Commit, Election, Fence, IntentStream, Known, Lookup,
     OffsetStore, Progress, StoreError, StreamState, Swap, Term, UserDirectory,
 };
+use futures_util::future::{join, join3};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -90,6 +95,12 @@ struct Position {
     ahead: VecDeque<Ahead>,
     /// How many entries the next read asks for.
     count: usize,
+    /// The last read got all that it asked for: there is more to read.
+    more: bool,
+    /// The batch before had keys that were taken: the next is likely to have some, too.
+    known_keys: bool,
+    /// The bookmark has yet to be moved here.
+    to_bookmark: Option<EntryId>,
     /// A gap up to this id has been reported.
     gap_reported: EntryId,
 }
@@ -216,28 +227,77 @@ where
             };
             pause(over, wait).await;
         }
+        if let Some(position) = &mut position {
+            self.move_bookmark(fence, position.to_bookmark.take()).await;
+        }
     }
 
     async fn run_once(&self, position: &mut Position, stop: &CancellationToken) -> Result<Pass, StoreError> {
         if position.ahead.is_empty() {
-            let reading = self.intents.read(position.read_to(), position.count, self.settings.block);
-            let Some(entries) = stop.run_until_cancelled(reading).await else { return Ok(Pass::Onward) };
+            let bookmark = position.to_bookmark.take();
+            let reading = self.read(position.read_to(), position.count, self.settings.block);
+            let reading = stop.run_until_cancelled(reading);
+            let (entries, ()) = join(reading, self.move_bookmark(position.fence, bookmark)).await;
+            let Some(entries) = entries else { return Ok(Pass::Onward) };
             let entries = entries?;
             if entries.is_empty() {
+                position.more = false;
                 return self.look_around(position).await;
             }
-            let read_at = Instant::now();
-            let (read, bytes) =
-                (entries.len(), entries.iter().map(|entry| entry.fields.size()).sum::<usize>());
-            position.count = next_count(position.count, read, bytes, self.settings.batch_size);
-            position.ahead.extend(entries.into_iter().map(|entry| {
-                let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
-                Ahead { decoded: accept::decode(entry, &self.policy), read_at, span }
-            }));
+            self.take_in(position, entries);
         }
+        let bookmark = position.to_bookmark.take();
         let length = batch_length(&position.ahead, self.settings.batch_size);
+        let (fence, count) = (position.fence, position.count);
+        let read_on = (position.more && position.ahead.len() == length).then(|| position.read_to());
         let batch: Vec<Ahead> = position.ahead.drain(..length).collect();
-        self.settle(position, batch).await
+        let reading = async {
+            match read_on {
+                Some(after) => self.read(after, count, Duration::ZERO).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        let (pass, entries, ()) =
+            join3(self.settle(position, batch), reading, self.move_bookmark(fence, bookmark)).await;
+        match entries {
+            Ok(entries) if !entries.is_empty() => self.take_in(position, entries),
+            // What is wrong, if anything is, the next read finds out when there is nothing else to do.
+            Ok(_) | Err(_) => position.more = false,
+        }
+        pass
+    }
+
+    async fn read(&self, after: EntryId, count: usize, block: Duration) -> Result<Vec<Ahead>, StoreError> {
+        let entries = self.intents.read(after, count, block).await?;
+        let read_at = Instant::now();
+        let ahead = |entry: RawEntry| {
+            let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
+            Ahead { decoded: accept::decode(entry, &self.policy), read_at, span }
+        };
+        Ok(entries.into_iter().map(ahead).collect())
+    }
+
+    /// Puts what was read behind what waits already.
+    fn take_in(&self, position: &mut Position, entries: Vec<Ahead>) {
+        let bytes = entries.iter().map(|ahead| ahead.decoded.entry.fields.size()).sum();
+        position.more = entries.len() == position.count;
+        position.count = next_count(position.count, entries.len(), bytes, self.settings.batch_size);
+        position.ahead.extend(entries);
+    }
+
+    /// A hint only: PostgreSQL knows the progress, and the next batch writes a later one.
+    async fn move_bookmark(&self, fence: Fence, to: Option<EntryId>) {
+        let Some(offset) = to else { return };
+        let stream = self.settings.stream.as_str();
+        match self.offsets.save(stream, Progress { fence, last_entry_id: offset }).await {
+            Ok(Swap::Applied) => {}
+            Ok(Swap::Conflict) => {
+                tracing::warn!(stream, %offset, "the offset in Redis is another consumer's: left alone");
+            }
+            Err(error) => {
+                tracing::warn!(error = error_chain(&error), "the offset in Redis could not be moved");
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 
 mod chunk;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ const CHUNK_BYTES: usize = 1024 * 1024;
 const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// The most rows that are remembered as reported.
 const REPORTED_MAX: usize = 1_000;
+/// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
+const FRESH_FIRST: usize = 4;
 /// A route that was read longer ago than the dedupe TTL less this is read again before it is appended.
 const REREAD_MARGIN: Duration = Duration::from_secs(10);
 
@@ -109,8 +111,11 @@ where
     pub async fn run(self, mut inbox: Inbox, stop: CancellationToken) {
         let mut trouble = Trouble::new(self.channel.as_str());
         let mut scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
+        let mut fresh = 0;
         while !stop.is_cancelled() {
-            if scan.at <= Instant::now() {
+            // Behind a backlog, what has just been accepted goes first, but not for ever.
+            if scan.at <= Instant::now() && (fresh >= FRESH_FIRST || inbox.parcels.is_empty()) {
+                fresh = 0;
                 match self.scan_once(&mut scan, &inbox, &mut trouble, &stop).await {
                     Ok(()) => self.status.passed(),
                     Err(error) => self.stall(&inbox, &mut trouble, &stop, &error).await,
@@ -131,6 +136,7 @@ where
                 }
             };
             for parcel in merge(parcel, &mut inbox, self.settings.batch_size) {
+                fresh += 1;
                 if self.publish(parcel, &mut scan, &inbox, &mut trouble, &stop).await.is_err() {
                     return;
                 }

@@ -68,15 +68,15 @@ async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key(
     let session = store.session("explain").await.expect("is there");
     let key =
         RouteKey { notification_id: NotificationId::from("1-0".to_owned()), route_id: "push:user:u".into() };
-    let done = Published { key: key.clone(), version: Version::read(Timestamp::MIN), entry_id: "1-0".into() };
+    let done = Published { key: &key, version: Version::read(Timestamp::MIN), entry_id: "1-0".into() };
     let ids = [key.notification_id.clone()];
     for (what, plan) in [
-        ("reading again", plan(&session, &live_routes(std::slice::from_ref(&key))).await),
+        ("reading again", plan(&session, &live_routes(&[&key])).await),
         (
             "completing",
             plan(&session, &publish_if_unchanged(std::slice::from_ref(&done), Timestamp::MAX)).await,
         ),
-        ("what was published", plan(&session, &publications(&[&done])).await),
+        ("what was published", plan(&session, &publications(std::slice::from_ref(&done))).await),
         ("retention", plan(&session, &crate::retention::delete_records(&ids, Timestamp::MIN)).await),
     ] {
         assert!(plan.contains("routes_pkey") && !plan.contains("routes_due"), "{what}:\n{plan}");
@@ -113,11 +113,7 @@ async fn look_at_plans(published: u32) {
         .collect();
     let done: Vec<Published> = keys
         .iter()
-        .map(|key| Published {
-            key: key.clone(),
-            version: Version::read(Timestamp::MIN),
-            entry_id: "1-0".into(),
-        })
+        .map(|key| Published { key, version: Version::read(Timestamp::MIN), entry_id: "1-0".into() })
         .collect();
     let now = Timestamp::MAX;
     let plans = [
@@ -125,8 +121,8 @@ async fn look_at_plans(published: u32) {
         ("a later page", plan(&session, &due_routes(Channel::Push, now, Some(&cursor), limit)).await),
         ("the next due", plan(&session, &first_due()).await),
         ("the count", plan(&session, &count_due(now, limit)).await),
-        ("reading again", plan(&session, &live_routes(&keys)).await),
-        ("what was published", plan(&session, &publications(&done.iter().collect::<Vec<_>>())).await),
+        ("reading again", plan(&session, &live_routes(&keys.iter().collect::<Vec<_>>())).await),
+        ("what was published", plan(&session, &publications(&done)).await),
         ("completing", plan(&session, &publish_if_unchanged(&done, now)).await),
     ];
     for (what, plan) in plans {

@@ -11,8 +11,8 @@ async fn due(world: &World, channel: Channel, now: Timestamp) -> Vec<LiveRoute> 
     page.routes
 }
 
-fn published(route: &LiveRoute, entry_id: &str) -> Published {
-    Published { key: route.key.clone(), version: route.version, entry_id: entry_id.into() }
+fn published<'a>(route: &'a LiveRoute, entry_id: &str) -> Published<'a> {
+    Published { key: &route.key, version: route.version, entry_id: entry_id.into() }
 }
 
 fn failed(route: &LiveRoute, attempt_count: u32, retry_at: Option<Timestamp>) -> Failed {
@@ -257,7 +257,7 @@ async fn routes_that_are_read_again_come_at_their_present_version_and_only_if_li
             .expect("is there"),
         [Swap::Applied]
     );
-    let keys: Vec<_> = routes.iter().map(|route| route.key.clone()).collect();
+    let keys: Vec<_> = routes.iter().map(|route| &route.key).collect();
     let again = world.store.get_live_routes(&keys).await.expect("is there").routes;
     assert_eq!(
         again.iter().map(|route| (route.key.clone(), route.attempt_count)).collect::<Vec<_>>(),

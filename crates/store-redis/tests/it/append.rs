@@ -1,5 +1,7 @@
 //! Appending: lease to entry to receipt.
 
+use std::borrow::Cow;
+
 use domain::ports::{Append, Lease, LeaseStore, Outbound, StoreError};
 use domain::route::Channel;
 use redis::Value;
@@ -15,22 +17,29 @@ fn outbound(world: &World, max_len: Option<u64>) -> RedisOutbound {
     RedisOutbound::new(&world.client, target(GATEWAY), target(MAIL))
 }
 
-fn entry(key: &RouteKey) -> OutboundEntry {
-    OutboundEntry(vec![("event_id", key.to_string()), ("attempt", "1".to_owned())])
+fn entry(key: &RouteKey) -> OutboundEntry<'static> {
+    OutboundEntry(vec![("event_id", key.to_string().into()), ("attempt", "1".into())])
 }
 
-fn entries(keys: &[RouteKey]) -> Vec<(RouteKey, OutboundEntry)> {
-    keys.iter().map(|key| (key.clone(), entry(key))).collect()
+/// Appends with the token of `win`.
+async fn append_to(
+    outbound: &RedisOutbound,
+    channel: Channel,
+    keys: &[&RouteKey],
+) -> Result<Vec<Append>, StoreError> {
+    let entries: Vec<_> = keys.iter().map(|key| entry(key)).collect();
+    let given: Vec<_> = keys.iter().copied().zip(&entries).collect();
+    outbound.append(channel, &given, &token("a"), DEDUPE_TTL).await
 }
 
-async fn win(world: &World, keys: &[RouteKey]) {
+async fn win(world: &World, keys: &[&RouteKey]) {
     let leases = RedisLeases::new(&world.client);
     let won = leases.acquire_leases(keys, &token("a"), LEASE_TTL).await.expect("Redis is there");
     assert!(won.iter().all(|lease| *lease == Lease::Won), "{won:?}");
 }
 
-async fn append(outbound: &RedisOutbound, keys: &[RouteKey]) -> Result<Vec<Append>, StoreError> {
-    outbound.append(Channel::Push, &entries(keys), &token("a"), DEDUPE_TTL).await
+async fn append(outbound: &RedisOutbound, keys: &[&RouteKey]) -> Result<Vec<Append>, StoreError> {
+    append_to(outbound, Channel::Push, keys).await
 }
 
 #[track_caller]
@@ -45,10 +54,7 @@ async fn each_channel_has_its_stream() {
     let outbound = outbound(&world, None);
     win(&world, &keys(0..2)).await;
     let pushed = append(&outbound, &keys(0..1)).await.expect("Redis is there");
-    let mailed = outbound
-        .append(Channel::Email, &entries(&keys(1..2)), &token("a"), DEDUPE_TTL)
-        .await
-        .expect("Redis is there");
+    let mailed = append_to(&outbound, Channel::Email, &keys(1..2)).await.expect("Redis is there");
     for (stream, answers) in [(GATEWAY, pushed), (MAIL, mailed)] {
         assert_eq!(world.ask::<i64>(&["XLEN", stream]).await, 1);
         let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", stream, "-", "+"]).await;
@@ -61,8 +67,8 @@ async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     let world = World::new().await;
     win(&world, &keys(0..1)).await;
     let answers = append(&outbound(&world, None), &keys(0..1)).await.expect("Redis is there");
-    assert_eq!(world.value(&key(0)).await, Some(format!("published:{}", id(&answers[0]))));
-    assert_life(world.pttl(&key(0)).await, DEDUPE_TTL);
+    assert_eq!(world.value(key(0)).await, Some(format!("published:{}", id(&answers[0]))));
+    assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
     let leases = RedisLeases::new(&world.client);
     for who in ["a", "b"] {
         let found = leases.acquire_leases(&keys(0..1), &token(who), LEASE_TTL).await.expect("Redis is there");
@@ -70,7 +76,7 @@ async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     }
     // A publisher that gives up what it holds does not give up its receipts.
     leases.release_leases(&keys(0..1), &token("a")).await.expect("Redis is there");
-    assert_life(world.pttl(&key(0)).await, DEDUPE_TTL);
+    assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
 }
 
 #[tokio::test]
@@ -88,17 +94,17 @@ async fn a_repeated_append_gives_the_same_ids_and_appends_nothing() {
 async fn without_its_lease_nothing_is_appended() {
     let world = World::new().await;
     win(&world, &keys(0..5)).await;
-    world.ask::<()>(&["DEL", &route_lease(&key(1))]).await;
-    world.put(&key(2), "b").await;
-    world.ask::<()>(&["DEL", &route_lease(&key(3))]).await;
-    world.ask::<()>(&["RPUSH", &route_lease(&key(3)), "x"]).await;
+    world.ask::<()>(&["DEL", &route_lease(key(1))]).await;
+    world.put(key(2), "b").await;
+    world.ask::<()>(&["DEL", &route_lease(key(3))]).await;
+    world.ask::<()>(&["RPUSH", &route_lease(key(3)), "x"]).await;
     let answers = append(&outbound(&world, None), &keys(0..5)).await.expect("Redis is there");
     assert_eq!(answers[1..4], [Append::LeaseLost, Append::LeaseLost, Append::LeaseLost]);
     let (first, last) = (id(&answers[0]), id(&answers[4]));
     let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", GATEWAY, "-", "+"]).await;
     assert_eq!(found.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&first, &last]);
-    assert_eq!(world.value(&key(1)).await, None);
-    assert_eq!(world.value(&key(2)).await.as_deref(), Some("b"));
+    assert_eq!(world.value(key(1)).await, None);
+    assert_eq!(world.value(key(2)).await.as_deref(), Some("b"));
 }
 
 #[tokio::test]
@@ -110,8 +116,8 @@ async fn a_stream_of_the_wrong_type_refuses_and_leaves_the_lease() {
     for answer in append(&outbound, &keys(0..2)).await.expect("Redis is there") {
         assert!(matches!(&answer, Append::Refused(text) if text.starts_with("WRONGTYPE")), "{answer:?}");
     }
-    assert_eq!(world.value(&key(0)).await.as_deref(), Some("a"));
-    assert_life(world.pttl(&key(0)).await, LEASE_TTL);
+    assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
+    assert_life(world.pttl(key(0)).await, LEASE_TTL);
     world.ask::<()>(&["DEL", GATEWAY]).await;
     id(&append(&outbound, &keys(0..1)).await.expect("Redis is there")[0]);
 }
@@ -124,7 +130,7 @@ async fn a_stream_whose_ids_are_used_up_refuses() {
     world.ask::<String>(&["XADD", GATEWAY, &last, "a", "b"]).await;
     let answers = append(&outbound(&world, None), &keys(0..1)).await.expect("Redis is there");
     assert!(matches!(&answers[0], Append::Refused(_)), "{answers:?}");
-    assert_eq!(world.value(&key(0)).await.as_deref(), Some("a"));
+    assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
 }
 
 #[tokio::test]
@@ -149,15 +155,19 @@ async fn a_bounded_stream_is_trimmed_roughly_and_an_unbounded_one_never() {
 async fn fields_arrive_in_their_order_byte_for_byte() {
     let world = World::new().await;
     win(&world, &keys(0..2)).await;
-    let texts = ["", "ü€😀", "a\r\nb\0c", "\"%s\" $1 {}", "-1"].map(str::to_owned);
+    let texts = ["", "ü€😀", "a\r\nb\0c", "\"%s\" $1 {}", "-1"].map(Cow::from);
     let names = ["z", "a", "z", "payload_json", "5"];
     let fields: Vec<_> = names.into_iter().zip(texts).collect();
-    let long = vec![("payload_json", "x".repeat(1 << 20))];
-    let entries = [(key(0), OutboundEntry(fields.clone())), (key(1), OutboundEntry(long.clone()))];
-    let answers = outbound(&world, None).append(Channel::Push, &entries, &token("a"), DEDUPE_TTL).await;
+    let long = vec![("payload_json", Cow::from("x".repeat(1 << 20)))];
+    let entries = [OutboundEntry(fields.clone()), OutboundEntry(long.clone())];
+    let given: Vec<_> = [key(0), key(1)].into_iter().zip(&entries).collect();
+    let answers = outbound(&world, None).append(Channel::Push, &given, &token("a"), DEDUPE_TTL).await;
     let answers = answers.expect("Redis is there");
-    let flat = |fields: &[(&'static str, String)]| {
-        fields.iter().flat_map(|(name, value)| [(*name).to_owned(), value.clone()]).collect::<Vec<_>>()
+    let flat = |fields: &[(&'static str, Cow<'_, str>)]| {
+        fields
+            .iter()
+            .flat_map(|(name, value)| [(*name).to_owned(), value.clone().into_owned()])
+            .collect::<Vec<_>>()
     };
     let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", GATEWAY, "-", "+"]).await;
     assert_eq!(found, [(id(&answers[0]), flat(&fields)), (id(&answers[1]), flat(&long))]);
@@ -211,9 +221,9 @@ async fn out_of_memory_is_an_outage_that_heals_and_no_refusal() {
     }
     let error = leases.acquire_leases(&keys(1..2), &token("a"), LEASE_TTL).await.expect_err("no memory");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
-    let error = leases.extend_receipts(&[(key(0), "5-1".into())], DEDUPE_TTL).await.expect_err("no memory");
+    let error = leases.extend_receipts(&[(key(0), "5-1")], DEDUPE_TTL).await.expect_err("no memory");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
-    assert_eq!(world.value(&key(0)).await.as_deref(), Some("a"));
+    assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
     assert_eq!(world.ask_bytes(&["EXISTS", GATEWAY]).await, Value::Int(0));
     world.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     id(&append(&outbound, &keys(0..1)).await.expect("there is memory again")[0]);

@@ -106,7 +106,7 @@ async fn answers_that_are_lost_make_a_call_unavailable_though_it_was_carried_out
     drop(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is there"));
     proxy.lose_replies();
     assert_unavailable(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await);
-    assert_eq!(world.value(&key(1)).await.as_deref(), Some("a"));
+    assert_eq!(world.value(key(1)).await.as_deref(), Some("a"));
     proxy.heal();
     // The same token finds its lease.
     let again = harness::wait_for("the same client works again", BOUND, async || {
@@ -152,7 +152,7 @@ async fn a_redis_that_became_a_replica_is_an_outage_until_it_is_a_master_again()
     let progress = Progress { fence: 0, last_entry_id: EntryId::new(5, 1) };
     world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     assert_unavailable(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await);
-    assert_unavailable(leases.extend_receipts(&[(key(0), "5-1".to_owned())], DEDUPE_TTL).await);
+    assert_unavailable(leases.extend_receipts(&[(key(0), "5-1")], DEDUPE_TTL).await);
     assert_unavailable(offsets.save("notification:intents", progress).await);
     world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     let won = leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is a master");

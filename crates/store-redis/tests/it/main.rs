@@ -68,12 +68,13 @@ fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {
     RedisClient::new(settings).expect("an address")
 }
 
-fn key(n: usize) -> RouteKey {
+/// Borrowed for ever, so that no test has to hold what its calls borrow.
+fn key(n: usize) -> &'static RouteKey {
     let notification_id = NotificationId::of(EntryId::new(1_775_121_700_000, n as u64), 0);
-    RouteKey { notification_id, route_id: "push:user:u1".to_owned() }
+    Box::leak(Box::new(RouteKey { notification_id, route_id: "push:user:u1".to_owned() }))
 }
 
-fn keys(numbers: std::ops::Range<usize>) -> Vec<RouteKey> {
+fn keys(numbers: std::ops::Range<usize>) -> Vec<&'static RouteKey> {
     numbers.map(key).collect()
 }
 

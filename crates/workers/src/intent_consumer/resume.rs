@@ -29,6 +29,9 @@ where
             progress_seen: Instant::now(),
             ahead: VecDeque::new(),
             count: FIRST_COUNT,
+            more: false,
+            known_keys: true,
+            to_bookmark: None,
             gap_reported: EntryId::ZERO,
         };
         if state.last_generated < position.settled {

@@ -12,23 +12,33 @@ where
     C: Clock,
 {
     /// Brings a batch to its outcomes. What could not be settled goes back in front of what was read.
+    ///
+    /// Most keys are new, and a transaction over a key that is taken writes nothing ([`Commit::Raced`]). So nobody looks for
+    /// known keys beforehand, unless the batch before had some, or the directory stands in the way of an acceptance: the
+    /// outcome of a replay never depends on what the directory says today.
     pub(super) async fn settle(
         &self,
         position: &mut Position,
         batch: Vec<Ahead>,
     ) -> Result<Pass, StoreError> {
         let mut batch = VecDeque::from(batch);
+        let mut look_first = position.known_keys;
         let mut races = 0;
         let pass = loop {
             let decoded: Vec<&Decoded> = batch.iter().map(|ahead| &ahead.decoded).collect();
             if decoded.is_empty() {
                 break Ok(Pass::Onward);
             }
-            let known = self.find_known(&decoded).await;
+            let known = if look_first { self.find_known(&decoded).await } else { Ok(Known::default()) };
             let mut decision = match known {
                 Ok(known) => self.decide(&decoded, &known).await,
                 Err(error) => break Err(error),
             };
+            if !look_first && directory_objects(&decoded, &decision) {
+                look_first = true;
+                continue;
+            }
+            position.known_keys = decision.settled.iter().any(Settled::is_known);
             let mut done = 0;
             let written = self.write(position, &decoded, &mut decision.settled, &mut done).await;
             let rest = batch.split_off(done);
@@ -39,6 +49,7 @@ where
                     Some(wait) => break Ok(Pass::Waiting(wait)),
                     None => continue,
                 },
+                Ok(Commit::Raced) if !look_first => look_first = true,
                 Ok(Commit::Raced) if races < RACES => races += 1,
                 Ok(Commit::Raced | Commit::Moved) => break Ok(Pass::Lost),
                 Err(error) => break Err(error),
@@ -165,21 +176,8 @@ where
         position.settled = last;
         position.progress = Some(last);
         position.progress_seen = Instant::now();
+        position.to_bookmark = Some(last);
         self.status.moved_to(last);
-        let progress = Progress { fence: position.fence, last_entry_id: last };
-        match self.offsets.save(&self.settings.stream, progress).await {
-            Ok(swap) => self.bookmark(swap, last),
-            // A hint only: PostgreSQL knows the progress, and the next batch writes a later one.
-            Err(error) => {
-                tracing::warn!(error = error_chain(&error), "the offset in Redis could not be moved")
-            }
-        }
-    }
-
-    fn bookmark(&self, swap: Swap, offset: EntryId) {
-        if swap == Swap::Conflict {
-            tracing::warn!(stream = self.settings.stream, %offset, "the offset in Redis is another consumer's: left alone");
-        }
     }
 
     fn report(&self, batch: &[&Decoded], settled: &[Settled]) {
@@ -204,4 +202,12 @@ where
             ahead.span.record("outcome", outcome.outcome());
         }
     }
+}
+
+/// Whether an intent is not accepted because of what the directory said, or could not say.
+fn directory_objects(batch: &[&Decoded], decision: &accept::Decision) -> bool {
+    let rejected = |(decoded, outcome): (&&Decoded, &Settled)| {
+        decoded.intent.is_ok() && matches!(outcome, Settled::Malformed(_))
+    };
+    decision.wait.is_some() || batch.iter().zip(&decision.settled).any(rejected)
 }

@@ -3,11 +3,14 @@
 use super::*;
 
 /// One pass over one chunk: what is known of each route so far.
-struct Chunk {
+struct Chunk<'a> {
     token: LeaseToken,
-    published: Vec<Published>,
+    published: Vec<Published<'a>>,
     failed: Vec<Failed>,
 }
+
+/// Routes with what is to be appended for them.
+type Entries<'a> = Vec<(&'a LiveRoute, OutboundEntry<'a>)>;
 
 impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
 where
@@ -27,30 +30,27 @@ where
         stop: &CancellationToken,
     ) -> Result<(), Stopped> {
         let mut context = Context { inbox, trouble, stop };
-        let mut routes = parcel.routes.into_iter().peekable();
-        while routes.peek().is_some() {
+        let mut routes = &parcel.routes[..];
+        while !routes.is_empty() {
             let mut chunk = Chunk { token: self.token(), published: Vec::new(), failed: Vec::new() };
-            let mut entries: Vec<(LiveRoute, OutboundEntry)> = Vec::new();
+            let mut entries: Entries<'_> = Vec::with_capacity(routes.len().min(self.settings.batch_size));
             let mut bytes = 0;
-            while let Some(route) = routes.peek() {
-                let encoded = outbound::encode(route);
-                let size = encoded.as_ref().map_or(0, OutboundEntry::size);
-                if entries.len() + chunk.failed.len() >= self.settings.batch_size
-                    || (bytes > 0 && bytes + size > CHUNK_BYTES)
-                {
-                    break;
-                }
-                bytes += size;
-                // Cannot fail: it was just peeked at.
-                let route = routes.next().expect("the route is there");
-                match encoded {
-                    Ok(entry) => entries.push((route, entry)),
+            for route in routes.iter().take(self.settings.batch_size) {
+                match outbound::encode(route) {
+                    Ok(entry) => {
+                        let size = entry.size();
+                        if bytes > 0 && bytes + size > CHUNK_BYTES {
+                            break;
+                        }
+                        bytes += size;
+                        entries.push((route, entry));
+                    }
                     Err(error) => {
-                        let failed = self.failed(&route, PAYLOAD_ENCODING_FAILED, error.to_string());
-                        chunk.failed.push(failed);
+                        chunk.failed.push(self.failed(route, PAYLOAD_ENCODING_FAILED, error.to_string()));
                     }
                 }
             }
+            routes = &routes[entries.len() + chunk.failed.len()..];
             self.publish_chunk(entries, parcel.read_at, chunk, scan, &mut context).await?;
         }
         Ok(())
@@ -60,16 +60,23 @@ where
         fields(channel = self.channel.as_str(), routes = entries.len()))]
     async fn publish_chunk(
         &self,
-        entries: Vec<(LiveRoute, OutboundEntry)>,
+        entries: Entries<'_>,
         read_at: Instant,
-        mut chunk: Chunk,
+        chunk: Chunk<'_>,
         scan: &mut Scan,
         context: &mut Context<'_>,
     ) -> Result<(), Stopped> {
+        // Before the chunk, so that it lives longer.
+        let anew;
+        let mut chunk = chunk;
         let mut won = self.win_leases(entries, &mut chunk, context).await?;
         // Its receipt could have run out since the route was read, so ask again whether it is still to be done.
         if read_at.elapsed() + REREAD_MARGIN.min(self.settings.dedupe_ttl / 2) > self.settings.dedupe_ttl {
-            won = self.read_again(won, &chunk, context).await?;
+            anew = self.read_again(&won, &chunk.token, context).await?;
+            won = anew
+                .iter()
+                .filter_map(|route| outbound::encode(route).ok().map(|entry| (route, entry)))
+                .collect();
         }
         self.append(won, &mut chunk, context).await?;
         let retry_at = chunk.failed.iter().filter_map(|failed| failed.retry_at).min();
@@ -81,19 +88,18 @@ where
     }
 
     /// Takes the leases of a chunk. Those that somebody else holds are left to them; a receipt is as good as an append.
-    async fn win_leases(
+    async fn win_leases<'a>(
         &self,
-        entries: Vec<(LiveRoute, OutboundEntry)>,
-        chunk: &mut Chunk,
+        entries: Entries<'a>,
+        chunk: &mut Chunk<'a>,
         context: &mut Context<'_>,
-    ) -> Result<Vec<(LiveRoute, OutboundEntry)>, Stopped> {
+    ) -> Result<Entries<'a>, Stopped> {
         if entries.is_empty() {
             return Ok(entries);
         }
-        let keys: Vec<RouteKey> = entries.iter().map(|(route, _)| route.key.clone()).collect();
-        let token = chunk.token.clone();
+        let keys = keys_of(&entries);
         let leases = self
-            .persist(context, || self.leases.acquire_leases(&keys, &token, self.settings.lease_ttl))
+            .persist(context, || self.leases.acquire_leases(&keys, &chunk.token, self.settings.lease_ttl))
             .await?;
         let mut won = Vec::with_capacity(entries.len());
         let mut held = 0;
@@ -101,7 +107,7 @@ where
             match lease {
                 Lease::Won => won.push((route, entry)),
                 Lease::Held => held += 1,
-                Lease::Published(entry_id) => chunk.published.push(published(&route, entry_id)),
+                Lease::Published(entry_id) => chunk.published.push(published(route, entry_id)),
             }
         }
         self.metrics.contended(self.channel, held);
@@ -109,50 +115,40 @@ where
         Ok(won)
     }
 
-    /// Keeps of the routes those that are still live, at their present version.
+    /// Those of the routes that are still live, at their present version.
     async fn read_again(
         &self,
-        won: Vec<(LiveRoute, OutboundEntry)>,
-        chunk: &Chunk,
+        won: &Entries<'_>,
+        token: &LeaseToken,
         context: &mut Context<'_>,
-    ) -> Result<Vec<(LiveRoute, OutboundEntry)>, Stopped> {
-        let keys: Vec<RouteKey> = won.iter().map(|(route, _)| route.key.clone()).collect();
-        let page = self.persist(context, || self.routes.get_live_routes(&keys)).await?;
-        let mut now: HashMap<RouteKey, LiveRoute> =
-            page.routes.into_iter().map(|route| (route.key.clone(), route)).collect();
-        let (fresh, gone): (Vec<_>, Vec<_>) =
-            won.into_iter().partition(|(route, _)| now.contains_key(&route.key));
-        self.release(gone.iter().map(|(route, _)| route.key.clone()).collect(), &chunk.token).await;
-        let fresh = fresh.into_iter().filter_map(|(route, _)| now.remove(&route.key));
-        Ok(fresh.filter_map(|route| outbound::encode(&route).ok().map(|entry| (route, entry))).collect())
+    ) -> Result<Vec<LiveRoute>, Stopped> {
+        let mut keys = keys_of(won);
+        let live = self.persist(context, || self.routes.get_live_routes(&keys)).await?.routes;
+        let still: HashSet<&RouteKey> = live.iter().map(|route| &route.key).collect();
+        keys.retain(|key| !still.contains(key));
+        self.release(&keys, token).await;
+        Ok(live)
     }
 
     /// Appends what was won. What Redis is in no state to append is tried again, under the same token.
-    async fn append(
+    async fn append<'a>(
         &self,
-        won: Vec<(LiveRoute, OutboundEntry)>,
-        chunk: &mut Chunk,
+        mut entries: Entries<'a>,
+        chunk: &mut Chunk<'a>,
         context: &mut Context<'_>,
     ) -> Result<(), Stopped> {
-        let mut routes: HashMap<RouteKey, LiveRoute> = HashMap::with_capacity(won.len());
-        let mut entries: Vec<(RouteKey, OutboundEntry)> = Vec::with_capacity(won.len());
-        for (route, entry) in won {
-            entries.push((route.key.clone(), entry));
-            routes.insert(route.key.clone(), route);
-        }
         while !entries.is_empty() {
-            let token = chunk.token.clone();
+            let given: Vec<_> = entries.iter().map(|(route, entry)| (&route.key, entry)).collect();
             let appends = self
                 .persist(context, || {
-                    self.outbound.append(self.channel, &entries, &token, self.settings.dedupe_ttl)
+                    self.outbound.append(self.channel, &given, &chunk.token, self.settings.dedupe_ttl)
                 })
                 .await?;
             let now = self.clock.now();
             let mut again = Vec::new();
             let mut outage = None;
             let mut lost = 0;
-            for ((key, entry), append) in entries.into_iter().zip(appends) {
-                let route = &routes[&key];
+            for ((route, entry), append) in entries.into_iter().zip(appends) {
                 match append {
                     Append::Done(entry_id) => {
                         let latency = now.saturating_since(route.content.accepted_at);
@@ -165,7 +161,7 @@ where
                     }
                     Append::Outage(message) => {
                         outage = Some(message);
-                        again.push((key, entry));
+                        again.push((route, entry));
                     }
                 }
             }
@@ -186,7 +182,7 @@ where
     }
 
     /// Writes down in SQL what happened, however long that takes.
-    async fn complete(&self, chunk: Chunk, context: &mut Context<'_>) -> Result<(), Stopped> {
+    async fn complete(&self, chunk: Chunk<'_>, context: &mut Context<'_>) -> Result<(), Stopped> {
         let now = self.clock.now();
         if !chunk.published.is_empty() {
             let swaps = self.complete_published(&chunk.published, now, context).await?;
@@ -197,7 +193,8 @@ where
             let swaps =
                 self.persist(context, || self.routes.complete_routes_failed(&chunk.failed, now)).await?;
             self.report_failures(&chunk.failed, &swaps);
-            self.release(chunk.failed.into_iter().map(|failed| failed.key).collect(), &chunk.token).await;
+            let keys: Vec<&RouteKey> = chunk.failed.iter().map(|failed| &failed.key).collect();
+            self.release(&keys, &chunk.token).await;
         }
         Ok(())
     }
@@ -205,7 +202,7 @@ where
     /// While the completions cannot be committed, their receipts must not run out.
     async fn complete_published(
         &self,
-        published: &[Published],
+        published: &[Published<'_>],
         now: Timestamp,
         context: &mut Context<'_>,
     ) -> Result<Vec<Swap>, Stopped> {
@@ -222,8 +219,8 @@ where
                 return Err(Stopped);
             }
             if receipts_renewed.elapsed() > self.settings.dedupe_ttl / 3 {
-                let receipts: Vec<(RouteKey, String)> =
-                    published.iter().map(|route| (route.key.clone(), route.entry_id.clone())).collect();
+                let receipts: Vec<_> =
+                    published.iter().map(|done| (done.key, done.entry_id.as_str())).collect();
                 self.persist(context, || self.leases.extend_receipts(&receipts, self.settings.dedupe_ttl))
                     .await?;
                 receipts_renewed = Instant::now();
@@ -265,11 +262,11 @@ where
     }
 
     /// Gives leases back early. That saves others the wait for their end, and no more.
-    async fn release(&self, keys: Vec<RouteKey>, token: &LeaseToken) {
+    async fn release(&self, keys: &[&RouteKey], token: &LeaseToken) {
         if keys.is_empty() {
             return;
         }
-        if let Err(error) = self.leases.release_leases(&keys, token).await {
+        if let Err(error) = self.leases.release_leases(keys, token).await {
             tracing::debug!(
                 error = error_chain(&error),
                 "leases were not released and run out by themselves"
@@ -309,8 +306,12 @@ struct Context<'a> {
     stop: &'a CancellationToken,
 }
 
-fn published(route: &LiveRoute, entry_id: String) -> Published {
-    Published { key: route.key.clone(), version: route.version, entry_id }
+fn published(route: &LiveRoute, entry_id: String) -> Published<'_> {
+    Published { key: &route.key, version: route.version, entry_id }
+}
+
+fn keys_of<'a>(entries: &Entries<'a>) -> Vec<&'a RouteKey> {
+    entries.iter().map(|(route, _)| &route.key).collect()
 }
 
 fn count(swaps: &[Swap], wanted: Swap) -> usize {

@@ -140,7 +140,7 @@ async fn a_route_that_cannot_be_encoded_fails_alone() {
     fixture.run_until(|world| !world.lock().failed.is_empty() && !world.lock().published.is_empty()).await;
     let inner = fixture.world.lock();
     assert_eq!(inner.failed[0].classification, "payload_encoding_failed");
-    assert_eq!(inner.published[0].key, route(2, 0).key);
+    assert_eq!(inner.published[0].0, route(2, 0).key);
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn a_receipt_where_a_lease_was_wanted_completes_without_appending() {
     fixture.run_until(|world| world.lock().live.is_empty()).await;
     let inner = fixture.world.lock();
     assert_eq!(inner.appended.len(), 0);
-    assert_eq!(inner.published[0].entry_id, "77-0");
+    assert_eq!(inner.published[0].1, "77-0");
 }
 
 #[tokio::test]
