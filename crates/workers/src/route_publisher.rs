@@ -37,7 +37,7 @@ const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// The most rows that are remembered as reported.
 const REPORTED_MAX: usize = 1_000;
 /// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
-const FRESH_FIRST: usize = 4;
+const FRESH_FIRST: usize = 8;
 /// A route that was read longer ago than the dedupe TTL less this is read again before it is appended.
 const REREAD_MARGIN: Duration = Duration::from_secs(10);
 

@@ -1,5 +1,4 @@
-//! What a database costs when it is no longer new: when the tables are full, when many routes are overdue, and when
-//! nothing in it can be vacuumed.
+//! What a database costs when it is no longer new: when the tables are full, and when nothing in it can be vacuumed.
 //!
 //! Every run is the service with its defaults, from its being ready, which includes being elected and the first read.
 //! Processor time of PostgreSQL, with its background workers, of Redis and of the service counts. The empty tables are
@@ -15,43 +14,37 @@ use tokio_postgres::Client;
 
 use crate::figure::Figure;
 use crate::measure::{Cpu, median};
-use crate::world::{INTENTS, MAIL, PUSH, World};
+use crate::throughput::wait_for_entries;
+use crate::world::{INTENTS, World};
 use crate::{Scale, load};
 
 /// What processor time per intent may grow to in full tables, and beside a transaction that stays open.
 const FULL_TABLES: f64 = 1.25;
 const OPEN_TRANSACTION: f64 = 1.5;
-/// What must be left of the rate for overdue routes, and of the rate for fresh intents beside them.
-const BACKLOG_RATE: f64 = 0.8;
-const FRESH_RATE: f64 = 0.6;
 /// The open transaction has this many times the intents to do harm in.
 const LONG: u32 = 3;
 
 /// How long a run may take.
-const BOUND: Duration = Duration::from_secs(300);
-const POLL: Duration = Duration::from_millis(10);
-/// Between two looks that may have to read every fresh route.
-const COARSE_POLL: Duration = Duration::from_millis(250);
+pub(crate) const BOUND: Duration = Duration::from_secs(300);
+pub(crate) const POLL: Duration = Duration::from_millis(10);
 /// Records that are loaded in one transaction.
 const CHUNK: u32 = 25_000;
 /// Routes of a record, both loaded and of `load`.
-const ROUTES: u32 = 4;
+pub(crate) const ROUTES: u32 = 4;
 
 /// How much of everything.
 struct Size {
     intents: u32,
     /// Records in the full tables.
     records: u32,
-    /// Routes that are overdue.
-    due: u32,
 }
 
 impl Size {
     fn of(scale: Scale) -> Self {
         if is_smoke(scale) {
-            Self { intents: 1_000, records: 10_000, due: 5_000 }
+            Self { intents: 1_000, records: 10_000 }
         } else {
-            Self { intents: 20_000, records: 1_000_000, due: 500_000 }
+            Self { intents: 20_000, records: 1_000_000 }
         }
     }
 }
@@ -71,7 +64,7 @@ pub(crate) struct Rows {
 }
 
 /// One run over intents that all wait in the stream.
-struct Drain {
+pub(crate) struct Drain {
     intents: u32,
     /// Until the last entry was appended, and until the last route was completed.
     appended: Duration,
@@ -84,11 +77,11 @@ impl Drain {
         (self.cpu.postgres + self.cpu.redis + self.cpu.own) as f64 / f64::from(self.intents)
     }
 
-    fn routes_per_second(&self) -> f64 {
+    pub(crate) fn routes_per_second(&self) -> f64 {
         f64::from(self.intents * ROUTES) / self.appended.as_secs_f64()
     }
 
-    fn intents_per_second(&self) -> f64 {
+    pub(crate) fn intents_per_second(&self) -> f64 {
         f64::from(self.intents) / self.completed.as_secs_f64()
     }
 }
@@ -99,20 +92,12 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Vec<F
     let mut empty = vec![empty_tables(world, size.intents).await?];
     let full = full_tables(world, &size).await?;
     empty.push(empty_tables(world, size.intents).await?);
-    let backlog = backlog(world, size.due).await?;
-    let (fresh, left) = fresh_beside_backlog(world, &size).await?;
     empty.push(empty_tables(world, size.intents).await?);
     let plain = empty_tables(world, size.intents * LONG).await?;
     let held = open_transaction(world, size.intents * LONG).await?;
 
-    let of_empty = |value: fn(&Drain) -> f64| median(empty.iter().map(value));
-    let (cpu, routes, intents) = (
-        of_empty(Drain::cpu_per_intent),
-        of_empty(Drain::routes_per_second),
-        of_empty(Drain::intents_per_second),
-    );
+    let cpu = median(empty.iter().map(Drain::cpu_per_intent));
     let rows = format!("{} records and {} published routes", size.records, size.records * ROUTES);
-    let due = size.due;
     Ok(vec![
         Figure::shown("CPU per intent, empty tables", cpu, "µs"),
         Figure::shown(format!("CPU per intent, {rows} (VACUUM ANALYZE done)"), full.cpu_per_intent(), "µs"),
@@ -121,18 +106,6 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Vec<F
             full.cpu_per_intent() / cpu,
             "x",
             FULL_TABLES,
-        ),
-        Figure::shown("routes appended, empty tables, from intent to entry", routes, "routes/s"),
-        Figure::shown(format!("{due} due routes appended, statistics stale"), backlog, "routes/s"),
-        Figure::at_least("rate of the backlog to intent-to-entry", backlog / routes, "x", BACKLOG_RATE),
-        Figure::shown("fresh intents completed, empty tables", intents, "intents/s"),
-        Figure::shown(format!("fresh intents completed beside {due} due routes"), fresh, "intents/s"),
-        Figure::shown("due routes still left by then", left, "routes"),
-        Figure::at_least(
-            "rate of fresh intents, beside a backlog to without",
-            fresh / intents,
-            "x",
-            FRESH_RATE,
         ),
         Figure::shown(
             format!("CPU per intent, {} intents, empty tables", plain.intents),
@@ -149,7 +122,7 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Vec<F
     ])
 }
 
-async fn empty_tables(world: &mut World, intents: u32) -> anyhow::Result<Drain> {
+pub(crate) async fn empty_tables(world: &mut World, intents: u32) -> anyhow::Result<Drain> {
     println!("growth: {intents} intents into empty tables");
     let dsn = world.fresh().await?;
     let drain = drain(world, &dsn, intents).await?;
@@ -180,59 +153,6 @@ async fn open_transaction(world: &mut World, intents: u32) -> anyhow::Result<Dra
     holder.batch_execute("COMMIT").await.context("the transaction did not stay open")?;
     drop_database(world, &dsn).await?;
     Ok(drain)
-}
-
-/// How many overdue routes a second are appended when there is nothing else to do.
-async fn backlog(world: &mut World, due: u32) -> anyhow::Result<f64> {
-    println!("growth: {due} due routes");
-    let dsn = overdue(world, due).await?;
-    let mut redis = world.redis().await?;
-    let service = world.service(&dsn).start().await;
-    let started = Instant::now();
-    wait_for_entries(&mut redis, u64::from(due)).await?;
-    let rate = f64::from(due) / started.elapsed().as_secs_f64();
-    wait_for_published(&world.postgres(&dsn).await?, due).await?;
-    stop(world, service).await;
-    drop_database(world, &dsn).await?;
-    Ok(rate)
-}
-
-/// How many fresh intents a second are completed while overdue routes are, too; and how many of these were left then.
-async fn fresh_beside_backlog(world: &mut World, size: &Size) -> anyhow::Result<(f64, f64)> {
-    println!("growth: {} intents beside {} due routes", size.intents, size.due);
-    let dsn = overdue(world, size.due).await?;
-    let mut redis = world.redis().await?;
-    load::preload(&mut redis, size.intents).await?;
-    let (first, last) = ends(&mut redis).await?;
-    let client = observer(world, &dsn).await?;
-    let service = world.service(&dsn).start().await;
-    let started = Instant::now();
-    wait_for_intake(&client, &last).await?;
-    while has_live(&client, &first).await? {
-        ensure!(started.elapsed() < BOUND, "fresh routes are not completed after {BOUND:?}");
-        tokio::time::sleep(COARSE_POLL).await;
-    }
-    let rate = f64::from(size.intents) / started.elapsed().as_secs_f64();
-    let left = (size.due + size.intents * ROUTES).saturating_sub(u32::try_from(entries(&mut redis).await?)?);
-    stop(world, service).await;
-    drop_database(world, &dsn).await?;
-    Ok((rate, f64::from(left)))
-}
-
-/// A new database with overdue routes of which the planner knows nothing.
-async fn overdue(world: &mut World, due: u32) -> anyhow::Result<String> {
-    let dsn = world.fresh().await?;
-    let client = world.postgres(&dsn).await?;
-    client
-        .batch_execute(
-            "ALTER TABLE records SET (autovacuum_enabled = off); ALTER TABLE routes SET (autovacuum_enabled = off);
-             ANALYZE records; ANALYZE routes",
-        )
-        .await
-        .context("could not keep the statistics stale")?;
-    insert(world, &dsn, &Rows { records: due / ROUTES, age: "10 minutes", due: true }).await?;
-    checkpoint(world, &dsn).await?;
-    Ok(dsn)
 }
 
 /// Brings `intents` intents through, all of which are in the stream when the service starts.
@@ -325,7 +245,7 @@ pub(crate) async fn settle(world: &World, dsn: &str) -> anyhow::Result<()> {
 }
 
 /// What the load has left to be written is not written at the expense of the run.
-async fn checkpoint(world: &World, dsn: &str) -> anyhow::Result<()> {
+pub(crate) async fn checkpoint(world: &World, dsn: &str) -> anyhow::Result<()> {
     world.postgres.execute("postgres", "CHECKPOINT").await.with_context(|| format!("no checkpoint for {dsn}"))
 }
 
@@ -345,7 +265,7 @@ pub(crate) async fn stop(world: &mut World, mut service: Service) {
 }
 
 /// A client whose looks at routes walk the primary key, whatever the statistics are: it must not burden the run.
-async fn observer(world: &World, dsn: &str) -> anyhow::Result<Client> {
+pub(crate) async fn observer(world: &World, dsn: &str) -> anyhow::Result<Client> {
     let client = world.postgres(dsn).await?;
     let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
     client.batch_execute(settings).await?;
@@ -353,60 +273,20 @@ async fn observer(world: &World, dsn: &str) -> anyhow::Result<Client> {
 }
 
 /// Whether a route of notification `first` or a later one is live. Latest first, because there it is found at once.
-async fn has_live(client: &Client, first: &str) -> anyhow::Result<bool> {
+pub(crate) async fn has_live(client: &Client, first: &str) -> anyhow::Result<bool> {
     // By status and not by next_attempt_at, so that the index of due routes, with the whole backlog, is no choice.
     let latest = "SELECT FROM routes WHERE notification_id >= $1 AND status IN ('pending', 'failed')
         ORDER BY notification_id DESC, route_id DESC LIMIT 1";
     Ok(client.query_opt(latest, &[&first]).await.context("could not look for live routes")?.is_some())
 }
 
-async fn wait_for_intake(client: &Client, last: &str) -> anyhow::Result<()> {
-    let started = Instant::now();
-    let passed = "SELECT EXISTS (SELECT FROM intake WHERE last_entry_id = $1)";
-    while !client.query_one(passed, &[&last]).await?.get::<_, bool>(0) {
-        ensure!(started.elapsed() < BOUND, "intents are not accepted after {BOUND:?}");
-        tokio::time::sleep(POLL).await;
-    }
-    Ok(())
-}
-
-/// The backlog is complete when its last entry is: completions are a chunk behind.
-async fn wait_for_published(client: &Client, routes: u32) -> anyhow::Result<()> {
-    let started = Instant::now();
-    while published(client).await? < i64::from(routes) {
-        ensure!(started.elapsed() < BOUND, "routes are not completed after {BOUND:?}");
-        tokio::time::sleep(COARSE_POLL).await;
-    }
-    Ok(())
-}
-
-async fn published(client: &Client) -> anyhow::Result<i64> {
+pub(crate) async fn published(client: &Client) -> anyhow::Result<i64> {
     let count = "SELECT count(*) FROM routes WHERE status = 'published'";
     Ok(client.query_one(count, &[]).await.context("could not count")?.get(0))
 }
 
-/// The lengths of the streams cost next to nothing to ask for.
-async fn entries(redis: &mut MultiplexedConnection) -> anyhow::Result<u64> {
-    let (push, mail): (u64, u64) =
-        redis::pipe().cmd("XLEN").arg(PUSH).cmd("XLEN").arg(MAIL).query_async(redis).await?;
-    Ok(push + mail)
-}
-
-async fn wait_for_entries(redis: &mut MultiplexedConnection, expected: u64) -> anyhow::Result<()> {
-    let started = Instant::now();
-    loop {
-        let there = entries(redis).await?;
-        if there >= expected {
-            ensure!(there == expected, "{there} entries, not {expected}: something was appended twice");
-            return Ok(());
-        }
-        ensure!(started.elapsed() < BOUND, "{there} of {expected} entries after {BOUND:?}");
-        tokio::time::sleep(POLL).await;
-    }
-}
-
 /// The ids of the first and the last intent in the stream.
-async fn ends(redis: &mut MultiplexedConnection) -> anyhow::Result<(String, String)> {
+pub(crate) async fn ends(redis: &mut MultiplexedConnection) -> anyhow::Result<(String, String)> {
     type Found = Vec<(String, Vec<String>)>;
     let mut pipeline = redis::pipe();
     pipeline.cmd("XRANGE").arg(INTENTS).arg("-").arg("+").arg("COUNT").arg(1);

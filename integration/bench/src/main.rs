@@ -5,6 +5,7 @@
 //! medians are compared: the ratio is what counts. Every scenario begins on a new database and an empty Redis, on the same
 //! two servers. A goal that is missed is reported and ends nothing; a scenario that fails is, too, and makes the run fail.
 
+mod backlog;
 mod ceiling;
 mod chart;
 mod figure;
@@ -53,17 +54,19 @@ enum Scenario {
     Idle,
     Locks,
     Growth,
+    Backlog,
     Retention,
 }
 
 impl Scenario {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Throughput,
         Self::Latency,
         Self::Replicas,
         Self::Idle,
         Self::Locks,
         Self::Growth,
+        Self::Backlog,
         Self::Retention,
     ];
 
@@ -77,6 +80,7 @@ impl Scenario {
             Self::Latency => return latency::run(world, scale).await,
             Self::Replicas => return replicas::run(world, scale).await,
             Self::Idle => return idle::run(world, scale).await,
+            Self::Backlog => return backlog::run(world, scale).await,
             Self::Locks => return locks::run(world, scale).await,
             Self::Growth => {
                 ("Growth: what a database that is no longer new costs", growth::run(world, scale).await?)

@@ -149,10 +149,10 @@ async fn service(world: &mut World, intents: u32, routes: u32) -> anyhow::Result
     let dsn = world.fresh().await?;
     let mut redis = world.redis().await?;
     load::preload_of(&mut redis, intents, routes).await?;
+    let client = world.postgres(&dsn).await?;
     let service = world.service(&dsn).start().await;
     let (started, before) = (Instant::now(), cpu(world, service.pid()));
     wait_for_entries(&mut redis, u64::from(intents * routes)).await?;
-    let client = world.postgres(&dsn).await?;
     wait_until_none_live(&client).await?;
     let (time, used) = (started.elapsed(), cpu(world, service.pid()).since(before));
     // Counting reads every row, and is no part of what is measured; nor is it of the ceiling.

@@ -76,7 +76,7 @@ impl World {
         let plain = dsn.split('?').next().unwrap_or(dsn);
         let (client, connection) = tokio_postgres::connect(plain, tokio_postgres::NoTls).await?;
         tokio::spawn(connection);
-        client.batch_execute(&format!("SET search_path = {SCHEMA}")).await?;
+        client.batch_execute(&format!("SET search_path = {SCHEMA}; SET jit = off")).await?;
         Ok(client)
     }
 
