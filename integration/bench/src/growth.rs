@@ -251,8 +251,7 @@ pub(crate) async fn checkpoint(world: &World, dsn: &str) -> anyhow::Result<()> {
 
 /// Removes the database of a scenario that is over, so that nobody vacuums it during the next one.
 pub(crate) async fn drop_database(world: &World, dsn: &str) -> anyhow::Result<()> {
-    let path = dsn.split('?').next().unwrap_or_default();
-    let name = path.rsplit('/').next().unwrap_or_default();
+    let name = World::database_of(dsn);
     let sql = format!("DROP DATABASE \"{name}\" WITH (FORCE)");
     world.postgres.execute("postgres", &sql).await.context("could not drop a database")
 }

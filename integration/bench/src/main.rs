@@ -16,6 +16,8 @@ mod load;
 mod locks;
 mod measure;
 mod naive;
+mod peers;
+mod profile;
 mod replicas;
 mod report;
 mod retention;
@@ -43,7 +45,7 @@ struct Scale {
 }
 
 const FULL: Scale =
-    Scale { intents: 40_000, naive_intents: 2_000, rounds: 3, seconds: 20, rates: &[125, 500, 1_000, 3_000] };
+    Scale { intents: 40_000, naive_intents: 2_000, rounds: 5, seconds: 20, rates: &[125, 500, 1_000, 3_000] };
 const SMOKE: Scale = Scale { intents: 2_000, naive_intents: 200, rounds: 1, seconds: 2, rates: &[125, 500] };
 
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +58,14 @@ enum Scenario {
     Growth,
     Backlog,
     Retention,
+    Profile,
+    /// Other queues. Not part of a whole run: they have to be installed.
+    Peers,
 }
 
 impl Scenario {
-    const ALL: [Self; 8] = [
+    /// Those of a whole run.
+    const ALL: [Self; 9] = [
         Self::Throughput,
         Self::Latency,
         Self::Replicas,
@@ -68,6 +74,7 @@ impl Scenario {
         Self::Growth,
         Self::Backlog,
         Self::Retention,
+        Self::Profile,
     ];
 
     fn name(self) -> String {
@@ -80,6 +87,8 @@ impl Scenario {
             Self::Latency => return latency::run(world, scale).await,
             Self::Replicas => return replicas::run(world, scale).await,
             Self::Idle => return idle::run(world, scale).await,
+            Self::Profile => return profile::run(world, scale).await,
+            Self::Peers => return peers::run(world, scale).await,
             Self::Backlog => return backlog::run(world, scale).await,
             Self::Locks => return locks::run(world, scale).await,
             Self::Growth => {
@@ -99,14 +108,15 @@ struct Order {
 
 impl Order {
     fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Self> {
-        let names = Scenario::ALL.map(Scenario::name).join(", ");
+        let every = || Scenario::ALL.into_iter().chain([Scenario::Peers]);
+        let names = every().map(Scenario::name).collect::<Vec<_>>().join(", ");
         let (mut smoke, mut scenarios) = (false, Vec::new());
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--smoke" => smoke = true,
                 "--only" => {
                     let name = arguments.next().with_context(|| format!("--only needs one of {names}"))?;
-                    let found = Scenario::ALL.into_iter().find(|scenario| scenario.name() == name);
+                    let found = every().find(|scenario| scenario.name() == name);
                     scenarios.push(found.with_context(|| format!("{name:?} is none of {names}"))?);
                 }
                 other => bail!("unknown argument {other:?}; usage: bench [--smoke] [--only NAME]..."),

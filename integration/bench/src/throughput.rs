@@ -139,18 +139,32 @@ async fn in_turn(world: &mut World, scale: Scale, routes: u32) -> anyhow::Result
             scale.rounds
         );
         ceilings.push(ceiling(world, scale.intents, routes).await?);
-        services.push(service(world, scale.intents, routes).await?);
+        let (time, used) = service(world, scale.intents, routes).await?;
+        services.push(Round::of(scale.intents, time, used));
     }
     Ok((Round::median(&ceilings), Round::median(&services)))
 }
 
-/// The service: from its being ready, which includes being elected and the first read, to the last completion.
-async fn service(world: &mut World, intents: u32, routes: u32) -> anyhow::Result<Round> {
+/// One round of the service: its time and what it used.
+pub(crate) async fn service(world: &mut World, intents: u32, routes: u32) -> anyhow::Result<(Duration, Cpu)> {
     let dsn = world.fresh().await?;
+    load::preload_of(&mut world.redis().await?, intents, routes).await?;
+    let done = drive(world, &dsn, intents, routes).await?;
+    drop_database(world, &dsn).await?;
+    Ok(done)
+}
+
+/// The service over a stream that is full: from its being ready, which includes being elected and the first read, to the
+/// last completion.
+pub(crate) async fn drive(
+    world: &mut World,
+    dsn: &str,
+    intents: u32,
+    routes: u32,
+) -> anyhow::Result<(Duration, Cpu)> {
     let mut redis = world.redis().await?;
-    load::preload_of(&mut redis, intents, routes).await?;
-    let client = world.postgres(&dsn).await?;
-    let service = world.service(&dsn).start().await;
+    let client = world.postgres(dsn).await?;
+    let service = world.service(dsn).start().await;
     let (started, before) = (Instant::now(), cpu(world, service.pid()));
     wait_for_entries(&mut redis, u64::from(intents * routes)).await?;
     wait_until_none_live(&client).await?;
@@ -158,8 +172,7 @@ async fn service(world: &mut World, intents: u32, routes: u32) -> anyhow::Result
     // Counting reads every row, and is no part of what is measured; nor is it of the ceiling.
     confirm(&client, intents, routes).await?;
     stop(world, service).await;
-    drop_database(world, &dsn).await?;
-    Ok(Round::of(intents, time, used))
+    Ok((time, used))
 }
 
 /// The ceiling: from its first read to its last completion.

@@ -9,15 +9,18 @@ use crate::measure::peak_memory_mb;
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
-const ROLE: &str = "notificationservice";
+pub(crate) const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
 
 /// What the report says about PostgreSQL beside its defaults.
-pub(crate) const POSTGRES_SETTINGS: [(&str, &str); 4] = [
+pub(crate) const POSTGRES_SETTINGS: [(&str, &str); 6] = [
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("autovacuum_naptime", "15s"),
+    // Counts only where the profile turns it on.
+    ("shared_preload_libraries", "pg_stat_statements"),
+    ("pg_stat_statements.track", "none"),
 ];
 
 pub(crate) struct World {
@@ -53,6 +56,12 @@ impl World {
         store_postgres::migrate(&pg::Dsn::parse(&dsn)?).await?;
         self.postgres.execute(&name, "CHECKPOINT").await?;
         Ok(dsn)
+    }
+
+    /// The name of a scenario's database.
+    pub(crate) fn database_of(dsn: &str) -> &str {
+        let path = dsn.split('?').next().unwrap_or(dsn);
+        path.rsplit('/').next().unwrap_or_default()
     }
 
     /// Takes note of the most memory that a service process had.

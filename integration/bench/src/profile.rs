@@ -1,0 +1,175 @@
+//! Where the time of one intent goes: which statement, which command, which step of the service's own.
+//!
+//! One round of the service with PostgreSQL's and Redis's own counters on. What a statement took is the time of a clock,
+//! with whatever it waited for; on a machine without a free core that is more than its processor time. The steps of the
+//! service's own that are pure functions are called again alone, in batches of the same size, on an idle machine; what
+//! is left of its processor time belongs to the drivers, the runtime and the kernel.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ambient::Timestamp;
+use anyhow::Context;
+use domain::accept::{self, Decoded, Policy, Settled};
+use domain::catalog::Catalog;
+use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::outbound;
+use domain::ports::{Known, Lookup, User};
+use redis::aio::MultiplexedConnection;
+
+use crate::figure::{Figure, Section};
+use crate::growth::drop_database;
+use crate::throughput::drive;
+use crate::world::{INTENTS, World};
+use crate::{Scale, load};
+
+/// As many entries as one transaction takes by default.
+const BATCH: u32 = 512;
+
+/// Statements by how they begin, and how the report calls them; those of triggers have another table in front of them.
+const STATEMENTS: [(&str, &str); 5] = [
+    ("INSERT INTO \"records\"", "insert the records"),
+    ("INSERT INTO \"routes\"", "insert the routes"),
+    ("SELECT 1 FROM ONLY", "of which: check the foreign key"),
+    ("UPDATE \"routes\"", "complete the routes"),
+    ("UPDATE \"intake\"", "move the progress"),
+];
+const OTHER: &str = "every other statement";
+
+/// Commands, and how the report calls them. Those that a script calls are in the time of the script, too.
+const COMMANDS: [(&str, &str); 5] = [
+    ("xread", "read the intents"),
+    ("evalsha", "scripts: leases, appends, bookmark"),
+    ("xadd", "of which: append"),
+    ("set", "of which: leases and receipts"),
+    ("get", "of which: look at leases"),
+];
+
+/// One round, taken apart.
+pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+    println!("profile: {} intents", scale.intents);
+    let dsn = world.fresh().await?;
+    let database = World::database_of(&dsn).to_owned();
+    let counted = format!("ALTER DATABASE \"{database}\" SET pg_stat_statements.track = 'all'");
+    world.postgres.execute(&database, "CREATE EXTENSION pg_stat_statements").await?;
+    world.postgres.execute(&database, &counted).await?;
+    let mut redis = world.redis().await?;
+    load::preload(&mut redis, scale.intents).await?;
+    redis::cmd("CONFIG").arg("RESETSTAT").query_async::<()>(&mut redis).await?;
+    let (_, used) = drive(world, &dsn, scale.intents, load::ROUTES).await?;
+
+    let each = |micros: f64| micros / f64::from(scale.intents);
+    let mut figures = Vec::new();
+    let mut show = |name: String, micros: f64| {
+        if micros > 0.0 {
+            figures.push(Figure::shown(name, each(micros), "µs/intent"));
+        }
+    };
+    show("PostgreSQL: processor time in all".to_owned(), used.postgres as f64);
+    for (name, micros) in statements(world, &database).await? {
+        show(format!("PostgreSQL, by the clock: {name}"), micros);
+    }
+    show("Redis: processor time in all".to_owned(), used.redis as f64);
+    for (name, micros) in commands(&mut redis).await? {
+        show(format!("Redis: {name}"), micros);
+    }
+    show("service: processor time in all".to_owned(), used.own as f64);
+    let mut rest = used.own as f64;
+    for (name, time) in steps(scale.intents) {
+        let micros = time.as_secs_f64() * 1e6;
+        rest -= micros;
+        show(format!("service: {name}"), micros);
+    }
+    show("service: the rest: drivers, runtime, kernel".to_owned(), rest);
+    drop_database(world, &dsn).await?;
+    let title = format!("Profile: where the time of one intent of four routes goes, {} intents", scale.intents);
+    Ok(Section { title, figures, charts: Vec::new() })
+}
+
+/// Microseconds by kind of statement, in the order of `STATEMENTS`.
+async fn statements(world: &World, database: &str) -> anyhow::Result<Vec<(&'static str, f64)>> {
+    let dsn = world.postgres.superuser_dsn(database);
+    let (client, connection) = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let sql = "SELECT query, toplevel, total_exec_time * 1000 FROM pg_stat_statements
+        WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let mut times: BTreeMap<usize, f64> = BTreeMap::new();
+    for row in client.query(sql, &[]).await.context("PostgreSQL has not counted")? {
+        let (query, toplevel, micros): (String, bool, f64) = (row.get(0), row.get(1), row.get(2));
+        // The number in the check of a foreign key is a parameter in the counter's text.
+        let query = query.replacen("SELECT $2 FROM ONLY", "SELECT 1 FROM ONLY", 1);
+        let place = STATEMENTS.iter().position(|(beginning, _)| query.starts_with(beginning));
+        if toplevel || place.is_some() {
+            *times.entry(place.unwrap_or(STATEMENTS.len())).or_default() += micros;
+        }
+    }
+    let name = |place: usize| STATEMENTS.get(place).map_or(OTHER, |(_, name)| name);
+    Ok(times.into_iter().map(|(place, micros)| (name(place), micros)).collect())
+}
+
+/// Microseconds by command.
+async fn commands(redis: &mut MultiplexedConnection) -> anyhow::Result<Vec<(&'static str, f64)>> {
+    let text: String = redis::cmd("INFO").arg("commandstats").query_async(redis).await?;
+    let micros = |command: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))?;
+        line.split(',').find_map(|part| part.strip_prefix("usec="))?.parse::<f64>().ok()
+    };
+    Ok(COMMANDS.iter().map(|(command, name)| (*name, micros(command).unwrap_or(0.0))).collect())
+}
+
+/// The pure steps over `intents` intents.
+fn steps(intents: u32) -> [(&'static str, Duration); 3] {
+    let policy = policy();
+    let now = Timestamp::from_millis(1_775_121_700_500).unwrap_or(Timestamp::UNIX_EPOCH);
+    let names: Vec<String> = (0..500).map(|n| format!("user-{n}")).collect();
+    let found = |name: &str| User { email: format!("{name}@example.com"), preferred_language: "en".to_owned() };
+    let users: HashMap<&str, Lookup> =
+        names.iter().map(|name| (name.as_str(), Lookup::Found(found(name)))).collect();
+    let mut times = [Duration::ZERO; 3];
+    for first in (0..intents).step_by(BATCH as usize) {
+        let entries: Vec<RawEntry> = (first..(first + BATCH).min(intents))
+            .map(|n| RawEntry {
+                id: EntryId::new(u64::from(n) + 1, 0),
+                fields: RawFields::from_iter(load::fields(n)),
+            })
+            .collect();
+        let started = Instant::now();
+        let decoded: Vec<Decoded> = entries.into_iter().map(|entry| accept::decode(entry, &policy)).collect();
+        times[0] += started.elapsed();
+
+        let started = Instant::now();
+        let batch: Vec<&Decoded> = decoded.iter().collect();
+        let decision = accept::decide(INTENTS, &batch, &Known::default(), &users, &policy, now);
+        times[1] += started.elapsed();
+
+        let started = Instant::now();
+        for outcome in &decision.settled {
+            if let Settled::Accepted(acceptance) = outcome {
+                for route in acceptance.live_routes() {
+                    drop(black_box(outbound::encode(&route)));
+                }
+            }
+        }
+        times[2] += started.elapsed();
+    }
+    [
+        ("decode, validate and fingerprint", times[0]),
+        ("decide", times[1]),
+        ("encode the outbound entries", times[2]),
+    ]
+}
+
+/// That of the defaults.
+fn policy() -> Policy {
+    Policy {
+        catalog: Arc::new(Catalog::built_in()),
+        admin_emails: HashMap::new(),
+        locales: vec!["en".to_owned()],
+        push_max_attempts: 3,
+        email_max_attempts: 7,
+        idempotency_ttl: Duration::from_secs(168 * 3_600),
+        head_start: Duration::from_secs(5),
+    }
+}
