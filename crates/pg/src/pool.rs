@@ -129,11 +129,15 @@ impl Session {
         self.run(&self.prepare(query).await?).await
     }
 
-    /// Prepares and runs, for the number of rows that were changed.
-    pub async fn execute(&self, query: &impl PostgresBinderRef) -> Result<u64, PgError> {
-        let prepared = self.prepare(query).await?;
+    /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
+    pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
         let params = prepared.values.as_params();
         self.guard(async |client| client.execute(&prepared.statement, &params).await).await
+    }
+
+    /// Prepares and runs, for the number of rows that were changed.
+    pub async fn execute(&self, query: &impl PostgresBinderRef) -> Result<u64, PgError> {
+        self.change(&self.prepare(query).await?).await
     }
 
     /// Runs a text without parameters or rows.

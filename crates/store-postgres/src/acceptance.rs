@@ -142,7 +142,7 @@ impl<'a> Rows<'a> {
 /// How far the transaction came.
 enum Written {
     Committed,
-    /// Records did not come back: their key or their id has been taken.
+    /// Some records were not inserted: their key or their id has been taken.
     IdsOrKeysTaken,
     /// The progress is not where the batch goes on.
     ProgressRefused,
@@ -157,29 +157,23 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
     let routes = session.prepare(&insert_routes(&rows.acceptances)).await?;
     let malformed = session.prepare(&malformed_intents::insert(&rows.malformed)).await?;
 
-    if rows.acceptances.is_empty() {
-        let (begun, moved) = join(session.begin(), session.run(&progress)).await;
-        begun?;
-        if moved?.is_empty() {
-            return Ok(Written::ProgressRefused);
-        }
-    } else {
-        let (begun, moved, inserted) =
-            join3(session.begin(), session.run(&progress), session.run(&records)).await;
-        begun?;
-        if moved?.is_empty() {
-            return Ok(Written::ProgressRefused);
-        }
-        if inserted?.len() < rows.acceptances.len() {
-            return Ok(Written::IdsOrKeysTaken);
-        }
-    }
-    // What has nothing to write is left out; a COMMIT behind a failed statement rolls back without an error of its own,
-    // so every answer is looked at.
+    // What has nothing to write is left out.
+    let with_records =
+        async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&records).await } };
     let with_routes =
-        async { if rows.acceptances.is_empty() { Ok(Vec::new()) } else { session.run(&routes).await } };
+        async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&routes).await } };
     let with_malformed =
-        async { if rows.malformed.is_empty() { Ok(Vec::new()) } else { session.run(&malformed).await } };
+        async { if rows.malformed.is_empty() { Ok(0) } else { session.change(&malformed).await } };
+
+    let (begun, moved, inserted) = join3(session.begin(), session.change(&progress), with_records).await;
+    begun?;
+    if moved? == 0 {
+        return Ok(Written::ProgressRefused);
+    }
+    if inserted? < rows.acceptances.len() as u64 {
+        return Ok(Written::IdsOrKeysTaken);
+    }
+    // A COMMIT behind a failed statement rolls back without an error of its own, so every answer is looked at.
     let (routes, malformed, committed) = join3(with_routes, with_malformed, session.commit()).await;
     routes?;
     malformed?;
@@ -251,7 +245,7 @@ fn suffixed_ids(id: EntryId) -> SelectStatement {
         .take()
 }
 
-/// Moves the progress on, and gives a row back only if it stood where the batch goes on. Compared for equality: a lower
+/// Moves the progress on, but only if it stands where the batch goes on. Compared for equality: a lower
 /// progress means that PostgreSQL has forgotten outcomes, and those entries must be read again.
 fn advance(batch: &AcceptanceBatch<'_>, after: EntryId) -> UpdateStatement {
     Query::update()
@@ -262,11 +256,10 @@ fn advance(batch: &AcceptanceBatch<'_>, after: EntryId) -> UpdateStatement {
         .and_where(Expr::col(Intake::Stream).eq(bind::text(batch.stream)))
         .and_where(Expr::col(Intake::Fence).lte(fence_value(batch.fence)))
         .and_where(Expr::col(Intake::LastEntryId).eq(bind::text(after.to_string())))
-        .returning_col(Intake::Stream)
         .take()
 }
 
-/// The first progress of a stream, and a row back only if it is.
+/// The first progress of a stream, if it is the first.
 fn begin(batch: &AcceptanceBatch<'_>) -> InsertStatement {
     let mut insert = Query::insert();
     insert
@@ -278,8 +271,7 @@ fn begin(batch: &AcceptanceBatch<'_>) -> InsertStatement {
             bind::text(batch.last_entry_id.to_string()),
             Expr::cust("clock_timestamp()"),
         ])
-        .on_conflict(OnConflict::new().do_nothing().to_owned())
-        .returning_col(Intake::Stream);
+        .on_conflict(OnConflict::new().do_nothing().to_owned());
     insert
 }
 
@@ -341,7 +333,7 @@ fn insert_records(acceptances: &[&Acceptance]) -> InsertStatement {
         (Records::IdempotencyExpiresAt, instants(|record| record.idempotency_expires_at)),
     ];
     let mut insert = insert_rows(Records::Table, columns_and_values);
-    insert.on_conflict(OnConflict::new().do_nothing().to_owned()).returning_col(Records::NotificationId);
+    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
     insert
 }
 

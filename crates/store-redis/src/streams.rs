@@ -165,15 +165,14 @@ pub struct StreamTarget {
 }
 
 /// KEYS: the stream, then a lease for each entry. ARGV: token, life of a receipt, length to keep or 0, then for each
-/// entry the number of its names and values, and these. An answer for each: {1, id} appended now or before, {2} the
-/// lease is gone, {3, error} the stream refused.
+/// entry the number of its names and values, and these. An answer for each: its id, appended now or before; 0, the lease is
+/// gone; {error}, the stream refused.
 const APPEND: &str = r"
 local stream, token, dedupe, keep = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local answers, at = {}, 4
 for i = 2, #KEYS do
   local n = tonumber(ARGV[at])
   local held = redis.pcall('GET', KEYS[i])
-  local receipt = type(held) == 'string' and string.match(held, '^published:(.+)$')
   if held == token then
     local id
     if keep == '0' then
@@ -182,15 +181,13 @@ for i = 2, #KEYS do
       id = redis.pcall('XADD', stream, 'MAXLEN', '~', keep, '*', unpack(ARGV, at + 1, at + n))
     end
     if type(id) == 'table' then
-      answers[i - 1] = {3, id.err}
+      answers[i - 1] = {id.err}
     else
       redis.pcall('SET', KEYS[i], 'published:' .. id, 'PX', dedupe)
-      answers[i - 1] = {1, id}
+      answers[i - 1] = id
     end
-  elseif receipt then
-    answers[i - 1] = {1, receipt}
   else
-    answers[i - 1] = {2}
+    answers[i - 1] = type(held) == 'string' and string.match(held, '^published:(.+)$') or 0
   end
   at = at + n + 1
 end
@@ -249,17 +246,16 @@ impl Outbound for RedisOutbound {
 }
 
 fn appended(operation: &'static str, answer: Value) -> Result<Append, StoreError> {
-    let Value::Array(parts) = answer else { return Err(unexpected(operation, &answer)) };
-    let text = || match parts.get(1) {
-        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        Some(Value::SimpleString(text)) => text.clone(),
-        _ => String::new(),
-    };
-    match parts.first() {
-        Some(Value::Int(1)) => Ok(Append::Done(text())),
-        Some(Value::Int(2)) => Ok(Append::LeaseLost),
-        Some(Value::Int(3)) if is_outage(&text()) => Ok(Append::Outage(text())),
-        Some(Value::Int(3)) => Ok(Append::Refused(text())),
-        _ => Err(unavailable(operation, "Redis gave an answer without a kind")),
+    match answer {
+        Value::BulkString(id) => Ok(Append::Done(String::from_utf8_lossy(&id).into_owned())),
+        Value::Int(_) => Ok(Append::LeaseLost),
+        Value::Array(refusal) => match refusal.first() {
+            Some(Value::BulkString(error)) => {
+                let error = String::from_utf8_lossy(error).into_owned();
+                Ok(if is_outage(&error) { Append::Outage(error) } else { Append::Refused(error) })
+            }
+            _ => Err(unavailable(operation, "Redis gave an answer without an error")),
+        },
+        other => Err(unexpected(operation, &other)),
     }
 }

@@ -76,7 +76,8 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
         let (time, used) = throughput::service(world, jobs / load::ROUTES, load::ROUTES).await?;
         services.push(Round::of(jobs, time, used));
         for (name, rounds) in PEERS.iter().zip(&mut peers) {
-            let done = peer(world, name, jobs).await.with_context(|| format!("{name} could not be measured"))?;
+            let done =
+                peer(world, name, jobs).await.with_context(|| format!("{name} could not be measured"))?;
             rounds.push(done);
         }
     }

@@ -84,7 +84,8 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
     }
     show("service: the rest: drivers, runtime, kernel".to_owned(), rest);
     drop_database(world, &dsn).await?;
-    let title = format!("Profile: where the time of one intent of four routes goes, {} intents", scale.intents);
+    let title =
+        format!("Profile: where the time of one intent of four routes goes, {} intents", scale.intents);
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
@@ -124,7 +125,8 @@ fn steps(intents: u32) -> [(&'static str, Duration); 3] {
     let policy = policy();
     let now = Timestamp::from_millis(1_775_121_700_500).unwrap_or(Timestamp::UNIX_EPOCH);
     let names: Vec<String> = (0..500).map(|n| format!("user-{n}")).collect();
-    let found = |name: &str| User { email: format!("{name}@example.com"), preferred_language: "en".to_owned() };
+    let found =
+        |name: &str| User { email: format!("{name}@example.com"), preferred_language: "en".to_owned() };
     let users: HashMap<&str, Lookup> =
         names.iter().map(|name| (name.as_str(), Lookup::Found(found(name)))).collect();
     let mut times = [Duration::ZERO; 3];
