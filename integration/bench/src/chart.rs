@@ -90,6 +90,7 @@ impl Bars {
             .disable_x_mesh()
             .x_labels(0)
             .y_labels(8)
+            .light_line_style(TRANSPARENT)
             .y_label_formatter(&|value| format!("{value:.0}"))
             .draw()?;
         for (place, part) in self.parts.iter().enumerate() {
@@ -148,6 +149,7 @@ impl Lines {
         chart
             .configure_mesh()
             .x_labels(self.at.len() + 2)
+            .light_line_style(TRANSPARENT)
             .x_label_formatter(&name)
             .x_desc(self.across)
             .y_label_formatter(&|value| format!("{value:.1}"))

@@ -107,6 +107,15 @@ struct Order {
 }
 
 impl Order {
+    /// What the report is called: that of some scenarios must not take the place of a whole one.
+    fn report(&self) -> String {
+        if self.scenarios.len() == Scenario::ALL.len() {
+            return "report".to_owned();
+        }
+        let names: Vec<String> = self.scenarios.iter().map(|scenario| scenario.name()).collect();
+        names.join("-")
+    }
+
     fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Self> {
         let every = || Scenario::ALL.into_iter().chain([Scenario::Peers]);
         let names = every().map(Scenario::name).collect::<Vec<_>>().join(", ");
@@ -135,7 +144,7 @@ async fn main() -> anyhow::Result<()> {
     let scale = if order.smoke { SMOKE } else { FULL };
     let mut world = World::start().await?;
     let (mut sections, mut failed) = (Vec::new(), Vec::new());
-    for scenario in order.scenarios {
+    for scenario in &order.scenarios {
         match scenario.run(&mut world, scale).await {
             Ok(section) => sections.push(section),
             Err(error) => {
@@ -144,7 +153,7 @@ async fn main() -> anyhow::Result<()> {
             }
         }
     }
-    report::write(scale, order.smoke, sections, world.peak_memory_mb(), &failed)?;
+    report::write(scale, &order, sections, world.peak_memory_mb(), &failed)?;
     ensure!(failed.is_empty(), "could not be measured: {}", failed.join(", "));
     Ok(())
 }

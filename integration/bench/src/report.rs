@@ -8,17 +8,17 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::json;
 
-use crate::Scale;
 use crate::figure::{Figure, Section};
 use crate::world::POSTGRES_SETTINGS;
+use crate::{Order, Scale};
 
 /// The most memory that a service process may have, in megabytes.
 const MEMORY_MB: f64 = 100.0;
 
-/// Prints the report and writes it, with its charts, to `target/bench/`.
+/// Prints the report and writes it, with its charts, to `target/bench/`, or `target/bench/smoke/`.
 pub(crate) fn write(
     scale: Scale,
-    smoke: bool,
+    order: &Order,
     mut sections: Vec<Section>,
     peak_memory_mb: f64,
     failed: &[String],
@@ -33,11 +33,13 @@ pub(crate) fn write(
             charts: Vec::new(),
         });
     }
+    let smoke = order.smoke;
     let text = text(smoke, &sections, failed)?;
     println!("\n{text}");
-    let folder = folder()?;
+    let folder = if smoke { folder()?.join("smoke") } else { folder()? };
     fs::create_dir_all(&folder).context("could not make the folder of the report")?;
-    fs::write(folder.join("report.md"), &text).context("could not write the report")?;
+    let name = order.report();
+    fs::write(folder.join(format!("{name}.md")), &text).context("could not write the report")?;
     let data = json!({
         "scale": format!("{scale:?}"),
         "smoke": smoke,
@@ -45,12 +47,13 @@ pub(crate) fn write(
         "failed": failed,
         "sections": data(smoke, &sections),
     });
-    fs::write(folder.join("report.json"), format!("{data:#}\n")).context("could not write the report")?;
+    fs::write(folder.join(format!("{name}.json")), format!("{data:#}\n"))
+        .context("could not write the report")?;
     for chart in sections.iter().flat_map(|section| &section.charts) {
         let path = folder.join(format!("{}.svg", chart.file()));
         fs::write(path, chart.svg()?).context("could not write a chart")?;
     }
-    println!("written to target/bench: report.md, report.json and the charts");
+    println!("written to {}: {name}.md, {name}.json and the charts", folder.display());
     Ok(())
 }
 
