@@ -28,6 +28,8 @@ pub(crate) struct Inner {
     pub(crate) transactions: Vec<usize>,
     /// Entries that the store refuses to take as what they are, and those that it refuses even as malformed.
     pub(crate) poison: Vec<EntryId>,
+    /// The fingerprints of the keys that are taken.
+    pub(crate) keys: HashMap<IdempotencyScope, String>,
     pub(crate) users: HashMap<String, Lookup>,
     pub(crate) failures: HashMap<&'static str, VecDeque<StoreError>>,
     pub(crate) live: Vec<LiveRoute>,
@@ -64,11 +66,17 @@ impl World {
 }
 
 impl AcceptanceStore for World {
-    async fn find_known(&self, _: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
-        self.call("find_known").map(|_| Known::default())
+    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+        let inner = self.call("find_known")?;
+        let known = |(scope, _): &(IdempotencyScope, _)| {
+            inner.keys.get(scope).map(|fingerprint| (scope.clone(), fingerprint.clone()))
+        };
+        Ok(Known { fingerprints: intents.iter().filter_map(known).collect(), ..Known::default() })
     }
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+        // As a server would: whatever else is under way goes on meanwhile.
+        tokio::task::yield_now().await;
         let mut inner = self.call("accept")?;
         if inner.progress.map(|progress| progress.last_entry_id) != batch.after {
             return Ok(Commit::Moved);
@@ -84,6 +92,16 @@ impl AcceptanceStore for World {
         if ids.iter().any(|(id, accepted)| *accepted && inner.poison.contains(id)) {
             return Err(StoreError::Refused { operation: "accept", source: "not storable".into() });
         }
+        let accepted = || {
+            batch.settled.iter().filter_map(|settled| match settled {
+                Settled::Accepted(acceptance) => Some(&acceptance.record),
+                _ => None,
+            })
+        };
+        if accepted().any(|record| inner.keys.contains_key(&record.scope)) {
+            return Ok(Commit::Raced);
+        }
+        inner.keys.extend(accepted().map(|record| (record.scope.clone(), record.fingerprint.clone())));
         inner.transactions.push(ids.len());
         for ((id, _), settled) in ids.into_iter().zip(batch.settled) {
             let outcome = match settled {
@@ -202,12 +220,21 @@ impl RouteStore for World {
         &self,
         channel: Channel,
         now: Timestamp,
-        _: Option<&DueCursor>,
-        _: usize,
+        after: Option<&DueCursor>,
+        limit: usize,
     ) -> Result<DuePage, StoreError> {
         let inner = self.call("list_due_routes")?;
-        let due = |route: &&LiveRoute| route.channel == channel && route.next_attempt_at <= now;
-        Ok(DuePage { routes: inner.live.iter().filter(due).cloned().collect(), ..DuePage::default() })
+        let place = |route: &LiveRoute| (route.next_attempt_at, route.key.clone());
+        let mut due: Vec<LiveRoute> = inner.live.clone();
+        due.retain(|route| route.channel == channel && route.next_attempt_at <= now);
+        due.retain(|route| after.is_none_or(|at| place(route) > (at.next_attempt_at, at.key.clone())));
+        due.sort_by_key(place);
+        due.truncate(limit);
+        let next = due
+            .last()
+            .filter(|_| due.len() == limit)
+            .map(|last| DueCursor { next_attempt_at: last.next_attempt_at, key: last.key.clone() });
+        Ok(DuePage { routes: due, next, ..DuePage::default() })
     }
 
     async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {

@@ -11,10 +11,7 @@ use crate::handover::handover;
 
 const BOUND: Duration = Duration::from_secs(20);
 
-fn consumer(
-    world: &World,
-    batch_size: usize,
-) -> IntentConsumer<World, World, World, World, World, SystemClock> {
+fn consumer(world: &World, batch_size: usize) -> Consumer {
     let (handover, _) = handover([]);
     IntentConsumer {
         election: world.clone(),
@@ -52,6 +49,12 @@ async fn run_until(world: &World, batch_size: usize, done: impl Fn(&World, &Stat
     waited.await.expect("the intake gets there");
     stop.cancel();
     timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+}
+
+type Consumer = IntentConsumer<World, World, World, World, World, SystemClock>;
+
+async fn begin(consumer: &Consumer) -> Position {
+    consumer.resume(1).await.expect("the fakes are there").expect("nobody else leads")
 }
 
 fn stream(world: &World, numbers: impl IntoIterator<Item = u64>) {
@@ -156,7 +159,7 @@ async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it()
     let world = World::default();
     stream(&world, 1..=4);
     let overtaken = consumer(&world, 9);
-    let mut position = overtaken.resume(1).await.expect("the fakes are there").expect("nobody else leads");
+    let mut position = begin(&overtaken).await;
     world.lock().progress = at(4);
     let pass =
         overtaken.run_once(&mut position, &CancellationToken::new()).await.expect("the fakes are there");
@@ -169,18 +172,74 @@ async fn entries_that_postgresql_has_forgotten_are_read_again() {
     let world = World::default();
     stream(&world, 1..=4);
     let set_back = consumer(&world, 9);
-    let mut position = set_back.resume(1).await.expect("the fakes are there").expect("nobody else leads");
+    let mut position = begin(&set_back).await;
     let stop = CancellationToken::new();
     assert!(matches!(set_back.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
     // Restored from a backup that was taken behind entry 2.
     world.lock().progress = at(2);
     world.lock().settled.truncate(2);
+    world.lock().keys.retain(|scope, _| ["key-1", "key-2"].contains(&scope.key.as_str()));
     stream(&world, [5]);
     run_until(&world, 9, |world, _| world.lock().progress == at(5)).await;
     assert_eq!(outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     assert!(
         matches!(set_back.run_once(&mut position, &stop).await, Ok(Pass::Lost)),
         "the old position is worth nothing"
+    );
+}
+
+#[tokio::test]
+async fn known_keys_are_asked_for_at_first_and_then_only_when_there_was_one() {
+    let world = World::default();
+    stream(&world, 1..=3);
+    let asked = |world: &World| world.lock().calls.iter().filter(|call| **call == "find_known").count();
+    let consumer = consumer(&world, 1);
+    let (mut position, stop) = (begin(&consumer).await, CancellationToken::new());
+    // Reads and settles one, and settles the two that were read with it.
+    for _ in 0..3 {
+        assert!(matches!(consumer.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
+    }
+    assert_eq!((outcomes(&world).len(), asked(&world)), (3, 1));
+
+    let replays = [intent(4, "key-1", "u-1"), intent(5, "key-1", "u-1"), intent(6, "key-6", "u-1")];
+    world.lock().stream.extend(replays);
+    for expected in [2, 3, 4] {
+        assert!(matches!(consumer.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
+        assert_eq!(asked(&world), expected);
+    }
+    let last: Vec<String> = outcomes(&world).into_iter().skip(3).map(|(_, outcome)| outcome).collect();
+    assert_eq!(last, ["duplicate", "duplicate", "accepted"]);
+}
+
+#[tokio::test]
+async fn a_replay_is_a_duplicate_whatever_the_directory_says_by_then() {
+    for answer in [Lookup::Missing, Lookup::Unavailable("no answer".into())] {
+        let world = World::default();
+        stream(&world, [1]);
+        let consumer = consumer(&world, 9);
+        let (mut position, stop) = (begin(&consumer).await, CancellationToken::new());
+        assert!(matches!(consumer.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
+
+        world.lock().users.insert("u-1".into(), answer);
+        world.lock().stream.push(intent(2, "key-1", "u-1"));
+        assert!(matches!(consumer.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
+        assert_eq!(outcomes(&world), [(1, "accepted".to_owned()), (2, "duplicate".to_owned())]);
+    }
+}
+
+#[tokio::test]
+async fn the_next_entries_are_read_while_the_first_are_written() {
+    let world = World::default();
+    stream(&world, 1..=40);
+    run_until(&world, FIRST_COUNT, |world, _| world.lock().bookmark == at(40)).await;
+    let calls = world.lock().calls.clone();
+    let of = |name: &str| -> Vec<usize> {
+        calls.iter().enumerate().filter(|(_, call)| **call == name).map(|(place, _)| place).collect()
+    };
+    assert!(of("read")[1] < of("accept")[0], "{calls:?}");
+    assert_eq!(
+        outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        Vec::from_iter(1..=40)
     );
 }
 

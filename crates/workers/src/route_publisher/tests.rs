@@ -193,3 +193,38 @@ async fn a_route_that_waited_longer_than_receipts_live_is_read_again_before_it_i
     assert!(inner.calls.contains(&"get_live_routes"));
     assert_eq!(inner.appended.len(), 0);
 }
+
+#[tokio::test]
+async fn what_was_just_accepted_goes_before_a_backlog_but_not_for_ever() {
+    const CHUNK: u64 = 8;
+    const BACKLOG: u64 = 20 * CHUNK;
+    const FRESH: u64 = 10 * CHUNK;
+    let fixture = Fixture::new();
+    let (publisher, inbox, handover) = fixture.publisher();
+    let fresh: Vec<_> = (BACKLOG + 1..=BACKLOG + FRESH)
+        .map(|number| LiveRoute {
+            next_attempt_at: Timestamp::UNIX_EPOCH + Duration::from_secs(5),
+            ..route(number, 0)
+        })
+        .collect();
+    fixture.world.lock().live.extend((1..=BACKLOG).map(|number| route(number, 0)).chain(fresh.clone()));
+    for routes in fresh.chunks(CHUNK as usize) {
+        handover.give(Channel::Push, Parcel { routes: routes.to_vec(), read_at: Instant::now() });
+    }
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(publisher.run(inbox, stop.clone()));
+    let all = async {
+        while !fixture.world.lock().live.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(BOUND, all).await.expect("everything is published");
+    stop.cancel();
+    timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+
+    let appended = fixture.world.lock().appended.clone();
+    assert_eq!(appended.len() as u64, BACKLOG + FRESH);
+    let last_fresh = appended.iter().rposition(|key| fresh.iter().any(|route| route.key == *key));
+    let overdue_before_it = last_fresh.expect("it is there") as u64 + 1 - FRESH;
+    assert_eq!(overdue_before_it, CHUNK, "one page after the first {FRESH_FIRST} chunks");
+}
