@@ -3,17 +3,27 @@
 //! The query builder's own values are accepted by the driver whatever the column's type is, and a mismatch can store
 //! garbage without an error. So every parameter is made here: the Rust type fixes the value, and the cast beside it
 //! fixes the type that the server infers.
+//!
+//! An array is written in PostgreSQL's own format here, once, and passes through the builder as bytes. As a list of the
+//! builder's values every element would be allocated twice on its way, which was a fifth of the service's processor time
+//! (ADR 0016).
 
 use ambient::Timestamp;
+use bytes::BytesMut;
 use chrono::{DateTime, Utc};
-use sea_query::{ArrayType, Expr, ExprTrait, Value};
+use sea_query::{Expr, ExprTrait, Value};
+use tokio_postgres::types::{ToSql, Type};
 
 fn cast(value: impl Into<Value>, sql_type: &'static str) -> Expr {
     Expr::val(value).cast_as(sql_type)
 }
 
-fn array(sql_type: &'static str, element: ArrayType, values: impl Iterator<Item = Value>) -> Expr {
-    cast(Value::Array(element, Some(Box::new(values.collect()))), sql_type)
+fn array<T: ToSql>(sql_type: &'static str, wire_type: &Type, elements: impl Iterator<Item = T>) -> Expr {
+    let mut wire = BytesMut::new();
+    let elements: Vec<T> = elements.collect();
+    // Cannot fail: a batch is far from the two gigabytes that end the format, and each element is of the array's type.
+    elements.to_sql(wire_type, &mut wire).expect("an array within the format's limits");
+    cast(Value::Bytes(Some(wire.into())), sql_type)
 }
 
 /// One `text`.
@@ -31,29 +41,28 @@ pub fn instant(value: Timestamp) -> Expr {
     cast(DateTime::<Utc>::from(value), "timestamptz")
 }
 
-/// A `text[]`.
-pub fn texts(values: impl IntoIterator<Item = String>) -> Expr {
-    array("text[]", ArrayType::String, values.into_iter().map(Value::from))
+/// A `text[]`, of strings or borrowed ones.
+pub fn texts<S: ToSql + AsRef<str>>(values: impl IntoIterator<Item = S>) -> Expr {
+    array("text[]", &Type::TEXT_ARRAY, values.into_iter())
 }
 
 /// A `bigint[]`.
 pub fn bigints(values: impl IntoIterator<Item = i64>) -> Expr {
-    array("bigint[]", ArrayType::BigInt, values.into_iter().map(Value::from))
+    array("bigint[]", &Type::INT8_ARRAY, values.into_iter())
 }
 
 /// A `timestamptz[]`.
 pub fn instants(values: impl IntoIterator<Item = Timestamp>) -> Expr {
-    let values = values.into_iter().map(|value| Value::from(DateTime::<Utc>::from(value)));
-    array("timestamptz[]", ArrayType::ChronoDateTimeUtc, values)
+    array("timestamptz[]", &Type::TIMESTAMPTZ_ARRAY, values.into_iter().map(DateTime::<Utc>::from))
 }
 
 /// A `timestamptz[]` with gaps.
 pub fn optional_instants(values: impl IntoIterator<Item = Option<Timestamp>>) -> Expr {
-    let values = values.into_iter().map(|value| Value::from(value.map(DateTime::<Utc>::from)));
-    array("timestamptz[]", ArrayType::ChronoDateTimeUtc, values)
+    let values = values.into_iter().map(|value| value.map(DateTime::<Utc>::from));
+    array("timestamptz[]", &Type::TIMESTAMPTZ_ARRAY, values)
 }
 
 /// A `jsonb[]` of JSON texts. The server parses them, so what it cannot hold it refuses.
-pub fn jsonbs(values: impl IntoIterator<Item = String>) -> Expr {
+pub fn jsonbs<S: ToSql + AsRef<str>>(values: impl IntoIterator<Item = S>) -> Expr {
     texts(values).cast_as("jsonb[]")
 }

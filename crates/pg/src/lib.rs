@@ -14,5 +14,6 @@ mod pool;
 pub use dsn::{Dsn, DsnError};
 pub use error::PgError;
 pub use migrate::{LOCK_WAIT, migrate};
-pub use pool::{PgPool, PoolSettings, Prepared, Session};
+pub use pool::{PgPool, PoolSettings, PostgresBinderRef, Prepared, Session};
 pub use refinery;
+pub use sea_query_postgres::PostgresValues;

@@ -201,11 +201,11 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
 fn fingerprints_of(intents: &[(IdempotencyScope, EntryId)]) -> SelectStatement {
     let given = Query::select()
         .expr_as(
-            unnest(bind::texts(intents.iter().map(|(scope, _)| scope.producer.clone()))),
+            unnest(bind::texts(intents.iter().map(|(scope, _)| scope.producer.as_str()))),
             Given::Producer,
         )
         .expr_as(
-            unnest(bind::texts(intents.iter().map(|(scope, _)| scope.key.clone()))),
+            unnest(bind::texts(intents.iter().map(|(scope, _)| scope.key.as_str()))),
             Given::IdempotencyKey,
         )
         .take();
@@ -312,8 +312,7 @@ fn fence_value(fence: Fence) -> Expr {
 
 fn insert_records(acceptances: &[&Acceptance]) -> InsertStatement {
     let records = || acceptances.iter().map(|acceptance| &acceptance.record);
-    let texts =
-        |value: fn(&Record) -> &str| unnest(bind::texts(records().map(|record| value(record).to_owned())));
+    let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(value)));
     let instants = |value: fn(&Record) -> Timestamp| unnest(bind::instants(records().map(value)));
     let recipients = records().map(|record| serde_json::json!(record.recipient_user_ids).to_string());
     let columns_and_values = [
@@ -339,8 +338,7 @@ fn insert_records(acceptances: &[&Acceptance]) -> InsertStatement {
 
 fn insert_routes(acceptances: &[&Acceptance]) -> InsertStatement {
     let routes = || acceptances.iter().flat_map(|acceptance| &acceptance.routes);
-    let texts =
-        |value: fn(&NewRoute) -> &str| unnest(bind::texts(routes().map(|route| value(route).to_owned())));
+    let texts = |value: fn(&NewRoute) -> &str| unnest(bind::texts(routes().map(value)));
     // A batch is accepted at one time; each route repeats that of its record.
     let accepted_at = || {
         let times = acceptances

@@ -23,7 +23,7 @@ pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
             (MalformedIntents::FailureMessage, texts(|row| row.rejection.message.clone())),
             (
                 MalformedIntents::RawFields,
-                unnest(bind::jsonbs(rows.iter().map(|row| row.raw_fields_json.clone()))),
+                unnest(bind::jsonbs(rows.iter().map(|row| row.raw_fields_json.as_str()))),
             ),
             (MalformedIntents::RecordedAt, unnest(bind::instants(rows.iter().map(|row| row.recorded_at)))),
         ],

@@ -98,7 +98,7 @@ pub(crate) fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> Delet
         .from_table(Records::Table)
         .and_where(
             Expr::col((Records::Table, Records::NotificationId))
-                .eq(any(bind::texts(ids.iter().map(|id| id.as_str().to_owned())))),
+                .eq(any(bind::texts(ids.iter().map(NotificationId::as_str)))),
         )
         .and_where(Expr::col((Records::Table, Records::AcceptedAt)).lt(bind::instant(cutoff)))
         .and_where(Expr::exists(live).not())

@@ -9,7 +9,6 @@ use std::collections::{HashMap, HashSet};
 use ambient::Timestamp;
 use domain::dead_letter::recovery_hint;
 use domain::ports::{DueCursor, DuePage, Failed, Published, RouteStore, StoreError, Swap};
-use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey, RouteStatus, Version};
 use pg::{PgError, Session, bind};
 use sea_query::{
@@ -257,7 +256,7 @@ fn live_routes(keys: &[&RouteKey]) -> SelectStatement {
 
 fn publish_if_unchanged(routes: &[Published<'_>], now: Timestamp) -> UpdateStatement {
     let mut given = versioned(routes.iter().map(|done| (done.key, done.version)));
-    given.expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry_id.clone()))), Given::EntryId);
+    given.expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry_id.as_str()))), Given::EntryId);
     change_if_unchanged(given, now)
         .value(Routes::Status, bind::text(RouteStatus::Published.as_str()))
         .value(Routes::NextAttemptAt, Expr::cust("NULL"))
@@ -281,16 +280,12 @@ fn publications(routes: &[Published<'_>]) -> SelectStatement {
 }
 
 fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
-    let texts =
-        |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
+    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(value)));
     let status =
         |route: &Failed| if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter };
     let mut given = versioned(routes.iter().map(|route| (&route.key, route.version)));
     given
-        .expr_as(
-            unnest(bind::texts(routes.iter().map(|route| status(route).as_str().to_owned()))),
-            Given::Status,
-        )
+        .expr_as(unnest(bind::texts(routes.iter().map(|route| status(route).as_str()))), Given::Status)
         .expr_as(
             unnest(bind::bigints(routes.iter().map(|route| route.attempt_count.into()))),
             Given::AttemptCount,
@@ -321,8 +316,7 @@ fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
 /// A route that an operator has set back to pending may die again: its row is then written anew.
 fn insert_dead_letters(routes: &[&Failed]) -> InsertStatement {
     use crate::schema::Routes as R;
-    let texts =
-        |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(|route| value(route).to_owned())));
+    let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().copied().map(value)));
     let given = given_keys(routes.iter().map(|route| &route.key))
         .expr_as(texts(|route| recovery_hint(route.channel, route.classification)), Given::RecoveryHint)
         .take();
@@ -360,10 +354,12 @@ fn insert_dead_letters(routes: &[&Failed]) -> InsertStatement {
 }
 
 fn given_keys<'a>(keys: impl Iterator<Item = &'a RouteKey> + Clone) -> SelectStatement {
-    let id = |key: &RouteKey| NotificationId::as_str(&key.notification_id).to_owned();
     Query::select()
-        .expr_as(unnest(bind::texts(keys.clone().map(id))), Given::NotificationId)
-        .expr_as(unnest(bind::texts(keys.map(|key| key.route_id.clone()))), Given::RouteId)
+        .expr_as(
+            unnest(bind::texts(keys.clone().map(|key| key.notification_id.as_str()))),
+            Given::NotificationId,
+        )
+        .expr_as(unnest(bind::texts(keys.map(|key| key.route_id.as_str()))), Given::RouteId)
         .take()
 }
 
@@ -384,8 +380,7 @@ fn on_key() -> Expr {
 /// read the index of due routes whole, and each of them once for every element of the batch.
 pub(crate) fn is_live() -> Expr {
     let live = RouteStatus::ALL.into_iter().filter(|status| status.is_live());
-    Expr::col((Routes::Table, Routes::Status))
-        .eq(any(bind::texts(live.map(|status| status.as_str().to_owned()))))
+    Expr::col((Routes::Table, Routes::Status)).eq(any(bind::texts(live.map(RouteStatus::as_str))))
 }
 
 /// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` whatever the clock says. A

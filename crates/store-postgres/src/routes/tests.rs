@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use domain::record::NotificationId;
 use harness::TestDatabase;
-use pg::{Dsn, PgPool, PoolSettings};
-use sea_query::{PostgresQueryBuilder, QueryStatementWriter};
+use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues};
 
 use super::*;
 use crate::PgStore;
@@ -32,11 +32,20 @@ fn backlog(published: u32) -> String {
     sql
 }
 
+/// A statement with its parameters, to be explained and not run for its own sake.
+struct Explained<'a, S>(&'a S);
+
+impl<S: PostgresBinderRef> PostgresBinderRef for Explained<'_, S> {
+    fn build_ref(&self) -> (String, PostgresValues) {
+        let (text, values) = self.0.build_ref();
+        (format!("EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) {text}"), values)
+    }
+}
+
 /// `EXPLAIN ANALYZE` on a connection with the service's own settings: the plan, and the rows that each node gave.
-async fn plan(session: &Session, statement: &impl QueryStatementWriter) -> String {
-    let text = statement.to_string(PostgresQueryBuilder);
-    let lines =
-        session.raw(&format!("EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) {text}")).await.expect("it runs");
+async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> String {
+    let rows = session.query(&Explained(statement)).await.expect("it runs");
+    let lines: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
     lines.join("\n")
 }
 

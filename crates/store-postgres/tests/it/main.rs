@@ -1,6 +1,7 @@
 //! The store against a real PostgreSQL: one server for all tests, one migrated database for each.
 
 mod acceptance;
+mod arrays;
 mod retention;
 mod routes;
 
