@@ -14,13 +14,17 @@ use crate::metrics::Metrics;
 use crate::status::Status;
 use crate::worker::{Trouble, error_chain, pause};
 
-/// How long one DELETE should take; the chunk grows and shrinks around it.
-const CHUNK_TIME: Duration = Duration::from_millis(200);
+/// How long one DELETE should take; the chunk grows and shrinks around it. As short as what the traffic itself asks for, so
+/// that nobody waits for more than a moment behind it.
+const CHUNK_TIME: Duration = Duration::from_millis(5);
 const FIRST_CHUNK: u64 = 1_000;
 const LARGEST_CHUNK: u64 = 20_000;
 const SMALLEST_CHUNK: u64 = 50;
+/// After a DELETE, how many times as long as it took the others have the database to themselves, and the longest.
+const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Records that are looked at together.
-const PAGE: usize = 1_000;
+const PAGE: usize = 200;
 
 /// What retention is told by configuration.
 #[derive(Clone, Copy, Debug)]
@@ -200,9 +204,9 @@ impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
     }
 }
 
-/// Leaves the database to the others for as long as it was just used. False if the service stops.
+/// Leaves the database to the others for several times as long as it was just used. False if the service stops.
 async fn breathe(stop: &CancellationToken, time: Duration) -> bool {
-    pause(stop, time.min(CHUNK_TIME)).await
+    pause(stop, (time * REST).min(LONGEST_REST)).await
 }
 
 /// How many of the records, with their routes, make a chunk of `rows` rows; at least one record.

@@ -12,6 +12,7 @@ mod figure;
 mod growth;
 mod idle;
 mod latency;
+mod lateness;
 mod load;
 mod locks;
 mod measure;
@@ -52,6 +53,7 @@ const SMOKE: Scale = Scale { intents: 2_000, naive_intents: 200, rounds: 1, seco
 enum Scenario {
     Throughput,
     Latency,
+    Lateness,
     Replicas,
     Idle,
     Locks,
@@ -65,9 +67,10 @@ enum Scenario {
 
 impl Scenario {
     /// Those of a whole run.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Throughput,
         Self::Latency,
+        Self::Lateness,
         Self::Replicas,
         Self::Idle,
         Self::Locks,
@@ -84,6 +87,7 @@ impl Scenario {
     async fn run(self, world: &mut World, scale: Scale) -> anyhow::Result<Section> {
         let (title, figures) = match self {
             Self::Throughput => return throughput::run(world, scale).await,
+            Self::Lateness => return lateness::run(world).await,
             Self::Latency => return latency::run(world, scale).await,
             Self::Replicas => return replicas::run(world, scale).await,
             Self::Idle => return idle::run(world, scale).await,

@@ -200,13 +200,11 @@ async fn delays(world: &World, dsn: &str, intents: u32) -> anyhow::Result<Delay>
         ensure!(started.elapsed() < BOUND, "routes are not completed after {BOUND:?}");
         tokio::time::sleep(POLL).await;
     }
-    // The id of an entry has whole milliseconds, rounded down; created_at is rounded in the same way.
+    // published_at is the time at which the append had been answered.
     let row = client
         .query_one(
             "SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY delay), percentile_disc(0.99) WITHIN GROUP (ORDER BY delay)
-             FROM (SELECT (split_part(published_entry_id, '-', 1)::bigint
-                 - floor(extract(epoch FROM created_at) * 1000))::float8 AS delay
-             FROM routes WHERE created_at > now() - interval '1 day' AND status = 'published') of_run",
+             FROM (SELECT extract(epoch FROM published_at - created_at)::float8 * 1000 AS delay FROM routes WHERE created_at > now() - interval '1 day' AND status = 'published') of_run",
             &[],
         )
         .await

@@ -253,7 +253,7 @@ pub(crate) async fn wait_for_completions(
     confirm(&client, intents, routes).await
 }
 
-async fn wait_until_none_live(client: &Client) -> anyhow::Result<()> {
+pub(crate) async fn wait_until_none_live(client: &Client) -> anyhow::Result<()> {
     let started = Instant::now();
     // An index-only look: the partial index holds what is not completed.
     let live = "SELECT EXISTS (SELECT FROM routes WHERE next_attempt_at IS NOT NULL)";

@@ -23,9 +23,9 @@ fn a_chunk_is_cut_by_rows_and_never_empty() {
 #[test]
 fn the_chunk_grows_while_it_is_quick_and_shrinks_when_it_is_slow() {
     let mut size = ChunkSize(FIRST_CHUNK);
-    size.took(Duration::from_millis(10));
+    size.took(CHUNK_TIME / 4);
     assert_eq!(size.0, 2_000);
-    size.took(Duration::from_millis(150));
+    size.took(CHUNK_TIME);
     assert_eq!(size.0, 2_000);
     for _ in 0..20 {
         size.took(Duration::from_secs(1));
