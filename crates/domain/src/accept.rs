@@ -142,15 +142,6 @@ impl Settled {
             Self::Malformed(_) => "malformed",
         }
     }
-
-    /// Whether the key had been taken before: a duplicate or a conflict.
-    pub fn is_known(&self) -> bool {
-        match self {
-            Self::Duplicate => true,
-            Self::Accepted(_) => false,
-            Self::Malformed(row) => row.rejection.code == FailureCode::IdempotencyConflict,
-        }
-    }
 }
 
 /// An entry that cannot be decided yet, and the ones behind it with it.

@@ -97,8 +97,9 @@ struct Position {
     count: usize,
     /// The last read got all that it asked for: there is more to read.
     more: bool,
-    /// The batch before had keys that were taken: the next is likely to have some, too.
-    known_keys: bool,
+    /// Whether known keys are looked for before the next batch is decided: the one before had some, or the directory objected
+    /// to it, and what has just happened is likely to happen again.
+    look_first: bool,
     /// The bookmark has yet to be moved here.
     to_bookmark: Option<EntryId>,
     /// A gap up to this id has been reported.

@@ -30,7 +30,7 @@ where
             ahead: VecDeque::new(),
             count: FIRST_COUNT,
             more: false,
-            known_keys: true,
+            look_first: true,
             to_bookmark: None,
             gap_reported: EntryId::ZERO,
         };

@@ -14,15 +14,15 @@ where
     /// Brings a batch to its outcomes. What could not be settled goes back in front of what was read.
     ///
     /// Most keys are new, and a transaction over a key that is taken writes nothing ([`Commit::Raced`]). So nobody looks for
-    /// known keys beforehand, unless the batch before had some, or the directory stands in the way of an acceptance: the
-    /// outcome of a replay never depends on what the directory says today.
+    /// known keys beforehand, unless the batch before had some, or the directory objects to an acceptance: what becomes of a
+    /// replay never depends on what the directory says today.
     pub(super) async fn settle(
         &self,
         position: &mut Position,
         batch: Vec<Ahead>,
     ) -> Result<Pass, StoreError> {
         let mut batch = VecDeque::from(batch);
-        let mut look_first = position.known_keys;
+        let mut look_first = position.look_first;
         let mut races = 0;
         let pass = loop {
             let decoded: Vec<&Decoded> = batch.iter().map(|ahead| &ahead.decoded).collect();
@@ -34,11 +34,12 @@ where
                 Ok(known) => self.decide(&decoded, &known).await,
                 Err(error) => break Err(error),
             };
-            if !look_first && directory_objects(&decoded, &decision) {
+            let objections = directory_objects(&decoded, &decision);
+            if objections && !look_first {
                 look_first = true;
                 continue;
             }
-            position.known_keys = decision.settled.iter().any(Settled::is_known);
+            position.look_first = objections || decision.settled.contains(&Settled::Duplicate);
             let mut done = 0;
             let written = self.write(position, &decoded, &mut decision.settled, &mut done).await;
             let rest = batch.split_off(done);
