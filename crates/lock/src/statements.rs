@@ -3,7 +3,7 @@
 use pg::bind;
 use sea_query::{
     CommonTableExpression, DeleteStatement, DynIden, Expr, ExprTrait, Func, Iden, InsertStatement,
-    LockBehavior, LockType, OnConflict, Order, Query, SelectStatement, UpdateStatement,
+    LockBehavior, LockType, OnConflict, Order, Query, SelectStatement, SubQueryStatement, WithClause,
 };
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX};
@@ -49,9 +49,21 @@ enum Counted {
     NowMs,
 }
 
+/// A lock on its way from being held to being changed within one statement.
+#[derive(Iden, Clone, Copy)]
+enum Change {
+    Held,
+    Done,
+}
+
 /// A lease is live until the tolerance has passed: at exactly 1,000 ms after its end it is dead.
 fn is_live() -> Expr {
     Expr::col(Locks::ExpiresAtMs).gt(Expr::cust(NOW_MS).sub(bind::bigint(TIME_TOLERANCE_MS)))
+}
+
+fn is_held_and_live() -> Expr {
+    let live = Query::select().column(Locks::LockId).from(Change::Held).and_where(is_live()).take();
+    Expr::col(Locks::LockId).in_subquery(live)
 }
 
 fn is_counter_of(key: &Key) -> Expr {
@@ -64,13 +76,14 @@ impl Statements {
     }
 
     /// Whether the lease is live, without waiting for anybody.
-    pub(crate) fn peek(&self, which: Which<'_>) -> SelectStatement {
+    pub(crate) fn peek(&self, key: &Key) -> SelectStatement {
+        let which = Which::Key(key);
         Query::select().expr(is_live()).from(self.locks.clone()).and_where(which.matches()).take()
     }
 
     /// The same, holding the row until the transaction ends.
-    pub(crate) fn seize(&self, which: Which<'_>) -> SelectStatement {
-        self.peek(which).lock(LockType::Update).take()
+    pub(crate) fn seize(&self, key: &Key) -> SelectStatement {
+        self.peek(key).lock(LockType::Update).take()
     }
 
     /// Makes the counter of a key that was never locked.
@@ -95,7 +108,7 @@ impl Statements {
 
     /// Counts and grants, or neither; the caller holds both rows. A row comes back if it was granted.
     pub(crate) fn grant(&self, key: &Key, id: &LockId, ttl_ms: i64) -> InsertStatement {
-        let live = self.peek(Which::Key(key)).and_where(is_live()).take();
+        let live = self.peek(key).and_where(is_live()).take();
         let count = Query::update()
             .table(self.counters.clone())
             .value(FenceCounters::Fence, Expr::col(FenceCounters::Fence).add(bind::bigint(1)))
@@ -144,24 +157,53 @@ impl Statements {
         insert
     }
 
-    /// Gives a live lease a new end, counted from now. A row comes back if it was live.
-    pub(crate) fn extend(&self, id: &LockId, ttl_ms: i64) -> UpdateStatement {
-        Query::update()
+    /// Gives a live lease a new end, counted from now.
+    pub(crate) fn extend(&self, id: &LockId, ttl_ms: i64) -> SelectStatement {
+        let change = Query::update()
             .table(self.locks.clone())
             .value(Locks::ExpiresAtMs, Expr::cust(NOW_MS).add(bind::bigint(ttl_ms)))
-            .and_where(Which::Id(id).matches())
-            .and_where(is_live())
+            .and_where(is_held_and_live())
             .returning_col(Locks::ExpiresAtMs)
-            .take()
+            .take();
+        self.changed(id, change)
     }
 
-    /// Ends a live lease. A row comes back if it was live.
-    pub(crate) fn release(&self, id: &LockId) -> DeleteStatement {
-        Query::delete()
+    /// Ends a live lease.
+    pub(crate) fn release(&self, id: &LockId) -> SelectStatement {
+        let change = Query::delete()
             .from_table(self.locks.clone())
-            .and_where(Which::Id(id).matches())
-            .and_where(is_live())
+            .and_where(is_held_and_live())
             .returning_col(Locks::ExpiresAtMs)
+            .take();
+        self.changed(id, change)
+    }
+
+    /// Holds the row of `id` and changes it if it is live then, in one statement, and so in a transaction of its own. One
+    /// row comes back: whether there is such a lock, and when its lease ends or ended if it was live.
+    ///
+    /// That the row is held before the clock is read is the order in which the plan runs: `change` takes what it looks at
+    /// from `held`, whose `FOR UPDATE` gives the newest version of the row, and gives it only when nobody else holds it.
+    fn changed(&self, id: &LockId, change: impl Into<SubQueryStatement>) -> SelectStatement {
+        let held = Query::select()
+            .columns([Locks::LockId, Locks::ExpiresAtMs])
+            .from(self.locks.clone())
+            .and_where(Which::Id(id).matches())
+            .lock(LockType::Update)
+            .take();
+        let part = |name: Change, query: SubQueryStatement| {
+            CommonTableExpression::new().table_name(name).query(query).to_owned()
+        };
+        let there = Query::select().column(Locks::LockId).from(Change::Held).take();
+        let ends = Query::select().column(Locks::ExpiresAtMs).from(Change::Done).take();
+        Query::select()
+            .expr(Expr::exists(there))
+            .expr(Expr::SubQuery(None, Box::new(ends.into())))
+            .with_cte(
+                WithClause::new()
+                    .cte(part(Change::Held, held.into()))
+                    .cte(part(Change::Done, change.into()))
+                    .to_owned(),
+            )
             .take()
     }
 
@@ -231,9 +273,9 @@ mod tests {
     #[test]
     fn only_locks_are_ever_deleted() {
         let id = LockId::from_bytes([0; 16]);
-        for delete in [statements().release(&id), statements().purge(1)] {
-            let text = delete.to_string(PostgresQueryBuilder);
-            assert!(text.starts_with(r#"DELETE FROM "locks""#) && !text.contains("fence_counters"), "{text}");
+        let (release, purge) = (statements().release(&id), statements().purge(1));
+        for text in [release.to_string(PostgresQueryBuilder), purge.to_string(PostgresQueryBuilder)] {
+            assert!(text.contains(r#"DELETE FROM "locks""#) && !text.contains("fence_counters"), "{text}");
         }
     }
 }

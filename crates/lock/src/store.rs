@@ -1,12 +1,13 @@
 //! Running the statements: what is read, in which order rows are held, and what the answers mean.
 //!
 //! Rows are always held in the order counter, then lock. Whoever changes a lock holds its row first and reads the clock
-//! afterwards, so two of them can never both find a lease theirs. A transaction is sent whole, COMMIT included, before
-//! its first answer: a client that stops in the middle holds nothing.
+//! afterwards, so two of them can never both find a lease theirs. To acquire is a transaction, sent whole, COMMIT included,
+//! before its first answer; everything else is one statement. So a client that stops in the middle holds nothing.
 
 use std::time::Duration;
 
-use pg::{PgError, PgPool, Session};
+use pg::{PgError, PgPool};
+use sea_query::SelectStatement;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -60,12 +61,12 @@ impl Store {
 
     async fn try_acquire(&self, key: &Key, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
         let session = self.pool.session("acquire a lock").await?;
-        if says_live(&session.query(&self.statements.peek(Which::Key(key))).await?)? {
+        if says_live(&session.query(&self.statements.peek(key)).await?)? {
             return Ok(Attempt::Locked);
         }
         let ensure = session.prepare(&self.statements.ensure_counter(key)).await?;
         let counter = session.prepare(&self.statements.seize_counter(key)).await?;
-        let holder = session.prepare(&self.statements.seize(Which::Key(key))).await?;
+        let holder = session.prepare(&self.statements.seize(key)).await?;
         let grant = session.prepare(&self.statements.grant(key, id, ttl_ms)).await?;
         // The lease begins, at the latest, here: what the server grants later ends later.
         let asked_at = Instant::now();
@@ -103,12 +104,7 @@ impl Store {
     }
 
     pub(crate) async fn extend(&self, id: &LockId, ttl_ms: i64) -> Result<Extension, LockError> {
-        let changed = async {
-            let session = self.pool.session("extend a lock").await?;
-            let extend = session.prepare(&self.statements.extend(id, ttl_ms)).await?;
-            self.change(&session, id, &extend).await
-        };
-        let changed = changed.await;
+        let changed = self.change("extend a lock", &self.statements.extend(id, ttl_ms)).await;
         self.report(Operation::Extend, id, &changed);
         Ok(match changed? {
             Ok(expires_at_ms) => Extension::Extended { expires_at_ms },
@@ -117,12 +113,7 @@ impl Store {
     }
 
     pub(crate) async fn release(&self, id: &LockId) -> Result<Release, LockError> {
-        let changed = async {
-            let session = self.pool.session("release a lock").await?;
-            let release = session.prepare(&self.statements.release(id)).await?;
-            self.change(&session, id, &release).await
-        };
-        let changed = changed.await;
+        let changed = self.change("release a lock", &self.statements.release(id)).await;
         self.report(Operation::Release, id, &changed);
         Ok(match changed? {
             Ok(_) => Release::Released,
@@ -141,24 +132,20 @@ impl Store {
         self.release(id).await
     }
 
-    /// Holds the row of `id`, then changes it if it is live; says when the lease ends or ended, or why nothing changed.
+    /// Changes the lock `id` if it is live; says when the lease ends or ended, or why nothing changed.
     async fn change(
         &self,
-        session: &Session,
-        id: &LockId,
-        change: &pg::Prepared,
+        operation: &'static str,
+        change: &SelectStatement,
     ) -> Result<Result<i64, Reason>, LockError> {
-        let seize = session.prepare(&self.statements.seize(Which::Id(id))).await?;
-        let (begun, seized, changed, committed) =
-            tokio::join!(biased; session.begin(), session.run(&seize), session.run(change), session.commit());
-        begun?;
-        let (seized, changed) = (seized?, changed?);
-        committed?;
-        match (changed.first(), seized.first()) {
-            (Some(row), _) => Ok(Ok(column(row, 0, "expires_at_ms")?)),
-            (None, Some(_)) => Ok(Err(Reason::Expired)),
-            (None, None) => Ok(Err(Reason::NotFound)),
-        }
+        let session = self.pool.session(operation).await?;
+        let rows = session.query(change).await?;
+        let row = rows.first().ok_or(LockError::Corrupt("lock_id"))?;
+        Ok(match (column(row, 1, "expires_at_ms")?, column(row, 0, "lock_id")?) {
+            (Some(expires_at_ms), _) => Ok(expires_at_ms),
+            (None, true) => Err(Reason::Expired),
+            (None, false) => Err(Reason::NotFound),
+        })
     }
 
     fn report<T>(&self, operation: Operation, id: &LockId, changed: &Result<Result<T, Reason>, LockError>) {
@@ -240,9 +227,9 @@ impl Store {
         session.prepare(&self.statements.release(&id)).await?;
         session.prepare(&self.statements.purge(1)).await?;
         session.prepare(&self.statements.raise_counter(&key, 0)).await?;
+        session.prepare(&self.statements.peek(&key)).await?;
+        session.prepare(&self.statements.seize(&key)).await?;
         for which in [Which::Key(&key), Which::Id(&id)] {
-            session.prepare(&self.statements.peek(which)).await?;
-            session.prepare(&self.statements.seize(which)).await?;
             session.prepare(&self.statements.lookup(which)).await?;
         }
         Ok(())

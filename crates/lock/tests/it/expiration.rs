@@ -106,6 +106,29 @@ async fn a_lease_that_ends_while_its_extension_waits_stays_ended() {
 
 // L-11
 #[tokio::test]
+async fn a_lease_that_another_extends_meanwhile_is_judged_by_its_new_end() {
+    for release in [false, true] {
+        let db = Db::new().await;
+        let grant = db.acquire("k").await;
+        let blocker = db.block("UPDATE locks SET expires_at_ms = expires_at_ms + 1000000").await;
+        let (locks, id) = (db.locks.clone(), grant.lock_id.clone());
+        let waiting = tokio::spawn(async move {
+            if release {
+                locks.release(&id).await.map(|outcome| outcome == Release::Released)
+            } else {
+                locks.extend(&id, TTL).await.map(|outcome| outcome != Extension::NotHeld)
+            }
+        });
+        db.until_blocked(1).await;
+        db.pass(TTL_MS + 1000).await;
+        blocker.batch_execute("COMMIT").await.expect("committed");
+        assert!(waiting.await.expect("no panic").expect("no failure"), "release: {release}");
+        assert_eq!(db.locks.owns(&grant.lock_id).await.expect("looked up"), !release);
+    }
+}
+
+// L-11
+#[tokio::test]
 async fn a_server_whose_clock_is_a_century_off_is_the_one_that_counts() {
     let db = Db::new().await;
     for now in [1, 4_000_000_000_000] {
