@@ -2,26 +2,60 @@ import Redis from "ioredis";
 
 const GAME_NAME = "Nebula ".repeat(28).trim();
 
-/** Job `n`: what a push route carries. Four routes make a notification. */
+/** Job `n`: what a route carries. Four routes, two of each channel, make a notification. */
 export function makeJob(n) {
   const notification = Math.floor(n / 4);
   const user = `user-${n % 500}`;
   const notificationId = `1775121700000-${notification}`;
+  const payload = {
+    game_id: `game-${notification % 1000}`,
+    game_name: GAME_NAME,
+    turn_number: notification,
+  };
+  const requestId = `request-${notification}`;
+  return n % 4 < 2 ? pushJob(user, notificationId, payload, requestId) : mailJob(user, notificationId, payload, requestId);
+}
+
+function pushJob(user, notificationId, payload, requestId) {
   const routeId = `push:user:${user}`;
   return {
-    event_id: `${notificationId}/${routeId}`,
-    event_type: "game.turn.ready",
-    user_id: user,
-    notification_id: notificationId,
-    route_id: routeId,
-    payload_json: JSON.stringify({
-      game_id: `game-${notification % 1000}`,
-      game_name: GAME_NAME,
-      turn_number: notification,
-    }),
-    occurred_at_ms: "1775121700000",
-    attempt: "1",
-    request_id: `request-${notification}`,
+    channel: "push",
+    fields: {
+      event_id: `${notificationId}/${routeId}`,
+      event_type: "game.turn.ready",
+      user_id: user,
+      notification_id: notificationId,
+      route_id: routeId,
+      payload_json: JSON.stringify(payload),
+      occurred_at_ms: "1775121700000",
+      attempt: "1",
+      request_id: requestId,
+    },
+  };
+}
+
+function mailJob(user, notificationId, payload, requestId) {
+  const deliveryId = `${notificationId}/email:user:${user}`;
+  return {
+    channel: "mail",
+    fields: {
+      idempotency_key: `notification:${deliveryId}`,
+      delivery_id: deliveryId,
+      source: "notification",
+      payload_mode: "template",
+      requested_at_ms: "1775121700000",
+      payload_json: JSON.stringify({
+        to: [`${user}@example.com`],
+        cc: [],
+        bcc: [],
+        reply_to: [],
+        template_id: "game.turn.ready",
+        locale: "en",
+        variables: payload,
+        attachments: [],
+      }),
+      request_id: requestId,
+    },
   };
 }
 
@@ -37,33 +71,11 @@ export async function connectRedis(address, options, fail) {
   return client;
 }
 
-/** The outbound stream. Appending to it is what executing a job means. */
-export async function openStream(address, key, fail) {
+/** The outbound streams. Appending to one of them is what executing a job means. */
+export async function openStreams(address, streams, fail) {
   const client = await connectRedis(address, { enableAutoPipelining: true }, fail);
   return {
-    append: (job) =>
-      client.xadd(
-        key,
-        "*",
-        "event_id",
-        job.event_id,
-        "event_type",
-        job.event_type,
-        "user_id",
-        job.user_id,
-        "notification_id",
-        job.notification_id,
-        "route_id",
-        job.route_id,
-        "payload_json",
-        job.payload_json,
-        "occurred_at_ms",
-        job.occurred_at_ms,
-        "attempt",
-        job.attempt,
-        "request_id",
-        job.request_id,
-      ),
+    append: ({ channel, fields }) => client.xadd(streams[channel], "*", ...Object.entries(fields).flat()),
     close: () => client.quit(),
   };
 }

@@ -34,15 +34,15 @@ function setting(name) {
 }
 
 function readSettings() {
-  const jobs = Number(setting("PEER_JOBS"));
+  const jobs = Number(setting("BENCH_JOBS"));
   if (!Number.isSafeInteger(jobs) || jobs < 1) {
-    throw new Error("PEER_JOBS is not a positive whole number");
+    throw new Error("BENCH_JOBS is not a positive whole number");
   }
   return {
     jobs,
-    postgres: setting("PEER_POSTGRES"),
-    redis: setting("PEER_REDIS"),
-    stream: setting("PEER_STREAM"),
+    postgres: setting("BENCH_POSTGRES"),
+    redis: setting("BENCH_REDIS"),
+    streams: { push: setting("BENCH_PUSH_STREAM"), mail: setting("BENCH_MAIL_STREAM") },
   };
 }
 
@@ -106,16 +106,16 @@ async function executeAll(peer, total) {
 
 async function main() {
   const createPeer = await loadPeer(process.argv[2]);
-  const { jobs, postgres, redis, stream } = readSettings();
-  const { makeJobs, openStream } = await import("./jobs.mjs");
+  const { jobs, postgres, redis, streams } = readSettings();
+  const { makeJobs, openStreams } = await import("./jobs.mjs");
   const step = readSteps();
 
-  const outbound = await openStream(redis, stream, fail);
+  const outbound = await openStreams(redis, streams, fail);
   // A queue would try a failed job again; here it ends the run.
   const execute = (job) => outbound.append(job).catch(fail);
   const peer = createPeer({ postgres, redis, execute, fail });
   await peer.prepare();
-  report({ phase: "ready", version: peer.version, settings: peer.settings });
+  report({ phase: "ready", version: peer.version, node: process.versions.node, settings: peer.settings });
 
   await step("enqueue");
   await enqueueAll(peer, makeJobs, jobs);

@@ -4,18 +4,23 @@
 //! appends that turn leases into receipts, then the completions, guarded by their version. It leaves out what makes a
 //! service of it: validation, fingerprints and the look for known ones, the directory, election, bookmark, outages,
 //! retries, telemetry. It trusts every entry, knows the one type of the run by heart, inserts without ON CONFLICT in one
-//! flight, and overlaps acceptance with publishing. Reading, accepting and each channel have a connection of their own.
+//! flight, and does everything at once: reading, accepting, and for each channel leasing and appending one chunk while the one
+//! before is completed, each on a connection of its own. What it reads is shared and not copied, calls of scripts are
+//! written straight into their command, and replies are taken apart in place.
 
+use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use redis::aio::MultiplexedConnection;
-use redis::{Script, Value};
+use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use crate::world::{INTENTS, MAIL, PUSH, World};
+use crate::party::Servers;
+use crate::world::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
 
 const BATCH: usize = 1_000;
 const CHUNK: usize = 512;
@@ -65,12 +70,17 @@ struct Entry {
 }
 
 /// A route on its way out, with what its entry needs.
-pub(crate) struct Route {
-    pub(crate) notification_id: String,
-    pub(crate) route_id: String,
-    pub(crate) user: String,
-    pub(crate) payload: String,
-    pub(crate) request_id: String,
+struct Route {
+    entry: Arc<Entry>,
+    route_id: String,
+    /// Which of the entry's users.
+    user: usize,
+}
+
+impl Route {
+    fn user(&self) -> &str {
+        &self.entry.users[self.user]
+    }
 }
 
 struct Parcel {
@@ -83,28 +93,34 @@ struct Parcel {
 pub(crate) struct Ceiling {
     reader: MultiplexedConnection,
     acceptor: Acceptor,
-    push: Publisher,
-    mail: Publisher,
+    channels: [(Publisher, Completer); 2],
 }
 
 impl Ceiling {
-    pub(crate) async fn connect(world: &World, dsn: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn connect(servers: &Servers) -> anyhow::Result<Self> {
+        let channel = async |stream| {
+            let publisher = Publisher::new(connect_redis(&servers.redis).await?, stream).await?;
+            anyhow::Ok((publisher, Completer::new(client(servers).await?).await?))
+        };
         Ok(Self {
-            reader: world.redis().await?,
-            acceptor: Acceptor::new(client(world, dsn).await?).await?,
-            push: Publisher::new(client(world, dsn).await?, world.redis().await?, PUSH).await?,
-            mail: Publisher::new(client(world, dsn).await?, world.redis().await?, MAIL).await?,
+            reader: connect_redis(&servers.redis).await?,
+            acceptor: Acceptor::new(client(servers).await?).await?,
+            channels: [channel(PUSH).await?, channel(MAIL).await?],
         })
     }
 
     /// Brings `intents` intents through, whether they are there already or come one by one.
     pub(crate) async fn run(self, intents: u32) -> anyhow::Result<()> {
-        let (push, push_parcels) = mpsc::channel(4);
-        let (mail, mail_parcels) = mpsc::channel(4);
-        let push_publisher = tokio::spawn(self.push.run(push_parcels));
-        let mail_publisher = tokio::spawn(self.mail.run(mail_parcels));
+        let mut tasks = Vec::new();
+        let [push, mail] = self.channels.map(|(publisher, completer)| {
+            let (to_publisher, parcels) = mpsc::channel(4);
+            let (to_completer, appended) = mpsc::channel(1);
+            tasks.push(tokio::spawn(publisher.run(parcels, to_completer)));
+            tasks.push(tokio::spawn(completer.run(appended)));
+            to_publisher
+        });
         let (read, mut batches) = mpsc::channel(2);
-        let reader = tokio::spawn(read_all(self.reader, intents as usize, read));
+        tasks.push(tokio::spawn(read_all(self.reader, intents as usize, read)));
         while let Some(mut batch) = batches.recv().await {
             // At a steady rate: what came meanwhile is not made to wait for a transaction of its own.
             while batch.len() < BATCH
@@ -117,15 +133,16 @@ impl Ceiling {
             mail.send(to_mail).await.context("the mail publisher ended")?;
         }
         drop((push, mail));
-        reader.await??;
-        push_publisher.await??;
-        mail_publisher.await?
+        for task in tasks {
+            task.await??;
+        }
+        Ok(())
     }
 }
 
 /// With the plans that the service pins, too.
-async fn client(world: &World, dsn: &str) -> anyhow::Result<Client> {
-    let client = world.postgres(dsn).await?;
+async fn client(servers: &Servers) -> anyhow::Result<Client> {
+    let client = connect_postgres(&servers.postgres).await?;
     client
         .batch_execute(
             "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
@@ -139,7 +156,7 @@ async fn client(world: &World, dsn: &str) -> anyhow::Result<Client> {
 async fn read_all(
     mut redis: MultiplexedConnection,
     intents: usize,
-    to: mpsc::Sender<Vec<Entry>>,
+    to: mpsc::Sender<Vec<Arc<Entry>>>,
 ) -> anyhow::Result<()> {
     let (mut after, mut read) = ("0-0".to_owned(), 0);
     while read < intents {
@@ -154,25 +171,44 @@ async fn read_all(
             .arg(&after);
         let batch = entries(command.query_async(&mut redis).await?)?;
         read += batch.len();
-        after = batch.last().context("no more intents come")?.id.clone();
+        after.clone_from(&batch.last().context("no more intents come")?.id);
         to.send(batch).await.context("the acceptor ended")?;
     }
     Ok(())
 }
 
-fn entries(value: Value) -> anyhow::Result<Vec<Entry>> {
-    type Stream = Vec<(String, Vec<(String, Vec<String>)>)>;
-    let streams: Option<Stream> = redis::from_redis_value(value)?;
-    let list = streams.into_iter().flatten().flat_map(|(_, list)| list);
-    list.map(|(id, fields)| {
-        let mut fields = fields.into_iter();
-        // In the order in which the run's producer writes them.
-        let mut value = |place: usize| fields.nth(place).context("an entry is too short");
-        let (recipients, key) = (value(7)?, value(1)?);
-        let (payload, request_id) = (value(3)?, value(1)?);
-        Ok(Entry { id, users: serde_json::from_str(&recipients)?, recipients, payload, key, request_id })
-    })
-    .collect()
+/// Of the one stream that is asked for.
+fn entries(reply: Value) -> anyhow::Result<Vec<Arc<Entry>>> {
+    let mut streams = array(reply)?.into_iter();
+    let mut stream = array(streams.next().context("no stream")?)?.into_iter();
+    let list = array(stream.nth(1).context("no entries")?)?;
+    list.into_iter()
+        .map(|entry| {
+            let mut entry = array(entry)?.into_iter();
+            let id = text(entry.next())?;
+            let mut fields = array(entry.next().context("no fields")?)?.into_iter();
+            // In the order in which the run's producer writes them.
+            let mut value = |place: usize| text(fields.nth(place));
+            let (recipients, key) = (value(7)?, value(1)?);
+            let (payload, request_id) = (value(3)?, value(1)?);
+            let users = serde_json::from_str(&recipients)?;
+            Ok(Arc::new(Entry { id, users, recipients, payload, key, request_id }))
+        })
+        .collect()
+}
+
+fn array(value: Value) -> anyhow::Result<Vec<Value>> {
+    match value {
+        Value::Array(values) => Ok(values),
+        other => bail!("not a list: {other:?}"),
+    }
+}
+
+fn text(value: Option<Value>) -> anyhow::Result<String> {
+    match value {
+        Some(Value::BulkString(bytes)) => Ok(String::from_utf8(bytes)?),
+        other => bail!("not a text: {other:?}"),
+    }
 }
 
 struct Acceptor {
@@ -188,45 +224,41 @@ impl Acceptor {
     }
 
     /// One transaction in one flight; then what each channel has to publish.
-    async fn accept(&self, batch: &[Entry]) -> anyhow::Result<(Parcel, Parcel)> {
+    async fn accept(&self, batch: &[Arc<Entry>]) -> anyhow::Result<(Parcel, Parcel)> {
         let now = microseconds();
-        let column = |value: fn(&Entry) -> &str| batch.iter().map(value).collect::<Vec<&str>>();
+        let column =
+            |value: fn(&Entry) -> &str| batch.iter().map(|entry| value(entry)).collect::<Vec<&str>>();
         let ids = column(|entry| &entry.id);
         let fingerprints: Vec<String> =
             batch.iter().map(|entry| format!("v1:{:064x}", entry.payload.len())).collect();
-        let (mut push, mut mail) = (Vec::new(), Vec::new());
-        for entry in batch {
-            for user in &entry.users {
-                let route = |channel: &str| Route {
-                    notification_id: entry.id.clone(),
-                    route_id: format!("{channel}:user:{user}"),
-                    user: user.clone(),
-                    payload: entry.payload.clone(),
-                    request_id: entry.request_id.clone(),
-                };
-                push.push(route("push"));
-                mail.push(route("email"));
-            }
-        }
-        let both =
-            || push.iter().map(|route| (route, "push")).chain(mail.iter().map(|route| (route, "email")));
-        let route_ids: Vec<&str> = both().map(|(route, _)| route.notification_id.as_str()).collect();
-        let names: Vec<&str> = both().map(|(route, _)| route.route_id.as_str()).collect();
-        let channels: Vec<&str> = both().map(|(_, channel)| channel).collect();
-        let references: Vec<String> = both().map(|(route, _)| format!("user:{}", route.user)).collect();
-        let emails: Vec<String> = both()
-            .map(
-                |(route, channel)| {
-                    if channel == "email" { format!("{}@example.com", route.user) } else { String::new() }
-                },
-            )
-            .collect();
+        let routes = |channel: &str| -> Vec<Route> {
+            let of = |entry: &Arc<Entry>, user: usize| {
+                let route_id = format!("{channel}:user:{}", entry.users[user]);
+                Route { entry: Arc::clone(entry), route_id, user }
+            };
+            batch.iter().flat_map(|entry| (0..entry.users.len()).map(move |user| of(entry, user))).collect()
+        };
+        let (push, mail) = (routes("push"), routes("email"));
+        let both = || push.iter().chain(&mail);
+        let route_ids: Vec<&str> = both().map(|route| route.entry.id.as_str()).collect();
+        let names: Vec<&str> = both().map(|route| route.route_id.as_str()).collect();
+        let of_each = |of_push: &'static str, of_mail: &'static str| {
+            std::iter::repeat_n(of_push, push.len()).chain(std::iter::repeat_n(of_mail, mail.len()))
+        };
+        let channels: Vec<&str> = of_each("push", "email").collect();
+        // What is behind the channel in the name of a route.
+        let references: Vec<&str> =
+            names.iter().map(|name| name.split_once(':').map_or("", |(_, reference)| reference)).collect();
+        let addresses: Vec<String> =
+            mail.iter().map(|route| format!("{}@example.com", route.user())).collect();
+        let emails: Vec<&str> =
+            std::iter::repeat_n("", push.len()).chain(addresses.iter().map(String::as_str)).collect();
         let (recipients, payloads) = (column(|entry| &entry.recipients), column(|entry| &entry.payload));
         let (keys, request_ids) = (column(|entry| &entry.key), column(|entry| &entry.request_id));
         let of_records: [&(dyn ToSql + Sync); 7] =
             [&ids, &recipients, &payloads, &keys, &fingerprints, &request_ids, &now];
         let of_routes: [&(dyn ToSql + Sync); 6] = [&route_ids, &names, &channels, &references, &emails, &now];
-        let (begin, records, routes, commit) = tokio::join!(
+        let (begin, records, inserted, commit) = tokio::join!(
             self.client.batch_execute("BEGIN"),
             self.client.execute(&self.records, &of_records),
             self.client.execute(&self.routes, &of_routes),
@@ -234,7 +266,7 @@ impl Acceptor {
         );
         begin?;
         records?;
-        routes?;
+        inserted?;
         commit?;
         let parcel = |routes: Vec<Route>| Parcel { accepted_at: vec![now; routes.len()], routes };
         Ok((parcel(push), parcel(mail)))
@@ -248,95 +280,135 @@ fn microseconds() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// One channel.
+/// Leases and entries of one channel.
 struct Publisher {
-    client: Client,
     redis: MultiplexedConnection,
     stream: &'static str,
-    complete: Statement,
+    /// What Redis calls the two scripts.
+    leases: String,
+    append: String,
+}
+
+/// A chunk that was appended.
+struct Appended {
+    chunk: Parcel,
+    entry_ids: Vec<String>,
 }
 
 impl Publisher {
-    async fn new(client: Client, redis: MultiplexedConnection, stream: &'static str) -> anyhow::Result<Self> {
-        let complete = client.prepare(COMPLETE).await?;
-        Ok(Self { client, redis, stream, complete })
+    async fn new(mut redis: MultiplexedConnection, stream: &'static str) -> anyhow::Result<Self> {
+        let mut load = async |script: &str| {
+            redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async::<String>(&mut redis).await
+        };
+        let (leases, append) = (load(LEASES).await?, load(APPEND).await?);
+        Ok(Self { redis, stream, leases, append })
     }
 
-    async fn run(mut self, mut parcels: mpsc::Receiver<Parcel>) -> anyhow::Result<()> {
-        let (leases, append) = (Script::new(LEASES), Script::new(APPEND));
-        while let Some(mut parcel) = parcels.recv().await {
-            while parcel.routes.len() < CHUNK
+    async fn run(
+        mut self,
+        mut parcels: mpsc::Receiver<Parcel>,
+        to: mpsc::Sender<Appended>,
+    ) -> anyhow::Result<()> {
+        let mut rest = Parcel { routes: Vec::new(), accepted_at: Vec::new() };
+        loop {
+            while rest.routes.len() < CHUNK
                 && let Ok(more) = parcels.try_recv()
             {
-                parcel.routes.extend(more.routes);
-                parcel.accepted_at.extend(more.accepted_at);
+                rest.routes.extend(more.routes);
+                rest.accepted_at.extend(more.accepted_at);
             }
-            for (chunk, accepted_at) in parcel.routes.chunks(CHUNK).zip(parcel.accepted_at.chunks(CHUNK)) {
-                self.publish(chunk, accepted_at, &leases, &append).await?;
+            if rest.routes.is_empty() {
+                let Some(parcel) = parcels.recv().await else { return Ok(()) };
+                rest = parcel;
+                continue;
             }
+            let length = rest.routes.len().min(CHUNK);
+            let behind = Parcel {
+                routes: rest.routes.split_off(length),
+                accepted_at: rest.accepted_at.split_off(length),
+            };
+            let chunk = std::mem::replace(&mut rest, behind);
+            let entry_ids = self.publish(&chunk.routes).await?;
+            to.send(Appended { chunk, entry_ids }).await.context("the completer ended")?;
         }
-        Ok(())
     }
 
-    /// Leases, then entries, then completions.
-    async fn publish(
-        &mut self,
-        chunk: &[Route],
-        accepted_at: &[SystemTime],
-        leases: &Script,
-        append: &Script,
-    ) -> anyhow::Result<()> {
+    /// Leases, then entries, whose ids these are.
+    async fn publish(&mut self, chunk: &[Route]) -> anyhow::Result<Vec<String>> {
         let keys: Vec<String> = chunk
             .iter()
-            .map(|route| format!("notification:route_leases:{}:{}", route.notification_id, route.route_id))
+            .map(|route| format!("notification:route_leases:{}:{}", route.entry.id, route.route_id))
             .collect();
-        leases.key(&keys).arg("token").arg(LEASE_MILLIS).invoke_async::<()>(&mut self.redis).await?;
-        let mut call = append.prepare_invoke();
-        call.key(self.stream).arg("token").arg(RECEIPT_MILLIS);
-        for (key, route) in keys.iter().zip(chunk) {
-            call.key(key);
-            let fields = outbound(self.stream, route);
-            call.arg(fields.len() * 2);
-            for (name, value) in fields {
-                call.arg(name).arg(value);
-            }
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.leases).arg(keys.len()).arg(&keys).arg("token").arg(LEASE_MILLIS);
+        call.query_async::<()>(&mut self.redis).await?;
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.append)
+            .arg(keys.len() + 1)
+            .arg(self.stream)
+            .arg(&keys)
+            .arg("token")
+            .arg(RECEIPT_MILLIS);
+        let write = if self.stream == PUSH { write_push } else { write_mail };
+        let (mut id, mut text) = (String::new(), String::new());
+        for route in chunk {
+            id.clear();
+            write!(id, "{}/{}", route.entry.id, route.route_id)?;
+            write(&mut call, route, &id, &mut text)?;
         }
-        let entry_ids: Vec<String> = call.invoke_async(&mut self.redis).await?;
-        let ids: Vec<&str> = chunk.iter().map(|route| route.notification_id.as_str()).collect();
-        let routes: Vec<&str> = chunk.iter().map(|route| route.route_id.as_str()).collect();
-        let now = microseconds();
-        self.client.execute(&self.complete, &[&ids, &routes, &entry_ids, &now, &accepted_at]).await?;
-        Ok(())
+        Ok(call.query_async(&mut self.redis).await?)
     }
 }
 
-/// What the service appends to `stream` for a route.
-pub(crate) fn outbound(stream: &str, route: &Route) -> Vec<(&'static str, String)> {
-    let id = format!("{}/{}", route.notification_id, route.route_id);
-    if stream == PUSH {
-        return vec![
-            ("event_id", id),
-            ("event_type", "game.turn.ready".to_owned()),
-            ("user_id", route.user.clone()),
-            ("notification_id", route.notification_id.clone()),
-            ("route_id", route.route_id.clone()),
-            ("payload_json", route.payload.clone()),
-            ("occurred_at_ms", "1775121700000".to_owned()),
-            ("attempt", "1".to_owned()),
-            ("request_id", route.request_id.clone()),
-        ];
-    }
-    let payload = format!(
+/// What the service appends for a push route, behind the number of names and values.
+fn write_push(call: &mut Cmd, route: &Route, id: &str, _: &mut String) -> anyhow::Result<()> {
+    call.arg(18).arg("event_id").arg(id).arg("event_type").arg("game.turn.ready");
+    call.arg("user_id").arg(route.user()).arg("notification_id").arg(&route.entry.id);
+    call.arg("route_id").arg(&route.route_id).arg("payload_json").arg(&route.entry.payload);
+    call.arg("occurred_at_ms").arg("1775121700000").arg("attempt").arg("1");
+    call.arg("request_id").arg(&route.entry.request_id);
+    Ok(())
+}
+
+/// What the service appends for a mail route, behind the number of names and values.
+fn write_mail(call: &mut Cmd, route: &Route, id: &str, text: &mut String) -> anyhow::Result<()> {
+    text.clear();
+    write!(text, "notification:{id}")?;
+    call.arg(14).arg("idempotency_key").arg(text.as_str()).arg("delivery_id").arg(id);
+    call.arg("source").arg("notification").arg("payload_mode").arg("template");
+    text.clear();
+    write!(
+        text,
         r#"{{"to":["{}@example.com"],"cc":[],"bcc":[],"reply_to":[],"template_id":"game.turn.ready","locale":"en","variables":{},"attachments":[]}}"#,
-        route.user, route.payload
-    );
-    vec![
-        ("idempotency_key", format!("notification:{id}")),
-        ("delivery_id", id),
-        ("source", "notification".to_owned()),
-        ("payload_mode", "template".to_owned()),
-        ("requested_at_ms", "1775121700000".to_owned()),
-        ("payload_json", payload),
-        ("request_id", route.request_id.clone()),
-    ]
+        route.user(),
+        route.entry.payload
+    )?;
+    call.arg("requested_at_ms").arg("1775121700000").arg("payload_json").arg(text.as_str());
+    call.arg("request_id").arg(&route.entry.request_id);
+    Ok(())
+}
+
+/// Completions of one channel.
+struct Completer {
+    client: Client,
+    complete: Statement,
+}
+
+impl Completer {
+    async fn new(client: Client) -> anyhow::Result<Self> {
+        let complete = client.prepare(COMPLETE).await?;
+        Ok(Self { client, complete })
+    }
+
+    async fn run(self, mut appended: mpsc::Receiver<Appended>) -> anyhow::Result<()> {
+        while let Some(Appended { chunk, entry_ids }) = appended.recv().await {
+            let ids: Vec<&str> = chunk.routes.iter().map(|route| route.entry.id.as_str()).collect();
+            let routes: Vec<&str> = chunk.routes.iter().map(|route| route.route_id.as_str()).collect();
+            let now = microseconds();
+            self.client
+                .execute(&self.complete, &[&ids, &routes, &entry_ids, &now, &chunk.accepted_at])
+                .await?;
+        }
+        Ok(())
+    }
 }

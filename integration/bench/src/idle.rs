@@ -1,60 +1,93 @@
-//! Nothing to do: what that costs.
+//! What nothing costs.
+//!
+//! Both servers count what they are asked, each statement for itself, so that several in one flight are several.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use harness::Proxy;
+use harness::{Service, wait_for};
 use redis::aio::MultiplexedConnection;
+use tokio_postgres::Client;
 
+use crate::Scale;
 use crate::figure::{Figure, Section};
-use crate::growth::{drop_database, stop};
-use crate::world::World;
-use crate::{Scale, load, throughput};
+use crate::load::{self, ROUTES};
+use crate::measure::Cpu;
+use crate::watch::{wait_for_completions, wait_for_entries};
+use crate::world::{ROLE, World};
 
-/// What each must stay under.
+/// What each must stay under, for each replica.
 const COMMANDS: f64 = 2.0;
 const STATEMENTS: f64 = 1.0;
 const CPU_PERCENT: f64 = 1.0;
-/// Intents that it brings through before.
+/// Intents that are brought through before.
 const INTENTS: u32 = 10;
+/// How long a replica may take to wait for the lead like the others.
+const SETTLED: Duration = Duration::from_secs(30);
 
-/// One replica that has worked, and has nothing more to do.
-///
-/// Redis counts its commands itself; what goes to PostgreSQL is counted on the way, by a proxy, so that it burdens no one.
+/// A replica that has worked and has nothing more to do; then the same with another one that waits for the lead.
 pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
-    println!("idle: {} s", scale.seconds);
     let dsn = world.fresh().await?;
-    let postgres = Proxy::start(world.postgres.port()).await;
-    let via = dsn.replace(&format!(":{}/", world.postgres.port()), &format!(":{}/", postgres.port()));
-    let service = world.service(&via).start().await;
+    let superuser = world.superuser(&dsn).await?;
+    let database = World::database_of(&dsn);
+    let count = format!(
+        "CREATE EXTENSION pg_stat_statements SCHEMA public; ALTER DATABASE \"{database}\" SET pg_stat_statements.track = 'top'"
+    );
+    superuser.batch_execute(&count).await.context("PostgreSQL does not count statements")?;
     let mut redis = world.redis().await?;
-    load::preload(&mut redis, INTENTS).await?;
-    throughput::wait_for_entries(&mut redis, u64::from(INTENTS * load::ROUTES)).await?;
-    throughput::wait_for_completions(world, &dsn, INTENTS, load::ROUTES).await?;
-    let (commands, statements) = (commands_so_far(&mut redis).await?, postgres.requests());
-    let (started, before) = (Instant::now(), throughput::cpu(world, service.pid()));
-    // A rate needs a time; there is no event to wait for.
-    tokio::time::sleep(Duration::from_secs(scale.seconds.into())).await;
-    let seconds = started.elapsed().as_secs_f64();
-    let cpu = throughput::cpu(world, service.pid()).since(before);
-    let commands = commands_so_far(&mut redis).await? - commands;
-    let statements = postgres.requests() - statements;
-    stop(world, service).await;
-    drop_database(world, &dsn).await?;
-    let figures = vec![
-        under("Redis commands, those in scripts too", commands as f64 / seconds, "per second", COMMANDS),
-        under("SQL requests, as they are sent", statements as f64 / seconds, "per second", STATEMENTS),
-        under("CPU of the service", cpu.own as f64 / seconds / 10_000.0, "% of a core", CPU_PERCENT),
-    ];
-    let title = format!("Idle: one replica with nothing to do for {} s", scale.seconds);
+    let mut services = vec![world.service(&dsn).start().await];
+    load::preload(&mut redis, 0, INTENTS, ROUTES).await?;
+    wait_for_entries(&mut redis, u64::from(INTENTS * ROUTES)).await?;
+    wait_for_completions(world, &dsn, INTENTS, ROUTES).await?;
+    let mut figures = of_nothing(world, &superuser, &services, scale.seconds).await?.to_vec();
+    let second = world.service(&dsn).start().await;
+    // What its start asks for is over when it has begun to wait.
+    wait_for("the second replica waits", SETTLED, async || {
+        second.get("/readyz").await.1["intake"].is_object().then_some(())
+    })
+    .await;
+    services.push(second);
+    figures.extend(of_nothing(world, &superuser, &services, scale.seconds).await?);
+    for service in services {
+        world.stop(service).await;
+    }
+    let title = format!("Idle: replicas with nothing to do for {} s, for each of them", scale.seconds);
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
-fn under(name: &str, value: f64, unit: &'static str, bound: f64) -> Figure {
-    Figure {
-        goal: Some((format!("under {bound} {unit}"), value < bound)),
-        ..Figure::shown(name, value, unit)
-    }
+async fn of_nothing(
+    world: &World,
+    superuser: &Client,
+    services: &[Service],
+    seconds: u32,
+) -> anyhow::Result<[Figure; 3]> {
+    println!("idle: {} replica(s) for {seconds} s", services.len());
+    let mut redis = world.redis().await?;
+    let used = || services.iter().map(|service| Cpu::now(None, None, service.pid()).own).sum::<u64>();
+    let (commands, statements) = (commands_so_far(&mut redis).await?, statements_so_far(superuser).await?);
+    let (started, before) = (Instant::now(), used());
+    // A rate needs a time; there is no event to wait for.
+    tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+    let replica_seconds = started.elapsed().as_secs_f64() * services.len() as f64;
+    let cpu = used() - before;
+    let commands = commands_so_far(&mut redis).await? - commands;
+    let statements = statements_so_far(superuser).await? - statements;
+    let name = |what: &str| format!("{} replica(s): {what}", services.len());
+    let rate = |count: u64| count as f64 / replica_seconds;
+    Ok([
+        Figure::shown(name("Redis commands, those in scripts too"), rate(commands), "per second")
+            .under(COMMANDS),
+        Figure::shown(name("SQL statements"), rate(statements), "per second").under(STATEMENTS),
+        Figure::shown(name("CPU of the service"), rate(cpu) / 10_000.0, "% of a core").under(CPU_PERCENT),
+    ])
+}
+
+/// All statements that the service has had executed, BEGIN and COMMIT included.
+async fn statements_so_far(superuser: &Client) -> anyhow::Result<u64> {
+    let sql = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
+        JOIN pg_roles ON pg_roles.oid = userid WHERE rolname = $1";
+    let row = superuser.query_one(sql, &[&ROLE]).await.context("PostgreSQL has not counted")?;
+    Ok(row.get::<_, i64>(0).unsigned_abs())
 }
 
 /// All that anybody has asked of Redis, but for this question.

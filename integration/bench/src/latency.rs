@@ -2,26 +2,25 @@
 //! and of the ceiling.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadReply;
+use tokio::task::JoinHandle;
 
-use crate::ceiling::Ceiling;
+use crate::Scale;
 use crate::chart::{Chart, Lines};
 use crate::figure::{Figure, Section};
-use crate::growth::{drop_database, stop};
-use crate::measure::percentile;
+use crate::load::{self, Steady};
+use crate::measure::{median, percentile};
+use crate::party::Party;
+use crate::watch::wait_for_completions;
 use crate::world::{MAIL, PUSH, World};
-use crate::{Scale, load};
 
 /// By rate: what p50 and p99 must be at most, in milliseconds.
 const GOALS: [(u32, Option<f64>, f64); 3] =
     [(125, Some(3.0), 10.0), (1_000, None, 25.0), (3_000, None, 100.0)];
-/// Where the ceiling misses a goal on this machine, what the service may take of the ceiling's time.
-const CEILING_TIMES: f64 = 1.5;
 /// At which rate p99 from acceptance to append must be below how much.
 const PUBLISH_RATE: u32 = 500;
 const PUBLISH_P99: f64 = 100.0;
@@ -30,10 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// In milliseconds.
 #[derive(Clone, Copy, Debug)]
-struct Spread {
-    p50: f64,
+pub(crate) struct Spread {
+    pub(crate) p50: f64,
     p90: f64,
-    p99: f64,
+    pub(crate) p99: f64,
     max: f64,
 }
 
@@ -45,69 +44,77 @@ impl Spread {
     }
 }
 
-/// What came of one rate.
+/// What came of one rate, round by round.
 struct Latency {
     rate: u32,
     /// From the XADD of an intent to the last of its entries.
-    ceiling: Spread,
-    service: Spread,
+    ceiling: Vec<Spread>,
+    service: Vec<Spread>,
     /// From acceptance to append, by the clocks of service and Redis, in whole milliseconds.
-    publish: Spread,
+    publish: Vec<Spread>,
 }
 
-/// One steady load after the other, each on the ceiling and then on the service.
+impl Latency {
+    async fn measure(world: &mut World, scale: Scale, rate: u32) -> anyhow::Result<Self> {
+        let mut latency = Self { rate, ceiling: Vec::new(), service: Vec::new(), publish: Vec::new() };
+        let load = Steady { rate, most: rate * scale.seconds };
+        for round in 1..=scale.latency_rounds {
+            println!(
+                "latency: {rate} intents/s for {} s, round {round} of {}: the ceiling, then the service",
+                scale.seconds, scale.latency_rounds
+            );
+            latency.ceiling.push(of_ceiling(world, load).await?);
+            let (service, publish) = of_service(world, load).await?;
+            latency.service.push(service);
+            latency.publish.push(publish);
+        }
+        Ok(latency)
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let shown = |what: &str, rounds: &[Spread], of: fn(&Spread) -> f64| {
+            let name = format!("{} intents/s: {what}", self.rate);
+            Figure::shown(name, middle(rounds, of), "ms").of_rounds(rounds.iter().map(of))
+        };
+        let goal = GOALS.iter().find(|(rate, ..)| *rate == self.rate);
+        let (p50, p99) = goal.map_or((None, None), |(_, p50, p99)| (*p50, Some(*p99)));
+        let judged = |figure: Figure, bound: Option<f64>, ceiling: &Figure| match bound {
+            Some(bound) => figure.at_most_or_near(bound, ceiling.value),
+            None => figure,
+        };
+        let ceiling_p50 = shown("ceiling, p50", &self.ceiling, |spread| spread.p50);
+        let ceiling_p99 = shown("ceiling, p99", &self.ceiling, |spread| spread.p99);
+        let publish_p99 = shown("service, acceptance to append, p99", &self.publish, |spread| spread.p99);
+        vec![
+            judged(shown("service, p50", &self.service, |spread| spread.p50), p50, &ceiling_p50),
+            judged(shown("service, p99", &self.service, |spread| spread.p99), p99, &ceiling_p99),
+            ceiling_p50,
+            ceiling_p99,
+            shown("service, p90", &self.service, |spread| spread.p90),
+            shown("service, max", &self.service, |spread| spread.max),
+            shown("service, acceptance to append, p50", &self.publish, |spread| spread.p50),
+            if self.rate == PUBLISH_RATE { publish_p99.under(PUBLISH_P99) } else { publish_p99 },
+        ]
+    }
+}
+
+fn middle(rounds: &[Spread], of: fn(&Spread) -> f64) -> f64 {
+    median(rounds.iter().map(of))
+}
+
+/// One steady load after the other, each on the ceiling and on the service in turn.
 pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
-    let (mut figures, mut all) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
     for rate in scale.rates {
-        println!("latency: {rate} intents/s for {} s, the ceiling, then the service", scale.seconds);
-        let ceiling = of_ceiling(world, scale.seconds, *rate).await?;
-        let (service, publish) = of_service(world, scale.seconds, *rate).await?;
-        let latency = Latency { rate: *rate, ceiling, service, publish };
-        report(&mut figures, &latency);
-        all.push(latency);
+        all.push(Latency::measure(world, scale, *rate).await?);
     }
     let title = format!(
-        "Latency: from XADD to the last of four entries as a blocked reader sees it, {} s at each rate; \
-         acceptance to append in whole milliseconds",
-        scale.seconds
+        "Latency: from XADD to the last of four entries as a blocked reader sees it, {} s at each rate, {} round(s) in turn, \
+         medians; acceptance to append in whole milliseconds",
+        scale.seconds, scale.latency_rounds
     );
+    let figures = all.iter().flat_map(Latency::figures).collect();
     Ok(Section { title, figures, charts: vec![chart(&all)] })
-}
-
-fn report(figures: &mut Vec<Figure>, Latency { rate, ceiling, service, publish }: &Latency) {
-    let name = |what: &str| format!("{rate} intents/s: {what}");
-    let goal = GOALS.iter().find(|(at, ..)| at == rate);
-    let (p50, p99) = goal.map_or((None, None), |(_, p50, p99)| (*p50, Some(*p99)));
-    figures.push(Figure::shown(name("ceiling, p50"), ceiling.p50, "ms"));
-    figures.push(Figure::shown(name("ceiling, p99"), ceiling.p99, "ms"));
-    figures.push(judged(name("service, p50"), service.p50, p50, ceiling.p50));
-    figures.push(Figure::shown(name("service, p90"), service.p90, "ms"));
-    figures.push(judged(name("service, p99"), service.p99, p99, ceiling.p99));
-    figures.push(Figure::shown(name("service, max"), service.max, "ms"));
-    figures.push(Figure::shown(name("service, acceptance to append, p50"), publish.p50, "ms"));
-    let bound = (*rate == PUBLISH_RATE).then_some(PUBLISH_P99);
-    let name = name("service, acceptance to append, p99");
-    figures.push(match bound {
-        Some(bound) => Figure {
-            goal: Some((format!("under {bound} ms"), publish.p99 < bound)),
-            ..Figure::shown(name, publish.p99, "ms")
-        },
-        None => Figure::shown(name, publish.p99, "ms"),
-    });
-}
-
-/// Against the bound, or against the ceiling where the machine does not even allow that to keep the bound.
-fn judged(name: String, value: f64, bound: Option<f64>, ceiling: f64) -> Figure {
-    match bound {
-        Some(bound) if ceiling <= bound => Figure::at_most(name, value, "ms", bound),
-        Some(bound) => {
-            let allowed = ceiling * CEILING_TIMES;
-            let goal =
-                format!("at most {allowed:.2} ms: {CEILING_TIMES}x the ceiling, which misses {bound} ms");
-            Figure { goal: Some((goal, value <= allowed)), ..Figure::shown(name, value, "ms") }
-        }
-        None => Figure::shown(name, value, "ms"),
-    }
 }
 
 fn chart(all: &[Latency]) -> Chart {
@@ -119,30 +126,31 @@ fn chart(all: &[Latency]) -> Chart {
         across: "intents/s",
         at: all.iter().map(|latency| latency.rate.to_string()).collect(),
         lines: vec![
-            line("ceiling, p50", |latency| latency.ceiling.p50),
-            line("ceiling, p99", |latency| latency.ceiling.p99),
-            line("service, p50", |latency| latency.service.p50),
-            line("service, p99", |latency| latency.service.p99),
+            line("ceiling, p50", |latency| middle(&latency.ceiling, |spread| spread.p50)),
+            line("ceiling, p99", |latency| middle(&latency.ceiling, |spread| spread.p99)),
+            line("service, p50", |latency| middle(&latency.service, |spread| spread.p50)),
+            line("service, p99", |latency| middle(&latency.service, |spread| spread.p99)),
         ],
     })
 }
 
-async fn of_ceiling(world: &mut World, seconds: u32, rate: u32) -> anyhow::Result<Spread> {
+async fn of_ceiling(world: &mut World, load: Steady) -> anyhow::Result<Spread> {
     let dsn = world.fresh().await?;
-    let ceiling = tokio::spawn(Ceiling::connect(world, &dsn).await?.run(rate * seconds));
-    let whole = steady(world, rate * seconds, rate).await?;
-    ceiling.await.context("the ceiling panicked")??;
-    drop_database(world, &dsn).await?;
+    let mut ceiling = Party::own(world, "ceiling", &dsn, load.most).await?;
+    ceiling.tell("run").await?;
+    let (whole, _) = steady(world, load, |_| true).await?;
+    ceiling.hear("done").await?;
+    ceiling.end().await?;
     Ok(whole)
 }
 
 /// From XADD to the last entry, and from acceptance to append.
-async fn of_service(world: &mut World, seconds: u32, rate: u32) -> anyhow::Result<(Spread, Spread)> {
+async fn of_service(world: &mut World, load: Steady) -> anyhow::Result<(Spread, Spread)> {
     let dsn = world.fresh().await?;
     let service = world.service(&dsn).start().await;
-    let whole = steady(world, rate * seconds, rate).await?;
+    let (whole, _) = steady(world, load, |_| true).await?;
     // The last routes are still being completed.
-    crate::throughput::wait_for_completions(world, &dsn, rate * seconds, load::ROUTES).await?;
+    wait_for_completions(world, &dsn, load.most, load::ROUTES).await?;
     let client = world.postgres(&dsn).await?;
     let rows = client
         .query(
@@ -152,86 +160,77 @@ async fn of_service(world: &mut World, seconds: u32, rate: u32) -> anyhow::Resul
         )
         .await?;
     let publish = rows.iter().map(|row| row.get::<_, f64>(0)).collect();
-    stop(world, service).await;
-    drop_database(world, &dsn).await?;
+    world.stop(service).await;
     Ok((whole, Spread::of(publish)))
 }
 
-/// Sends intents to whoever is at work, and watches their entries come.
-async fn steady(world: &World, intents: u32, rate: u32) -> anyhow::Result<Spread> {
-    let each = intents as usize * 2;
+/// Sends intents to whoever is at work, for as long as `more` says so, and watches their entries come. How long each of
+/// them took, and how many they were.
+pub(crate) async fn steady(
+    world: &World,
+    load: Steady,
+    more: impl FnMut(u32) -> bool,
+) -> anyhow::Result<(Spread, u32)> {
     let observers = [
-        tokio::spawn(observe(world.redis().await?, PUSH, "notification_id", each)),
-        tokio::spawn(observe(world.redis().await?, MAIL, "delivery_id", each)),
+        Observer::start(world.redis().await?, PUSH, "notification_id"),
+        Observer::start(world.redis().await?, MAIL, "delivery_id"),
     ];
-    let sent = produce(world.redis().await?, intents, rate).await?;
+    let sent = load.send(world.redis().await?, more).await?;
     let mut last_seen: HashMap<String, Instant> = HashMap::new();
-    let mut entries = 0;
     for observer in observers {
-        for (notification_id, seen) in observer.await?? {
-            entries += 1;
+        for (notification_id, seen) in observer.end(sent.len() * 2).await? {
             let last = last_seen.entry(notification_id).or_insert(seen);
             *last = seen.max(*last);
         }
     }
-    ensure!(entries == intents * load::ROUTES, "{entries} entries of {}", intents * load::ROUTES);
-    ensure!(last_seen.len() == intents as usize, "{} of {intents} intents came through", last_seen.len());
+    ensure!(last_seen.len() == sent.len(), "{} of {} intents came through", last_seen.len(), sent.len());
     let waited = |(id, seen): (&String, &Instant)| {
-        let sent = sent.get(id).context("an entry of no intent of ours")?;
-        anyhow::Ok(seen.saturating_duration_since(*sent).as_secs_f64() * 1_000.0)
+        let due = sent.get(id).context("an entry of no intent of ours")?;
+        anyhow::Ok(seen.saturating_duration_since(*due).as_secs_f64() * 1_000.0)
     };
     let whole = last_seen.iter().map(waited).collect::<anyhow::Result<Vec<f64>>>()?;
-    Ok(Spread::of(whole))
+    Ok((Spread::of(whole), u32::try_from(sent.len())?))
 }
 
-/// An open loop: what is due is sent, whether or not what was sent before has been answered.
-async fn produce(
-    redis: MultiplexedConnection,
-    intents: u32,
-    rate: u32,
-) -> anyhow::Result<HashMap<String, Instant>> {
-    let sent: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
-    let started = tokio::time::Instant::now();
-    let mut sending = tokio::task::JoinSet::new();
-    for n in 0..intents {
-        tokio::time::sleep_until(started + Duration::from_secs(1) * n / rate).await;
-        let (mut redis, sent) = (redis.clone(), Arc::clone(&sent));
-        sending.spawn(async move {
-            let at = Instant::now();
-            let id: String = load::xadd(n).query_async(&mut redis).await?;
-            sent.lock().unwrap_or_else(PoisonError::into_inner).insert(id, at);
-            anyhow::Ok(())
-        });
-    }
-    while let Some(outcome) = sending.join_next().await {
-        outcome??;
-    }
-    let sent = std::mem::take(&mut *sent.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(sent)
-}
-
-/// Reads `count` entries of `stream` as they come: which notification, and when.
-async fn observe(
-    mut redis: MultiplexedConnection,
+/// Reads the entries of a stream as they come: which notification, and when.
+struct Observer {
     stream: &'static str,
-    field: &'static str,
-    count: usize,
-) -> anyhow::Result<Vec<(String, Instant)>> {
-    let mut seen = Vec::with_capacity(count);
-    let mut after = "0-0".to_owned();
-    let mut last = Instant::now();
-    while seen.len() < count {
-        let mut command = redis::cmd("XREAD");
-        command.arg("COUNT").arg(1_000).arg("BLOCK").arg(1_000).arg("STREAMS").arg(stream).arg(&after);
-        let reply: Option<StreamReadReply> = command.query_async(&mut redis).await?;
-        let now = Instant::now();
-        for entry in reply.into_iter().flat_map(|reply| reply.keys).flat_map(|key| key.ids) {
-            let id: String = entry.get(field).context("an entry without its id")?;
-            seen.push((id.split('/').next().unwrap_or_default().to_owned(), now));
-            after = entry.id;
-            last = now;
-        }
-        ensure!(last.elapsed() < PATIENCE, "{} of {count} entries of {stream}, and no more come", seen.len());
+    /// How many are expected, once that is known.
+    expected: tokio::sync::watch::Sender<usize>,
+    reading: JoinHandle<anyhow::Result<Vec<(String, Instant)>>>,
+}
+
+impl Observer {
+    fn start(mut redis: MultiplexedConnection, stream: &'static str, field: &'static str) -> Self {
+        let (expected, until) = tokio::sync::watch::channel(usize::MAX);
+        let reading = tokio::spawn(async move {
+            let (mut seen, mut after) = (Vec::new(), "0-0".to_owned());
+            while seen.len() < *until.borrow() {
+                let mut command = redis::cmd("XREAD");
+                command.arg("COUNT").arg(1_000).arg("BLOCK").arg(100).arg("STREAMS").arg(stream).arg(&after);
+                let reply: Option<StreamReadReply> = command.query_async(&mut redis).await?;
+                let now = Instant::now();
+                for entry in reply.into_iter().flat_map(|reply| reply.keys).flat_map(|key| key.ids) {
+                    let id: String = entry.get(field).context("an entry without its id")?;
+                    seen.push((id.split('/').next().unwrap_or_default().to_owned(), now));
+                    after = entry.id;
+                }
+            }
+            anyhow::Ok(seen)
+        });
+        Self { stream, expected, reading }
     }
-    Ok(seen)
+
+    /// What it saw, once it has seen as many.
+    async fn end(mut self, expected: usize) -> anyhow::Result<Vec<(String, Instant)>> {
+        self.expected.send_replace(expected);
+        let read = tokio::time::timeout(PATIENCE, &mut self.reading).await;
+        // Nobody would hear of it any more.
+        self.reading.abort();
+        let seen = read.with_context(|| {
+            format!("{expected} entries of {} have not come within {PATIENCE:?}", self.stream)
+        })???;
+        ensure!(seen.len() == expected, "{} entries of {}, not {expected}", seen.len(), self.stream);
+        Ok(seen)
+    }
 }

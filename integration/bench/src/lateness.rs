@@ -11,15 +11,16 @@ use anyhow::{Context, ensure};
 use tokio_postgres::Client;
 
 use crate::figure::{Figure, Section};
-use crate::growth::{Rows, drop_database, insert, stop};
-use crate::load;
-use crate::throughput::wait_until_none_live;
+use crate::load::{self, ROUTES};
+use crate::rows::Rows;
+use crate::watch::wait_until_none_live;
 use crate::world::{PUSH, World};
 
 /// The most that a route may be late, in milliseconds.
 const LATE_MILLIS: f64 = 250.0;
-/// Records of the replica that is gone, of four routes each.
-const RECORDS: u32 = 100;
+/// Records of the replica that is gone, of four routes each, a millisecond apart: they become due all along the time in which
+/// an idle replica looks twice.
+const RECORDS: u32 = 5_000;
 /// Push routes of one intent: those that fail.
 const FAILING: usize = 2;
 const BOUND: Duration = Duration::from_secs(30);
@@ -33,38 +34,39 @@ pub(crate) async fn run(world: &mut World) -> anyhow::Result<Section> {
     let client = world.postgres(&dsn).await?;
     let others = of_another_replica(world, &dsn, &client).await?;
     let retried = of_a_retry(world, &client).await?;
-    stop(world, service).await;
-    drop_database(world, &dsn).await?;
+    world.stop(service).await;
     let figures = vec![
-        Figure::at_most("another replica's routes, the latest", others, "ms", LATE_MILLIS),
-        Figure::at_most("routes that failed once, the latest", retried, "ms", LATE_MILLIS),
+        Figure::shown("another replica's routes, the latest", others, "ms").at_most(LATE_MILLIS),
+        Figure::shown("routes that failed once, the latest", retried, "ms").at_most(LATE_MILLIS),
     ];
     let title = "Lateness: from being due to being published, without a hand-over".to_owned();
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
 async fn of_another_replica(world: &World, dsn: &str, client: &Client) -> anyhow::Result<f64> {
-    insert(world, dsn, &Rows { records: RECORDS, age: "0 s", due: true }).await?;
+    Rows { records: RECORDS, age: "0 s", due: true }.insert(world, dsn).await?;
     wait_until_none_live(client).await?;
     // `insert` makes them due five seconds after their acceptance, as a replica would.
     let latest = "SELECT max(extract(epoch FROM published_at - created_at - interval '5 s') * 1000)::float8,
         count(*) FROM routes WHERE status = 'published'";
     let row = client.query_one(latest, &[]).await.context("could not ask how late they were")?;
     let published: i64 = row.get(1);
-    ensure!(published == i64::from(RECORDS * load::ROUTES), "{published} routes were published");
+    ensure!(published == i64::from(RECORDS * ROUTES), "{published} routes were published");
     Ok(row.get(0))
 }
 
 async fn of_a_retry(world: &World, client: &Client) -> anyhow::Result<f64> {
     let mut redis = world.redis().await?;
     redis::cmd("SET").arg(PUSH).arg("no stream").query_async::<()>(&mut redis).await?;
-    load::preload(&mut redis, 1).await?;
+    load::preload(&mut redis, 0, 1, ROUTES).await?;
     let due = until_failed(client).await?;
     redis::cmd("DEL").arg(PUSH).query_async::<()>(&mut redis).await?;
     wait_until_none_live(client).await?;
     let published = "SELECT notification_id, route_id, published_at FROM routes WHERE attempt_count = 1";
+    let rows = client.query(published, &[]).await.context("could not ask how late they were")?;
+    ensure!(rows.len() == FAILING, "{} routes were tried again, not {FAILING}", rows.len());
     let mut latest: f64 = 0.0;
-    for row in client.query(published, &[]).await.context("could not ask how late they were")? {
+    for row in rows {
         let published_at: SystemTime = row.get(2);
         let due = due.get(&(row.get(0), row.get(1))).context("a route that had not failed")?;
         let late = published_at.duration_since(*due).unwrap_or_default();

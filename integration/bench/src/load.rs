@@ -1,6 +1,11 @@
-//! The intents of a run: one or two of 500 users each, on two channels: two or four routes; half a kilobyte an entry.
+//! The intents of a run: one or two of 500 users each, on two channels: two or four routes; half a kilobyte an entry. And
+//! how they come: all at once before the run, or at a steady rate.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
+use tokio::task::JoinSet;
 
 use crate::world::INTENTS;
 
@@ -43,12 +48,7 @@ fn fields_of(n: u32, routes: u32) -> [(&'static str, String); 8] {
     ]
 }
 
-/// `XADD` of intent `n`, which has four routes.
-pub(crate) fn xadd(n: u32) -> redis::Cmd {
-    xadd_of(n, ROUTES)
-}
-
-fn xadd_of(n: u32, routes: u32) -> redis::Cmd {
+fn xadd(n: u32, routes: u32) -> redis::Cmd {
     let mut command = redis::cmd("XADD");
     command.arg(INTENTS).arg("*");
     for (name, value) in fields_of(n, routes) {
@@ -57,23 +57,60 @@ fn xadd_of(n: u32, routes: u32) -> redis::Cmd {
     command
 }
 
-/// Fills the stream with intents of four routes.
-pub(crate) async fn preload(redis: &mut MultiplexedConnection, intents: u32) -> anyhow::Result<()> {
-    preload_of(redis, intents, ROUTES).await
-}
-
-/// Fills the stream with intents of `routes` routes.
-pub(crate) async fn preload_of(
+/// Puts intents from number `first` on into the stream.
+pub(crate) async fn preload(
     redis: &mut MultiplexedConnection,
+    first: u32,
     intents: u32,
     routes: u32,
 ) -> anyhow::Result<()> {
-    for first in (0..intents).step_by(PIPELINE as usize) {
+    let last = first + intents;
+    for first in (first..last).step_by(PIPELINE as usize) {
         let mut pipeline = redis::pipe();
-        for n in first..(first + PIPELINE).min(intents) {
-            pipeline.add_command(xadd_of(n, routes)).ignore();
+        for n in first..(first + PIPELINE).min(last) {
+            pipeline.add_command(xadd(n, routes)).ignore();
         }
         pipeline.query_async::<()>(redis).await?;
     }
     Ok(())
+}
+
+/// Intents of four routes that come at a steady rate.
+#[derive(Clone, Copy)]
+pub(crate) struct Steady {
+    /// Intents a second.
+    pub(crate) rate: u32,
+    /// The most of them.
+    pub(crate) most: u32,
+}
+
+impl Steady {
+    /// An open loop, for as long as `more` says so of the number sent: what is due is sent, whether or not what was sent
+    /// before has been answered. For each intent, by its id, when it was due: a producer that is late makes nobody faster.
+    pub(crate) async fn send(
+        self,
+        redis: MultiplexedConnection,
+        mut more: impl FnMut(u32) -> bool,
+    ) -> anyhow::Result<HashMap<String, Instant>> {
+        let started = tokio::time::Instant::now();
+        let (mut sending, mut sent) = (JoinSet::new(), HashMap::new());
+        let mut n = 0;
+        while n < self.most && more(n) {
+            let due = started + Duration::from_secs(1) * n / self.rate;
+            tokio::time::sleep_until(due).await;
+            let mut redis = redis.clone();
+            sending.spawn(async move {
+                let id: String = xadd(n, ROUTES).query_async(&mut redis).await?;
+                anyhow::Ok((id, due.into_std()))
+            });
+            while let Some(done) = sending.try_join_next() {
+                sent.extend([done??]);
+            }
+            n += 1;
+        }
+        while let Some(done) = sending.join_next().await {
+            sent.extend([done??]);
+        }
+        Ok(sent)
+    }
 }

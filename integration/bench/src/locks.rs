@@ -8,7 +8,6 @@ use pg::{Dsn, PgPool, PoolSettings};
 
 use crate::Scale;
 use crate::figure::{Figure, Section};
-use crate::growth::drop_database;
 use crate::measure::percentile;
 use crate::world::World;
 
@@ -29,7 +28,6 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
     let crowd = contended(&manager(&dsn, CLIENTS)?, time).await?;
     let name = format!("acquire and release, {CLIENTS} clients on one key, waiting included");
     report(&mut figures, &name, &crowd, time);
-    drop_database(world, &dsn).await?;
     let title = format!("Locks: pairs of acquire and release, {} s each", time.as_secs());
     Ok(Section { title, figures, charts: Vec::new() })
 }

@@ -4,6 +4,7 @@
 //! one scenario. Wall rates of a shared machine swing, so rounds of the service and of the ceiling alternate and the
 //! medians are compared: the ratio is what counts. Every scenario begins on a new database and an empty Redis, on the same
 //! two servers. A goal that is missed is reported and ends nothing; a scenario that fails is, too, and makes the run fail.
+//! The report is written anew after each.
 
 mod backlog;
 mod ceiling;
@@ -17,37 +18,64 @@ mod load;
 mod locks;
 mod measure;
 mod naive;
+mod party;
 mod peers;
 mod profile;
 mod replicas;
 mod report;
 mod retention;
+mod round;
+mod rows;
 mod throughput;
+mod watch;
 mod world;
 
-use anyhow::{Context, bail, ensure};
+use std::panic::AssertUnwindSafe;
+
+use anyhow::{Context, anyhow, bail};
+use futures_util::FutureExt;
 
 use crate::figure::Section;
+use crate::report::Report;
 use crate::world::World;
 
 /// How much of everything.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
+    /// Whether the run only has to prove that it works.
+    smoke: bool,
     /// Intents in the stream when a throughput round begins; each has four routes, unless it is said otherwise.
     intents: u32,
     /// Intents for the naive form, which is slow.
     naive_intents: u32,
     /// Rounds of those that are compared, in turn.
     rounds: usize,
+    /// Rounds of each steady load.
+    latency_rounds: usize,
     /// Seconds of steady load, of idling, of locking.
     seconds: u32,
     /// Intents a second, one steady load after the other.
     rates: &'static [u32],
 }
 
-const FULL: Scale =
-    Scale { intents: 40_000, naive_intents: 2_000, rounds: 5, seconds: 20, rates: &[125, 500, 1_000, 3_000] };
-const SMOKE: Scale = Scale { intents: 2_000, naive_intents: 200, rounds: 1, seconds: 2, rates: &[125, 500] };
+const FULL: Scale = Scale {
+    smoke: false,
+    intents: 40_000,
+    naive_intents: 2_000,
+    rounds: 5,
+    latency_rounds: 3,
+    seconds: 12,
+    rates: &[125, 500, 1_000, 3_000],
+};
+const SMOKE: Scale = Scale {
+    smoke: true,
+    intents: 1_000,
+    naive_intents: 200,
+    rounds: 1,
+    latency_rounds: 1,
+    seconds: 2,
+    rates: &[125, 500],
+};
 
 #[derive(Clone, Copy, Debug)]
 enum Scenario {
@@ -85,22 +113,19 @@ impl Scenario {
     }
 
     async fn run(self, world: &mut World, scale: Scale) -> anyhow::Result<Section> {
-        let (title, figures) = match self {
-            Self::Throughput => return throughput::run(world, scale).await,
-            Self::Lateness => return lateness::run(world).await,
-            Self::Latency => return latency::run(world, scale).await,
-            Self::Replicas => return replicas::run(world, scale).await,
-            Self::Idle => return idle::run(world, scale).await,
-            Self::Profile => return profile::run(world, scale).await,
-            Self::Peers => return peers::run(world, scale).await,
-            Self::Backlog => return backlog::run(world, scale).await,
-            Self::Locks => return locks::run(world, scale).await,
-            Self::Growth => {
-                ("Growth: what a database that is no longer new costs", growth::run(world, scale).await?)
-            }
-            Self::Retention => ("Retention beside a steady load", retention::run(world, scale).await?),
-        };
-        Ok(Section { title: title.to_owned(), figures, charts: Vec::new() })
+        match self {
+            Self::Throughput => throughput::run(world, scale).await,
+            Self::Latency => latency::run(world, scale).await,
+            Self::Lateness => lateness::run(world).await,
+            Self::Replicas => replicas::run(world, scale).await,
+            Self::Idle => idle::run(world, scale).await,
+            Self::Locks => locks::run(world, scale).await,
+            Self::Growth => growth::run(world, scale).await,
+            Self::Backlog => backlog::run(world, scale).await,
+            Self::Retention => retention::run(world, scale).await,
+            Self::Profile => profile::run(world, scale).await,
+            Self::Peers => peers::run(world, scale).await,
+        }
     }
 }
 
@@ -144,20 +169,27 @@ impl Order {
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {
-    let order = Order::parse(std::env::args().skip(1))?;
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if(|argument| argument == party::FLAG).is_some() {
+        return party::serve(&arguments.next().unwrap_or_default()).await;
+    }
+    let order = Order::parse(arguments)?;
     let scale = if order.smoke { SMOKE } else { FULL };
     let mut world = World::start().await?;
-    let (mut sections, mut failed) = (Vec::new(), Vec::new());
+    let mut report = Report::new(&order, scale, &world).await?;
     for scenario in &order.scenarios {
-        match scenario.run(&mut world, scale).await {
-            Ok(section) => sections.push(section),
-            Err(error) => {
-                eprintln!("{}: {error:#}", scenario.name());
-                failed.push(scenario.name());
-            }
+        // The harness says by a panic that something it waited for did not come.
+        let run = AssertUnwindSafe(scenario.run(&mut world, scale)).catch_unwind().await;
+        match run.unwrap_or_else(|panic| Err(anyhow!("{}", said(panic.as_ref())))) {
+            Ok(section) => report.add(section),
+            Err(error) => report.failed(&scenario.name(), &error),
         }
+        report.write(world.peak_memory_mb())?;
     }
-    report::write(scale, &order, sections, world.peak_memory_mb(), &failed)?;
-    ensure!(failed.is_empty(), "could not be measured: {}", failed.join(", "));
-    Ok(())
+    report.end()
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }

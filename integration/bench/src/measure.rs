@@ -21,6 +21,15 @@ impl Cpu {
         Self { postgres: postgres.map_or(0, tree), redis: redis.map_or(0, tree), own: of(own) }
     }
 
+    /// Of two steps together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            postgres: self.postgres + other.postgres,
+            redis: self.redis + other.redis,
+            own: self.own + other.own,
+        }
+    }
+
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             postgres: self.postgres.saturating_sub(earlier.postgres),

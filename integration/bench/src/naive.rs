@@ -8,8 +8,8 @@ use redis::streams::{StreamId, StreamReadReply};
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Statement};
 
-use crate::ceiling::{Route, outbound};
-use crate::world::{INTENTS, MAIL, PUSH, World};
+use crate::party::Servers;
+use crate::world::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
 
 const LEASE_MILLIS: u64 = 5_000;
 const INSERT_RECORD: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,
@@ -25,30 +25,54 @@ const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at 
     published_entry_id = $3, updated_at = GREATEST(now(), updated_at + interval '1 microsecond')
     WHERE notification_id = $1 AND route_id = $2 AND next_attempt_at IS NOT NULL";
 
-/// Brings `intents` intents through: one acceptor, one publisher for each channel.
-pub(crate) async fn run(world: &World, dsn: &str, intents: u32) -> anyhow::Result<()> {
-    let (push, push_routes) = mpsc::channel(1_000);
-    let (mail, mail_routes) = mpsc::channel(1_000);
-    let publishers = [
-        tokio::spawn(publish(world.postgres(dsn).await?, world.redis().await?, PUSH, push_routes)),
-        tokio::spawn(publish(world.postgres(dsn).await?, world.redis().await?, MAIL, mail_routes)),
-    ];
-    let acceptor = Acceptor::new(world.postgres(dsn).await?).await?;
-    let mut redis = world.redis().await?;
-    let mut after = "0-0".to_owned();
-    for _ in 0..intents {
-        let entry = read_one(&mut redis, &after).await?;
-        for (channel, route) in acceptor.accept(&entry).await? {
-            let to = if channel == "push" { &push } else { &mail };
-            to.send(route).await.context("a publisher ended")?;
+/// A route on its way out, with what its entry needs.
+struct Route {
+    notification_id: String,
+    route_id: String,
+    user: String,
+    payload: String,
+    request_id: String,
+}
+
+/// One acceptor, one publisher for each channel, connected.
+pub(crate) struct Naive {
+    reader: MultiplexedConnection,
+    acceptor: Acceptor,
+    channels: [Publisher; 2],
+}
+
+impl Naive {
+    pub(crate) async fn connect(servers: &Servers) -> anyhow::Result<Self> {
+        Ok(Self {
+            reader: connect_redis(&servers.redis).await?,
+            acceptor: Acceptor::new(connect_postgres(&servers.postgres).await?).await?,
+            channels: [Publisher::connect(servers, PUSH).await?, Publisher::connect(servers, MAIL).await?],
+        })
+    }
+
+    /// Brings `intents` intents through.
+    pub(crate) async fn run(mut self, intents: u32) -> anyhow::Result<()> {
+        let mut publishers = Vec::new();
+        let [push, mail] = self.channels.map(|publisher| {
+            let (to, routes) = mpsc::channel(1_000);
+            publishers.push(tokio::spawn(publisher.run(routes)));
+            to
+        });
+        let mut after = "0-0".to_owned();
+        for _ in 0..intents {
+            let entry = read_one(&mut self.reader, &after).await?;
+            for (channel, route) in self.acceptor.accept(&entry).await? {
+                let to = if channel == "push" { &push } else { &mail };
+                to.send(route).await.context("a publisher ended")?;
+            }
+            after = entry.id;
         }
-        after = entry.id;
+        drop((push, mail));
+        for publisher in publishers {
+            publisher.await??;
+        }
+        Ok(())
     }
-    drop((push, mail));
-    for publisher in publishers {
-        publisher.await??;
-    }
-    Ok(())
 }
 
 async fn read_one(redis: &mut MultiplexedConnection, after: &str) -> anyhow::Result<StreamId> {
@@ -102,28 +126,71 @@ impl Acceptor {
     }
 }
 
-/// Lease, entry, completion, release: each route waits for each of them.
-async fn publish(
+/// One channel.
+struct Publisher {
     client: Client,
-    mut redis: MultiplexedConnection,
+    redis: MultiplexedConnection,
     stream: &'static str,
-    mut routes: mpsc::Receiver<Route>,
-) -> anyhow::Result<()> {
-    let complete = client.prepare(COMPLETE).await?;
-    while let Some(route) = routes.recv().await {
-        let lease = format!("notification:route_leases:{}:{}", route.notification_id, route.route_id);
-        let mut take = redis::cmd("SET");
-        take.arg(&lease).arg("token").arg("NX").arg("PX").arg(LEASE_MILLIS);
-        let taken: Option<String> = take.query_async(&mut redis).await?;
-        ensure!(taken.is_some(), "somebody else holds a lease of ours");
-        let mut append = redis::cmd("XADD");
-        append.arg(stream).arg("*");
-        for (name, value) in outbound(stream, &route) {
-            append.arg(name).arg(value);
-        }
-        let entry_id: String = append.query_async(&mut redis).await?;
-        client.execute(&complete, &[&route.notification_id, &route.route_id, &entry_id]).await?;
-        redis::cmd("DEL").arg(&lease).query_async::<()>(&mut redis).await?;
+    complete: Statement,
+}
+
+impl Publisher {
+    async fn connect(servers: &Servers, stream: &'static str) -> anyhow::Result<Self> {
+        let client = connect_postgres(&servers.postgres).await?;
+        let complete = client.prepare(COMPLETE).await?;
+        Ok(Self { client, redis: connect_redis(&servers.redis).await?, stream, complete })
     }
-    Ok(())
+
+    /// Lease, entry, completion, release: each route waits for each of them.
+    async fn run(mut self, mut routes: mpsc::Receiver<Route>) -> anyhow::Result<()> {
+        while let Some(route) = routes.recv().await {
+            let lease = format!("notification:route_leases:{}:{}", route.notification_id, route.route_id);
+            let mut take = redis::cmd("SET");
+            take.arg(&lease).arg("token").arg("NX").arg("PX").arg(LEASE_MILLIS);
+            let taken: Option<String> = take.query_async(&mut self.redis).await?;
+            ensure!(taken.is_some(), "somebody else holds a lease of ours");
+            let mut append = redis::cmd("XADD");
+            append.arg(self.stream).arg("*");
+            for (name, value) in outbound(self.stream, &route) {
+                append.arg(name).arg(value);
+            }
+            let entry_id: String = append.query_async(&mut self.redis).await?;
+            self.client
+                .execute(&self.complete, &[&route.notification_id, &route.route_id, &entry_id])
+                .await?;
+            redis::cmd("DEL").arg(&lease).query_async::<()>(&mut self.redis).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What the service appends to `stream` for a route.
+fn outbound(stream: &str, route: &Route) -> Vec<(&'static str, String)> {
+    let id = format!("{}/{}", route.notification_id, route.route_id);
+    if stream == PUSH {
+        return vec![
+            ("event_id", id),
+            ("event_type", "game.turn.ready".to_owned()),
+            ("user_id", route.user.clone()),
+            ("notification_id", route.notification_id.clone()),
+            ("route_id", route.route_id.clone()),
+            ("payload_json", route.payload.clone()),
+            ("occurred_at_ms", "1775121700000".to_owned()),
+            ("attempt", "1".to_owned()),
+            ("request_id", route.request_id.clone()),
+        ];
+    }
+    let payload = format!(
+        r#"{{"to":["{}@example.com"],"cc":[],"bcc":[],"reply_to":[],"template_id":"game.turn.ready","locale":"en","variables":{},"attachments":[]}}"#,
+        route.user, route.payload
+    );
+    vec![
+        ("idempotency_key", format!("notification:{id}")),
+        ("delivery_id", id),
+        ("source", "notification".to_owned()),
+        ("payload_mode", "template".to_owned()),
+        ("requested_at_ms", "1775121700000".to_owned()),
+        ("payload_json", payload),
+        ("request_id", route.request_id.clone()),
+    ]
 }

@@ -18,9 +18,9 @@ use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::outbound;
 use domain::ports::{Known, Lookup, User};
 use redis::aio::MultiplexedConnection;
+use tokio_postgres::Client;
 
 use crate::figure::{Figure, Section};
-use crate::growth::drop_database;
 use crate::throughput::drive;
 use crate::world::{INTENTS, World};
 use crate::{Scale, load};
@@ -51,12 +51,14 @@ const COMMANDS: [(&str, &str); 5] = [
 pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
     println!("profile: {} intents", scale.intents);
     let dsn = world.fresh().await?;
-    let database = World::database_of(&dsn).to_owned();
-    let counted = format!("ALTER DATABASE \"{database}\" SET pg_stat_statements.track = 'all'");
-    world.postgres.execute(&database, "CREATE EXTENSION pg_stat_statements").await?;
-    world.postgres.execute(&database, &counted).await?;
+    let superuser = world.superuser(&dsn).await?;
+    let count = format!(
+        "CREATE EXTENSION pg_stat_statements SCHEMA public; ALTER DATABASE \"{}\" SET pg_stat_statements.track = 'all'",
+        World::database_of(&dsn)
+    );
+    superuser.batch_execute(&count).await.context("PostgreSQL does not count statements")?;
     let mut redis = world.redis().await?;
-    load::preload(&mut redis, scale.intents).await?;
+    load::preload(&mut redis, 0, scale.intents, load::ROUTES).await?;
     redis::cmd("CONFIG").arg("RESETSTAT").query_async::<()>(&mut redis).await?;
     let (_, used) = drive(world, &dsn, scale.intents, load::ROUTES).await?;
 
@@ -68,7 +70,7 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
         }
     };
     show("PostgreSQL: processor time in all".to_owned(), used.postgres as f64);
-    for (name, micros) in statements(world, &database).await? {
+    for (name, micros) in statements(&superuser).await? {
         show(format!("PostgreSQL, by the clock: {name}"), micros);
     }
     show("Redis: processor time in all".to_owned(), used.redis as f64);
@@ -83,21 +85,17 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
         show(format!("service: {name}"), micros);
     }
     show("service: the rest: drivers, runtime, kernel".to_owned(), rest);
-    drop_database(world, &dsn).await?;
     let title =
         format!("Profile: where the time of one intent of four routes goes, {} intents", scale.intents);
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
 /// Microseconds by kind of statement, in the order of `STATEMENTS`.
-async fn statements(world: &World, database: &str) -> anyhow::Result<Vec<(&'static str, f64)>> {
-    let dsn = world.postgres.superuser_dsn(database);
-    let (client, connection) = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await?;
-    tokio::spawn(connection);
+async fn statements(superuser: &Client) -> anyhow::Result<Vec<(&'static str, f64)>> {
     let sql = "SELECT query, toplevel, total_exec_time * 1000 FROM pg_stat_statements
         WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
     let mut times: BTreeMap<usize, f64> = BTreeMap::new();
-    for row in client.query(sql, &[]).await.context("PostgreSQL has not counted")? {
+    for row in superuser.query(sql, &[]).await.context("PostgreSQL has not counted")? {
         let (query, toplevel, micros): (String, bool, f64) = (row.get(0), row.get(1), row.get(2));
         // The number in the check of a foreign key is a parameter in the counter's text.
         let query = query.replacen("SELECT $2 FROM ONLY", "SELECT 1 FROM ONLY", 1);

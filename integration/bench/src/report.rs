@@ -5,120 +5,172 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::json;
 
 use crate::figure::{Figure, Section};
-use crate::world::POSTGRES_SETTINGS;
+use crate::world::World;
 use crate::{Order, Scale};
 
 /// The most memory that a service process may have, in megabytes.
 const MEMORY_MB: f64 = 100.0;
 
-/// Prints the report and writes it, with its charts, to `target/bench/`, or `target/bench/smoke/`.
-pub(crate) fn write(
+/// What has been measured so far, and where it is written: `target/bench/`, or `target/bench/smoke/`.
+pub(crate) struct Report {
+    smoke: bool,
     scale: Scale,
-    order: &Order,
-    mut sections: Vec<Section>,
-    peak_memory_mb: f64,
-    failed: &[String],
-) -> anyhow::Result<()> {
-    // Not every scenario starts a service.
-    if peak_memory_mb > 0.0 {
-        let figure = Figure::shown("peak memory (VmHWM)", peak_memory_mb, "MB");
-        let goal = Some((format!("under {MEMORY_MB} MB"), peak_memory_mb < MEMORY_MB));
-        sections.push(Section {
-            title: "Memory: the most that any service process of the run had".to_owned(),
-            figures: vec![Figure { goal, ..figure }],
-            charts: Vec::new(),
+    folder: PathBuf,
+    /// Of its files, without their endings.
+    name: String,
+    /// What the figures are taken on, and how to take them again.
+    conditions: String,
+    sections: Vec<Section>,
+    /// Scenarios that could not be measured, and why.
+    failed: Vec<(String, String)>,
+}
+
+impl Report {
+    pub(crate) async fn new(order: &Order, scale: Scale, world: &World) -> anyhow::Result<Self> {
+        let folder = if order.smoke { folder()?.join("smoke") } else { folder()? };
+        fs::create_dir_all(&folder).context("could not make the folder of the report")?;
+        let conditions = format!("{}\n\n{}\n\n{}", build(), machine(), world.servers().await?);
+        let (smoke, name) = (order.smoke, order.report());
+        Ok(Self { smoke, scale, folder, name, conditions, sections: Vec::new(), failed: Vec::new() })
+    }
+
+    pub(crate) fn add(&mut self, section: Section) {
+        self.sections.push(section);
+    }
+
+    pub(crate) fn failed(&mut self, scenario: &str, error: &anyhow::Error) {
+        eprintln!("{scenario}: {error:#}");
+        self.failed.push((scenario.to_owned(), format!("{error:#}")));
+    }
+
+    /// Writes what there is so far, with its charts.
+    pub(crate) fn write(&self, peak_memory_mb: f64) -> anyhow::Result<()> {
+        let mut sections = self.sections.clone();
+        // Not every scenario starts a service.
+        if peak_memory_mb > 0.0 {
+            let figure = Figure::shown("peak memory (VmHWM)", peak_memory_mb, "MB").under(MEMORY_MB);
+            sections.push(Section {
+                title: "Memory: the most that any service process of the run had".to_owned(),
+                figures: vec![figure],
+                charts: Vec::new(),
+            });
+        }
+        let data = json!({
+            "scale": format!("{:?}", self.scale),
+            "smoke": self.smoke,
+            "conditions": self.conditions,
+            "failed": self.failed,
+            "sections": self.data(&sections),
         });
-    }
-    let smoke = order.smoke;
-    let text = text(smoke, &sections, failed)?;
-    println!("\n{text}");
-    let folder = if smoke { folder()?.join("smoke") } else { folder()? };
-    fs::create_dir_all(&folder).context("could not make the folder of the report")?;
-    let name = order.report();
-    fs::write(folder.join(format!("{name}.md")), &text).context("could not write the report")?;
-    let data = json!({
-        "scale": format!("{scale:?}"),
-        "smoke": smoke,
-        "machine": machine(),
-        "failed": failed,
-        "sections": data(smoke, &sections),
-    });
-    fs::write(folder.join(format!("{name}.json")), format!("{data:#}\n"))
-        .context("could not write the report")?;
-    for chart in sections.iter().flat_map(|section| &section.charts) {
-        let path = folder.join(format!("{}.svg", chart.file()));
-        fs::write(path, chart.svg()?).context("could not write a chart")?;
-    }
-    println!("written to {}: {name}.md, {name}.json and the charts", folder.display());
-    Ok(())
-}
-
-fn data(smoke: bool, sections: &[Section]) -> serde_json::Value {
-    let figure = |figure: &Figure| {
-        let (goal, met) = figure.goal.clone().filter(|_| !smoke).unzip();
-        json!({ "name": figure.name, "value": figure.value, "unit": figure.unit, "goal": goal, "met": met })
-    };
-    let section = |section: &Section| {
-        let figures: Vec<_> = section.figures.iter().map(figure).collect();
-        json!({ "title": section.title, "figures": figures })
-    };
-    sections.iter().map(section).collect()
-}
-
-fn text(smoke: bool, sections: &[Section], failed: &[String]) -> anyhow::Result<String> {
-    let mut text = String::new();
-    writeln!(text, "# Benchmark\n\n{}", machine())?;
-    if smoke {
-        writeln!(text, "\nA smoke run: it shows that the benchmark works. Its figures judge nothing.")?;
-    }
-    for name in failed {
-        writeln!(text, "\n**{name}: FAILED, and was not measured.**")?;
-    }
-    for Section { title, figures, charts } in sections {
-        writeln!(text, "\n## {title}\n\n| figure | value | goal | |\n|---|---|---|---|")?;
-        for Figure { name, value, unit, goal } in figures {
-            let digits = if *value < 10.0 { 2 } else { 0 };
-            // A smoke run judges nothing.
-            let (goal, met) = match goal.as_ref().filter(|_| !smoke) {
-                None => ("", ""),
-                Some((goal, true)) => (goal.as_str(), "met"),
-                Some((goal, false)) => (goal.as_str(), "NOT met"),
-            };
-            writeln!(text, "| {name} | {value:.digits$} {unit} | {goal} | {met} |")?;
+        let save = |file: String, text: &str| {
+            fs::write(self.folder.join(&file), text).with_context(|| format!("could not write {file}"))
+        };
+        save(format!("{}.md", self.name), &self.text(&sections)?)?;
+        save(format!("{}.json", self.name), &format!("{data:#}\n"))?;
+        for chart in sections.iter().flat_map(|section| &section.charts) {
+            save(self.chart(chart.file()), &chart.svg()?)?;
         }
-        for chart in charts {
-            writeln!(text, "\n![{}]({}.svg)", chart.title(), chart.file())?;
-        }
+        Ok(())
     }
-    Ok(text)
+
+    /// Prints the whole, and says whether all of it was measured.
+    pub(crate) fn end(self) -> anyhow::Result<()> {
+        let file = self.folder.join(format!("{}.md", self.name));
+        println!("\n{}", fs::read_to_string(&file).context("could not read the report")?);
+        println!("written to {}, with charts and a .json", file.display());
+        let failed: Vec<&str> = self.failed.iter().map(|(name, _)| name.as_str()).collect();
+        ensure!(failed.is_empty(), "could not be measured: {}", failed.join(", "));
+        Ok(())
+    }
+
+    /// The charts of some scenarios must not take the place of those of a whole run.
+    fn chart(&self, file: &str) -> String {
+        format!("{}-{file}.svg", self.name)
+    }
+
+    fn data(&self, sections: &[Section]) -> serde_json::Value {
+        let figure = |figure: &Figure| {
+            let (goal, met) = figure.goal.clone().filter(|_| !self.smoke).unzip();
+            let (least, most) = figure.range.unzip();
+            json!({ "name": figure.name, "value": figure.value, "least": least, "most": most, "unit": figure.unit,
+                "goal": goal, "met": met })
+        };
+        let section = |section: &Section| {
+            let figures: Vec<_> = section.figures.iter().map(figure).collect();
+            json!({ "title": section.title, "figures": figures })
+        };
+        sections.iter().map(section).collect()
+    }
+
+    fn text(&self, sections: &[Section]) -> anyhow::Result<String> {
+        let mut text = String::new();
+        writeln!(text, "# Benchmark\n\n{}", self.conditions)?;
+        if self.smoke {
+            writeln!(text, "\nA smoke run: it shows that the benchmark works. Its figures judge nothing.")?;
+        }
+        for (name, error) in &self.failed {
+            writeln!(text, "\n**{name}: FAILED, and was not measured: {error}**")?;
+        }
+        for Section { title, figures, charts } in sections {
+            writeln!(text, "\n## {title}\n\n| figure | value | of rounds | goal | |\n|---|---|---|---|---|")?;
+            for Figure { name, value, unit, range, goal } in figures {
+                let number = |value: f64| format!("{value:.*}", if value < 10.0 { 2 } else { 0 });
+                let range = range
+                    .map_or(String::new(), |(least, most)| format!("{} to {}", number(least), number(most)));
+                // A smoke run judges nothing.
+                let (goal, met) = match goal.as_ref().filter(|_| !self.smoke) {
+                    None => ("", ""),
+                    Some((goal, true)) => (goal.as_str(), "met"),
+                    Some((goal, false)) => (goal.as_str(), "NOT met"),
+                };
+                writeln!(text, "| {name} | {} {unit} | {range} | {goal} | {met} |", number(*value))?;
+            }
+            for chart in charts {
+                writeln!(text, "\n![{}]({})", chart.title(), self.chart(chart.file()))?;
+            }
+        }
+        Ok(text)
+    }
 }
 
-/// What the figures were taken on, and how to take them again.
+/// The first line that a program prints; nothing if it is not there or does not like the question.
+fn line_of(program: &str, arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned)
+}
+
+/// What was built, and when it ran.
+fn build() -> String {
+    let unknown = || "unknown".to_owned();
+    let commit = line_of("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(unknown);
+    let changed = if line_of("git", &["status", "--porcelain"]).is_some() { " with changes" } else { "" };
+    let date = line_of("date", &["-u", "+%Y-%m-%d %H:%M UTC"]).unwrap_or_else(unknown);
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let call: Vec<String> = std::iter::once("bench".to_owned()).chain(std::env::args().skip(1)).collect();
+    format!(
+        "Commit {commit}{changed}, a {profile} build by {}, {date}. Run as `{}`; all of it: `make bench`.",
+        line_of("rustc", &["--version"]).unwrap_or_else(unknown),
+        call.join(" "),
+    )
+}
+
 fn machine() -> String {
     let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let said = |program: &str, argument: &str| {
-        let output = Command::new(program).arg(argument).output();
-        output.map_or_else(
-            |_| "unknown".to_owned(),
-            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        )
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map_or("unknown", |(_, value)| value.trim()).to_owned()
     };
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let memory = file("/proc/meminfo").lines().next().unwrap_or_default().replace("MemTotal:", "");
-    let settings = POSTGRES_SETTINGS.map(|(name, value)| format!("{name}={value}")).join(", ");
     format!(
-        "{cores} cores, {} memory, Linux {}. {}; {}; {}. PostgreSQL: defaults (fsync, synchronous_commit on) and {settings}. \
-         Redis: appendonly, fsync every second. Run as `{}`; all of it: `make bench`.",
-        memory.trim(),
+        "{} cores ({}), {} memory, Linux {}.",
+        std::thread::available_parallelism().map_or(0, usize::from),
+        value(&file("/proc/cpuinfo"), "model name"),
+        value(&file("/proc/meminfo"), "MemTotal"),
         file("/proc/sys/kernel/osrelease").trim(),
-        said("postgres", "--version"),
-        said("redis-server", "--version").split(" sha").next().unwrap_or_default(),
-        said("rustc", "--version"),
-        std::iter::once("bench".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
     )
 }
 

@@ -1,10 +1,12 @@
 //! The two servers of a run, with the settings of a real one, and a fresh database for each scenario.
 
+use std::time::Duration;
+
 use anyhow::Context;
-use harness::{Postgres, PostgresOptions, Redis, RedisOptions, ServiceBuilder, StandInDirectory};
+use harness::{Postgres, PostgresOptions, Redis, RedisOptions, Service, ServiceBuilder, StandInDirectory};
 use redis::aio::MultiplexedConnection;
 
-use crate::measure::peak_memory_mb;
+use crate::measure::{Cpu, peak_memory_mb};
 
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
@@ -12,16 +14,18 @@ pub(crate) const MAIL: &str = "mail:delivery_commands";
 pub(crate) const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
 
-/// What the report says about PostgreSQL beside its defaults.
-pub(crate) const POSTGRES_SETTINGS: [(&str, &str); 6] = [
+/// What differs from PostgreSQL's defaults, besides what every private server has.
+const POSTGRES_SETTINGS: [(&str, &str); 6] = [
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("autovacuum_naptime", "15s"),
-    // Counts only where the profile turns it on.
+    // Counts only where a scenario turns it on.
     ("shared_preload_libraries", "pg_stat_statements"),
     ("pg_stat_statements.track", "none"),
 ];
+/// How long a service may take to end.
+const END: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     pub(crate) postgres: Postgres,
@@ -45,16 +49,21 @@ impl World {
         })
     }
 
-    /// An empty Redis and a new, migrated database, whose connection string this is.
+    /// An empty Redis and a new, migrated database, whose connection string this is. The one before is dropped, so that
+    /// nobody vacuums it while the next is measured.
     pub(crate) async fn fresh(&mut self) -> anyhow::Result<String> {
         redis::cmd("FLUSHALL").query_async::<()>(&mut self.redis().await?).await?;
+        if self.databases > 0 {
+            let drop = format!("DROP DATABASE \"bench_{}\" WITH (FORCE)", self.databases);
+            self.postgres.execute("postgres", &drop).await.context("could not drop a database")?;
+        }
         self.databases += 1;
         let name = format!("bench_{}", self.databases);
         self.postgres.create_role_and_schema(&name, ROLE, SCHEMA).await?;
         let port = self.postgres.port();
         let dsn = format!("postgres://{ROLE}@127.0.0.1:{port}/{name}?search_path={SCHEMA}");
         store_postgres::migrate(&pg::Dsn::parse(&dsn)?).await?;
-        self.postgres.execute(&name, "CHECKPOINT").await?;
+        self.checkpoint().await?;
         Ok(dsn)
     }
 
@@ -64,29 +73,9 @@ impl World {
         path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Takes note of the most memory that a service process had.
-    pub(crate) fn saw_memory(&mut self, pid: u32) {
-        self.peak_memory_mb = self.peak_memory_mb.max(peak_memory_mb(pid));
-    }
-
-    /// The most memory that any service process of the run had.
-    pub(crate) fn peak_memory_mb(&self) -> f64 {
-        self.peak_memory_mb
-    }
-
-    pub(crate) async fn redis(&self) -> anyhow::Result<MultiplexedConnection> {
-        let client = redis::Client::open(format!("redis://{}", self.redis.addr()))?;
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-        client.get_multiplexed_async_connection_with_config(&config).await.context("Redis is not there")
-    }
-
-    /// A client of a scenario's database, in the service's schema.
-    pub(crate) async fn postgres(&self, dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
-        let plain = dsn.split('?').next().unwrap_or(dsn);
-        let (client, connection) = tokio_postgres::connect(plain, tokio_postgres::NoTls).await?;
-        tokio::spawn(connection);
-        client.batch_execute(&format!("SET search_path = {SCHEMA}; SET jit = off")).await?;
-        Ok(client)
+    /// What has been written so far is not brought to its place at the expense of what is measured next.
+    pub(crate) async fn checkpoint(&self) -> anyhow::Result<()> {
+        self.postgres.execute("postgres", "CHECKPOINT").await.context("could not make a checkpoint")
     }
 
     /// The service with its defaults, on this world.
@@ -97,4 +86,74 @@ impl World {
             .env("NOTIFICATION_USER_SERVICE_BASE_URL", self.directory.base_url())
             .env("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0")
     }
+
+    /// Ends the service in good order: a killed one would be heard of until its connections are found dead.
+    pub(crate) async fn stop(&mut self, mut service: Service) {
+        self.peak_memory_mb = self.peak_memory_mb.max(peak_memory_mb(service.pid()));
+        service.signal("TERM");
+        service.wait_exit(END).await;
+    }
+
+    /// The most memory that any service process of the run had; 0 if there was none.
+    pub(crate) fn peak_memory_mb(&self) -> f64 {
+        self.peak_memory_mb
+    }
+
+    /// Processor time so far of the servers, and of whoever does the work.
+    pub(crate) fn cpu(&self, own: u32) -> Cpu {
+        Cpu::now(self.postgres.pid(), self.redis.pid(), own)
+    }
+
+    pub(crate) async fn redis(&self) -> anyhow::Result<MultiplexedConnection> {
+        connect_redis(&self.redis.addr()).await
+    }
+
+    /// A client of a scenario's database, in the service's schema.
+    pub(crate) async fn postgres(&self, dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
+        connect_postgres(dsn).await
+    }
+
+    /// A client of the same database that may do everything.
+    pub(crate) async fn superuser(&self, dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
+        connect_postgres(&self.postgres.superuser_dsn(Self::database_of(dsn))).await
+    }
+
+    /// The versions of the servers, and each of their settings that is not the default and not a place.
+    pub(crate) async fn servers(&self) -> anyhow::Result<String> {
+        let client = connect_postgres(&self.postgres.superuser_dsn("postgres")).await?;
+        let sql = "SELECT current_setting('server_version'), string_agg(name || '=' || current_setting(name), ', ' ORDER BY name)
+            FROM pg_settings WHERE source IN ('configuration file', 'command line')
+            AND name !~ '^(lc_|port$|log_)|director|listen|timezone|datestyle|text_search'";
+        let row = client.query_one(sql, &[]).await.context("could not ask for the settings")?;
+        let (postgres, settings): (String, String) = (row.get(0), row.get(1));
+        let mut redis = self.redis().await?;
+        let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?");
+        let mut get = redis::cmd("CONFIG");
+        get.arg("GET").arg("append*").arg("save");
+        let mut config: Vec<(String, String)> = get.query_async(&mut redis).await?;
+        config.retain(|(name, _)| ["appendonly", "appendfsync", "save"].contains(&name.as_str()));
+        config.sort();
+        let config: Vec<String> = config.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        Ok(format!(
+            "PostgreSQL {postgres}: defaults and {settings}. Redis {}: defaults and {}.",
+            version.trim(),
+            config.join(", ")
+        ))
+    }
+}
+
+pub(crate) async fn connect_redis(addr: &str) -> anyhow::Result<MultiplexedConnection> {
+    let client = redis::Client::open(format!("redis://{addr}"))?;
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await.context("Redis is not there")
+}
+
+pub(crate) async fn connect_postgres(dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
+    // `search_path` is the service's own parameter.
+    let plain = dsn.split('?').next().unwrap_or(dsn);
+    let (client, connection) = tokio_postgres::connect(plain, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    client.batch_execute(&format!("SET search_path = {SCHEMA}, public; SET jit = off")).await?;
+    Ok(client)
 }

@@ -1,0 +1,102 @@
+//! Rows that are there before the service starts.
+
+use anyhow::Context;
+
+use crate::load;
+use crate::world::World;
+
+/// Records of four routes each, a millisecond apart.
+pub(crate) struct Rows {
+    pub(crate) records: u32,
+    /// How long ago the last of them was accepted, as PostgreSQL writes an interval.
+    pub(crate) age: &'static str,
+    /// Pending and overdue instead of published.
+    pub(crate) due: bool,
+}
+
+/// Records that are loaded in one transaction.
+const CHUNK: u32 = 25_000;
+
+/// The id of a record is that of a stream entry of its time, so that new ones come behind it in the indexes that begin with
+/// one. Its idempotency key is between those of new ones, as that of any record of a real producer may be.
+const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,
+    recipient_user_ids, payload_json, idempotency_key, request_fingerprint, request_id, occurred_at, accepted_at, updated_at,
+    idempotency_expires_at)
+    SELECT $1::bigint + n || '-0', 'game.turn.ready', 'game_master', 'user',
+    jsonb_build_array('user-' || n % 500, 'user-' || (n + 1) % 500), $4::text,
+    'game-master:game-' || n % 1000 || ':turn-' || n || '-loaded',
+    'v1:' || lpad(to_hex(n), 64, '0'), 'request-' || n, at, at, at, at + interval '168 hours'
+    FROM generate_series($2::bigint, $3::bigint) n, to_timestamp(($1::bigint + n) / 1000.0) at";
+const INSERT_PUBLISHED: &str = "INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts,
+    resolved_email, resolved_locale, created_at, updated_at, published_at, published_entry_id)
+    SELECT $1::bigint + n || '-0', channel || ':user:' || name, channel, 'user:' || name, 'published', 3,
+    CASE channel WHEN 'email' THEN name || '@example.com' ELSE '' END, 'en', at, at, at, $1::bigint + n || '-1'
+    FROM generate_series($2::bigint, $3::bigint) n, to_timestamp(($1::bigint + n) / 1000.0) at,
+    (VALUES ('push', 0), ('push', 1), ('email', 0), ('email', 1)) route (channel, place),
+    concat('user-', (n + place) % 500) name";
+const INSERT_DUE: &str =
+    "INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts,
+    resolved_email, resolved_locale, created_at, updated_at, next_attempt_at)
+    SELECT $1::bigint + n || '-0', channel || ':user:' || name, channel, 'user:' || name, 'pending', 3,
+    CASE channel WHEN 'email' THEN name || '@example.com' ELSE '' END, 'en', at, at, at + interval '5 s'
+    FROM generate_series($2::bigint, $3::bigint) n, to_timestamp(($1::bigint + n) / 1000.0) at,
+    (VALUES ('push', 0), ('push', 1), ('email', 0), ('email', 1)) route (channel, place),
+    concat('user-', (n + place) % 500) name";
+
+impl Rows {
+    /// Inserts them in chunks, with every index and foreign key in place.
+    pub(crate) async fn insert(&self, world: &World, dsn: &str) -> anyhow::Result<()> {
+        let client = world.postgres(dsn).await?;
+        let newest: i64 = client
+            .query_one("SELECT (extract(epoch FROM now() - $1::text::interval) * 1000)::bigint", &[&self.age])
+            .await
+            .context("could not reckon the age of the rows")?
+            .get(0);
+        let payload = payload();
+        let records = client.prepare(INSERT_RECORDS).await?;
+        let routes = client.prepare(if self.due { INSERT_DUE } else { INSERT_PUBLISHED }).await?;
+        let base = newest - i64::from(self.records);
+        for first in (0..self.records).step_by(CHUNK as usize) {
+            let last = i64::from((first + CHUNK).min(self.records) - 1);
+            let first = i64::from(first);
+            client.batch_execute("BEGIN").await?;
+            client
+                .execute(&records, &[&base, &first, &last, &payload])
+                .await
+                .context("could not load records")?;
+            client.execute(&routes, &[&base, &first, &last]).await.context("could not load routes")?;
+            client.batch_execute("COMMIT").await?;
+        }
+        Ok(())
+    }
+
+    /// Inserts them, and leaves the tables as autovacuum would have by the time that they hold so much.
+    pub(crate) async fn insert_settled(&self, world: &World, dsn: &str) -> anyhow::Result<()> {
+        self.insert(world, dsn).await?;
+        let client = world.postgres(dsn).await?;
+        for table in ["records", "routes"] {
+            client.batch_execute(&format!("VACUUM ANALYZE {table}")).await.context("could not vacuum")?;
+        }
+        world.checkpoint().await
+    }
+
+    /// Inserts them into tables whose statistics are those of before, and stay so.
+    pub(crate) async fn insert_unnoticed(&self, world: &World, dsn: &str) -> anyhow::Result<()> {
+        let client = world.postgres(dsn).await?;
+        client
+            .batch_execute(
+                "ALTER TABLE records SET (autovacuum_enabled = off); ALTER TABLE routes SET (autovacuum_enabled = off);
+                 ANALYZE records; ANALYZE routes",
+            )
+            .await
+            .context("could not keep the statistics stale")?;
+        self.insert(world, dsn).await?;
+        world.checkpoint().await
+    }
+}
+
+/// As long as that of an intent of a run.
+fn payload() -> String {
+    let fields = load::fields(0).into_iter();
+    fields.filter(|(name, _)| *name == "payload_json").map(|(_, value)| value).collect()
+}
