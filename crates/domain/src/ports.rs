@@ -331,6 +331,22 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Takes the turn at the due routes of `channel`, for at most `ttl`; false if another replica has it. A hint: it keeps
+    /// replicas from reading the same page and asking for the same leases.
+    fn take_turn(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Gives the turn up if `token` still has it.
+    fn end_turn(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Keeps receipts alive while their completion cannot be committed, writing anew those that are gone.
     fn extend_receipts(
         &self,

@@ -6,19 +6,25 @@
 //! | `gateway:client-events`, `mail:delivery_commands` (configurable) | stream | as configured, or as its consumers trim it | publishers |
 //! | `notification:route_leases:<notification_id>:<route_id>` | string | lease TTL as a token, then the dedupe TTL as `published:<entry id>` | publishers |
 //! | `notification:stream_offsets:<stream>` | string | for ever | the intake |
+//! | `notification:turns:<channel>` | string | a second at most | publishers, while they publish a page of due routes |
 //! | `notification:vacancies:<office>` | list | five seconds | whoever resigns |
 //!
 //! Dynamic parts are base64url without padding, so that no id can reach into another key.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::route::RouteKey;
+use domain::route::{Channel, RouteKey};
 
 /// The key of a route's lease, and of its receipt.
 pub fn route_lease(route: &RouteKey) -> String {
     let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
     let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);
     format!("notification:route_leases:{notification_id}:{route_id}")
+}
+
+/// The key of the turn at the due routes of `channel`.
+pub fn turn(channel: Channel) -> String {
+    format!("notification:turns:{}", channel.as_str())
 }
 
 /// The key of the bookmark in `stream`.

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use domain::ports::{Lease, LeaseStore, LeaseToken, StoreError};
-use domain::route::RouteKey;
+use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, unexpected};
-use crate::keyspace::route_lease;
+use crate::keyspace::{route_lease, turn};
 
 /// One answer for each key: 1 = won, 0 = held, a string = published under that entry id.
 const ACQUIRE: &str = r"
@@ -71,6 +71,41 @@ impl RedisLeases {
             extend: Script::new(EXTEND),
         }
     }
+
+    async fn acquire(
+        &self,
+        operation: &'static str,
+        keys: impl ExactSizeIterator<Item = String>,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<Vec<Lease>, StoreError> {
+        let count = keys.len();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut call = ScriptCall::new(&self.acquire, keys);
+        call.arg(&token.0).arg(millis(ttl));
+        match self.client.script(operation, &call).await? {
+            Value::Array(answers) if answers.len() == count => {
+                answers.into_iter().map(|answer| lease(operation, answer)).collect()
+            }
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    async fn release(
+        &self,
+        operation: &'static str,
+        keys: impl ExactSizeIterator<Item = String>,
+        token: &LeaseToken,
+    ) -> Result<(), StoreError> {
+        if keys.len() == 0 {
+            return Ok(());
+        }
+        let mut call = ScriptCall::new(&self.release, keys);
+        call.arg(&token.0);
+        self.client.script(operation, &call).await.map(drop)
+    }
 }
 
 impl LeaseStore for RedisLeases {
@@ -80,27 +115,25 @@ impl LeaseStore for RedisLeases {
         token: &LeaseToken,
         ttl: Duration,
     ) -> Result<Vec<Lease>, StoreError> {
-        const OPERATION: &str = "acquire route leases";
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut call = ScriptCall::new(&self.acquire, lease_keys(keys));
-        call.arg(&token.0).arg(millis(ttl));
-        match self.client.script(OPERATION, &call).await? {
-            Value::Array(answers) if answers.len() == keys.len() => {
-                answers.into_iter().map(|answer| lease(OPERATION, answer)).collect()
-            }
-            other => Err(unexpected(OPERATION, &other)),
-        }
+        self.acquire("acquire route leases", lease_keys(keys), token, ttl).await
     }
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let mut call = ScriptCall::new(&self.release, lease_keys(keys));
-        call.arg(&token.0);
-        self.client.script("release route leases", &call).await.map(drop)
+        self.release("release route leases", lease_keys(keys), token).await
+    }
+
+    async fn take_turn(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        let key = [turn(channel)].into_iter();
+        Ok(self.acquire("take a turn at due routes", key, token, ttl).await? == [Lease::Won])
+    }
+
+    async fn end_turn(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
+        self.release("end a turn at due routes", [turn(channel)].into_iter(), token).await
     }
 
     async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {

@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     pub(crate) failures: HashMap<&'static str, VecDeque<StoreError>>,
     pub(crate) live: Vec<LiveRoute>,
     pub(crate) leases: HashMap<RouteKey, String>,
+    /// Who has the turn at due routes.
+    pub(crate) turn: Option<String>,
     pub(crate) appended: Vec<RouteKey>,
     pub(crate) refuses_appends: bool,
     pub(crate) out_of_memory: usize,
@@ -319,6 +321,16 @@ impl LeaseStore for World {
 
     async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
         self.call("release_leases")?.leases.retain(|key, value| !keys.contains(&key) || *value != token.0);
+        Ok(())
+    }
+
+    async fn take_turn(&self, _: Channel, token: &LeaseToken, _: Duration) -> Result<bool, StoreError> {
+        let mut inner = self.call("take_turn")?;
+        Ok(*inner.turn.get_or_insert_with(|| token.0.clone()) == token.0)
+    }
+
+    async fn end_turn(&self, _: Channel, token: &LeaseToken) -> Result<(), StoreError> {
+        self.call("end_turn")?.turn.take_if(|holder| *holder == token.0);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! completion that cannot be committed is kept, its receipts are kept alive, and nothing else of the channel is begun.
 //!
 //! Work comes from two sides: parcels of routes that this replica has just accepted, and the scan for whatever is due:
-//! retries, what the hand-over could not take, and what a dead replica left.
+//! retries, what the hand-over could not take, and what a dead replica left. Replicas take turns at the scan, page by page.
 
 mod chunk;
 
@@ -34,6 +34,11 @@ use crate::worker::{Trouble, error_chain, pause};
 const CHUNK_BYTES: usize = 1024 * 1024;
 /// With nothing due, how long until the scan looks again for what others may have left.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
+/// How long a replica has the due routes of a channel to itself, unless it is done with its page before: if it dies, the
+/// others wait no longer.
+const TURN: Duration = Duration::from_secs(1);
+/// How soon a replica asks again for the turn that another has.
+const TURN_LOOK: Duration = Duration::from_millis(50);
 /// The most rows that are remembered as reported.
 const REPORTED_MAX: usize = 1_000;
 /// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
@@ -150,7 +155,7 @@ where
         }
     }
 
-    /// One page of due routes, and when to look again.
+    /// One page of due routes, if it is this replica's turn, and when to look again.
     async fn scan_once(
         &self,
         scan: &mut Scan,
@@ -169,6 +174,30 @@ where
                 return Ok(());
             }
         }
+        // Two replicas that read the same page would ask for the same leases, and one of them in vain.
+        let turn = self.token();
+        if !self.leases.take_turn(self.channel, &turn, TURN).await? {
+            scan.at = started + TURN_LOOK;
+            self.works(inbox, trouble);
+            return Ok(());
+        }
+        let scanned = self.publish_page(scan, now, inbox, trouble, stop).await;
+        if let Err(error) = self.leases.end_turn(self.channel, &turn).await {
+            tracing::debug!(error = error_chain(&error), "a turn was not ended and runs out by itself");
+        }
+        scanned
+    }
+
+    /// Reads one page of due routes and publishes it.
+    async fn publish_page(
+        &self,
+        scan: &mut Scan,
+        now: Timestamp,
+        inbox: &Inbox,
+        trouble: &mut Trouble,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        let started = Instant::now();
         let limit = self.settings.batch_size;
         let page = self.routes.list_due_routes(self.channel, now, scan.cursor.as_ref(), limit).await?;
         self.report_corrupt(scan, &page.corrupt);
@@ -211,6 +240,10 @@ where
                 );
             }
         }
+    }
+
+    fn token(&self) -> LeaseToken {
+        LeaseToken(self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     fn works(&self, inbox: &Inbox, trouble: &mut Trouble) {

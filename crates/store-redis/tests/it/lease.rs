@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::ports::{Lease, LeaseStore};
+use domain::route::Channel;
 use store_redis::{RedisLeases, route_lease};
 
 use crate::*;
@@ -51,6 +52,22 @@ async fn a_lease_is_released_by_its_own_token_only() {
     assert_eq!(world.value(key(0)).await, None);
     assert_eq!(world.value(key(1)).await.as_deref(), Some("a"));
     assert_eq!(world.value(key(3)).await.as_deref(), Some("published:5-1"));
+}
+
+#[tokio::test]
+async fn a_channel_has_one_turn_which_its_token_ends() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client);
+    let take = async |channel, name| {
+        leases.take_turn(channel, &token(name), LEASE_TTL).await.expect("Redis is there")
+    };
+    assert!(take(Channel::Push, "a").await);
+    assert!(!take(Channel::Push, "b").await);
+    assert!(take(Channel::Email, "b").await, "each channel has its own");
+    leases.end_turn(Channel::Push, &token("b")).await.expect("Redis is there");
+    assert!(!take(Channel::Push, "b").await, "nobody ends the turn of another");
+    leases.end_turn(Channel::Push, &token("a")).await.expect("Redis is there");
+    assert!(take(Channel::Push, "b").await);
 }
 
 #[tokio::test]

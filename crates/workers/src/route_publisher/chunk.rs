@@ -293,10 +293,6 @@ where
             }
         }
     }
-
-    fn token(&self) -> LeaseToken {
-        LeaseToken(self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
-    }
 }
 
 /// What every step of a chunk needs besides the chunk.

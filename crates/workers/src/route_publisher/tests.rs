@@ -86,7 +86,15 @@ async fn due_routes_are_appended_once_and_completed() {
 
 #[tokio::test]
 async fn an_outage_of_any_store_costs_no_attempt_and_appends_nothing_twice() {
-    for call in ["next_due", "list_due_routes", "acquire_leases", "append", "complete_routes_published"] {
+    for call in [
+        "next_due",
+        "take_turn",
+        "list_due_routes",
+        "acquire_leases",
+        "append",
+        "complete_routes_published",
+        "end_turn",
+    ] {
         let fixture = Fixture::new();
         fixture.world.lock().live.push(route(1, 0));
         fixture.world.fail(call, down(call));
@@ -163,6 +171,33 @@ async fn a_route_that_somebody_else_holds_is_left_to_them_and_taken_when_they_ar
     assert_eq!(fixture.world.lock().appended, [route(2, 0).key]);
     fixture.world.lock().leases.clear();
     fixture.run_until(|world| world.lock().live.is_empty()).await;
+}
+
+#[tokio::test]
+async fn due_routes_are_left_to_the_replica_whose_turn_it_is() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.extend([route(1, 0), route(2, 0)]);
+    fixture.world.lock().turn = Some("another replica".into());
+    let asked = |world: &World, call: &str| world.lock().calls.iter().filter(|made| **made == call).count();
+    fixture.run_until(|world| asked(world, "take_turn") >= 2).await;
+    assert_eq!((asked(&fixture.world, "list_due_routes"), asked(&fixture.world, "acquire_leases")), (0, 0));
+
+    fixture.world.lock().turn = None;
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+    assert_eq!(fixture.world.lock().turn, None, "the turn is ended with the page");
+}
+
+#[tokio::test]
+async fn what_was_just_accepted_waits_for_nobodys_turn() {
+    let fixture = Fixture::new();
+    let (publisher, inbox, handover) = fixture.publisher();
+    fixture.world.lock().turn = Some("another replica".into());
+    fixture.world.lock().live.push(route(1, 0));
+    handover.give(Channel::Push, Parcel { routes: vec![route(1, 0)], read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(BOUND, publisher.run(inbox, stop)).await.expect("it stops");
+    assert_eq!(fixture.world.lock().appended.len(), 1);
 }
 
 #[tokio::test]
