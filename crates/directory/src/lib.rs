@@ -7,7 +7,7 @@
 mod answer;
 mod cache;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -138,20 +138,30 @@ impl UserDirectory for HttpDirectory {
                 }
             }
         }
-        let mut unknown: Vec<&str> = user_ids.iter().copied().filter(|id| !known.contains_key(id)).collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        let unknown: Vec<String> = unknown.into_iter().map(str::to_owned).collect();
+        // In the order given: whoever waits for the first of them is not kept waiting by those behind.
+        let mut seen = HashSet::new();
+        let unknown = user_ids.iter().filter(|id| !known.contains_key(**id) && seen.insert(**id));
+        let unknown: Vec<String> = unknown.map(|id| (*id).to_owned()).collect();
         let asks = unknown.into_iter().map(|id| async move { (self.ask(&id).await, id) });
         let mut asking = stream::iter(asks).buffer_unordered(self.settings.concurrency);
         let mut answers = HashMap::new();
+        let mut failures = 0;
         while let Some((lookup, id)) = asking.next().await {
             if let Lookup::Found(user) = &lookup {
                 self.cache().insert(&id, user.clone(), Instant::now() + self.settings.cache_ttl);
             }
+            failures = if matches!(lookup, Lookup::Unavailable(_)) { failures + 1 } else { 0 };
             answers.insert(id, lookup);
+            // As many in a row as are asked at once: nobody answers, and each further one would cost a time-out.
+            if failures >= self.settings.concurrency {
+                break;
+            }
         }
-        let not_asked = || Lookup::Unavailable("the user directory was not asked".to_owned());
+        let not_asked = || {
+            Lookup::Unavailable(format!(
+                "the user directory was not asked, {failures} look-ups before had failed"
+            ))
+        };
         user_ids
             .iter()
             .map(|id| known.get(id).or_else(|| answers.get(*id)).cloned().unwrap_or_else(not_asked))

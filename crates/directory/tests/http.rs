@@ -103,3 +103,29 @@ async fn one_slow_user_delays_no_other_beyond_the_time_out() {
         tokio::time::timeout(TIMEOUT * 4, directory.look_up(&asked)).await.expect("within the time-out");
     assert_eq!(answers.iter().filter(|answer| matches!(answer, Lookup::Found(_))).count(), 20);
 }
+
+#[tokio::test]
+async fn a_directory_that_answers_nobody_is_not_asked_for_everybody() {
+    let (server, directory) = directory(Duration::ZERO).await;
+    let ids: Vec<String> = (0..100).rev().map(|n| format!("u-{n:03}")).collect();
+    for id in &ids {
+        server.set_fault(id, Fault::Answer(503, "{}".into()));
+    }
+    let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let answers = directory.look_up(&asked).await;
+    assert!(cause(&answers[0]).contains("status 503"), "the first given is the first asked for");
+    assert!(cause(&answers[99]).contains("not asked"), "{:?}", answers[99]);
+    assert!(server.requests() < 20, "{} requests", server.requests());
+}
+
+#[tokio::test]
+async fn users_that_fail_keep_no_other_from_being_asked_for() {
+    let (server, directory) = directory(Duration::ZERO).await;
+    let ids: Vec<String> = (0..40).map(|n| format!("u-{n}")).collect();
+    for id in ids.iter().step_by(2) {
+        server.set_fault(id, Fault::Answer(500, "{}".into()));
+    }
+    let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let answers = directory.look_up(&asked).await;
+    assert_eq!(answers.iter().filter(|answer| matches!(answer, Lookup::Found(_))).count(), 20);
+}

@@ -31,6 +31,10 @@ pub(crate) struct Inner {
     /// The fingerprints of the keys that are taken.
     pub(crate) keys: HashMap<IdempotencyScope, String>,
     pub(crate) users: HashMap<String, Lookup>,
+    /// Calls that are never answered.
+    pub(crate) hanging: Vec<&'static str>,
+    /// How many entries each read asked for.
+    pub(crate) counts: Vec<usize>,
     pub(crate) failures: HashMap<&'static str, VecDeque<StoreError>>,
     pub(crate) live: Vec<LiveRoute>,
     pub(crate) leases: HashMap<RouteKey, String>,
@@ -55,6 +59,14 @@ impl World {
 
     pub(crate) fn fail(&self, call: &'static str, error: StoreError) {
         self.lock().failures.entry(call).or_default().push_back(error);
+    }
+
+    async fn hang(&self, name: &'static str) {
+        let hangs = self.lock().hanging.contains(&name);
+        if hangs {
+            self.lock().calls.push(name);
+            std::future::pending::<()>().await;
+        }
     }
 
     fn call(&self, name: &'static str) -> Result<MutexGuard<'_, Inner>, StoreError> {
@@ -171,6 +183,7 @@ impl Election for World {
 impl IntentStream for World {
     async fn read(&self, after: EntryId, count: usize, block: Duration) -> Result<Vec<RawEntry>, StoreError> {
         let entries: Vec<RawEntry> = {
+            self.lock().counts.push(count);
             let inner = self.call("read")?;
             inner.stream.iter().filter(|entry| entry.id > after).take(count).cloned().collect()
         };
@@ -211,6 +224,7 @@ impl OffsetStore for World {
 
 impl UserDirectory for World {
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        self.hang("look_up").await;
         let inner = self.lock();
         let found = |id: &&str| inner.users.get(*id).cloned().unwrap_or(Lookup::Found(User::default()));
         user_ids.iter().map(found).collect()
@@ -305,6 +319,7 @@ impl LeaseStore for World {
         token: &LeaseToken,
         _: Duration,
     ) -> Result<Vec<Lease>, StoreError> {
+        self.hang("acquire_leases").await;
         let mut inner = self.call("acquire_leases")?;
         let leases = keys.iter().map(|key| match inner.leases.get(*key) {
             Some(value) if *value == token.0 => Lease::Won,

@@ -36,8 +36,10 @@ use crate::worker::{SPANS, Trouble, error_chain, pause};
 /// The most that goes into one transaction, besides the configured number of entries.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 const BATCH_ROUTES: usize = 4_096;
-/// How many entries are asked for before their size is known.
+/// How many entries are asked for before their size is known, and the most that are asked for at once: the next ones may be
+/// a thousand times as large as the last.
 const FIRST_COUNT: usize = 16;
+const LARGEST_COUNT: usize = 128;
 /// How often an idle intake makes sure that PostgreSQL still knows the progress.
 const PROGRESS_LOOK: Duration = Duration::from_secs(10);
 /// How often a batch may lose a race for its keys before the loop starts over.
@@ -93,10 +95,8 @@ struct Position {
     progress_seen: Instant,
     /// Entries behind it that were read already.
     ahead: VecDeque<Ahead>,
-    /// How many entries the next read asks for.
-    count: usize,
-    /// The last read got all that it asked for: there is more to read.
-    more: bool,
+    /// How the next read goes.
+    reads: Reads,
     /// Whether known keys are looked for before the next batch is decided: the one before had some, or the directory objected
     /// to it, and what has just happened is likely to happen again.
     look_first: bool,
@@ -106,11 +106,44 @@ struct Position {
     gap_reported: EntryId,
 }
 
+/// How much to read at once, by what came last.
+#[derive(Clone, Copy)]
+struct Reads {
+    /// How many entries the next read asks for.
+    count: usize,
+    /// The last read got all that it asked for: there is more to read.
+    more: bool,
+}
+
 /// An entry that was read and has no outcome yet.
 struct Ahead {
     decoded: Decoded,
     read_at: Instant,
     span: Span,
+}
+
+impl Ahead {
+    fn new(entry: RawEntry, policy: &Policy, read_at: Instant) -> Self {
+        let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
+        Self { decoded: accept::decode(entry, policy), read_at, span }
+    }
+}
+
+impl Reads {
+    fn new(count: usize) -> Self {
+        Self { count, more: false }
+    }
+
+    /// Asks for as many next time as will stay within the bytes of a transaction, if they are like these.
+    fn got(&mut self, entries: &[Ahead]) {
+        let average = (bytes_of(entries) / entries.len().max(1)).max(1);
+        self.more = entries.len() == self.count;
+        self.count = (BATCH_BYTES / average).min(self.count * 4).clamp(1, LARGEST_COUNT);
+    }
+}
+
+fn bytes_of(entries: &[Ahead]) -> usize {
+    entries.iter().map(|ahead| ahead.decoded.entry.fields.size()).sum()
 }
 
 impl Position {
@@ -192,9 +225,10 @@ where
     async fn consume(&self, fence: Fence, over: &CancellationToken) {
         let mut trouble = Trouble::new("intake");
         let mut position: Option<Position> = None;
+        let mut first_count = FIRST_COUNT;
         while !over.is_cancelled() {
             let result = match &mut position {
-                None => match over.run_until_cancelled(self.resume(fence)).await {
+                None => match over.run_until_cancelled(self.resume(fence, first_count)).await {
                     None => break,
                     Some(Ok(Some(found))) => {
                         position = Some(found);
@@ -221,8 +255,10 @@ where
                 }
                 Err(error) => {
                     self.status.fails(&error_chain(&error));
-                    // The stream may have changed while it could not be reached: look again before reading on.
-                    position = None;
+                    // The stream may have changed while it could not be reached: look again before reading on. And what
+                    // could not be read was perhaps too much.
+                    let count = position.take().map_or(first_count, |position| position.reads.count);
+                    first_count = (count / 2).clamp(1, FIRST_COUNT);
                     trouble.note(&error)
                 }
             };
@@ -236,54 +272,57 @@ where
     async fn run_once(&self, position: &mut Position, stop: &CancellationToken) -> Result<Pass, StoreError> {
         if position.ahead.is_empty() {
             let bookmark = position.to_bookmark.take();
-            let reading = self.read(position.read_to(), position.count, self.settings.block);
+            let reading = self.read(position.read_to(), position.reads.count, self.settings.block);
             let reading = stop.run_until_cancelled(reading);
             let (entries, ()) = join(reading, self.move_bookmark(position.fence, bookmark)).await;
             let Some(entries) = entries else { return Ok(Pass::Onward) };
             let entries = entries?;
+            position.reads.got(&entries);
             if entries.is_empty() {
-                position.more = false;
                 return self.look_around(position).await;
             }
-            self.take_in(position, entries);
+            position.ahead.extend(entries);
         }
         let bookmark = position.to_bookmark.take();
         let length = batch_length(&position.ahead, self.settings.batch_size);
-        let (fence, count) = (position.fence, position.count);
-        let read_on = (position.more && position.ahead.len() == length).then(|| position.read_to());
+        let (fence, reads) = (position.fence, position.reads);
+        let read_on = (position.ahead.len() == length).then(|| position.read_to());
         let batch: Vec<Ahead> = position.ahead.drain(..length).collect();
-        let reading = async {
-            match read_on {
-                Some(after) => self.read(after, count, Duration::ZERO).await,
-                None => Ok(Vec::new()),
-            }
-        };
-        let (pass, entries, ()) =
-            join3(self.settle(position, batch), reading, self.move_bookmark(fence, bookmark)).await;
-        match entries {
-            Ok(entries) if !entries.is_empty() => self.take_in(position, entries),
-            // What is wrong, if anything is, the next read finds out when there is nothing else to do.
-            Ok(_) | Err(_) => position.more = false,
+        let (pass, read, ()) = join3(
+            self.settle(position, batch, stop),
+            self.read_on(read_on, reads),
+            self.move_bookmark(fence, bookmark),
+        )
+        .await;
+        let pass = pass?;
+        let (entries, reads) = read?;
+        position.ahead.extend(entries);
+        position.reads = reads;
+        Ok(pass)
+    }
+
+    /// What is there already behind `after`, up to a full transaction and in reads of which none is large; nothing if the last
+    /// read says that there is no more.
+    async fn read_on(
+        &self,
+        after: Option<EntryId>,
+        mut reads: Reads,
+    ) -> Result<(Vec<Ahead>, Reads), StoreError> {
+        let mut read = Vec::new();
+        let Some(mut after) = after else { return Ok((read, reads)) };
+        while reads.more && read.len() < self.settings.batch_size && bytes_of(&read) < BATCH_BYTES {
+            let entries = self.read(after, reads.count, Duration::ZERO).await?;
+            reads.got(&entries);
+            after = entries.last().map_or(after, |last| last.decoded.entry.id);
+            read.extend(entries);
         }
-        pass
+        Ok((read, reads))
     }
 
     async fn read(&self, after: EntryId, count: usize, block: Duration) -> Result<Vec<Ahead>, StoreError> {
         let entries = self.intents.read(after, count, block).await?;
         let read_at = Instant::now();
-        let ahead = |entry: RawEntry| {
-            let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
-            Ahead { decoded: accept::decode(entry, &self.policy), read_at, span }
-        };
-        Ok(entries.into_iter().map(ahead).collect())
-    }
-
-    /// Puts what was read behind what waits already.
-    fn take_in(&self, position: &mut Position, entries: Vec<Ahead>) {
-        let bytes = entries.iter().map(|ahead| ahead.decoded.entry.fields.size()).sum();
-        position.more = entries.len() == position.count;
-        position.count = next_count(position.count, entries.len(), bytes, self.settings.batch_size);
-        position.ahead.extend(entries);
+        Ok(entries.into_iter().map(|entry| Ahead::new(entry, &self.policy, read_at)).collect())
     }
 
     /// A hint only: PostgreSQL knows the progress, and the next batch writes a later one.
@@ -311,12 +350,6 @@ fn batch_length(ahead: &VecDeque<Ahead>, batch_size: usize) -> usize {
         bytes <= BATCH_BYTES && routes <= BATCH_ROUTES
     });
     fits.count().max(1)
-}
-
-/// How many entries to ask for so that a read stays within the bytes of a transaction, going by what has just come.
-fn next_count(asked: usize, read: usize, bytes: usize, batch_size: usize) -> usize {
-    let average = (bytes / read.max(1)).max(1);
-    (BATCH_BYTES / average).min(asked.saturating_mul(4)).clamp(1, batch_size)
 }
 
 #[cfg(test)]

@@ -43,8 +43,8 @@ const TURN_LOOK: Duration = Duration::from_millis(50);
 const REPORTED_MAX: usize = 1_000;
 /// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
 const FRESH_FIRST: usize = 8;
-/// A route that was read longer ago than the dedupe TTL less this is read again before it is appended.
-const REREAD_MARGIN: Duration = Duration::from_secs(10);
+/// How long after the stop what is in hand may still be published; the rest is found by the next publisher.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// What publishing is told by configuration.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +112,23 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Runs until `stop`. What has been handed over by then is still published, if the stores let it: intake stops first.
-    pub async fn run(self, mut inbox: Inbox, stop: CancellationToken) {
+    /// Runs until `stop`. What has been handed over by then is still published, if the stores let it and within five seconds:
+    /// intake stops first.
+    pub async fn run(self, inbox: Inbox, stop: CancellationToken) {
+        let too_late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        tokio::select! {
+            () = self.work(inbox, &stop) => {}
+            () = too_late => {
+                let channel = self.channel.as_str();
+                tracing::warn!(channel, "publishing was broken off: the next publisher goes on with what is left");
+            }
+        }
+    }
+
+    async fn work(&self, mut inbox: Inbox, stop: &CancellationToken) {
         let mut trouble = Trouble::new(self.channel.as_str());
         let mut scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
         let mut fresh = 0;
@@ -121,9 +136,9 @@ where
             // Behind a backlog, what has just been accepted goes first, but not for ever.
             if scan.at <= Instant::now() && (fresh >= FRESH_FIRST || inbox.parcels.is_empty()) {
                 fresh = 0;
-                match self.scan_once(&mut scan, &inbox, &mut trouble, &stop).await {
+                match self.scan_once(&mut scan, &inbox, &mut trouble, stop).await {
                     Ok(()) => self.status.passed(),
-                    Err(error) => self.stall(&inbox, &mut trouble, &stop, &error).await,
+                    Err(error) => self.stall(&inbox, &mut trouble, stop, &error).await,
                 }
             }
             let wake = tokio::time::Instant::from_std(scan.at);
@@ -142,15 +157,17 @@ where
             };
             for parcel in merge(parcel, &mut inbox, self.settings.batch_size) {
                 fresh += 1;
-                if self.publish(parcel, &mut scan, &inbox, &mut trouble, &stop).await.is_err() {
+                if self.publish(parcel, &mut scan, &inbox, &mut trouble, stop).await.is_err() {
                     return;
                 }
             }
             self.status.passed();
         }
         while let Ok(parcel) = inbox.parcels.try_recv() {
-            if self.publish(parcel, &mut scan, &inbox, &mut trouble, &stop).await.is_err() {
-                return;
+            for parcel in merge(parcel, &mut inbox, self.settings.batch_size) {
+                if self.publish(parcel, &mut scan, &inbox, &mut trouble, stop).await.is_err() {
+                    return;
+                }
             }
         }
     }

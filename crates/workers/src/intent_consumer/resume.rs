@@ -12,8 +12,8 @@ where
     C: Clock,
 {
     /// Finds out where to read on, and shuts out whoever led before. PostgreSQL has the last word; the bookmark counts
-    /// where it has none. `None` if somebody with a higher fence leads.
-    pub(super) async fn resume(&self, fence: Fence) -> Result<Option<Position>, StoreError> {
+    /// where it has none. The first read asks for `count` entries. `None` if somebody with a higher fence leads.
+    pub(super) async fn resume(&self, fence: Fence, count: usize) -> Result<Option<Position>, StoreError> {
         let stream = self.settings.stream.as_str();
         let progress = match self.store.claim_progress(stream, fence).await? {
             Claim::Unread => None,
@@ -28,8 +28,7 @@ where
             progress,
             progress_seen: Instant::now(),
             ahead: VecDeque::new(),
-            count: FIRST_COUNT,
-            more: false,
+            reads: Reads::new(count),
             look_first: true,
             to_bookmark: None,
             gap_reported: EntryId::ZERO,

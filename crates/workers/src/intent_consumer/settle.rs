@@ -20,6 +20,7 @@ where
         &self,
         position: &mut Position,
         batch: Vec<Ahead>,
+        stop: &CancellationToken,
     ) -> Result<Pass, StoreError> {
         let mut batch = VecDeque::from(batch);
         let mut look_first = position.look_first;
@@ -29,16 +30,14 @@ where
             if decoded.is_empty() {
                 break Ok(Pass::Onward);
             }
-            let known = if look_first { self.find_known(&decoded).await } else { Ok(Known::default()) };
-            let mut decision = match known {
-                Ok(known) => self.decide(&decoded, &known).await,
-                Err(error) => break Err(error),
+            // Nothing is lost if the term ends meanwhile: nothing has been written.
+            let deciding = stop.run_until_cancelled(self.decide(&decoded, &mut look_first)).await;
+            let mut decision = match deciding {
+                Some(Ok(decision)) => decision,
+                Some(Err(error)) => break Err(error),
+                None => break Ok(Pass::Onward),
             };
             let objections = directory_objects(&decoded, &decision);
-            if objections && !look_first {
-                look_first = true;
-                continue;
-            }
             position.look_first = objections || decision.settled.contains(&Settled::Duplicate);
             let mut done = 0;
             let written = self.write(position, &decoded, &mut decision.settled, &mut done).await;
@@ -47,8 +46,8 @@ where
             batch = rest;
             match written {
                 Ok(Commit::Done) => match decision.wait {
-                    Some(wait) => break Ok(Pass::Waiting(wait)),
-                    None => continue,
+                    Some(wait) if done == decision.settled.len() => break Ok(Pass::Waiting(wait)),
+                    Some(_) | None => continue,
                 },
                 Ok(Commit::Raced) if !look_first => look_first = true,
                 Ok(Commit::Raced) if races < RACES => races += 1,
@@ -72,16 +71,31 @@ where
         self.store.find_known(&asked).await
     }
 
-    async fn decide(&self, batch: &[&Decoded], known: &Known) -> accept::Decision {
-        let ids = accept::users_needed(batch, known);
+    /// What becomes of each entry. If the directory objects and known keys have not been looked for, `look_first` is set,
+    /// they are, and it is decided anew with the same answers.
+    async fn decide(
+        &self,
+        batch: &[&Decoded],
+        look_first: &mut bool,
+    ) -> Result<accept::Decision, StoreError> {
+        let stream = &self.settings.stream;
+        let known = if *look_first { self.find_known(batch).await? } else { Known::default() };
+        let ids = accept::users_needed(batch, &known);
         let answers = if ids.is_empty() { Vec::new() } else { self.directory.look_up(&ids).await };
         let users: HashMap<&str, Lookup> = ids.into_iter().zip(answers).collect();
         // Read only now: looking up may have taken a while, and acceptance begins here.
-        accept::decide(&self.settings.stream, batch, known, &users, &self.policy, self.clock.now())
+        let decision = accept::decide(stream, batch, &known, &users, &self.policy, self.clock.now());
+        if *look_first || !directory_objects(batch, &decision) {
+            return Ok(decision);
+        }
+        *look_first = true;
+        let known = self.find_known(batch).await?;
+        Ok(accept::decide(stream, batch, &known, &users, &self.policy, self.clock.now()))
     }
 
     /// Commits what was decided, in one transaction if PostgreSQL lets it, else in halves from left to right. `done`
-    /// counts the entries that are committed, also when it fails in the middle.
+    /// counts the entries that are committed, also when it fails in the middle. Behind an entry that PostgreSQL refused it
+    /// ends: what is behind was decided as if that had been accepted.
     async fn write(
         &self,
         position: &mut Position,
@@ -90,7 +104,8 @@ where
         done: &mut usize,
     ) -> Result<Commit, StoreError> {
         let mut length = settled.len();
-        while *done < settled.len() {
+        let mut refused = false;
+        while *done < settled.len() && !refused {
             let end = (*done + length).min(settled.len());
             let last_entry_id = batch[end - 1].entry.id;
             let chunk = AcceptanceBatch {
@@ -104,8 +119,7 @@ where
                 Ok(Commit::Done) => {
                     self.committed(position, &batch[*done..end], &settled[*done..end], last_entry_id).await;
                     *done = end;
-                    // Behind the poison, whole batches again.
-                    length = settled.len();
+                    refused = matches!(&settled[end - 1], Settled::Malformed(row) if row.rejection.code == FailureCode::NotStorable);
                 }
                 Ok(Commit::Moved) => {
                     tracing::warn!(

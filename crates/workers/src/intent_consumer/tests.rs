@@ -2,6 +2,7 @@
 
 use ambient::SystemClock;
 use domain::catalog::Catalog;
+use domain::entry::RawFields;
 use opentelemetry::global::meter;
 use tokio::time::timeout;
 
@@ -10,6 +11,18 @@ use crate::fakes::{World, down, intent};
 use crate::handover::handover;
 
 const BOUND: Duration = Duration::from_secs(20);
+
+fn policy() -> Policy {
+    Policy {
+        catalog: Arc::new(Catalog::built_in()),
+        admin_emails: HashMap::new(),
+        locales: vec!["en".into()],
+        push_max_attempts: 3,
+        email_max_attempts: 7,
+        idempotency_ttl: Duration::from_secs(60),
+        head_start: Duration::from_secs(5),
+    }
+}
 
 fn consumer(world: &World, batch_size: usize) -> Consumer {
     let (handover, _) = handover([]);
@@ -20,15 +33,7 @@ fn consumer(world: &World, batch_size: usize) -> Consumer {
         offsets: world.clone(),
         directory: world.clone(),
         clock: SystemClock,
-        policy: Arc::new(Policy {
-            catalog: Arc::new(Catalog::built_in()),
-            admin_emails: HashMap::new(),
-            locales: vec!["en".into()],
-            push_max_attempts: 3,
-            email_max_attempts: 7,
-            idempotency_ttl: Duration::from_secs(60),
-            head_start: Duration::from_secs(5),
-        }),
+        policy: Arc::new(policy()),
         handover,
         settings: IntakeSettings { stream: "intents".into(), batch_size, block: Duration::from_millis(1) },
         metrics: Metrics::new(&meter("test")),
@@ -54,7 +59,7 @@ async fn run_until(world: &World, batch_size: usize, done: impl Fn(&World, &Stat
 type Consumer = IntentConsumer<World, World, World, World, World, SystemClock>;
 
 async fn begin(consumer: &Consumer) -> Position {
-    consumer.resume(1).await.expect("the fakes are there").expect("nobody else leads")
+    consumer.resume(1, FIRST_COUNT).await.expect("the fakes are there").expect("nobody else leads")
 }
 
 fn stream(world: &World, numbers: impl IntoIterator<Item = u64>) {
@@ -99,6 +104,56 @@ async fn what_comes_back_after_an_outage_is_settled_once_and_nothing_is_skipped(
             "{call}"
         );
     }
+}
+
+#[tokio::test]
+async fn the_key_of_a_poison_element_is_the_next_entrys() {
+    let world = World::default();
+    {
+        let mut inner = world.lock();
+        inner.stream = vec![intent(1, "key", "u-1"), intent(2, "key", "u-1"), intent(3, "key", "u-2")];
+        inner.last_generated = EntryId::new(3, 0);
+        inner.poison.push(EntryId::new(1, 0));
+    }
+    run_until(&world, 9, |world, _| world.lock().bookmark == at(3)).await;
+    let outcomes: Vec<String> = outcomes(&world).into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, ["not_storable", "accepted", "idempotency_conflict"]);
+}
+
+#[tokio::test]
+async fn a_stop_is_not_kept_waiting_by_a_directory_that_says_nothing() {
+    let world = World::default();
+    stream(&world, [1]);
+    world.lock().hanging.push("look_up");
+    run_until(&world, 9, |world, _| world.lock().calls.contains(&"look_up")).await;
+    assert_eq!(outcomes(&world), []);
+    assert_eq!(world.lock().progress, None);
+}
+
+#[tokio::test]
+async fn a_read_that_fails_is_tried_again_with_fewer_entries() {
+    let world = World::default();
+    stream(&world, 1..=3);
+    for _ in 0..3 {
+        world.fail("read", down("read"));
+    }
+    run_until(&world, 9, |world, _| world.lock().progress == at(3)).await;
+    assert_eq!(world.lock().counts[..4], [16, 8, 4, 2]);
+}
+
+#[tokio::test]
+async fn a_failure_to_read_on_makes_the_intake_look_where_it_is() {
+    let world = World::default();
+    stream(&world, 1..=20);
+    let consumer = consumer(&world, 16);
+    let (mut position, stop) = (begin(&consumer).await, CancellationToken::new());
+    position.ahead.extend(
+        (1..=16).map(|n| Ahead::new(intent(n, &format!("key-{n}"), "u-1"), &consumer.policy, Instant::now())),
+    );
+    position.reads.more = true;
+    world.fail("read", down("read"));
+    assert!(matches!(consumer.run_once(&mut position, &stop).await, Err(StoreError::Unavailable { .. })));
+    assert_eq!(outcomes(&world).len(), 16, "what had been read is settled all the same");
 }
 
 #[tokio::test]
@@ -245,8 +300,21 @@ async fn the_next_entries_are_read_while_the_first_are_written() {
 
 #[test]
 fn a_read_asks_for_as_much_as_fits_into_a_transaction_by_what_came_last() {
-    assert_eq!(next_count(16, 16, 16 * 500, 512), 64);
-    assert_eq!(next_count(256, 256, 256 * 500, 512), 512);
-    assert_eq!(next_count(512, 512, 512 * 256 * 1024, 512), 16);
-    assert_eq!(next_count(16, 1, 64 * 1024 * 1024, 512), 1);
+    let entries = |number: usize, bytes: usize| -> Vec<Ahead> {
+        let fields = || RawFields::from_iter([("f", "x".repeat(bytes - 1))]);
+        let entry = |id: usize| RawEntry { id: EntryId::new(id as u64, 0), fields: fields() };
+        (0..number).map(|id| Ahead::new(entry(id), &policy(), Instant::now())).collect()
+    };
+    for (asked, got, bytes, next) in [
+        (16, 16, 500, 64),
+        (64, 64, 500, 128),
+        (128, 128, 500, 128),
+        (128, 128, 256 * 1024, 16),
+        (16, 1, 64 * 1024 * 1024, 1),
+        (16, 0, 1, 64),
+    ] {
+        let mut reads = Reads::new(asked);
+        reads.got(&entries(got, bytes.max(1)));
+        assert_eq!((reads.count, reads.more), (next, got == asked), "{asked} asked, {got} of {bytes} bytes");
+    }
 }

@@ -70,8 +70,9 @@ where
         let anew;
         let mut chunk = chunk;
         let mut won = self.win_leases(entries, &mut chunk, context).await?;
-        // Its receipt could have run out since the route was read, so ask again whether it is still to be done.
-        if read_at.elapsed() + REREAD_MARGIN.min(self.settings.dedupe_ttl / 2) > self.settings.dedupe_ttl {
+        // Somebody's receipt of it could have run out since the route was read, and it may have been half as old already: ask
+        // again whether it is still to be done.
+        if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
             anew = self.read_again(&won, &chunk.token, context).await?;
             won = anew
                 .iter()

@@ -214,6 +214,18 @@ async fn what_was_handed_over_before_the_stop_is_published() {
     assert_eq!(fixture.world.lock().appended.len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stop_breaks_off_what_takes_too_long() {
+    let fixture = Fixture::new();
+    let (publisher, inbox, handover) = fixture.publisher();
+    fixture.world.lock().hanging.push("acquire_leases");
+    handover.give(Channel::Push, Parcel { routes: vec![route(1, 0)], read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(DRAIN * 2, publisher.run(inbox, stop)).await.expect("it stops");
+    assert!(fixture.world.lock().calls.contains(&"acquire_leases"));
+}
+
 #[tokio::test]
 async fn a_route_that_waited_longer_than_receipts_live_is_read_again_before_it_is_appended() {
     let fixture = Fixture::new();
