@@ -18,9 +18,11 @@ use crate::world::{PUSH, World};
 
 /// The most that a route may be late, in milliseconds.
 const LATE_MILLIS: f64 = 250.0;
-/// Records of the replica that is gone, of four routes each, a millisecond apart: they become due all along the time in which
-/// an idle replica looks twice.
-const RECORDS: u32 = 5_000;
+/// Records that a replica accepts before it is gone, of four routes each, and at how many moments: an idle replica looks
+/// every five seconds, and they fall between its looks.
+const RECORDS: u32 = 20;
+const MOMENTS: u32 = 12;
+const BETWEEN: Duration = Duration::from_millis(450);
 /// Push routes of one intent: those that fail.
 const FAILING: usize = 2;
 const BOUND: Duration = Duration::from_secs(30);
@@ -28,7 +30,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Both.
 pub(crate) async fn run(world: &mut World) -> anyhow::Result<Section> {
-    println!("lateness: of {RECORDS} records of another replica, and of a retry");
+    println!("lateness: of {} records of another replica, and of a retry", RECORDS * MOMENTS);
     let dsn = world.fresh().await?;
     let service = world.service(&dsn).start().await;
     let client = world.postgres(&dsn).await?;
@@ -44,14 +46,18 @@ pub(crate) async fn run(world: &mut World) -> anyhow::Result<Section> {
 }
 
 async fn of_another_replica(world: &World, dsn: &str, client: &Client) -> anyhow::Result<f64> {
-    Rows { records: RECORDS, age: "0 s", due: true }.insert(world, dsn).await?;
+    for _ in 0..MOMENTS {
+        Rows { records: RECORDS, age: "0 s", due: true }.insert(world, dsn).await?;
+        // Moments are apart; there is no event to wait for.
+        tokio::time::sleep(BETWEEN).await;
+    }
     wait_until_none_live(client).await?;
     // `insert` makes them due five seconds after their acceptance, as a replica would.
     let latest = "SELECT max(extract(epoch FROM published_at - created_at - interval '5 s') * 1000)::float8,
         count(*) FROM routes WHERE status = 'published'";
     let row = client.query_one(latest, &[]).await.context("could not ask how late they were")?;
     let published: i64 = row.get(1);
-    ensure!(published == i64::from(RECORDS * ROUTES), "{published} routes were published");
+    ensure!(published == i64::from(RECORDS * MOMENTS * ROUTES), "{published} routes were published");
     Ok(row.get(0))
 }
 

@@ -24,7 +24,7 @@ const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification
     idempotency_expires_at)
     SELECT $1::bigint + n || '-0', 'game.turn.ready', 'game_master', 'user',
     jsonb_build_array('user-' || n % 500, 'user-' || (n + 1) % 500), $4::text,
-    'game-master:game-' || n % 1000 || ':turn-' || n || '-loaded',
+    'game-master:game-' || n % 1000 || ':turn-' || n || '-' || $1::bigint,
     'v1:' || lpad(to_hex(n), 64, '0'), 'request-' || n, at, at, at, at + interval '168 hours'
     FROM generate_series($2::bigint, $3::bigint) n, to_timestamp(($1::bigint + n) / 1000.0) at";
 const INSERT_PUBLISHED: &str = "INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts,
