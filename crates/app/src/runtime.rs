@@ -47,10 +47,14 @@ const DIRECTORY_CONCURRENCY: usize = 32;
 const DIRECTORY_CACHE: usize = 10_000;
 const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 
-/// Runs the service until `stop`. `Err` if it could not start.
+/// Runs the service until `stop`, which also ends a start. `Err` if it could not start.
 pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let directory = user_directory(&config)?;
-    let stores = connect(&config).await?;
+    let Some(stores) = stop.run_until_cancelled(connect(&config)).await else {
+        tracing::info!("the service was stopped before it was ready");
+        return Ok(());
+    };
+    let stores = stores?;
     let listener = probes::bind(&config.http.addr).await.context("could not open the HTTP listener")?;
     let http_addr = listener.local_addr().context("could not open the HTTP listener")?;
     let ready = ReadyState::default();

@@ -99,6 +99,18 @@ async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
 }
 
 #[tokio::test]
+async fn sigterm_while_it_waits_for_a_dependency_ends_it_with_0() {
+    let world = World::new().await;
+    let dead = Proxy::start(world.database.port()).await;
+    dead.black_hole();
+    let mut service = world.service_via(world.redis.port(), dead.port()).spawn();
+    wait_for("it waits for PostgreSQL", BOUND, async || service.logged("waiting for a dependency")).await;
+    service.signal("TERM");
+    // Left to itself it would wait for some seconds more and end with 1.
+    assert_eq!(service.wait_exit(Duration::from_secs(5)).await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn a_schema_without_rights_ends_the_start_with_1_and_says_what_is_missing() {
     let world = World::new().await;
     world.execute("REVOKE ALL ON notification.records FROM notificationservice").await;
