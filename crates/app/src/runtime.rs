@@ -4,7 +4,7 @@
 //! process. On a stop, intake ends first, then the publishers empty what it had handed over, then the rest.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ambient::{RandomJitter, RandomTokens, SystemClock};
 use anyhow::Context;
@@ -20,6 +20,7 @@ use store_redis::{
     StreamTarget,
 };
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use workers::status::Status;
 use workers::{
@@ -128,27 +129,30 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
     Ok(Stores { redis, pool, postgres, locks })
 }
 
-/// Asks until the dependency answers, or for as long as a start may wait for it.
-async fn patiently<E, F>(name: &'static str, mut ask: impl FnMut() -> F) -> Result<(), E>
+/// Asks until the dependency answers, or for as long as a start may wait for it, however long one answer may take.
+async fn patiently<E, F>(name: &'static str, mut ask: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = Result<(), E>>,
-    E: std::error::Error + 'static,
+    E: std::error::Error + Send + Sync + 'static,
 {
-    let started = Instant::now();
+    let deadline = Instant::now() + START_PATIENCE;
     let mut said = false;
     loop {
-        match ask().await {
-            Ok(()) => return Ok(()),
-            Err(error) if started.elapsed() > START_PATIENCE => return Err(error),
-            Err(error) if !said => {
-                said = true;
-                tracing::warn!(
-                    dependency = name,
-                    error = workers::error_chain(&error),
-                    "waiting for a dependency"
-                );
-            }
-            Err(_) => {}
+        let error = match timeout_at(deadline, ask()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => anyhow::bail!("no answer within {START_PATIENCE:?}"),
+        };
+        if Instant::now() + START_RETRY >= deadline {
+            return Err(error.into());
+        }
+        if !said {
+            said = true;
+            tracing::warn!(
+                dependency = name,
+                error = workers::error_chain(&error),
+                "waiting for a dependency"
+            );
         }
         tokio::time::sleep(START_RETRY).await;
     }

@@ -93,7 +93,13 @@ async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
         proxy.black_hole();
         let redis_port = if redis_is_dead { proxy.port() } else { world.redis.port() };
         let postgres_port = if postgres_is_dead { proxy.port() } else { world.database.port() };
-        let mut service = world.service_via(redis_port, postgres_port).spawn();
+        // Whatever one operation may take.
+        let mut service = world
+            .service_via(redis_port, postgres_port)
+            .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "1m")
+            .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "1m")
+            .env("NOTIFICATION_ROUTE_LEASE_TTL", "2m")
+            .spawn();
         assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     }
 }
