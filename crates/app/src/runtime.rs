@@ -56,8 +56,10 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         return Ok(());
     };
     let stores = stores?;
-    let listener = probes::bind(&config.http.addr).await.context("could not open the HTTP listener")?;
-    let http_addr = listener.local_addr().context("could not open the HTTP listener")?;
+    let addr = &config.http.addr;
+    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_INTERNAL_HTTP_ADDR)");
+    let listener = probes::bind(addr).await.with_context(cannot_listen)?;
+    let http_addr = listener.local_addr().with_context(cannot_listen)?;
     let ready = ReadyState::default();
     let parts = Parts::default();
     let probes_stop = CancellationToken::new();
@@ -94,7 +96,7 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
         RedisClient::new(redis_settings(&config.redis)).context("Redis cannot be used as configured")?;
     patiently("Redis", || redis.ping())
         .await
-        .with_context(|| format!("Redis at {} is not there", config.redis.addr))?;
+        .with_context(|| format!("Redis at {} does not serve", config.redis.addr))?;
 
     let settings = PoolSettings {
         max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS,
@@ -104,7 +106,7 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
     patiently("PostgreSQL", || pool.ping())
         .await
-        .with_context(|| format!("PostgreSQL at {dsn} is not there"))?;
+        .with_context(|| format!("PostgreSQL at {dsn} does not serve"))?;
     let applied = tokio::time::timeout(MIGRATION_BOUND, store_postgres::migrate(dsn))
         .await
         .with_context(|| {

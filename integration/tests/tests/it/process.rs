@@ -86,6 +86,17 @@ async fn a_dependency_that_is_away_at_start_ends_it_with_1_and_a_word_about_whic
 }
 
 #[tokio::test]
+async fn an_address_that_is_taken_ends_the_start_with_1_and_is_named_with_its_variable() {
+    let world = World::new().await;
+    let taken = world.redis.addr();
+    let mut service = world.service().env("NOTIFICATION_INTERNAL_HTTP_ADDR", &taken).spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    let said = format!("could not listen on {taken} (NOTIFICATION_INTERNAL_HTTP_ADDR): ");
+    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
+        .await;
+}
+
+#[tokio::test]
 async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
     let world = World::new().await;
     for (redis_is_dead, postgres_is_dead) in [(true, false), (false, true)] {
