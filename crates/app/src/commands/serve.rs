@@ -19,10 +19,10 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let config = loaded.config;
     let telemetry = Telemetry::install(&config.telemetry).context("could not set up telemetry")?;
     let stop = shutdown::listen().context("could not listen for signals")?;
-    let outcome = runtime::serve(config, stop).await;
-    if let Err(error) = &outcome {
+    let outcome = runtime::serve(config, stop).await.map_err(|error| {
         tracing::error!(error = format!("{error:#}"), "the service could not start");
-    }
+        Failure::Logged
+    });
     telemetry.shutdown(FLUSH_BOUND).await;
-    Ok(outcome?)
+    outcome
 }

@@ -77,12 +77,18 @@ async fn a_dependency_that_is_away_at_start_ends_it_with_1_and_a_word_about_whic
     nowhere.cut();
     let mut service = world.service_via(world.redis.port(), nowhere.port()).spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
-    assert!(service.output().join("\n").contains("PostgreSQL at postgres://notificationservice@127.0.0.1"));
+    let said = "PostgreSQL at postgres://notificationservice@127.0.0.1";
+    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(said).then_some(()))
+        .await;
 
     world.redis.kill().await;
     let mut service = world.service().spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
-    assert!(service.output().join("\n").contains(&format!("Redis at {}", world.redis.addr())));
+    let said = format!("Redis at {} does not serve", world.redis.addr());
+    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
+        .await;
+    // In the log, and not once more on standard error.
+    assert_eq!(service.output().join("\n").matches(&said).count(), 1, "{:?}", service.output());
 }
 
 #[tokio::test]
