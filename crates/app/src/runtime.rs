@@ -49,11 +49,13 @@ const DIRECTORY_CACHE: usize = 10_000;
 const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 
 /// Runs the service until `stop`, which also ends a start. `Err` if it could not start.
-pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+///
+/// The watchdog of the stop runs on: whoever has something left to do before the process ends keeps it until then.
+pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<Watchdog> {
     let directory = user_directory(&config)?;
     let Some(stores) = stop.run_until_cancelled(connect(&config)).await else {
         tracing::info!("the service was stopped before it was ready");
-        return Ok(());
+        return Ok(Watchdog::start(config.shutdown_timeout, Parts::default()));
     };
     let stores = stores?;
     let addr = &config.http.addr;
@@ -73,14 +75,14 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
 
     stop.cancelled().await;
     ready.set(Phase::Stopping);
-    let _watchdog = Watchdog::start(config.shutdown_timeout, parts);
+    let watchdog = Watchdog::start(config.shutdown_timeout, parts);
     service.stop().await;
     probes_stop.cancel();
     // It ended, or it panicked and has said so.
     drop(probes.await);
     stores.pool.close();
     tracing::info!("the service has stopped");
-    Ok(())
+    Ok(watchdog)
 }
 
 /// The two databases, known to be there.

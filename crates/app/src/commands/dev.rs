@@ -39,7 +39,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
 
     let service = tokio::spawn(runtime::serve(config, stop.clone()));
     let shown = tokio::spawn(watch.show(redis.clone(), intents, machine.redis.addr()));
-    let outcome = service.await.context("the service panicked")?;
+    let outcome = service.await.context("the service panicked")?.map(drop);
     stop.cancel();
     // It ends by the token; what it printed is all that it was for.
     drop(shown.await);

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::telemetry::Telemetry;
 use crate::{runtime, shutdown};
 
-/// How long the last spans and metrics may take to leave.
+/// How long the last spans and metrics may take to leave, at most.
 const FLUSH_BOUND: Duration = Duration::from_secs(3);
 
 /// Runs the service until it is told to stop.
@@ -23,6 +23,8 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
         tracing::error!(error = format!("{error:#}"), "the service could not start");
         Failure::Logged
     });
-    telemetry.shutdown(FLUSH_BOUND).await;
-    outcome
+    // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until then.
+    let left = outcome.as_ref().map_or(FLUSH_BOUND, |watchdog| watchdog.left() / 2);
+    telemetry.shutdown(FLUSH_BOUND.min(left)).await;
+    outcome.map(drop)
 }

@@ -53,6 +53,26 @@ async fn sigterm_under_load_ends_it_with_0_and_leaves_no_lease() {
 }
 
 #[tokio::test]
+async fn a_collector_that_does_not_answer_keeps_a_stop_within_its_time_out() {
+    let world = World::new().await;
+    let dead = Proxy::start(world.redis.port()).await;
+    dead.black_hole();
+    let mut service = world
+        .service()
+        .env("OTEL_TRACES_EXPORTER", "otlp")
+        .env("OTEL_METRICS_EXPORTER", "otlp")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", dead.addr()))
+        .env("NOTIFICATION_SHUTDOWN_TIMEOUT", "2s")
+        .start()
+        .await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    service.signal("TERM");
+    // With what a flush may take otherwise, it would be over three seconds.
+    assert_eq!(service.wait_exit(Duration::from_millis(2_800)).await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with_1() {
     let world = World::new().await;
     let postgres = Proxy::start(world.database.port()).await;
