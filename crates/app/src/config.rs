@@ -88,8 +88,6 @@ pub struct Config {
 pub struct MigrateConfig {
     /// Where PostgreSQL is.
     pub postgres: Postgres,
-    /// What the process tells about itself.
-    pub telemetry: TelemetryConfig,
 }
 
 /// What `send` needs.
@@ -141,13 +139,9 @@ impl Config {
 }
 
 impl MigrateConfig {
-    /// Reads and checks what concerns PostgreSQL and telemetry; other known variables may be missing or wrong.
+    /// Reads and checks what concerns PostgreSQL; other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let postgres = Postgres::read(reader);
-            let telemetry = TelemetryConfig::read(reader);
-            Some(Self { postgres: postgres?, telemetry: telemetry? })
-        })
+        load(vars, |reader| Postgres::read(reader).map(|postgres| Self { postgres }))
     }
 }
 

@@ -212,7 +212,8 @@ fn each_command_needs_only_what_it_uses() {
         errors.problems.iter().map(|problem| problem.variable().to_owned()).collect()
     };
 
-    MigrateConfig::load(postgres.clone()).expect("migrate needs PostgreSQL only");
+    let elsewhere = [("NOTIFICATION_LOG_LEVEL".to_owned(), "verbose".to_owned())];
+    MigrateConfig::load(postgres.clone().chain(elsewhere)).expect("migrate needs PostgreSQL only");
     SendConfig::load(redis.clone()).expect("send needs Redis only");
     assert_eq!(
         missing(MigrateConfig::load(redis).expect_err("no PostgreSQL")),
