@@ -188,6 +188,7 @@ fn values_outside_their_bounds_are_refused() {
         ("NOTIFICATION_REDIS_DB", "+1"),
         ("NOTIFICATION_REDIS_DB", "99999999999999999999"),
         ("NOTIFICATION_INTENTS_STREAM", "notification:route_leases:x"),
+        ("NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM", "notification:vacancies:x"),
         ("NOTIFICATION_INTENTS_STREAM", "two words"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "users:8080"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users?x=1"),
