@@ -181,7 +181,7 @@ fn a_password_that_looks_like_a_number_stays_as_it_is() {
 fn values_outside_their_bounds_are_refused() {
     for (name, value) in [
         ("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "0"),
-        ("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "61s"),
+        ("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "5001ms"),
         ("NOTIFICATION_CLEANUP_INTERVAL", "-1h"),
         ("NOTIFICATION_POSTGRES_MAX_OPEN_CONNS", "3"),
         ("NOTIFICATION_INTENTS_BATCH_SIZE", "4097"),
