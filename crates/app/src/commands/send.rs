@@ -4,7 +4,7 @@
 //! recipients exist; that shows when the service takes the intent up.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use ambient::{Clock, SystemClock};
@@ -18,10 +18,7 @@ use serde_json::Number;
 use serde_json::value::RawValue;
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::{Redis, SendConfig};
-
-/// The largest file that is read, in bytes: more than any intent may have.
-const MAX_FILE: u64 = 1 << 20;
+use crate::config::{Redis, SendConfig, read_bounded};
 
 /// One intent, from flags or from a file.
 #[derive(Args, Debug, Default)]
@@ -98,14 +95,11 @@ pub async fn run(args: SendArgs, vars: Vars, out: &mut impl Write) -> Result<(),
 }
 
 fn read_file(path: &str) -> Result<SendArgs, Failure> {
-    let mut text = String::new();
-    let source: &mut dyn Read = match path {
-        "-" => &mut std::io::stdin().lock(),
-        path => &mut File::open(path)
-            .map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?,
+    let text = match path {
+        "-" => read_bounded(std::io::stdin()),
+        path => File::open(path).and_then(read_bounded),
     };
-    let read = source.take(MAX_FILE).read_to_string(&mut text);
-    read.map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?;
+    let text = text.map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?;
     parse_file(&text).map_err(|reason| Failure::Usage(format!("error: {path} is no intent: {reason}")))
 }
 

@@ -92,6 +92,17 @@ fn a_file_that_is_no_intent_is_refused_with_its_reason() {
     }
 }
 
+#[test]
+fn a_file_that_is_too_large_is_refused_as_that() {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(&vec![b' '; 1 << 20]).expect("it can be written");
+    let path = file.path().to_str().expect("a path in UTF-8");
+    let said = || read_file(path).expect_err("no intent").to_string();
+    assert!(said().contains("is no intent"), "{}", said());
+    file.as_file().write_all(b"{").expect("it can be written");
+    assert!(said().ends_with("cannot be read: it is larger than 1 MiB"), "{}", said());
+}
+
 #[tokio::test]
 async fn what_the_service_would_not_accept_is_not_sent() {
     let redis = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
