@@ -220,6 +220,41 @@ async fn migrate_applies_once_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once() {
+    let world = World::new().await;
+    let redis = Proxy::start(world.redis.port()).await;
+    let send = |redis_port: u16, more: &str| {
+        let payload = r#"{"game_id":"g-1","game_name":"Nova","turn_number":54}"#;
+        let flags = "send --type game.turn.ready --producer game_master --user u-1 --key g-1:54 --payload";
+        let arguments = flags.split(' ').chain([payload]).chain(more.split_whitespace());
+        let service = world.service_via(redis_port, world.database.port());
+        service.arguments(arguments).spawn()
+    };
+    redis.hold_reply(b"XADD");
+    let mut first = send(redis.port(), "");
+    assert_eq!(first.wait_exit(BOUND).await.code(), Some(1));
+    let advice = wait_for("it says how", BOUND, async || {
+        let output = first.output().join("\n");
+        let (_, advice) = output.split_once("it may be there all the same: to repeat it safely add ")?;
+        Some(advice.to_owned())
+    })
+    .await;
+    assert_eq!(send(world.redis.port(), &advice).wait_exit(BOUND).await.code(), Some(0));
+
+    let _service = world.service().start().await;
+    let last = world.last_entry().await;
+    wait_for("both entries are read", BOUND, async || {
+        (world.offset().await.as_ref() == Some(&last)).then_some(())
+    })
+    .await;
+    assert_eq!(world.number("SELECT count(*) FROM records").await, 1);
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0);
+    let sent: u32 =
+        redis::cmd("XLEN").arg(INTENTS).query_async(&mut world.redis().await).await.expect("Redis is there");
+    assert_eq!(sent, 2);
+}
+
+#[tokio::test]
 async fn no_secret_payload_or_address_is_logged() {
     let world = World::new().await;
     let mut redis = world.redis().await;

@@ -1,5 +1,7 @@
 //! What is sent, and what is not.
 
+use std::time::Duration;
+
 use domain::catalog::Catalog;
 use tokio::net::TcpListener;
 
@@ -128,4 +130,13 @@ async fn a_redis_that_does_not_answer_is_a_failure_within_the_deadline() {
     let failure = sending.await.expect("within its deadline").expect_err("no answer");
     assert_eq!(failure.exit_code(), 1);
     assert!(failure.to_string().contains(&addr), "{failure}");
+    assert!(!failure.to_string().contains("it may be there"), "nothing was sent: {failure}");
+}
+
+#[test]
+fn what_makes_a_repetition_safe_is_said_for_flags_and_files() {
+    let given = SendArgs { occurred_at_ms: Some("7".to_owned()), ..turn_ready() };
+    assert_eq!(how_to_repeat(&given, false, 8), "it is safe to send the same again");
+    assert!(how_to_repeat(&turn_ready(), false, 8).ends_with("add --occurred-at-ms 8"));
+    assert!(how_to_repeat(&turn_ready(), true, 8).ends_with(r#"add "occurred_at_ms": 8 to the file"#));
 }
