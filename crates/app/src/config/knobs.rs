@@ -182,7 +182,7 @@ knobs! {
     }
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
-            "The database that holds the truth. Its role owns the schema that search_path picks."));
+            "The database that holds the truth. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
         NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(4, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),

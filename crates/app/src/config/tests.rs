@@ -286,6 +286,19 @@ fn a_catalogue_that_cannot_be_used_is_named_with_its_path_and_reason() {
 }
 
 #[test]
+fn certificates_that_cannot_be_read_are_a_problem_of_the_configuration() {
+    let dsn = "postgres://me:s3cret@db/x?sslmode=require&sslrootcert=/nowhere/root.pem";
+    for name in ["NOTIFICATION_POSTGRES_PRIMARY_DSN", "NOTIFICATION_POSTGRES_REPLICA_DSNS"] {
+        let report = errors(&[(name, dsn)]);
+        assert!(
+            report.contains(name) && report.contains("sslrootcert /nowhere/root.pem cannot be read"),
+            "{report}"
+        );
+        assert!(report.contains("No such file") && !report.contains("s3cret"), "{report}");
+    }
+}
+
+#[test]
 fn the_collector_of_a_signal_is_its_own_else_the_common_one_else_the_usual_one() {
     let collectors = |changes: &[(&str, &str)]| {
         let both = [("OTEL_TRACES_EXPORTER", "otlp"), ("OTEL_METRICS_EXPORTER", "otlp")];
