@@ -13,7 +13,6 @@ use domain::accept::Policy;
 use domain::route::Channel;
 use lock::{LockManager, TableNames};
 use pg::{PgPool, PoolSettings};
-use serde_json::{Value, json};
 use store_postgres::PgStore;
 use store_redis::{
     RedisClient, RedisHints, RedisIntentStream, RedisLeases, RedisOffsets, RedisOutbound, RedisSettings,
@@ -22,7 +21,6 @@ use store_redis::{
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use workers::status::Status;
 use workers::{
     Gauges, Inbox, IntakeSettings, IntentConsumer, Metrics, PublishSettings, RetentionSettings,
     RoutePublisher, SqlRetention, handover,
@@ -186,9 +184,8 @@ impl Service {
             <(CancellationToken, CancellationToken, CancellationToken)>::default();
         let intents = RedisIntentStream::new(&stores.redis, config.intents.stream.clone());
 
-        let status = standing(ready, "intake");
-        let leader = status.clone();
-        ready.add_detail("leader", move || json!(leader.get().leader));
+        let status = ready.add_status("intake");
+        ready.add_leader(&status);
         let office = format!("intake:{}", config.intents.stream);
         let hints = RedisHints::new(&stores.redis, &office);
         let consumer = IntentConsumer {
@@ -221,7 +218,7 @@ impl Service {
                 tokens: RandomTokens,
                 settings: publish_settings(config),
                 metrics: metrics.clone(),
-                status: standing(ready, channel.as_str()),
+                status: ready.add_status(channel.as_str()),
             };
             spawn(parts, channel.as_str(), publisher.run(inbox, publish_stop.clone()))
         };
@@ -237,7 +234,7 @@ impl Service {
                 interval: config.retention.cleanup_interval,
             },
             metrics: metrics.clone(),
-            status: standing(ready, "retention"),
+            status: ready.add_status("retention"),
         };
         let mut others = vec![spawn(parts, "retention", retention.run(others_stop.clone()))];
         if config.telemetry.metrics.is_some() {
@@ -276,34 +273,6 @@ fn spawn(
         future.await;
         drop(part);
     })
-}
-
-/// A new status, shown by `/readyz` under `name`.
-fn standing(ready: &ReadyState, name: &'static str) -> Status {
-    let status = Status::default();
-    let shown = status.clone();
-    ready.add_detail(name, move || show(&shown));
-    status
-}
-
-fn show(status: &Status) -> Value {
-    let standing = status.get();
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut shown = json!({ "last_pass_ms_ago": millis(standing.last_pass.elapsed()) });
-    if let Some(position) = standing.position {
-        shown["position"] = json!(position.to_string());
-    }
-    if let (asked @ 1.., held) = standing.leases {
-        shown["leases"] = json!({ "asked": asked, "held_by_others": held });
-    }
-    if let Some(holdup) = standing.holdup {
-        shown["waiting"] = json!({
-            "entry_id": holdup.entry_id.map(|id| id.to_string()),
-            "cause": holdup.cause,
-            "age_ms": millis(holdup.since.elapsed()),
-        });
-    }
-    shown
 }
 
 pub(crate) fn redis_settings(config: &crate::config::Redis) -> RedisSettings {
