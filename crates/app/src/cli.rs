@@ -112,15 +112,13 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
     outcome
 }
 
-/// The exit code of an outcome, after telling standard error what went wrong.
+/// The exit code of an outcome, after telling standard error what went wrong, unless the log has told it.
 pub fn report(outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("{failure}");
-            failure.exit_code().into()
-        }
+    let Err(failure) = outcome else { return ExitCode::SUCCESS };
+    if !matches!(failure, Failure::Logged) {
+        eprintln!("{failure}");
     }
+    failure.exit_code().into()
 }
 
 #[cfg(test)]

@@ -20,9 +20,12 @@ pub enum Failure {
     /// It was asked for something that cannot be.
     #[error("{0}")]
     Usage(String),
-    /// It failed while running. Shows the whole chain of causes.
-    #[error("error: {0:#}")]
+    /// It failed while running. Shows the whole chain of causes, each said once.
+    #[error("error: {}", workers::error_chain(.0.as_ref()))]
     Run(#[from] anyhow::Error),
+    /// It failed while running, and its log says why.
+    #[error("error: see the log")]
+    Logged,
 }
 
 impl Failure {
@@ -30,7 +33,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Usage(_) => 2,
-            Self::Run(_) => 1,
+            Self::Run(_) | Self::Logged => 1,
         }
     }
 }

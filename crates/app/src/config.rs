@@ -4,6 +4,7 @@
 //! touched in one place, [`environment`]; everything else takes variables as an argument. There is no configuration
 //! file beside the catalogue, and nothing is read again while the service runs.
 
+use std::io::{self, Read};
 use std::time::Duration;
 
 pub mod duration;
@@ -41,6 +42,9 @@ use domain::catalog::Catalog;
 use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
 use reader::Reader;
 use std::sync::Arc;
+
+/// The largest file that is read, in bytes: more than any catalogue or intent needs.
+const MAX_FILE: u64 = 1 << 20;
 
 /// A configuration without problems, and what is worth telling about it.
 #[derive(Debug)]
@@ -88,8 +92,6 @@ pub struct Config {
 pub struct MigrateConfig {
     /// Where PostgreSQL is.
     pub postgres: Postgres,
-    /// What the process tells about itself.
-    pub telemetry: TelemetryConfig,
 }
 
 /// What `send` needs.
@@ -141,13 +143,9 @@ impl Config {
 }
 
 impl MigrateConfig {
-    /// Reads and checks what concerns PostgreSQL and telemetry; other known variables may be missing or wrong.
+    /// Reads and checks what concerns PostgreSQL; other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
-        load(vars, |reader| {
-            let postgres = Postgres::read(reader);
-            let telemetry = TelemetryConfig::read(reader);
-            Some(Self { postgres: postgres?, telemetry: telemetry? })
-        })
+        load(vars, |reader| Postgres::read(reader).map(|postgres| Self { postgres }))
     }
 }
 
@@ -181,6 +179,16 @@ fn load<C>(
 pub fn environment() -> Vec<(String, String)> {
     let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
+}
+
+/// The whole text of a file, unless it is larger than [`MAX_FILE`].
+pub(crate) fn read_bounded(file: impl Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
 /// The items between commas, trimmed, empty ones left out.

@@ -6,6 +6,7 @@
 
 mod connection;
 mod listener;
+mod standing;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,7 +4,7 @@
 //! process. On a stop, intake ends first, then the publishers empty what it had handed over, then the rest.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ambient::{RandomJitter, RandomTokens, SystemClock};
 use anyhow::Context;
@@ -13,15 +13,14 @@ use domain::accept::Policy;
 use domain::route::Channel;
 use lock::{LockManager, TableNames};
 use pg::{PgPool, PoolSettings};
-use serde_json::{Value, json};
 use store_postgres::PgStore;
 use store_redis::{
     RedisClient, RedisHints, RedisIntentStream, RedisLeases, RedisOffsets, RedisOutbound, RedisSettings,
     StreamTarget,
 };
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use workers::status::Status;
 use workers::{
     Gauges, Inbox, IntakeSettings, IntentConsumer, Metrics, PublishSettings, RetentionSettings,
     RoutePublisher, SqlRetention, handover,
@@ -47,12 +46,20 @@ const DIRECTORY_CONCURRENCY: usize = 32;
 const DIRECTORY_CACHE: usize = 10_000;
 const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 
-/// Runs the service until `stop`. `Err` if it could not start.
-pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+/// Runs the service until `stop`, which also ends a start. `Err` if it could not start.
+///
+/// The watchdog of the stop runs on: whoever has something left to do before the process ends keeps it until then.
+pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<Watchdog> {
     let directory = user_directory(&config)?;
-    let stores = connect(&config).await?;
-    let listener = probes::bind(&config.http.addr).await.context("could not open the HTTP listener")?;
-    let http_addr = listener.local_addr().context("could not open the HTTP listener")?;
+    let Some(stores) = stop.run_until_cancelled(connect(&config)).await else {
+        tracing::info!("the service was stopped before it was ready");
+        return Ok(Watchdog::start(config.shutdown_timeout, Parts::default()));
+    };
+    let stores = stores?;
+    let addr = &config.http.addr;
+    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_INTERNAL_HTTP_ADDR)");
+    let listener = probes::bind(addr).await.with_context(cannot_listen)?;
+    let http_addr = listener.local_addr().with_context(cannot_listen)?;
     let ready = ReadyState::default();
     let parts = Parts::default();
     let probes_stop = CancellationToken::new();
@@ -66,14 +73,14 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
 
     stop.cancelled().await;
     ready.set(Phase::Stopping);
-    let _watchdog = Watchdog::start(config.shutdown_timeout, parts);
+    let watchdog = Watchdog::start(config.shutdown_timeout, parts);
     service.stop().await;
     probes_stop.cancel();
     // It ended, or it panicked and has said so.
     drop(probes.await);
     stores.pool.close();
     tracing::info!("the service has stopped");
-    Ok(())
+    Ok(watchdog)
 }
 
 /// The two databases, known to be there.
@@ -89,7 +96,7 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
         RedisClient::new(redis_settings(&config.redis)).context("Redis cannot be used as configured")?;
     patiently("Redis", || redis.ping())
         .await
-        .with_context(|| format!("Redis at {} is not there", config.redis.addr))?;
+        .with_context(|| format!("Redis at {} does not serve", config.redis.addr))?;
 
     let settings = PoolSettings {
         max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS,
@@ -99,7 +106,7 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
     patiently("PostgreSQL", || pool.ping())
         .await
-        .with_context(|| format!("PostgreSQL at {dsn} is not there"))?;
+        .with_context(|| format!("PostgreSQL at {dsn} does not serve"))?;
     let applied = tokio::time::timeout(MIGRATION_BOUND, store_postgres::migrate(dsn))
         .await
         .with_context(|| {
@@ -124,27 +131,30 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
     Ok(Stores { redis, pool, postgres, locks })
 }
 
-/// Asks until the dependency answers, or for as long as a start may wait for it.
-async fn patiently<E, F>(name: &'static str, mut ask: impl FnMut() -> F) -> Result<(), E>
+/// Asks until the dependency answers, or for as long as a start may wait for it, however long one answer may take.
+async fn patiently<E, F>(name: &'static str, mut ask: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = Result<(), E>>,
-    E: std::error::Error + 'static,
+    E: std::error::Error + Send + Sync + 'static,
 {
-    let started = Instant::now();
+    let deadline = Instant::now() + START_PATIENCE;
     let mut said = false;
     loop {
-        match ask().await {
-            Ok(()) => return Ok(()),
-            Err(error) if started.elapsed() > START_PATIENCE => return Err(error),
-            Err(error) if !said => {
-                said = true;
-                tracing::warn!(
-                    dependency = name,
-                    error = workers::error_chain(&error),
-                    "waiting for a dependency"
-                );
-            }
-            Err(_) => {}
+        let error = match timeout_at(deadline, ask()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => anyhow::bail!("no answer within {START_PATIENCE:?}"),
+        };
+        if Instant::now() + START_RETRY >= deadline {
+            return Err(error.into());
+        }
+        if !said {
+            said = true;
+            tracing::warn!(
+                dependency = name,
+                error = workers::error_chain(&error),
+                "waiting for a dependency"
+            );
         }
         tokio::time::sleep(START_RETRY).await;
     }
@@ -174,9 +184,8 @@ impl Service {
             <(CancellationToken, CancellationToken, CancellationToken)>::default();
         let intents = RedisIntentStream::new(&stores.redis, config.intents.stream.clone());
 
-        let status = standing(ready, "intake");
-        let leader = status.clone();
-        ready.add_detail("leader", move || json!(leader.get().leader));
+        let status = ready.add_status("intake");
+        ready.add_leader(&status);
         let office = format!("intake:{}", config.intents.stream);
         let hints = RedisHints::new(&stores.redis, &office);
         let consumer = IntentConsumer {
@@ -209,7 +218,7 @@ impl Service {
                 tokens: RandomTokens,
                 settings: publish_settings(config),
                 metrics: metrics.clone(),
-                status: standing(ready, channel.as_str()),
+                status: ready.add_status(channel.as_str()),
             };
             spawn(parts, channel.as_str(), publisher.run(inbox, publish_stop.clone()))
         };
@@ -225,7 +234,7 @@ impl Service {
                 interval: config.retention.cleanup_interval,
             },
             metrics: metrics.clone(),
-            status: standing(ready, "retention"),
+            status: ready.add_status("retention"),
         };
         let mut others = vec![spawn(parts, "retention", retention.run(others_stop.clone()))];
         if config.telemetry.metrics.is_some() {
@@ -264,34 +273,6 @@ fn spawn(
         future.await;
         drop(part);
     })
-}
-
-/// A new status, shown by `/readyz` under `name`.
-fn standing(ready: &ReadyState, name: &'static str) -> Status {
-    let status = Status::default();
-    let shown = status.clone();
-    ready.add_detail(name, move || show(&shown));
-    status
-}
-
-fn show(status: &Status) -> Value {
-    let standing = status.get();
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut shown = json!({ "last_pass_ms_ago": millis(standing.last_pass.elapsed()) });
-    if let Some(position) = standing.position {
-        shown["position"] = json!(position.to_string());
-    }
-    if let (asked @ 1.., held) = standing.leases {
-        shown["leases"] = json!({ "asked": asked, "held_by_others": held });
-    }
-    if let Some(holdup) = standing.holdup {
-        shown["waiting"] = json!({
-            "entry_id": holdup.entry_id.map(|id| id.to_string()),
-            "cause": holdup.cause,
-            "age_ms": millis(holdup.since.elapsed()),
-        });
-    }
-    shown
 }
 
 pub(crate) fn redis_settings(config: &crate::config::Redis) -> RedisSettings {

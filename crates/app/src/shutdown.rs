@@ -9,7 +9,7 @@ use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -92,9 +92,11 @@ impl Drop for Part {
 }
 
 /// Ends the process when a bound is over, unless it is dropped before.
+#[must_use]
 #[derive(Debug)]
 pub struct Watchdog {
     _stopped: Sender<()>,
+    deadline: Instant,
 }
 
 impl Watchdog {
@@ -103,8 +105,14 @@ impl Watchdog {
         Self::with_exit(bound, parts, |code| std::process::exit(code))
     }
 
+    /// How long it still waits.
+    pub fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
     fn with_exit(bound: Duration, parts: Parts, exit: impl FnOnce(i32) + Send + 'static) -> Self {
         let (stopped, over) = channel::<()>();
+        let deadline = Instant::now() + bound;
         thread::spawn(move || {
             if over.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
                 let unfinished = parts.running().join(", ");
@@ -116,7 +124,7 @@ impl Watchdog {
                 exit(EXIT_UNFINISHED);
             }
         });
-        Self { _stopped: stopped }
+        Self { _stopped: stopped, deadline }
     }
 }
 

@@ -97,6 +97,7 @@ fn a_redis_that_refuses_is_exit_code_1() {
         error.starts_with("error: could not append to notification:intents on Redis at 127.0.0.1:1: "),
         "{error}"
     );
+    assert_eq!(error.matches("refused").count(), 1, "{error}");
 }
 
 #[test]

@@ -174,8 +174,31 @@ fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text = format!("{text}: {cause}");
+        let said = cause.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Failure {
+        text: &'static str,
+        source: Option<Box<Failure>>,
+    }
+
+    #[test]
+    fn a_chain_says_each_cause_once() {
+        let cause = Failure { text: "connection refused", source: None };
+        let middle = Failure { text: "cannot connect: connection refused", source: Some(Box::new(cause)) };
+        let error = Failure { text: "client error", source: Some(Box::new(middle)) };
+        assert_eq!(chain(&error), "client error: cannot connect: connection refused");
+    }
 }

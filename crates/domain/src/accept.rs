@@ -268,65 +268,16 @@ fn accept(
     policy: &Policy,
     now: Timestamp,
 ) -> Acceptance {
-    let start = Start::Pending { due: now + policy.head_start };
-    let build = |channel: Channel, recipient_ref: String, email: &str, locale: &str, start: Start| NewRoute {
-        key: RouteKey {
-            notification_id: notification_id.clone(),
-            route_id: format!("{channel}:{recipient_ref}"),
-        },
-        channel,
-        recipient_ref,
-        resolved_email: email.to_owned(),
-        resolved_locale: locale.to_owned(),
-        max_attempts: policy.max_attempts(channel),
-        start,
-    };
-    let channels = policy.channels(intent);
-    let (recipient_user_ids, routes) = match &intent.audience {
-        Audience::Users(ids) => {
-            let route = |(id, user): &(&str, &User), channel: Channel| {
-                let reference = format!("user:{id}");
-                let locale = policy.locale(&user.preferred_language);
-                match channel {
-                    Channel::Push => build(channel, reference, "", locale, start),
-                    Channel::Email if user.email.is_empty() => {
-                        build(channel, reference, "", locale, Start::Skipped(SkipReason::NoEmailAddress))
-                    }
-                    Channel::Email => build(channel, reference, &user.email, locale, start),
-                }
-            };
-            let routes =
-                users.iter().flat_map(|user| channels.iter().map(move |channel| route(user, *channel)));
-            (ids.clone(), routes.collect())
-        }
-        Audience::AdminEmail => {
-            let addresses =
-                policy.admin_emails.get(&intent.notification_type).map(Vec::as_slice).unwrap_or_default();
-            let to = |address: &String| {
-                build(Channel::Email, format!("email:{address}"), address, DEFAULT_LOCALE, start)
-            };
-            let nobody = || {
-                let reference = format!("config:{}", intent.notification_type);
-                build(
-                    Channel::Email,
-                    reference,
-                    "",
-                    DEFAULT_LOCALE,
-                    Start::Skipped(SkipReason::NoAdminRecipients),
-                )
-            };
-            let mut routes: Vec<NewRoute> = addresses.iter().map(to).collect();
-            if routes.is_empty() {
-                routes.push(nobody());
-            }
-            (Vec::new(), routes)
-        }
+    let drafts = Drafts { id: &notification_id, policy, due: now + policy.head_start };
+    let routes = match &intent.audience {
+        Audience::Users(_) => drafts.user_routes(users, policy.channels(intent)),
+        Audience::AdminEmail => drafts.admin_routes(&intent.notification_type),
     };
     let record = Record {
         notification_id: notification_id.clone(),
         scope,
         audience_kind: intent.audience.kind().as_str(),
-        recipient_user_ids,
+        recipient_user_ids: intent.audience.users().to_vec(),
         fingerprint: intent.fingerprint.clone(),
         content: Arc::new(Content {
             notification_type: intent.notification_type.clone(),
@@ -339,6 +290,64 @@ fn accept(
         idempotency_expires_at: now + policy.idempotency_ttl,
     };
     Acceptance { record, routes }
+}
+
+/// What the routes of one notification have in common.
+struct Drafts<'a> {
+    id: &'a NotificationId,
+    policy: &'a Policy,
+    due: Timestamp,
+}
+
+impl Drafts<'_> {
+    /// One for each user and channel; without an address, the e-mail is skipped.
+    fn user_routes(&self, users: &[(&str, &User)], channels: &[Channel]) -> Vec<NewRoute> {
+        let mut routes = Vec::with_capacity(users.len() * channels.len());
+        for (id, user) in users {
+            let locale = self.policy.locale(&user.preferred_language);
+            for channel in channels {
+                let email = if *channel == Channel::Email { user.email.as_str() } else { "" };
+                let mut route = self.route(*channel, format!("user:{id}"), email, locale);
+                if *channel == Channel::Email && email.is_empty() {
+                    route.start = Start::Skipped(SkipReason::NoEmailAddress);
+                }
+                routes.push(route);
+            }
+        }
+        routes
+    }
+
+    /// One for each address of the type; one that is skipped if there is none.
+    fn admin_routes(&self, notification_type: &str) -> Vec<NewRoute> {
+        match self.policy.admin_emails.get(notification_type).map(Vec::as_slice) {
+            None | Some([]) => {
+                let reference = format!("config:{notification_type}");
+                let start = Start::Skipped(SkipReason::NoAdminRecipients);
+                vec![NewRoute { start, ..self.route(Channel::Email, reference, "", DEFAULT_LOCALE) }]
+            }
+            Some(addresses) => {
+                let to = |address: &String| {
+                    self.route(Channel::Email, format!("email:{address}"), address, DEFAULT_LOCALE)
+                };
+                addresses.iter().map(to).collect()
+            }
+        }
+    }
+
+    fn route(&self, channel: Channel, recipient_ref: String, email: &str, locale: &str) -> NewRoute {
+        NewRoute {
+            key: RouteKey {
+                notification_id: self.id.clone(),
+                route_id: format!("{channel}:{recipient_ref}"),
+            },
+            channel,
+            recipient_ref,
+            resolved_email: email.to_owned(),
+            resolved_locale: locale.to_owned(),
+            max_attempts: self.policy.max_attempts(channel),
+            start: Start::Pending { due: self.due },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub struct JsonError(String);
 
 /// Reads one JSON value and nothing behind it.
 ///
-/// An error are also: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63, 2^64), a number
+/// These are errors, too: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63, 2^64), a number
 /// beyond the doubles, a lone surrogate, and U+0000 in a string or key.
 pub fn parse(text: &str) -> Result<Value, JsonError> {
     let mut reader = serde_json::Deserializer::from_str(text);

@@ -2,7 +2,8 @@
 //!
 //! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators write; they are taken
 //! out of the string here and given to it in its own words. TLS always verifies: `require`, `verify-ca` and
-//! `verify-full` are the same, and a mode that would fall back to plain text unasked is refused.
+//! `verify-full` are the same, and a mode that would fall back to plain text unasked is refused. Without a mode the
+//! connection is plain text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,15 +11,25 @@ use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// A parsed connection string. `Debug` and `Display` show it without its password.
 #[derive(Clone)]
 pub struct Dsn {
     config: Config,
     search_path: Option<String>,
-    root_certificate: Option<String>,
+    /// As they were given, without `search_path`.
+    options: Option<String>,
+    roots: Option<Roots>,
+}
+
+/// What a server's certificate is checked against instead of the system's roots.
+#[derive(Clone)]
+struct Roots {
+    path: String,
+    store: Arc<RootCertStore>,
 }
 
 /// Why a connection string cannot be used. Never repeats the string.
@@ -44,30 +55,36 @@ pub enum DsnError {
 }
 
 impl Dsn {
-    /// Reads a URL (`postgres://…`) or a list of `key=value`.
+    /// Reads a URL (`postgres://…`) or a list of `key=value`, and the certificates that it names.
     pub fn parse(text: &str) -> Result<Self, DsnError> {
         let text = text.trim();
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             Self::from_url(text)
         } else {
-            Self::from_config(text, Extras::default())
+            // Plain text unless it says otherwise: the later of two values counts.
+            Self::from_config(&format!("sslmode=disable {text}"), Extras::default())
         }
     }
 
     fn from_url(text: &str) -> Result<Self, DsnError> {
         let (base, query) = text.split_once('?').unwrap_or((text, ""));
+        // The driver would take what follows the first for a host, which is no secret.
+        if base.matches('@').count() > 1 {
+            return Err(DsnError::Parameter(
+                "it holds more than one @: an @ in the password must be written %40".to_owned(),
+            ));
+        }
         let mut extras = Extras::default();
         let mut rest = url::form_urlencoded::Serializer::new(String::new());
         // A '+' in a connection string is a plus, not a space.
         for (name, value) in url::form_urlencoded::parse(query.replace('+', "%2B").as_bytes()) {
-            if !extras.take(&name, &value)? {
+            if !extras.take(&name, &value) {
                 rest.append_pair(&name, &value);
             }
         }
+        rest.append_pair("sslmode", extras.ssl_mode);
         // The driver decodes %20 but not '+'.
-        let rest = rest.finish().replace('+', "%20");
-        let text = if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") };
-        Self::from_config(&text, extras)
+        Self::from_config(&format!("{base}?{}", rest.finish().replace('+', "%20")), extras)
     }
 
     fn from_config(text: &str, extras: Extras) -> Result<Self, DsnError> {
@@ -75,22 +92,19 @@ impl Dsn {
         if config.get_hosts().is_empty() {
             return Err(DsnError::Parameter("names no host".to_owned()));
         }
-        let explicit_mode =
-            extras.ssl_mode.or_else(|| text.contains("sslmode").then(|| config.get_ssl_mode()));
-        match explicit_mode {
-            None | Some(SslMode::Disable) => config.ssl_mode(SslMode::Disable),
-            Some(SslMode::Require) => config.ssl_mode(SslMode::Require),
-            Some(_) => {
-                return Err(DsnError::Parameter(
-                    "sslmode must be disable or require (which verifies); prefer could fall back to plain text".to_owned(),
-                ));
-            }
-        };
+        if !matches!(config.get_ssl_mode(), SslMode::Disable | SslMode::Require) {
+            return Err(DsnError::Parameter(
+                "sslmode must be disable or require (which verifies); prefer could fall back to plain text"
+                    .to_owned(),
+            ));
+        }
+        let options = config.get_options().map(str::to_owned);
         if let Some(path) = &extras.search_path {
-            let given = config.get_options().map(|options| format!("{options} ")).unwrap_or_default();
+            let given = options.as_ref().map(|options| format!("{options} ")).unwrap_or_default();
             config.options(format!("{given}-c search_path={}", escape_option(path)));
         }
-        Ok(Self { config, search_path: extras.search_path, root_certificate: extras.root_certificate })
+        let roots = extras.root_certificate.map(Roots::read).transpose()?;
+        Ok(Self { config, search_path: extras.search_path, options, roots })
     }
 
     /// The driver's settings.
@@ -99,56 +113,69 @@ impl Dsn {
     }
 
     /// How to connect by TLS; `None` for plain text.
-    pub(crate) fn tls(&self) -> Result<Option<rustls::ClientConfig>, DsnError> {
+    pub(crate) fn tls(&self) -> Result<Option<ClientConfig>, DsnError> {
         if self.config.get_ssl_mode() == SslMode::Disable {
             return Ok(None);
         }
         use rustls_platform_verifier::ConfigVerifierExt;
-        let Some(path) = &self.root_certificate else {
-            let config = rustls::ClientConfig::with_platform_verifier();
-            return config
-                .map(Some)
-                .map_err(|error| DsnError::Parameter(format!("TLS cannot be set up: {error}")));
+        let config = match &self.roots {
+            Some(roots) => {
+                let builder = ClientConfig::builder().with_root_certificates(Arc::clone(&roots.store));
+                Ok(builder.with_no_client_auth())
+            }
+            None => ClientConfig::with_platform_verifier(),
         };
-        let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| DsnError::RootCertificate {
-            path: path.clone(),
-            source,
-        };
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.into()))? {
-            let certificate = certificate.map_err(|error| unreadable(error.into()))?;
-            roots.add(certificate).map_err(|error| unreadable(error.into()))?;
-        }
-        Ok(Some(
-            rustls::ClientConfig::builder().with_root_certificates(Arc::new(roots)).with_no_client_auth(),
-        ))
+        config.map(Some).map_err(|error| DsnError::Parameter(format!("TLS cannot be set up: {error}")))
     }
 }
 
-/// The parameters that the driver does not know.
-#[derive(Default)]
+impl Roots {
+    fn read(path: String) -> Result<Self, DsnError> {
+        match read_certificates(&path) {
+            Ok(store) => Ok(Self { path, store: Arc::new(store) }),
+            Err(source) => Err(DsnError::RootCertificate { path, source }),
+        }
+    }
+}
+
+fn read_certificates(path: &str) -> Result<RootCertStore, Box<dyn std::error::Error + Send + Sync>> {
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path)? {
+        store.add(certificate?)?;
+    }
+    if store.is_empty() { Err("it holds no certificate".into()) } else { Ok(store) }
+}
+
+/// The parameters that the driver does not know, or not as operators write them.
 struct Extras {
     search_path: Option<String>,
-    ssl_mode: Option<SslMode>,
+    /// In the driver's words.
+    ssl_mode: &'static str,
     root_certificate: Option<String>,
+}
+
+impl Default for Extras {
+    fn default() -> Self {
+        Self { search_path: None, ssl_mode: "disable", root_certificate: None }
+    }
 }
 
 impl Extras {
     /// Whether `name` was one of them.
-    fn take(&mut self, name: &str, value: &str) -> Result<bool, DsnError> {
+    fn take(&mut self, name: &str, value: &str) -> bool {
         match name {
             "search_path" => self.search_path = Some(value.to_owned()),
             "sslrootcert" => self.root_certificate = Some(value.to_owned()),
             "sslmode" => {
-                self.ssl_mode = Some(match value {
-                    "disable" => SslMode::Disable,
-                    "require" | "verify-ca" | "verify-full" => SslMode::Require,
-                    _ => SslMode::Prefer,
-                });
+                self.ssl_mode = match value {
+                    "disable" => "disable",
+                    "require" | "verify-ca" | "verify-full" => "require",
+                    _ => "prefer",
+                };
             }
-            _ => return Ok(false),
+            _ => return false,
         }
-        Ok(true)
+        true
     }
 }
 
@@ -171,10 +198,25 @@ impl fmt::Display for Dsn {
             }
         }
         write!(f, "/{}", config.get_dbname().unwrap_or_default())?;
-        let tls = (config.get_ssl_mode() == SslMode::Require).then_some("sslmode=require".to_owned());
-        let path = self.search_path.as_ref().map(|path| format!("search_path={path}"));
-        for (separator, parameter) in ["?", "&"].into_iter().zip(path.into_iter().chain(tls)) {
-            write!(f, "{separator}{parameter}")?;
+        let tls = (config.get_ssl_mode() == SslMode::Require).then(|| "require".to_owned());
+        let session = match config.get_target_session_attrs() {
+            TargetSessionAttrs::ReadWrite => Some("read-write".to_owned()),
+            TargetSessionAttrs::ReadOnly => Some("read-only".to_owned()),
+            _ => None,
+        };
+        let parameters = [
+            ("search_path", self.search_path.clone()),
+            ("sslmode", tls),
+            ("sslrootcert", self.roots.as_ref().map(|roots| roots.path.clone())),
+            ("target_session_attrs", session),
+            ("connect_timeout", config.get_connect_timeout().map(|time| time.as_secs().to_string())),
+            ("application_name", config.get_application_name().map(str::to_owned)),
+            ("options", self.options.clone()),
+        ];
+        let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        for (index, (name, value)) in given.enumerate() {
+            let separator = if index == 0 { '?' } else { '&' };
+            write!(f, "{separator}{name}={value}")?;
         }
         Ok(())
     }
@@ -199,7 +241,7 @@ mod tests {
         assert_eq!(dsn.config().get_application_name(), Some("x"));
         assert_eq!(
             dsn.to_string(),
-            "postgres://me:****@db:5433/galaxy?search_path=notification&sslmode=require"
+            "postgres://me:****@db:5433/galaxy?search_path=notification&sslmode=require&application_name=x"
         );
     }
 
@@ -219,9 +261,14 @@ mod tests {
                 "postgres://me:****@db:5432/galaxy postgres://me:****@db:5432/galaxy"
             );
         }
-        for text in
-            ["postgres://me:s3cret@db:port/galaxy", "me:s3cret", "postgres://me:s3cret@db/x?sslmode=prefer"]
-        {
+        for text in [
+            "postgres://me:s3cret@db:port/galaxy",
+            "me:s3cret",
+            "postgres://me:s3cret@db/x?sslmode=prefer",
+            "postgres://me:p@s3cret@db/x",
+            "postgres://me:p@/s3cret@db/x",
+            "postgres://me:p@a/x,postgres://me:s3cret@b/x",
+        ] {
             let error = Dsn::parse(text).expect_err("does not parse");
             assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
         }
@@ -235,5 +282,35 @@ mod tests {
         {
             assert!(matches!(Dsn::parse(text), Err(DsnError::Parameter(_))), "{text}");
         }
+        let named_so = "host=db user=sslmode password='sslmode=require' dbname=x";
+        assert_eq!(Dsn::parse(named_so).expect("parses").config().get_ssl_mode(), SslMode::Disable);
+        let asked = Dsn::parse("host=db sslmode=require").expect("parses");
+        assert_eq!(asked.config().get_ssl_mode(), SslMode::Require);
+    }
+
+    #[test]
+    fn an_at_sign_in_a_password_is_taken_if_it_is_encoded_and_explained_if_not() {
+        let dsn = Dsn::parse("postgres://me:p%40ss@db/x").expect("parses");
+        assert_eq!(dsn.config().get_password(), Some(&b"p@ss"[..]));
+        let error = Dsn::parse("postgres://me:p@ss@db/x").expect_err("has a strange host");
+        assert!(error.to_string().contains("must be written %40"), "{error}");
+    }
+
+    #[test]
+    fn certificates_are_read_with_the_string_that_names_them() {
+        let dsn = |path: &str| Dsn::parse(&format!("postgres://db/x?sslmode=require&sslrootcert={path}"));
+        let roots = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/root.pem");
+        let shown = dsn(roots).expect("parses").to_string();
+        assert_eq!(shown, format!("postgres://@db:5432/x?sslmode=require&sslrootcert={roots}"));
+        for wrong in ["/nowhere/root.pem", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
+            let error = dsn(wrong).expect_err("there are no certificates");
+            assert!(matches!(&error, DsnError::RootCertificate { path, .. } if path == wrong), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_what_is_in_effect() {
+        let text = "postgres://me@a:1,b:2/x?search_path=s&target_session_attrs=read-write&connect_timeout=7&options=-c geqo=off";
+        assert_eq!(Dsn::parse(text).expect("parses").to_string(), text);
     }
 }

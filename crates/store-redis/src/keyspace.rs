@@ -15,11 +15,18 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::route::{Channel, RouteKey};
 
+const ROUTE_LEASES: &str = "notification:route_leases:";
+const STREAM_OFFSETS: &str = "notification:stream_offsets:";
+const VACANCIES: &str = "notification:vacancies:";
+
+/// What the keys begin with that no stream may have.
+pub const OWN_KEYS: [&str; 3] = [ROUTE_LEASES, STREAM_OFFSETS, VACANCIES];
+
 /// The key of a route's lease, and of its receipt.
 pub fn route_lease(route: &RouteKey) -> String {
     let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
     let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);
-    format!("notification:route_leases:{notification_id}:{route_id}")
+    format!("{ROUTE_LEASES}{notification_id}:{route_id}")
 }
 
 /// The key of the turn at the due routes of `channel`.
@@ -29,12 +36,12 @@ pub fn turn(channel: Channel) -> String {
 
 /// The key of the bookmark in `stream`.
 pub fn stream_offset(stream: &str) -> String {
-    format!("notification:stream_offsets:{}", URL_SAFE_NO_PAD.encode(stream))
+    format!("{STREAM_OFFSETS}{}", URL_SAFE_NO_PAD.encode(stream))
 }
 
 /// The key by which a resignation from `office` is announced.
 pub(crate) fn vacancy(office: &str) -> String {
-    format!("notification:vacancies:{}", URL_SAFE_NO_PAD.encode(office))
+    format!("{VACANCIES}{}", URL_SAFE_NO_PAD.encode(office))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod streams;
 
 pub use connect::{InvalidSettings, RedisClient, RedisSettings};
 pub use hints::RedisHints;
-pub use keyspace::{route_lease, stream_offset};
+pub use keyspace::{OWN_KEYS, route_lease, stream_offset};
 pub use lease::RedisLeases;
 pub use offset::RedisOffsets;
 pub use streams::{RedisIntentStream, RedisOutbound, StreamTarget};

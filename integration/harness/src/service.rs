@@ -46,8 +46,8 @@ impl ServiceBuilder {
 
     /// Sets the command line, instead of `serve`.
     #[must_use]
-    pub fn arguments<const N: usize>(mut self, arguments: [&str; N]) -> Self {
-        self.arguments = arguments.map(str::to_owned).to_vec();
+    pub fn arguments<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
+        self.arguments = arguments.into_iter().map(str::to_owned).collect();
         self
     }
 

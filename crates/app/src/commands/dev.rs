@@ -21,6 +21,8 @@ const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
 /// How long one look at the outbound streams waits.
 const LOOK: Duration = Duration::from_millis(250);
+/// The most entries of one stream that one look shows; the next one shows the rest.
+const SHOWN_AT_ONCE: u32 = 100;
 /// The users of the sample: one reads French, which nobody has configured.
 const USERS: [(&str, &str); 2] = [("u-1", "en"), ("u-2", "fr")];
 
@@ -39,7 +41,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
 
     let service = tokio::spawn(runtime::serve(config, stop.clone()));
     let shown = tokio::spawn(watch.show(redis.clone(), intents, machine.redis.addr()));
-    let outcome = service.await.context("the service panicked")?;
+    let outcome = service.await.context("the service panicked")?.map(drop);
     stop.cancel();
     // It ends by the token; what it printed is all that it was for.
     drop(shown.await);
@@ -108,7 +110,8 @@ impl Watch {
         let (mut shown, mut invited) = (0, false);
         while !self.stop.is_cancelled() {
             for (stream, last) in self.streams.iter().zip(&mut seen) {
-                let range = redis::cmd("XRANGE").arg(stream).arg(format!("({last}")).arg("+").to_owned();
+                let mut range = redis::cmd("XRANGE");
+                range.arg(stream).arg(format!("({last}")).arg("+").arg("COUNT").arg(SHOWN_AT_ONCE);
                 // A look that failed is made again.
                 let Ok(Value::Array(entries)) = redis.command("look at an outbound stream", &range).await
                 else {

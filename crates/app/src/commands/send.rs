@@ -4,24 +4,22 @@
 //! recipients exist; that shows when the service takes the intent up.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::time::Duration;
+use std::io::Write;
 
 use ambient::{Clock, SystemClock};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use domain::entry::RawFields;
 use domain::intent;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use domain::ports::StoreError;
 use serde::Deserialize;
 use serde_json::Number;
 use serde_json::value::RawValue;
+use store_redis::RedisClient;
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::{Redis, SendConfig};
-
-/// The largest file that is read, in bytes: more than any intent may have.
-const MAX_FILE: u64 = 1 << 20;
+use crate::config::{Redis, SendConfig, read_bounded};
+use crate::runtime;
 
 /// One intent, from flags or from a file.
 #[derive(Args, Debug, Default)]
@@ -84,28 +82,27 @@ pub async fn run(args: SendArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let loaded = SendConfig::load(vars)?;
     print_warnings(&loaded.warnings);
     let config = loaded.config;
-    let args = match &args.file {
-        Some(path) => read_file(path)?,
-        None => args,
+    let (args, from_file) = match &args.file {
+        Some(path) => (read_file(path)?, true),
+        None => (args, false),
     };
-    let fields = fields(args, SystemClock.now().as_millis());
+    let now_ms = SystemClock.now().as_millis();
+    let repeat = how_to_repeat(&args, from_file, now_ms);
+    let fields = fields(args, now_ms);
     if let Err(rejection) = intent::decode(&fields, &config.catalog) {
         return Err(Failure::Usage(format!("failure {rejection}")));
     }
-    let id = append(&config.redis, &config.intents_stream, &fields).await?;
+    let id = append(&config.redis, &config.intents_stream, &fields, &repeat).await?;
     writeln!(out, "{id}").context("could not write to standard output")?;
     Ok(())
 }
 
 fn read_file(path: &str) -> Result<SendArgs, Failure> {
-    let mut text = String::new();
-    let source: &mut dyn Read = match path {
-        "-" => &mut std::io::stdin().lock(),
-        path => &mut File::open(path)
-            .map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?,
+    let text = match path {
+        "-" => read_bounded(std::io::stdin()),
+        path => File::open(path).and_then(read_bounded),
     };
-    let read = source.take(MAX_FILE).read_to_string(&mut text);
-    read.map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?;
+    let text = text.map_err(|error| Failure::Usage(format!("error: {path} cannot be read: {error}")))?;
     parse_file(&text).map_err(|reason| Failure::Usage(format!("error: {path} is no intent: {reason}")))
 }
 
@@ -146,38 +143,31 @@ fn fields(args: SendArgs, now_ms: i64) -> RawFields {
     all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
 }
 
-/// Appends the entry within the deadline of a call to Redis, connecting included.
-async fn append(redis: &Redis, stream: &str, fields: &RawFields) -> anyhow::Result<String> {
-    let deadline = redis.operation_timeout;
-    let appending = async {
-        let client = client(redis)?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(deadline));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        redis::cmd("XADD").arg(stream).arg("*").arg(&fields.0).query_async(&mut connection).await
-    };
-    let outcome: Result<redis::RedisResult<String>, _> = tokio::time::timeout(deadline, appending).await;
+/// Appends the entry and returns its id. `repeat` says how to send it again where nobody knows whether it is there.
+async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<String> {
     let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
-    match outcome {
-        Ok(appended) => appended.with_context(said),
-        Err(_) => Err(anyhow!("no answer within {}", seconds(deadline))).with_context(said),
+    let client = RedisClient::new(runtime::redis_settings(redis)).with_context(said)?;
+    // Once it has answered, only what comes after can be lost on its way.
+    client.ping().await.with_context(said)?;
+    let mut add = redis::cmd("XADD");
+    add.arg(stream).arg("*").arg(&fields.0);
+    match client.command("append the intent", &add).await {
+        Ok(id) => redis::from_redis_value(id).with_context(said),
+        Err(error @ StoreError::Unavailable { .. }) => {
+            let chain = workers::error_chain(&error);
+            Err(anyhow!("{}: {chain}; it may be there all the same: {repeat}", said()))
+        }
+        Err(error) => Err(error).with_context(said),
     }
 }
 
-fn seconds(deadline: Duration) -> String {
-    crate::config::duration::format(deadline)
-}
-
-fn client(redis: &Redis) -> redis::RedisResult<Client> {
-    let (host, port) = (redis.addr.host.clone(), redis.addr.port);
-    let addr = match redis.addr.tls {
-        true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-        false => ConnectionAddr::Tcp(host, port),
-    };
-    let mut settings = RedisConnectionInfo::default().set_db(i64::from(redis.db));
-    if let Some(password) = redis.password.expose() {
-        settings = settings.set_password(password);
+/// How to send this intent again so that it counts once, if it was read at `now_ms`.
+fn how_to_repeat(args: &SendArgs, from_file: bool, now_ms: i64) -> String {
+    match (&args.occurred_at_ms, from_file) {
+        (Some(_), _) => "it is safe to send the same again".to_owned(),
+        (None, false) => format!("to repeat it safely add --occurred-at-ms {now_ms}"),
+        (None, true) => format!("to repeat it safely add \"occurred_at_ms\": {now_ms} to the file"),
     }
-    Client::open(addr.into_connection_info()?.set_redis_settings(settings))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
 use domain::catalog::{AudienceKind, Catalog, NotificationType};
@@ -10,16 +9,13 @@ use domain::catalog::{AudienceKind, Catalog, NotificationType};
 use super::knobs::{NOTIFICATION_CATALOG_PATH, NOTIFICATION_LOCALES};
 use super::problem::quote;
 use super::reader::Reader;
-use super::split_list;
+use super::{read_bounded, split_list};
 
 /// The longest e-mail address, in bytes.
 const MAX_ADDRESS: usize = 320;
 
 /// The longest language tag, in bytes.
 const MAX_TAG: usize = 35;
-
-/// The largest catalogue file, in bytes.
-const MAX_CATALOG: u64 = 1 << 20;
 
 /// Who is reached.
 #[derive(Debug, Clone)]
@@ -52,17 +48,10 @@ pub(super) fn read_catalog(reader: &mut Reader) -> Option<Arc<Catalog>> {
 }
 
 fn parse_catalog(path: &str) -> Result<Catalog, String> {
-    let text = read_bounded(path).map_err(|error| format!("the file cannot be read ({error})"))?;
+    let text = File::open(path)
+        .and_then(read_bounded)
+        .map_err(|error| format!("the file cannot be read ({error})"))?;
     Catalog::parse(&text).map_err(|error| format!("the file is no catalogue ({error})"))
-}
-
-fn read_bounded(path: &str) -> std::io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MAX_CATALOG + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_CATALOG {
-        return Err(std::io::Error::other("it is larger than 1 MiB"));
-    }
-    Ok(text)
 }
 
 /// Reads the variable of each type that administrators may receive, and warns of those that belong to none.

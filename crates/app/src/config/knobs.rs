@@ -121,6 +121,9 @@ const HOUR: Duration = Duration::from_hours(1);
 const WEEK: Duration = Duration::from_hours(168);
 const TEN_YEARS: Duration = Duration::from_hours(87_600);
 
+/// Between two reads intake looks whether PostgreSQL was set back, as README promises within a quarter of a minute.
+const READ_BLOCK_MAX: Duration = Duration::from_secs(5);
+
 const REDIS_ADDR: Takes = Takes::Text("host:port, or rediss://host:port for TLS");
 const REDIS_ADDRS: Takes = Takes::Text("host:port or rediss://host:port, several separated by commas");
 const DSN: Takes = Takes::Text("postgres://user:password@host:port/database?search_path=schema");
@@ -179,7 +182,7 @@ knobs! {
     }
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
-            "The database that holds the truth. Its role owns the schema that search_path picks."));
+            "The database that holds the truth. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
         NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(4, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
@@ -200,7 +203,7 @@ knobs! {
     "Intake" => {
         NOTIFICATION_INTENTS_STREAM = optional("notification:intents", STREAM,
             "The stream that producers append intents to.");
-        NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT = time("2s", MS, MINUTE,
+        NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT = time("2s", MS, READ_BLOCK_MAX,
             "How long a read waits for the next intent before it asks again.");
         NOTIFICATION_INTENTS_BATCH_SIZE = optional("512", BATCH,
             "The most intents in one read.");

@@ -13,8 +13,8 @@ in effect, secrets masked. Everything that is wrong is reported at once, and the
 * An empty variable counts as not set. White space around a value is an error, for it is never meant.
 * A duration is written as in Go: `250ms`, `1.5s`, `1h30m`, `720h`. The units are ns, us, ms, s, m and h.
 * Words are taken in either case. Items of a list may have spaces around them.
-* `migrate` reads only the sections PostgreSQL, Process (logs) and OpenTelemetry; `send` only Redis,
-  `NOTIFICATION_INTENTS_STREAM` and `NOTIFICATION_CATALOG_PATH`.
+* `migrate` reads only the section PostgreSQL; `send` only Redis, `NOTIFICATION_INTENTS_STREAM` and
+  `NOTIFICATION_CATALOG_PATH`.
 * A `NOTIFICATION_` variable that is not listed here has no effect and gives a warning.
 ";
 

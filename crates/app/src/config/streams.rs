@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use store_redis::OWN_KEYS;
+
 use super::knobs::{
     Knob, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN,
     NOTIFICATION_IDEMPOTENCY_TTL, NOTIFICATION_INTENTS_BATCH_SIZE, NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT,
@@ -12,9 +14,6 @@ use super::reader::Reader;
 
 /// The longest name of a stream, in bytes.
 const MAX_NAME: usize = 255;
-
-/// What the service's own keys begin with.
-const OWN_KEYS: [&str; 2] = ["notification:route_leases:", "notification:stream_offsets:"];
 
 /// The stream that is read.
 #[derive(Debug, Clone)]

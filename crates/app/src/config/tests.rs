@@ -181,13 +181,14 @@ fn a_password_that_looks_like_a_number_stays_as_it_is() {
 fn values_outside_their_bounds_are_refused() {
     for (name, value) in [
         ("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "0"),
-        ("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "61s"),
+        ("NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT", "5001ms"),
         ("NOTIFICATION_CLEANUP_INTERVAL", "-1h"),
         ("NOTIFICATION_POSTGRES_MAX_OPEN_CONNS", "3"),
         ("NOTIFICATION_INTENTS_BATCH_SIZE", "4097"),
         ("NOTIFICATION_REDIS_DB", "+1"),
         ("NOTIFICATION_REDIS_DB", "99999999999999999999"),
         ("NOTIFICATION_INTENTS_STREAM", "notification:route_leases:x"),
+        ("NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM", "notification:vacancies:x"),
         ("NOTIFICATION_INTENTS_STREAM", "two words"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "users:8080"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users?x=1"),
@@ -212,7 +213,8 @@ fn each_command_needs_only_what_it_uses() {
         errors.problems.iter().map(|problem| problem.variable().to_owned()).collect()
     };
 
-    MigrateConfig::load(postgres.clone()).expect("migrate needs PostgreSQL only");
+    let elsewhere = [("NOTIFICATION_LOG_LEVEL".to_owned(), "verbose".to_owned())];
+    MigrateConfig::load(postgres.clone().chain(elsewhere)).expect("migrate needs PostgreSQL only");
     SendConfig::load(redis.clone()).expect("send needs Redis only");
     assert_eq!(
         missing(MigrateConfig::load(redis).expect_err("no PostgreSQL")),
@@ -281,6 +283,19 @@ fn a_catalogue_that_cannot_be_used_is_named_with_its_path_and_reason() {
     let garbled = errors(&[("NOTIFICATION_CATALOG_PATH", path)]);
     assert_eq!(garbled.lines().count(), 1, "{garbled}");
     assert!(garbled.contains(path) && garbled.contains("line 3"), "{garbled}");
+}
+
+#[test]
+fn certificates_that_cannot_be_read_are_a_problem_of_the_configuration() {
+    let dsn = "postgres://me:s3cret@db/x?sslmode=require&sslrootcert=/nowhere/root.pem";
+    for name in ["NOTIFICATION_POSTGRES_PRIMARY_DSN", "NOTIFICATION_POSTGRES_REPLICA_DSNS"] {
+        let report = errors(&[(name, dsn)]);
+        assert!(
+            report.contains(name) && report.contains("sslrootcert /nowhere/root.pem cannot be read"),
+            "{report}"
+        );
+        assert!(report.contains("No such file") && !report.contains("s3cret"), "{report}");
+    }
 }
 
 #[test]

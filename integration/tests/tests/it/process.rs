@@ -53,6 +53,26 @@ async fn sigterm_under_load_ends_it_with_0_and_leaves_no_lease() {
 }
 
 #[tokio::test]
+async fn a_collector_that_does_not_answer_keeps_a_stop_within_its_time_out() {
+    let world = World::new().await;
+    let dead = Proxy::start(world.redis.port()).await;
+    dead.black_hole();
+    let mut service = world
+        .service()
+        .env("OTEL_TRACES_EXPORTER", "otlp")
+        .env("OTEL_METRICS_EXPORTER", "otlp")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", dead.addr()))
+        .env("NOTIFICATION_SHUTDOWN_TIMEOUT", "2s")
+        .start()
+        .await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    service.signal("TERM");
+    // With what a flush may take otherwise, it would be over three seconds.
+    assert_eq!(service.wait_exit(Duration::from_millis(2_800)).await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with_1() {
     let world = World::new().await;
     let postgres = Proxy::start(world.database.port()).await;
@@ -77,12 +97,29 @@ async fn a_dependency_that_is_away_at_start_ends_it_with_1_and_a_word_about_whic
     nowhere.cut();
     let mut service = world.service_via(world.redis.port(), nowhere.port()).spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
-    assert!(service.output().join("\n").contains("PostgreSQL at postgres://notificationservice@127.0.0.1"));
+    let said = "PostgreSQL at postgres://notificationservice@127.0.0.1";
+    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(said).then_some(()))
+        .await;
 
     world.redis.kill().await;
     let mut service = world.service().spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
-    assert!(service.output().join("\n").contains(&format!("Redis at {}", world.redis.addr())));
+    let said = format!("Redis at {} does not serve", world.redis.addr());
+    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
+        .await;
+    // In the log, and not once more on standard error.
+    assert_eq!(service.output().join("\n").matches(&said).count(), 1, "{:?}", service.output());
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_ends_the_start_with_1_and_is_named_with_its_variable() {
+    let world = World::new().await;
+    let taken = world.redis.addr();
+    let mut service = world.service().env("NOTIFICATION_INTERNAL_HTTP_ADDR", &taken).spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    let said = format!("could not listen on {taken} (NOTIFICATION_INTERNAL_HTTP_ADDR): ");
+    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
+        .await;
 }
 
 #[tokio::test]
@@ -93,9 +130,27 @@ async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
         proxy.black_hole();
         let redis_port = if redis_is_dead { proxy.port() } else { world.redis.port() };
         let postgres_port = if postgres_is_dead { proxy.port() } else { world.database.port() };
-        let mut service = world.service_via(redis_port, postgres_port).spawn();
+        // Whatever one operation may take.
+        let mut service = world
+            .service_via(redis_port, postgres_port)
+            .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "1m")
+            .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "1m")
+            .env("NOTIFICATION_ROUTE_LEASE_TTL", "2m")
+            .spawn();
         assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     }
+}
+
+#[tokio::test]
+async fn sigterm_while_it_waits_for_a_dependency_ends_it_with_0() {
+    let world = World::new().await;
+    let dead = Proxy::start(world.database.port()).await;
+    dead.black_hole();
+    let mut service = world.service_via(world.redis.port(), dead.port()).spawn();
+    wait_for("it waits for PostgreSQL", BOUND, async || service.logged("waiting for a dependency")).await;
+    service.signal("TERM");
+    // Left to itself it would wait for some seconds more and end with 1.
+    assert_eq!(service.wait_exit(Duration::from_secs(5)).await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -162,6 +217,41 @@ async fn migrate_applies_once_and_says_so() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once() {
+    let world = World::new().await;
+    let redis = Proxy::start(world.redis.port()).await;
+    let send = |redis_port: u16, more: &str| {
+        let payload = r#"{"game_id":"g-1","game_name":"Nova","turn_number":54}"#;
+        let flags = "send --type game.turn.ready --producer game_master --user u-1 --key g-1:54 --payload";
+        let arguments = flags.split(' ').chain([payload]).chain(more.split_whitespace());
+        let service = world.service_via(redis_port, world.database.port());
+        service.arguments(arguments).spawn()
+    };
+    redis.hold_reply(b"XADD");
+    let mut first = send(redis.port(), "");
+    assert_eq!(first.wait_exit(BOUND).await.code(), Some(1));
+    let advice = wait_for("it says how", BOUND, async || {
+        let output = first.output().join("\n");
+        let (_, advice) = output.split_once("it may be there all the same: to repeat it safely add ")?;
+        Some(advice.to_owned())
+    })
+    .await;
+    assert_eq!(send(world.redis.port(), &advice).wait_exit(BOUND).await.code(), Some(0));
+
+    let _service = world.service().start().await;
+    let last = world.last_entry().await;
+    wait_for("both entries are read", BOUND, async || {
+        (world.offset().await.as_ref() == Some(&last)).then_some(())
+    })
+    .await;
+    assert_eq!(world.number("SELECT count(*) FROM records").await, 1);
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0);
+    let sent: u32 =
+        redis::cmd("XLEN").arg(INTENTS).query_async(&mut world.redis().await).await.expect("Redis is there");
+    assert_eq!(sent, 2);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! What is sent, and what is not.
 
+use std::time::Duration;
+
 use domain::catalog::Catalog;
 use tokio::net::TcpListener;
 
@@ -92,6 +94,17 @@ fn a_file_that_is_no_intent_is_refused_with_its_reason() {
     }
 }
 
+#[test]
+fn a_file_that_is_too_large_is_refused_as_that() {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(&vec![b' '; 1 << 20]).expect("it can be written");
+    let path = file.path().to_str().expect("a path in UTF-8");
+    let said = || read_file(path).expect_err("no intent").to_string();
+    assert!(said().contains("is no intent"), "{}", said());
+    file.as_file().write_all(b"{").expect("it can be written");
+    assert!(said().ends_with("cannot be read: it is larger than 1 MiB"), "{}", said());
+}
+
 #[tokio::test]
 async fn what_the_service_would_not_accept_is_not_sent() {
     let redis = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -117,4 +130,13 @@ async fn a_redis_that_does_not_answer_is_a_failure_within_the_deadline() {
     let failure = sending.await.expect("within its deadline").expect_err("no answer");
     assert_eq!(failure.exit_code(), 1);
     assert!(failure.to_string().contains(&addr), "{failure}");
+    assert!(!failure.to_string().contains("it may be there"), "nothing was sent: {failure}");
+}
+
+#[test]
+fn what_makes_a_repetition_safe_is_said_for_flags_and_files() {
+    let given = SendArgs { occurred_at_ms: Some("7".to_owned()), ..turn_ready() };
+    assert_eq!(how_to_repeat(&given, false, 8), "it is safe to send the same again");
+    assert!(how_to_repeat(&turn_ready(), false, 8).ends_with("add --occurred-at-ms 8"));
+    assert!(how_to_repeat(&turn_ready(), true, 8).ends_with(r#"add "occurred_at_ms": 8 to the file"#));
 }
