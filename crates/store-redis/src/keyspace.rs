@@ -17,10 +17,11 @@ use domain::route::{Channel, RouteKey};
 
 const ROUTE_LEASES: &str = "notification:route_leases:";
 const STREAM_OFFSETS: &str = "notification:stream_offsets:";
+const TURNS: &str = "notification:turns:";
 const VACANCIES: &str = "notification:vacancies:";
 
 /// What the keys begin with that no stream may have.
-pub const OWN_KEYS: [&str; 3] = [ROUTE_LEASES, STREAM_OFFSETS, VACANCIES];
+pub const OWN_KEYS: [&str; 4] = [ROUTE_LEASES, STREAM_OFFSETS, TURNS, VACANCIES];
 
 /// The key of a route's lease, and of its receipt.
 pub fn route_lease(route: &RouteKey) -> String {
@@ -31,7 +32,7 @@ pub fn route_lease(route: &RouteKey) -> String {
 
 /// The key of the turn at the due routes of `channel`.
 pub fn turn(channel: Channel) -> String {
-    format!("notification:turns:{}", channel.as_str())
+    format!("{TURNS}{}", channel.as_str())
 }
 
 /// The key of the bookmark in `stream`.
