@@ -194,7 +194,7 @@ impl Service {
                 block: config.intents.read_block_timeout,
             },
             metrics: metrics.clone(),
-            status: status.clone(),
+            status,
         };
         let intake = spawn(parts, "intake", consumer.run(intake_stop.clone()));
 
@@ -230,10 +230,11 @@ impl Service {
         let mut others = vec![spawn(parts, "retention", retention.run(others_stop.clone()))];
         if config.telemetry.metrics.is_some() {
             let gauges = Gauges {
-                routes: stores.postgres.clone(),
+                store: stores.postgres.clone(),
                 intents,
+                offsets: RedisOffsets::new(&stores.redis),
                 clock: SystemClock,
-                intake: status,
+                stream: config.intents.stream.clone(),
                 metrics,
             };
             let pool = stores.pool.clone();

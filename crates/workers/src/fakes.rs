@@ -11,6 +11,8 @@ use domain::outbound::OutboundEntry;
 use domain::ports::*;
 use domain::record::{Content, IdempotencyScope, NotificationId};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Gauge, InstrumentBuilder, InstrumentProvider, Meter, SyncInstrument};
 
 /// All stores at once. Every call first takes the next scripted failure of its name, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -366,6 +368,36 @@ impl Outbound for World {
             Append::Done(id)
         });
         Ok(appends.collect())
+    }
+}
+
+/// What gauges were set to, by name, in the order in which that happened.
+#[derive(Clone, Default)]
+pub(crate) struct Recorded(Arc<Mutex<Vec<(String, u64)>>>);
+
+impl Recorded {
+    pub(crate) fn meter(&self) -> Meter {
+        Meter::new(Arc::new(self.clone()))
+    }
+
+    pub(crate) fn values(&self, name: &str) -> Vec<u64> {
+        let recorded = self.0.lock().expect("no test panics while it holds the values");
+        recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
+    }
+}
+
+impl InstrumentProvider for Recorded {
+    fn u64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<u64>>) -> Gauge<u64> {
+        Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
+    }
+}
+
+struct RecordedGauge(String, Recorded);
+
+impl SyncInstrument<u64> for RecordedGauge {
+    fn measure(&self, value: u64, _: &[KeyValue]) {
+        let Self(name, Recorded(values)) = self;
+        values.lock().expect("no test panics while it holds the values").push((name.clone(), value));
     }
 }
 

@@ -140,6 +140,8 @@ where
 {
     /// Runs until `stop`: waits to be elected, leads, and gives the office up. A transaction that has begun is finished.
     pub async fn run(self, stop: CancellationToken) {
+        // Said from the start, so that "nobody leads" is a sum of 0 and not the want of any figure.
+        self.metrics.leads(false);
         let mut trouble = Trouble::new("election");
         while !stop.is_cancelled() {
             let wait = match stop.run_until_cancelled(self.election.stand()).await {

@@ -6,7 +6,7 @@ use opentelemetry::global::meter;
 use tokio::time::timeout;
 
 use super::*;
-use crate::fakes::{World, down, intent};
+use crate::fakes::{Recorded, World, down, intent};
 use crate::handover::handover;
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -241,6 +241,16 @@ async fn the_next_entries_are_read_while_the_first_are_written() {
         outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(),
         Vec::from_iter(1..=40)
     );
+}
+
+#[tokio::test]
+async fn a_replica_that_never_leads_says_so() {
+    let (world, recorded) = (World::default(), Recorded::default());
+    let follower = IntentConsumer { metrics: Metrics::new(&recorded.meter()), ..consumer(&world, 9) };
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(BOUND, follower.run(stop)).await.expect("it stops");
+    assert_eq!(recorded.values("notification.intake.leader"), [0]);
 }
 
 #[test]
