@@ -85,6 +85,20 @@ impl LockError {
         }
     }
 
+    /// The error and its causes in one line, each said once, for the log.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let said = error.to_string();
+            if !text.ends_with(&said) {
+                text = format!("{text}: {said}");
+            }
+            cause = error.source();
+        }
+        text
+    }
+
     /// Whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -143,6 +157,20 @@ mod tests {
         for (state, code) in expected {
             assert_eq!(code_of(&SqlState::from_code(state)), code, "{state}");
         }
+    }
+
+    #[test]
+    fn a_chain_names_the_operation_and_each_cause() {
+        let last = LockError::from(PgError::unavailable("acquire a lock", "connection refused"));
+        let error = LockError::AcquisitionTimeout {
+            attempts: 3,
+            waited: Duration::from_secs(5),
+            last: Some(Box::new(last)),
+        };
+        assert_eq!(
+            error.chain(),
+            "the lock was not acquired within 5s and 3 attempts: could not acquire a lock: connection refused"
+        );
     }
 
     #[test]

@@ -219,7 +219,7 @@ where
                 }
                 Ok(Pass::Waiting(wait)) => {
                     self.status.waits(&wait);
-                    trouble.note_text(format!("entry {} must wait: {}", wait.entry_id, wait.cause))
+                    trouble.note_wait(&wait)
                 }
                 Err(error) => {
                     self.status.fails(&error_chain(&error));
