@@ -43,6 +43,9 @@ const PROGRESS_LOOK: Duration = Duration::from_secs(10);
 /// How often a batch may lose a race for its keys before the loop starts over.
 const RACES: usize = 5;
 
+/// What holds intake up that finds its position and loses it at once.
+const LOST_AGAIN: &str = "the progress or the stream is another with each look";
+
 /// What intake is told by configuration.
 #[derive(Clone, Debug)]
 pub struct IntakeSettings {
@@ -194,13 +197,15 @@ where
     async fn consume(&self, fence: Fence, over: &CancellationToken) {
         let mut trouble = Trouble::new("intake");
         let mut position: Option<Position> = None;
+        let mut lost = false;
         while !over.is_cancelled() {
             let result = match &mut position {
                 None => match over.run_until_cancelled(self.resume(fence)).await {
                     None => break,
+                    // Whether that helps, the next pass tells.
                     Some(Ok(Some(found))) => {
                         position = Some(found);
-                        Ok(Pass::Onward)
+                        continue;
                     }
                     Some(Ok(None)) => break,
                     Some(Err(error)) => Err(error),
@@ -209,13 +214,19 @@ where
             };
             let wait = match result {
                 Ok(Pass::Onward) => {
+                    lost = false;
                     trouble.clear();
                     self.status.passed();
                     continue;
                 }
                 Ok(Pass::Lost) => {
                     position = None;
-                    continue;
+                    // Once is how another consumer or stream is found out; again, with nothing settled in between, is trouble.
+                    if !std::mem::replace(&mut lost, true) {
+                        continue;
+                    }
+                    self.status.fails(LOST_AGAIN);
+                    trouble.note_text(LOST_AGAIN.to_owned())
                 }
                 Ok(Pass::Waiting(wait)) => {
                     self.status.waits(&wait);

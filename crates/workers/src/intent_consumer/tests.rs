@@ -168,6 +168,23 @@ async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it()
 }
 
 #[tokio::test]
+async fn a_position_that_is_lost_again_and_again_is_said_and_paused_for_until_it_holds() {
+    let world = World::default();
+    stream(&world, 1..=3);
+    world.lock().moves = true;
+    let said = |status: &Status| status.get().holdup.is_some_and(|holdup| holdup.cause == LOST_AGAIN);
+    run_until(&world, 9, |world, status| {
+        if said(status) {
+            world.lock().moves = false;
+        }
+        world.lock().progress == at(3) && status.get().holdup.is_none()
+    })
+    .await;
+    let tried = world.lock().calls.iter().filter(|call| **call == "accept").count();
+    assert!((3..10).contains(&tried), "{tried} tries");
+}
+
+#[tokio::test]
 async fn entries_that_postgresql_has_forgotten_are_read_again() {
     let world = World::default();
     stream(&world, 1..=4);
