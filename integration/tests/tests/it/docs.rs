@@ -225,6 +225,22 @@ fn every_limit_is_a_constant_where_the_table_says() {
 }
 
 #[test]
+fn every_promise_of_the_lock_has_a_test_and_every_test_a_promise() {
+    let page = read("crates/lock/README.md");
+    let written: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("| L-")?.get(..2)).collect();
+    let sources: Vec<String> = files(".rs")
+        .iter()
+        .filter(|file| file.components().any(|part| part.as_os_str() == "lock"))
+        .map(|file| fs::read_to_string(file).expect("a source that can be read"))
+        .collect();
+    let lines = sources.iter().flat_map(|source| source.lines());
+    let tested: BTreeSet<&str> =
+        lines.filter_map(|line| line.trim().strip_prefix("// L-")?.get(..2)).collect();
+    assert!(!written.is_empty());
+    assert_eq!(written, tested);
+}
+
+#[test]
 fn every_test_that_a_table_names_exists() {
     let sources: String = files(".rs")
         .iter()
