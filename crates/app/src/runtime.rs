@@ -120,7 +120,10 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
     };
     let lock_pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
     let locks = LockManager::new(lock_pool, TableNames::default());
-    locks.check_schema().await.with_context(|| format!("PostgreSQL at {dsn} lacks the tables of locks"))?;
+    locks
+        .check_schema()
+        .await
+        .with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
     Ok(Stores { redis, pool, postgres, locks })
 }
 

@@ -40,6 +40,9 @@ pub enum LockError {
     /// A fence beyond what is ever given out.
     #[error("the fence counter of this key is used up")]
     FencesUsedUp,
+    /// The role lacks rights on the tables of the locks.
+    #[error("permission denied: the role may not {0}; GRANT it or make the role the owner")]
+    NoRights(String),
     /// A row that this crate did not write.
     #[error("the tables hold a {0} that cannot be")]
     Corrupt(&'static str),
@@ -53,7 +56,7 @@ pub enum LockError {
 pub enum ErrorCode {
     /// The database is not there, or asks for another try.
     ServiceUnavailable,
-    /// The database does not know the user or the password.
+    /// The database does not know the user or the password, or the user may not use the tables.
     AuthFailed,
     /// The same call will fail again.
     InvalidArgument,
@@ -79,6 +82,7 @@ impl LockError {
             Self::Aborted { .. } => ErrorCode::Aborted,
             Self::AcquisitionTimeout { .. } => ErrorCode::AcquisitionTimeout,
             Self::Lost { .. } => ErrorCode::Lost,
+            Self::NoRights(_) => ErrorCode::AuthFailed,
             Self::FencesUsedUp | Self::Corrupt(_) => ErrorCode::Internal,
             // Without a SQLSTATE the server never answered.
             Self::Store(error) => sql_state(error).map_or(ErrorCode::ServiceUnavailable, code_of),
