@@ -227,7 +227,8 @@ fn every_limit_is_a_constant_where_the_table_says() {
 #[test]
 fn every_promise_of_the_lock_has_a_test_and_every_test_a_promise() {
     let page = read("crates/lock/README.md");
-    let written: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("| L-")?.get(..2)).collect();
+    let written: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| L-")?.get(..2)).collect();
     let sources: Vec<String> = files(".rs")
         .iter()
         .filter(|file| file.components().any(|part| part.as_os_str() == "lock"))
