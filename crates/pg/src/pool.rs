@@ -69,7 +69,11 @@ impl PgPool {
     /// Borrows a connection for one operation, whose deadline begins now.
     pub async fn session(&self, operation: &'static str) -> Result<Session, PgError> {
         let deadline = Instant::now() + self.operation_timeout + GRACE;
-        let object = self.pool.get().await.map_err(|error| PgError::unavailable(operation, error))?;
+        // The pool's own time-outs, for the wait, the opening and the check of a connection, begin one after the other.
+        let object = timeout_at(deadline, self.pool.get())
+            .await
+            .map_err(|_| PgError::unavailable(operation, TimedOut(self.operation_timeout)))?
+            .map_err(|error| PgError::unavailable(operation, error))?;
         Ok(Session {
             object: Some(object),
             operation,
@@ -296,6 +300,9 @@ fn session_config(dsn: &Dsn, operation_timeout: Option<Duration>) -> Config {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::advance;
+
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(4);
@@ -318,5 +325,26 @@ mod tests {
             assert_eq!(options.contains("statement_timeout"), operation_timeout.is_some(), "{options}");
             assert!(config.get_tcp_user_timeout().is_some());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_a_connection_and_its_opening_share_one_deadline() {
+        // It accepts, by its backlog, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = silent.local_addr().expect("bound");
+        let dsn = Dsn::parse(&format!("postgres://me@{address}/x")).expect("a connection string");
+        let settings = PoolSettings { max_connections: 1, operation_timeout: TIMEOUT };
+        let pool = PgPool::new(&dsn, settings).expect("a pool");
+        let opener = {
+            let pool = pool.clone();
+            tokio::spawn(async move { pool.session("open").await.is_err() })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(pool.pool.status().waiting, 1, "the first one is opening the only connection");
+        advance(TIMEOUT / 2).await;
+        let begun = Instant::now();
+        assert!(pool.session("wait and open").await.is_err());
+        assert!(begun.elapsed() <= TIMEOUT + GRACE, "{:?}", begun.elapsed());
+        assert!(opener.await.expect("it does not panic"));
     }
 }
