@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Once a term is no longer renewed.
 const CLOSE_LOOK: Duration = Duration::from_millis(400);
 
+const _: () = assert!(lock::FENCE_MAX == domain::ports::FENCE_MAX, "both mean the same fences");
+
 /// An office that one process at a time may hold.
 #[derive(Debug)]
 pub struct LockElection {

@@ -127,7 +127,10 @@ async fn connect(config: &Config) -> anyhow::Result<Stores> {
     };
     let lock_pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
     let locks = LockManager::new(lock_pool, TableNames::default());
-    locks.check_schema().await.with_context(|| format!("PostgreSQL at {dsn} lacks the tables of locks"))?;
+    locks
+        .check_schema()
+        .await
+        .with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
     Ok(Stores { redis, pool, postgres, locks })
 }
 
@@ -203,7 +206,7 @@ impl Service {
                 block: config.intents.read_block_timeout,
             },
             metrics: metrics.clone(),
-            status: status.clone(),
+            status,
         };
         let intake = spawn(parts, "intake", consumer.run(intake_stop.clone()));
 
@@ -239,10 +242,11 @@ impl Service {
         let mut others = vec![spawn(parts, "retention", retention.run(others_stop.clone()))];
         if config.telemetry.metrics.is_some() {
             let gauges = Gauges {
-                routes: stores.postgres.clone(),
+                store: stores.postgres.clone(),
                 intents,
+                offsets: RedisOffsets::new(&stores.redis),
                 clock: SystemClock,
-                intake: status,
+                stream: config.intents.stream.clone(),
                 metrics,
             };
             let pool = stores.pool.clone();

@@ -65,6 +65,9 @@ pub enum Swap {
 /// The fencing token of the intake's leader; 0 where nobody elects one.
 pub type Fence = u64;
 
+/// The highest fence that an election gives out: a higher one was written by nobody who was elected.
+pub const FENCE_MAX: Fence = 900_000_000_000_000;
+
 /// How far intake has got, by PostgreSQL's word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {

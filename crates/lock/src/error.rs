@@ -40,6 +40,9 @@ pub enum LockError {
     /// A fence beyond what is ever given out.
     #[error("the fence counter of this key is used up")]
     FencesUsedUp,
+    /// The role lacks rights on the tables of the locks.
+    #[error("permission denied: the role may not {0}; GRANT it or make the role the owner")]
+    NoRights(String),
     /// A row that this crate did not write.
     #[error("the tables hold a {0} that cannot be")]
     Corrupt(&'static str),
@@ -53,7 +56,7 @@ pub enum LockError {
 pub enum ErrorCode {
     /// The database is not there, or asks for another try.
     ServiceUnavailable,
-    /// The database does not know the user or the password.
+    /// The database does not know the user or the password, or the user may not use the tables.
     AuthFailed,
     /// The same call will fail again.
     InvalidArgument,
@@ -79,10 +82,25 @@ impl LockError {
             Self::Aborted { .. } => ErrorCode::Aborted,
             Self::AcquisitionTimeout { .. } => ErrorCode::AcquisitionTimeout,
             Self::Lost { .. } => ErrorCode::Lost,
+            Self::NoRights(_) => ErrorCode::AuthFailed,
             Self::FencesUsedUp | Self::Corrupt(_) => ErrorCode::Internal,
             // Without a SQLSTATE the server never answered.
             Self::Store(error) => sql_state(error).map_or(ErrorCode::ServiceUnavailable, code_of),
         }
+    }
+
+    /// The error and its causes in one line, each said once, for the log.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let said = error.to_string();
+            if !text.ends_with(&said) {
+                text = format!("{text}: {said}");
+            }
+            cause = error.source();
+        }
+        text
     }
 
     /// Whether the same call may succeed a moment later.
@@ -143,6 +161,20 @@ mod tests {
         for (state, code) in expected {
             assert_eq!(code_of(&SqlState::from_code(state)), code, "{state}");
         }
+    }
+
+    #[test]
+    fn a_chain_names_the_operation_and_each_cause() {
+        let last = LockError::from(PgError::unavailable("acquire a lock", "connection refused"));
+        let error = LockError::AcquisitionTimeout {
+            attempts: 3,
+            waited: Duration::from_secs(5),
+            last: Some(Box::new(last)),
+        };
+        assert_eq!(
+            error.chain(),
+            "the lock was not acquired within 5s and 3 attempts: could not acquire a lock: connection refused"
+        );
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! was suspended finds its lease lost when it wakes up, but code between two awaits may run before that: ask
 //! [`Guard::remaining`], and let the fence decide where the write lands.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,10 +125,9 @@ async fn keep(
     lost.cancel();
     let released = store.hand_over(&lock_id).await;
     if let (Err(_), Err(error)) = (asked, &released) {
-        let error: &dyn Error = error;
         tracing::warn!(
             lock_id_hash = lock_id.hash(),
-            error,
+            error = error.chain(),
             "could not release a lock: its lease has to end by itself"
         );
     }

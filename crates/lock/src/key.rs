@@ -88,7 +88,7 @@ mod tests {
 
     // L-18
     #[test]
-    fn hashes_for_display_are_those_of_the_contract() {
+    fn hashes_for_display_are_those_that_others_show_for_the_same_text() {
         let vectors = [
             ("", "000000000000000000000000"),
             ("a", "0000006100000123000002a7"),
@@ -104,7 +104,7 @@ mod tests {
 
     // L-18
     #[test]
-    fn storage_keys_are_those_of_the_contract() {
+    fn storage_keys_are_those_that_others_make_of_the_same_key() {
         let long = storage_key("test", &"x".repeat(500), 100, 0).expect("fits");
         assert_eq!(long, "test:almAngpz1zHVEeEfkwDrhg");
         assert_eq!(storage_key("", &"x".repeat(2000), 1700, 0).expect("fits"), "XA4OpCFXHDALXfauwKEYtQ");

@@ -48,6 +48,30 @@ impl TableNames {
     pub(crate) fn fence_counters(&self) -> DynIden {
         DynIden::from(self.fence_counters.clone())
     }
+
+    /// What is done with the rows of each table, in words and in rights.
+    pub(crate) fn needs(&self) -> [Need<'_>; 2] {
+        [
+            Need {
+                table: &self.locks,
+                what: "read, write and delete",
+                rights: &["SELECT", "INSERT", "UPDATE", "DELETE"],
+            },
+            // A counter stays for ever.
+            Need {
+                table: &self.fence_counters,
+                what: "read and write",
+                rights: &["SELECT", "INSERT", "UPDATE"],
+            },
+        ]
+    }
+}
+
+/// What the role must be allowed to do in one table.
+pub(crate) struct Need<'a> {
+    pub(crate) table: &'a str,
+    pub(crate) what: &'static str,
+    pub(crate) rights: &'static [&'static str],
 }
 
 #[derive(Iden, Clone, Copy)]

@@ -8,7 +8,7 @@ use sea_query::{
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX};
 use crate::key::Key;
-use crate::schema::{FenceCounters, Locks, TableNames};
+use crate::schema::{FenceCounters, Locks, Need, TableNames};
 use crate::{LockId, TIME_TOLERANCE_MS};
 
 /// The server's clock when the row is looked at, not when the transaction began: it may have waited in between.
@@ -68,6 +68,16 @@ fn is_held_and_live() -> Expr {
 
 fn is_counter_of(key: &Key) -> Expr {
     Expr::col(FenceCounters::FenceKey).eq(bind::text(&key.fence))
+}
+
+/// For each need, whether the role has all its rights. They are asked for one by one: of a list, any would be enough.
+pub(crate) fn has_rights(needs: &[Need<'_>]) -> SelectStatement {
+    let has = |table: &str, right: &str| {
+        let table = bind::text(format!("\"{table}\""));
+        Expr::expr(Func::cust("has_table_privilege").args([table, bind::text(right)]))
+    };
+    let all = |need: &Need<'_>| need.rights.iter().map(|right| has(need.table, right)).reduce(Expr::and);
+    Query::select().exprs(needs.iter().filter_map(all)).take()
 }
 
 impl Statements {

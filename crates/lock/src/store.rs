@@ -15,7 +15,7 @@ use tokio_postgres::types::FromSql;
 use crate::fence::{FENCE_MAX, FENCE_WARN};
 use crate::key::{Key, hash_key};
 use crate::schema::{TableNames, schema_sql};
-use crate::statements::{Statements, Which};
+use crate::statements::{Statements, Which, has_rights};
 use crate::telemetry::{Event, Operation, Outcome, Reason, Telemetry};
 use crate::{Extension, Grant, LockError, LockId, LockInfo, Release};
 
@@ -232,7 +232,20 @@ impl Store {
         for which in [Which::Key(&key), Which::Id(&id)] {
             session.prepare(&self.statements.lookup(which)).await?;
         }
-        Ok(())
+        // Preparing asks for no right on a table; running does.
+        let needs = self.names.needs();
+        let rows = session.query(&has_rights(&needs)).await?;
+        let row = rows.first().ok_or(LockError::Corrupt("right"))?;
+        let mut missing = Vec::new();
+        for (place, need) in needs.iter().enumerate() {
+            if !column(row, place, "right")? {
+                missing.push(format!("{} in: {}", need.what, need.table));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(LockError::NoRights(missing.join("; ")))
     }
 }
 

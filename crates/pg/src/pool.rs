@@ -20,6 +20,16 @@ use crate::{Dsn, DsnError, PgError};
 /// How much longer than the server the client waits, so that the server's own word comes first.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// After how long without a word from the other end a connection is asked whether it is still there, how often, and after
+/// how many questions without an answer it is given up: 15 s in all, which is less than another process waits for a
+/// migration ([`crate::migrate::LOCK_WAIT`]).
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_COUNT: u32 = 2;
+/// Where statements may take as long as they need: how long the server waits for an acknowledgement, and for the next
+/// statement of a transaction.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// What a pool is told by configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
@@ -59,7 +69,11 @@ impl PgPool {
     /// Borrows a connection for one operation, whose deadline begins now.
     pub async fn session(&self, operation: &'static str) -> Result<Session, PgError> {
         let deadline = Instant::now() + self.operation_timeout + GRACE;
-        let object = self.pool.get().await.map_err(|error| PgError::unavailable(operation, error))?;
+        // The pool's own time-outs, for the wait, the opening and the check of a connection, begin one after the other.
+        let object = timeout_at(deadline, self.pool.get())
+            .await
+            .map_err(|_| PgError::unavailable(operation, TimedOut(self.operation_timeout)))?
+            .map_err(|error| PgError::unavailable(operation, error))?;
         Ok(Session {
             object: Some(object),
             operation,
@@ -223,7 +237,7 @@ impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {
     }
 }
 
-/// Opens one connection outside any pool. Statements on it have no time-out of the server's.
+/// Opens one connection outside any pool. Its statements may take as long as they need, its silence may not.
 pub(crate) async fn connect(
     dsn: &Dsn,
     operation: &'static str,
@@ -258,22 +272,79 @@ fn session_config(dsn: &Dsn, operation_timeout: Option<Duration>) -> Config {
     );
     if let Some(limit) = operation_timeout {
         let millis = limit.as_millis();
-        options.push_str(&format!(
-            " -c statement_timeout={millis} -c lock_timeout={millis} \
-             -c idle_in_transaction_session_timeout={millis} -c tcp_user_timeout={millis}"
-        ));
-        config.tcp_user_timeout(limit);
+        options.push_str(&format!(" -c statement_timeout={millis} -c lock_timeout={millis}"));
     }
+    let silence = operation_timeout.unwrap_or(SILENCE);
+    options.push_str(&format!(
+        " -c idle_in_transaction_session_timeout={millis} -c tcp_user_timeout={millis} \
+         -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={KEEPALIVE_COUNT}",
+        KEEPALIVE_IDLE.as_secs(),
+        KEEPALIVE_INTERVAL.as_secs(),
+        millis = silence.as_millis(),
+    ));
+    config.tcp_user_timeout(silence);
     config.options(options);
     if config.get_application_name().is_none() {
         config.application_name("notification");
     }
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(operation_timeout.unwrap_or(Duration::from_secs(10)));
+        config.connect_timeout(silence);
     }
     config
         .keepalives(true)
-        .keepalives_idle(Duration::from_secs(15))
-        .keepalives_interval(Duration::from_secs(5));
+        .keepalives_idle(KEEPALIVE_IDLE)
+        .keepalives_interval(KEEPALIVE_INTERVAL)
+        .keepalives_retries(KEEPALIVE_COUNT);
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::advance;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(4);
+
+    #[test]
+    fn every_session_has_the_guards_against_a_peer_that_is_gone() {
+        let dsn = Dsn::parse("postgres://me@db/x").expect("a connection string");
+        for operation_timeout in [None, Some(TIMEOUT)] {
+            let config = session_config(&dsn, operation_timeout);
+            let options = config.get_options().unwrap_or_default();
+            for guard in [
+                "idle_in_transaction_session_timeout",
+                "tcp_user_timeout",
+                "tcp_keepalives_idle",
+                "tcp_keepalives_interval",
+                "tcp_keepalives_count",
+            ] {
+                assert!(options.contains(&format!("-c {guard}=")), "{guard}: {options}");
+            }
+            assert_eq!(options.contains("statement_timeout"), operation_timeout.is_some(), "{options}");
+            assert!(config.get_tcp_user_timeout().is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_a_connection_and_its_opening_share_one_deadline() {
+        // It accepts, by its backlog, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = silent.local_addr().expect("bound");
+        let dsn = Dsn::parse(&format!("postgres://me@{address}/x")).expect("a connection string");
+        let settings = PoolSettings { max_connections: 1, operation_timeout: TIMEOUT };
+        let pool = PgPool::new(&dsn, settings).expect("a pool");
+        let opener = {
+            let pool = pool.clone();
+            tokio::spawn(async move { pool.session("open").await.is_err() })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(pool.pool.status().waiting, 1, "the first one is opening the only connection");
+        advance(TIMEOUT / 2).await;
+        let begun = Instant::now();
+        assert!(pool.session("wait and open").await.is_err());
+        assert!(begun.elapsed() <= TIMEOUT + GRACE, "{:?}", begun.elapsed());
+        assert!(opener.await.expect("it does not panic"));
+    }
 }

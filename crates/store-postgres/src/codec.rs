@@ -17,10 +17,15 @@ pub(crate) fn route_key(row: &Row) -> Result<RouteKey, StoreError> {
     Ok(RouteKey { notification_id: NotificationId::from(notification_id), route_id })
 }
 
+/// A route's name in an error: without an administrator's address.
+pub(crate) fn loggable(key: &RouteKey) -> String {
+    format!("{}/{}", key.notification_id, key.loggable_route_id())
+}
+
 /// A row in the column order of `routes::live_columns`.
 pub(crate) fn live_route(row: &Row) -> Result<LiveRoute, StoreError> {
     let key = route_key(row)?;
-    let name = format!("{}/{}", key.notification_id, key.loggable_route_id());
+    let name = loggable(&key);
     let channel: String = column(row, 2, "routes.channel", &name)?;
     let route = LiveRoute {
         version: Version::read(instant(row, 3, "routes.updated_at", &name)?),

@@ -50,8 +50,10 @@ impl PgStore {
         if without.is_empty() {
             return Ok(());
         }
-        let source =
-            format!("permission denied: the role may not read, write and delete in: {}", without.join(", "));
+        let source = format!(
+            "permission denied: the role may not read, write and delete in: {}; GRANT it or make the role the owner",
+            without.join(", ")
+        );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }
 

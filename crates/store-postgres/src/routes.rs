@@ -18,7 +18,7 @@ use sea_query::{
 use tokio_postgres::Row;
 
 use crate::PgStore;
-use crate::codec::{column, instant, live_route, route_key};
+use crate::codec::{column, corrupt, instant, live_route, loggable, route_key};
 use crate::error::store_error;
 use crate::schema::{DeadLetters, Given, Records, Routes, any, unnest};
 
@@ -89,7 +89,7 @@ impl RouteStore for PgStore {
             routes.iter().map(|done| (done.key, done.entry_id.as_str())).collect();
         for row in session.query(&publications(routes)).await.map_err(store_error)? {
             let key = route_key(&row)?;
-            let entry_id: String = column(&row, 2, "routes.published_entry_id", &key.to_string())?;
+            let entry_id: String = column(&row, 2, "routes.published_entry_id", &loggable(&key))?;
             if intended.get(&key).is_some_and(|intended| **intended == entry_id) {
                 done.insert(key);
             }
@@ -136,11 +136,13 @@ fn page(rows: &[Row]) -> DuePage {
 }
 
 fn keys(rows: &[Row]) -> Result<HashSet<RouteKey>, StoreError> {
-    let keys: HashSet<RouteKey> = rows.iter().map(route_key).collect::<Result<_, _>>()?;
-    match keys.len() == rows.len() {
-        true => Ok(keys),
-        false => unreachable!("a primary key matched two rows"),
+    let mut keys = HashSet::with_capacity(rows.len());
+    for key in rows.iter().map(route_key) {
+        if let Some(twice) = keys.replace(key?) {
+            return Err(corrupt("routes", &loggable(&twice), "a primary key matched two rows".to_owned()));
+        }
     }
+    Ok(keys)
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {

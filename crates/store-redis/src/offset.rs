@@ -5,15 +5,15 @@
 //! between a read and a write.
 
 use domain::entry::EntryId;
-use domain::ports::{Bookmark, OffsetStore, Progress, StoreError, Swap};
+use domain::ports::{Bookmark, FENCE_MAX, OffsetStore, Progress, StoreError, Swap};
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, unexpected};
 use crate::keyspace::stream_offset;
 
-/// ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance. Ids and fences have up to 20 digits,
-/// which Lua's numbers cannot hold: they are compared as digits. What is beyond 64 bits is as garbled for `decode` below as
-/// it must be here, or it would stay for ever.
+/// ARGV: milliseconds, sequence, fence, the value to write, 1 if it must advance, the highest fence. Ids have up to 20
+/// digits, which Lua's numbers cannot hold: they are compared as digits. An id beyond 64 bits and a fence above the highest
+/// are as garbled for `decode` below as they must be here, or they would stay for ever: no term is above such a fence.
 const SAVE: &str = r"
 local function older(a, b)
   if #a ~= #b then return #a < #b end
@@ -28,7 +28,7 @@ if type(stored) == 'string' then
   local fence = ms and (rest == '' and '0' or string.match(rest, '^@(%d+)$'))
   if fence then
     ms, seq, fence = digits(ms), digits(seq), digits(fence)
-    local readable = fits(ms) and fits(seq) and fits(fence)
+    local readable = fits(ms) and fits(seq) and not older(ARGV[6], fence)
     if readable and older(ARGV[3], fence) then return 0 end
     if readable and ARGV[5] == '1' and fence == ARGV[3] then
       local advances = older(ms, ARGV[1]) or (ms == ARGV[1] and older(seq, ARGV[2]))
@@ -65,7 +65,8 @@ impl RedisOffsets {
             .arg(id.sequence)
             .arg(progress.fence)
             .arg(encode(progress))
-            .arg(u8::from(must_advance));
+            .arg(u8::from(must_advance))
+            .arg(FENCE_MAX);
         match self.client.script(operation, &call).await? {
             Value::Int(1) => Ok(Swap::Applied),
             Value::Int(_) => Ok(Swap::Conflict),
@@ -109,6 +110,7 @@ fn decode(text: &str) -> Bookmark {
     let (id, fence) = text.split_once('@').unwrap_or((text, "0"));
     let id = id.parse::<EntryId>().ok();
     let fence = fence.bytes().all(|b| b.is_ascii_digit()).then(|| fence.parse().ok()).flatten();
+    let fence = fence.filter(|&fence| fence <= FENCE_MAX);
     match (id, fence) {
         (Some(last_entry_id), Some(fence)) => Bookmark::At(Progress { fence, last_entry_id }),
         _ => Bookmark::Garbled(text.chars().take(64).collect()),

@@ -11,6 +11,8 @@ use domain::outbound::OutboundEntry;
 use domain::ports::*;
 use domain::record::{Content, IdempotencyScope, NotificationId};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Gauge, InstrumentBuilder, InstrumentProvider, Meter, SyncInstrument};
 
 /// All stores at once. Every call first takes the next scripted failure of its name, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,8 @@ pub(crate) struct Inner {
     pub(crate) last_generated: EntryId,
     pub(crate) progress: Option<Progress>,
     pub(crate) bookmark: Option<Progress>,
+    /// Every transaction finds that the progress was moved.
+    pub(crate) moves: bool,
     /// Outcomes by entry, in the order of their commits.
     pub(crate) settled: Vec<(EntryId, String)>,
     /// Transactions, by the number of their elements.
@@ -43,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) appended: Vec<RouteKey>,
     pub(crate) refuses_appends: bool,
     pub(crate) out_of_memory: usize,
+    /// How many leases run out just before their append.
+    pub(crate) late_appends: usize,
     pub(crate) published: Vec<(RouteKey, String)>,
     pub(crate) failed: Vec<Failed>,
     pub(crate) calls: Vec<&'static str>,
@@ -92,7 +98,7 @@ impl AcceptanceStore for World {
         // As a server would: whatever else is under way goes on meanwhile.
         tokio::task::yield_now().await;
         let mut inner = self.call("accept")?;
-        if inner.progress.map(|progress| progress.last_entry_id) != batch.after {
+        if inner.moves || inner.progress.map(|progress| progress.last_entry_id) != batch.after {
             return Ok(Commit::Moved);
         }
         let ids = batch.settled.iter().map(|settled| match settled {
@@ -367,6 +373,10 @@ impl Outbound for World {
     ) -> Result<Vec<Append>, StoreError> {
         let mut inner = self.call("append")?;
         let appends = entries.iter().map(|&(key, _)| {
+            if inner.late_appends > 0 {
+                inner.late_appends -= 1;
+                inner.leases.remove(key);
+            }
             match inner.leases.get(key).cloned() {
                 Some(value) if value == token.0 => {}
                 Some(value) if value.starts_with("published:") => {
@@ -387,6 +397,36 @@ impl Outbound for World {
             Append::Done(id)
         });
         Ok(appends.collect())
+    }
+}
+
+/// What gauges were set to, by name, in the order in which that happened.
+#[derive(Clone, Default)]
+pub(crate) struct Recorded(Arc<Mutex<Vec<(String, u64)>>>);
+
+impl Recorded {
+    pub(crate) fn meter(&self) -> Meter {
+        Meter::new(Arc::new(self.clone()))
+    }
+
+    pub(crate) fn values(&self, name: &str) -> Vec<u64> {
+        let recorded = self.0.lock().expect("no test panics while it holds the values");
+        recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
+    }
+}
+
+impl InstrumentProvider for Recorded {
+    fn u64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<u64>>) -> Gauge<u64> {
+        Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
+    }
+}
+
+struct RecordedGauge(String, Recorded);
+
+impl SyncInstrument<u64> for RecordedGauge {
+    fn measure(&self, value: u64, _: &[KeyValue]) {
+        let Self(name, Recorded(values)) = self;
+        values.lock().expect("no test panics while it holds the values").push((name.clone(), value));
     }
 }
 

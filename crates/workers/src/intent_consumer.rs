@@ -45,6 +45,9 @@ const PROGRESS_LOOK: Duration = Duration::from_secs(10);
 /// How often a batch may lose a race for its keys before the loop starts over.
 const RACES: usize = 5;
 
+/// What holds intake up that finds its position and loses it at once.
+const LOST_AGAIN: &str = "the progress or the stream is another with each look";
+
 /// What intake is told by configuration.
 #[derive(Clone, Debug)]
 pub struct IntakeSettings {
@@ -173,6 +176,8 @@ where
 {
     /// Runs until `stop`: waits to be elected, leads, and gives the office up. A transaction that has begun is finished.
     pub async fn run(self, stop: CancellationToken) {
+        // Said from the start, so that "nobody leads" is a sum of 0 and not the want of any figure.
+        self.metrics.leads(false);
         let mut trouble = Trouble::new("election");
         while !stop.is_cancelled() {
             let wait = match stop.run_until_cancelled(self.election.stand()).await {
@@ -226,13 +231,15 @@ where
         let mut trouble = Trouble::new("intake");
         let mut position: Option<Position> = None;
         let mut first_count = FIRST_COUNT;
+        let mut lost = false;
         while !over.is_cancelled() {
             let result = match &mut position {
                 None => match over.run_until_cancelled(self.resume(fence, first_count)).await {
                     None => break,
+                    // Whether that helps, the next pass tells.
                     Some(Ok(Some(found))) => {
                         position = Some(found);
-                        Ok(Pass::Onward)
+                        continue;
                     }
                     Some(Ok(None)) => break,
                     Some(Err(error)) => Err(error),
@@ -241,17 +248,23 @@ where
             };
             let wait = match result {
                 Ok(Pass::Onward) => {
+                    lost = false;
                     trouble.clear();
                     self.status.passed();
                     continue;
                 }
                 Ok(Pass::Lost) => {
                     position = None;
-                    continue;
+                    // Once is how another consumer or stream is found out; again, with nothing settled in between, is trouble.
+                    if !std::mem::replace(&mut lost, true) {
+                        continue;
+                    }
+                    self.status.fails(LOST_AGAIN);
+                    trouble.note_text(LOST_AGAIN.to_owned())
                 }
                 Ok(Pass::Waiting(wait)) => {
                     self.status.waits(&wait);
-                    trouble.note_text(format!("entry {} must wait: {}", wait.entry_id, wait.cause))
+                    trouble.note_wait(&wait)
                 }
                 Err(error) => {
                     self.status.fails(&error_chain(&error));

@@ -164,10 +164,8 @@ where
             self.status.passed();
         }
         while let Ok(parcel) = inbox.parcels.try_recv() {
-            for parcel in merge(parcel, &mut inbox, self.settings.batch_size) {
-                if self.publish(parcel, &mut scan, &inbox, &mut trouble, stop).await.is_err() {
-                    return;
-                }
+            if self.publish(parcel, &mut scan, &inbox, &mut trouble, stop).await.is_err() {
+                return;
             }
         }
     }

@@ -20,7 +20,7 @@ const CHUNK_TIME: Duration = Duration::from_millis(5);
 const FIRST_CHUNK: u64 = 1_000;
 const LARGEST_CHUNK: u64 = 20_000;
 const SMALLEST_CHUNK: u64 = 50;
-/// After a DELETE, how many times as long as it took the others have the database to themselves, and the longest.
+/// After a DELETE or a page, how many times as long as it took the others have the database to themselves, and the longest.
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Records that are looked at together.
@@ -133,7 +133,9 @@ impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
         let mut size = ChunkSize(FIRST_CHUNK);
         let mut last: Option<Expired> = None;
         loop {
+            let looked = Instant::now();
             let page = self.store.list_expired_records(cutoff, last.as_ref(), PAGE).await?;
+            let look = looked.elapsed();
             let mut rest = page.as_slice();
             while !rest.is_empty() {
                 let length = chunk_length(rest, size.0);
@@ -157,7 +159,8 @@ impl<E: Election, S: RetentionStore, C: Clock> SqlRetention<E, S, C> {
                 }
                 rest = behind;
             }
-            if page.len() < PAGE {
+            // A page may hold nothing that may go: the look alone is worth a rest, and the stop is looked at.
+            if page.len() < PAGE || !breathe(stop, look).await {
                 return Ok(());
             }
             last = page.into_iter().next_back();

@@ -28,7 +28,8 @@ pub struct Standing {
     pub position: Option<EntryId>,
     /// Whether this replica reads the stream, for the intake.
     pub leader: bool,
-    /// Leases that were asked for, and those of them that another publisher held, for a publisher.
+    /// Leases that were asked for, and those of them that another publisher held or that ran out before the append, for a
+    /// publisher.
     pub leases: (u64, u64),
 }
 

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use domain::accept::Wait;
+use domain::entry::EntryId;
 use tokio_util::sync::CancellationToken;
 
 /// The target of spans that are meant for traces and not for the log.
@@ -38,6 +40,8 @@ pub(crate) struct Trouble {
 #[derive(Debug)]
 struct Current {
     what: String,
+    /// The stream entry that waits, where it is one.
+    entry_id: Option<EntryId>,
     since: Instant,
     said: Instant,
     times: u32,
@@ -55,15 +59,26 @@ impl Trouble {
 
     /// As [`Trouble::note`], for what is no error but holds the loop up all the same.
     pub(crate) fn note_text(&mut self, what: String) -> Duration {
+        self.hold(None, what)
+    }
+
+    /// As [`Trouble::note`], for an entry that must wait.
+    pub(crate) fn note_wait(&mut self, wait: &Wait) -> Duration {
+        self.hold(Some(wait.entry_id), wait.cause.clone())
+    }
+
+    fn hold(&mut self, entry_id: Option<EntryId>, what: String) -> Duration {
         let now = Instant::now();
         let since = self.current.as_ref().map_or(now, |current| current.since);
         let times = self.current.as_ref().map_or(1, |current| current.times.saturating_add(1));
-        let unchanged = self.current.as_ref().filter(|current| current.what == what);
+        let unchanged =
+            self.current.as_ref().filter(|current| current.what == what && current.entry_id == entry_id);
         let said = match unchanged {
             Some(current) if now.duration_since(current.said) < REMINDER => current.said,
             _ => {
                 tracing::warn!(
                     worker = self.name,
+                    entry_id = entry_id.map(tracing::field::display),
                     error = what,
                     times,
                     "the worker cannot go on and tries again"
@@ -71,7 +86,7 @@ impl Trouble {
                 now
             }
         };
-        self.current = Some(Current { what, since, said, times });
+        self.current = Some(Current { what, entry_id, since, said, times });
         (FIRST_PAUSE * 2_u32.saturating_pow(times.min(16) - 1)).min(LONGEST_PAUSE)
     }
 

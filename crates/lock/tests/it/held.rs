@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lock::{Acquisition, ErrorCode, LockError, LockOptions, Release, Retry};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::support::{BOUND, Db, TTL, is_locked};
+use crate::support::{BOUND, Db, TTL, is_locked, log};
 
 /// Renewed every 200 ms, trusted for 500 ms.
 const SHORT: Duration = Duration::from_millis(600);
@@ -52,6 +52,24 @@ async fn a_guard_that_goes_away_hands_its_lock_over() {
     drop(locks.try_hold("k", TTL).await.expect("no failure").expect("free"));
     events.until("Release Done").await;
     assert_eq!(db.acquire("k").await.fence, 2);
+}
+
+#[tokio::test]
+async fn a_hand_over_that_fails_is_logged_with_its_cause() {
+    let db = Db::new().await;
+    let guard = db.locks.try_hold("k", TTL).await.expect("no failure").expect("free");
+    let hash = guard.lock_id().hash();
+    db.execute("DROP TABLE locks").await;
+    drop(guard);
+    let begin = Instant::now();
+    let line = loop {
+        match log().lines().find(|line| line.contains(&hash)) {
+            Some(line) => break line.to_owned(),
+            None => tokio::task::yield_now().await,
+        }
+        assert!(begin.elapsed() < BOUND, "nothing is logged");
+    };
+    assert!(line.contains("could not release a lock") && line.contains("does not exist"), "{line}");
 }
 
 #[tokio::test]

@@ -49,6 +49,33 @@ async fn a_table_of_another_shape_is_found_out() {
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
 }
 
+// L-15
+#[tokio::test]
+async fn each_right_that_is_missing_is_found_out_with_its_table() {
+    let db = Db::new().await;
+    for (table, rights, what) in [
+        ("locks", &["SELECT", "INSERT", "UPDATE", "DELETE"][..], "read, write and delete in: locks;"),
+        ("fence_counters", &["SELECT", "INSERT", "UPDATE"], "read and write in: fence_counters;"),
+    ] {
+        for right in rights {
+            db.execute(&format!("REVOKE {right} ON {table} FROM svc")).await;
+            let error = db.locks.check_schema().await.expect_err("refused");
+            assert_eq!(error.code(), ErrorCode::AuthFailed, "{right}");
+            assert!(error.to_string().contains(&format!("the role may not {what}")), "{right}: {error}");
+            db.execute(&format!("GRANT {right} ON {table} TO svc")).await;
+        }
+    }
+    db.locks.check_schema().await.expect("passes");
+}
+
+// L-15
+#[tokio::test]
+async fn rights_are_asked_for_by_the_very_name_of_a_table() {
+    let db = Db::without_tables().await;
+    let names = TableNames::new("Locks", "Other_Counters").expect("valid");
+    LockManager::new(db.pool(""), names).setup_schema().await.expect("set up, which checks");
+}
+
 #[tokio::test]
 async fn a_migration_that_holds_the_sql_makes_tables_that_pass_the_check() {
     let db = Db::without_tables().await;

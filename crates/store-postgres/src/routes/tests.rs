@@ -143,3 +143,23 @@ async fn look_at_plans(published: u32) {
         );
     }
 }
+
+#[tokio::test]
+async fn a_key_that_comes_back_twice_is_corrupt_and_its_error_shows_no_address() {
+    let database = TestDatabase::new().await;
+    let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
+    let settings = PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(5) };
+    let session = PgPool::new(&dsn, settings).expect("a pool").session("test").await.expect("connects");
+    let row = || {
+        Query::select()
+            .expr(bind::text("1-0"))
+            .expr(bind::text("email:email:ops@example.com"))
+            .expr(bind::text("2-0"))
+            .take()
+    };
+    let once = session.query(&row()).await.expect("it runs");
+    assert_eq!(keys(&once).expect("one row").len(), 1);
+    let twice = session.query(row().union(sea_query::UnionType::All, row())).await.expect("it runs");
+    let error = keys(&twice).expect_err("a primary key cannot").to_string();
+    assert_eq!(error, "routes of 1-0/email:email:**** is corrupt: a primary key matched two rows");
+}

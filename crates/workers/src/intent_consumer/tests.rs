@@ -7,7 +7,7 @@ use opentelemetry::global::meter;
 use tokio::time::timeout;
 
 use super::*;
-use crate::fakes::{World, down, intent};
+use crate::fakes::{Recorded, World, down, intent};
 use crate::handover::handover;
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -223,6 +223,23 @@ async fn a_consumer_that_was_overtaken_resumes_behind_the_one_that_overtook_it()
 }
 
 #[tokio::test]
+async fn a_position_that_is_lost_again_and_again_is_said_and_paused_for_until_it_holds() {
+    let world = World::default();
+    stream(&world, 1..=3);
+    world.lock().moves = true;
+    let said = |status: &Status| status.get().holdup.is_some_and(|holdup| holdup.cause == LOST_AGAIN);
+    run_until(&world, 9, |world, status| {
+        if said(status) {
+            world.lock().moves = false;
+        }
+        world.lock().progress == at(3) && status.get().holdup.is_none()
+    })
+    .await;
+    let tried = world.lock().calls.iter().filter(|call| **call == "accept").count();
+    assert!((3..10).contains(&tried), "{tried} tries");
+}
+
+#[tokio::test]
 async fn entries_that_postgresql_has_forgotten_are_read_again() {
     let world = World::default();
     stream(&world, 1..=4);
@@ -296,6 +313,16 @@ async fn the_next_entries_are_read_while_the_first_are_written() {
         outcomes(&world).iter().map(|(number, _)| *number).collect::<Vec<_>>(),
         Vec::from_iter(1..=40)
     );
+}
+
+#[tokio::test]
+async fn a_replica_that_never_leads_says_so() {
+    let (world, recorded) = (World::default(), Recorded::default());
+    let follower = IntentConsumer { metrics: Metrics::new(&recorded.meter()), ..consumer(&world, 9) };
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(BOUND, follower.run(stop)).await.expect("it stops");
+    assert_eq!(recorded.values("notification.intake.leader"), [0]);
 }
 
 #[test]

@@ -167,6 +167,7 @@ where
                 }
             }
             self.metrics.attempts(self.channel, "lease_lost", lost);
+            self.status.asked_for_leases(0, lost);
             entries = again;
             if let Some(message) = outage {
                 let error = StoreError::Unavailable {

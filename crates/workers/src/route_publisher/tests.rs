@@ -201,6 +201,22 @@ async fn what_was_just_accepted_waits_for_nobodys_turn() {
 }
 
 #[tokio::test]
+async fn a_lease_that_runs_out_before_the_append_is_shown_as_lost_to_others_and_won_again() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.push(route(1, 0));
+    fixture.world.lock().late_appends = 1;
+    let (publisher, inbox, handover) = fixture.publisher();
+    let status = publisher.status.clone();
+    handover.give(Channel::Push, Parcel { routes: vec![route(1, 0)], read_at: Instant::now() });
+    handover.give(Channel::Push, Parcel { routes: vec![route(1, 0)], read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    stop.cancel();
+    timeout(BOUND, publisher.run(inbox, stop)).await.expect("it stops");
+    assert_eq!(fixture.world.lock().appended, [route(1, 0).key]);
+    assert_eq!(status.get().leases, (2, 1));
+}
+
+#[tokio::test]
 async fn what_was_handed_over_before_the_stop_is_published() {
     let fixture = Fixture::new();
     let (publisher, inbox, handover) = fixture.publisher();

@@ -155,7 +155,9 @@ async fn a_stream_made_anew_with_lower_ids_is_read_from_its_beginning_under_new_
 
 #[tokio::test]
 async fn a_lost_or_garbled_offset_is_said_and_the_intake_resumes_from_postgresql() {
-    for garbled in [None, Some("garbage"), Some("12"), Some("99999999999999-0@x")] {
+    for garbled in
+        [None, Some("garbage"), Some("12"), Some("99999999999999-0@x"), Some("1-0@999999999999999")]
+    {
         let world = World::new().await;
         let service = world.service().start().await;
         world.send(0..5).await;

@@ -154,6 +154,11 @@ async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
     let waiting = intake_waits(&service).await;
     let first = waiting["entry_id"].as_str().expect("it names the entry").to_owned();
     assert!(waiting["cause"].as_str().expect("it names the cause").contains("user directory"), "{waiting}");
+    let line = wait_for("the log says it, too", BOUND, async || {
+        service.logged("the worker cannot go on and tries again")
+    })
+    .await;
+    assert_eq!((&line["worker"], &line["entry_id"]), (&"intake".into(), &first.as_str().into()), "{line}");
     assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
     assert!(world.column("SELECT last_entry_id FROM intake").await.iter().all(|progress| *progress < first));
 

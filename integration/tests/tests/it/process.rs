@@ -161,7 +161,18 @@ async fn a_schema_without_rights_ends_the_start_with_1_and_says_what_is_missing(
     let mut service = world.service().spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let output = service.output().join("\n");
-    assert!(output.contains("may not read, write and delete in: records"), "{output}");
+    assert!(output.contains("may not read, write and delete in: records; GRANT it"), "{output}");
+}
+
+#[tokio::test]
+async fn locks_without_rights_end_the_start_with_1_and_say_which_table() {
+    let world = World::new().await;
+    world.execute("REVOKE UPDATE ON notification.fence_counters FROM notificationservice").await;
+    let mut service = world.service().spawn();
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
+    let output = service.output().join("\n");
+    assert!(output.contains("may not read and write in: fence_counters; GRANT it"), "{output}");
+    assert!(output.contains("the tables of the locks at"), "{output}");
 }
 
 #[tokio::test]
