@@ -23,7 +23,7 @@ pub fn route_lease(route: &RouteKey) -> String {
 }
 
 /// The key of the turn at the due routes of `channel`.
-pub fn turn(channel: Channel) -> String {
+pub(crate) fn turn(channel: Channel) -> String {
     format!("notification:turns:{}", channel.as_str())
 }
 
