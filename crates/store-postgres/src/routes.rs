@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use ambient::Timestamp;
 use domain::dead_letter::recovery_hint;
 use domain::ports::{DueCursor, DuePage, Failed, Published, RouteStore, StoreError, Swap};
+use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey, RouteStatus, Version};
 use pg::{PgError, Session, bind};
 use sea_query::{
@@ -33,10 +34,7 @@ impl RouteStore for PgStore {
         let session = self.session("list due routes").await?;
         let rows = session.query(&due_routes(channel, now, after, limit)).await.map_err(store_error)?;
         let next = match rows.last() {
-            Some(last) if rows.len() == limit => Some(DueCursor {
-                key: route_key(last)?,
-                next_attempt_at: instant(last, 9, "routes.next_attempt_at", "the last row of a page")?,
-            }),
+            Some(last) if rows.len() == limit => Some(cursor_behind(last)?),
             _ => None,
         };
         Ok(DuePage { next, ..page(&rows) })
@@ -48,7 +46,9 @@ impl RouteStore for PgStore {
         for row in session.query(&first_due()).await.map_err(store_error)? {
             let name: String = column(&row, 0, "routes.channel", "the first due route")?;
             if let Ok(channel) = name.parse() {
-                next.insert(channel, instant(&row, 1, "routes.next_attempt_at", &name)?);
+                // Nothing above the range is asked for, so what cannot be read lies below it: the list reports it.
+                let due = instant(&row, 1, "routes.next_attempt_at", &name);
+                next.insert(channel, due.unwrap_or(Timestamp::MIN));
             }
         }
         Ok(next)
@@ -119,6 +119,22 @@ impl RouteStore for PgStore {
     }
 }
 
+/// Where the page ends whose last row is `last`. If that lies below the range of times, so may others, and none of
+/// them can be read: the next page begins behind them all.
+fn cursor_behind(last: &Row) -> Result<DueCursor, StoreError> {
+    let key = route_key(last)?;
+    Ok(match instant(last, 9, "routes.next_attempt_at", "the last row of a page") {
+        Ok(next_attempt_at) => DueCursor { next_attempt_at, key },
+        Err(_) => before_all(),
+    })
+}
+
+/// Before the first route whose time can be read.
+fn before_all() -> DueCursor {
+    let key = RouteKey { notification_id: NotificationId::from(String::new()), route_id: String::new() };
+    DueCursor { next_attempt_at: Timestamp::MIN, key }
+}
+
 fn swap(applied: bool) -> Swap {
     if applied { Swap::Applied } else { Swap::Conflict }
 }
@@ -147,6 +163,7 @@ fn keys(rows: &[Row]) -> Result<HashSet<RouteKey>, StoreError> {
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&due_routes(Channel::Push, Timestamp::MIN, None, 1)).await?;
+    session.prepare(&due_routes(Channel::Push, Timestamp::MIN, Some(&before_all()), 1)).await?;
     session.prepare(&first_due()).await?;
     session.prepare(&count_due(Timestamp::MIN, 1)).await?;
     session.prepare(&live_routes(&[])).await?;
@@ -188,22 +205,23 @@ fn live_columns<T: sea_query::Iden + Copy + 'static>(select: &mut SelectStatemen
     );
 }
 
-/// A page is cut from `routes_due_by_channel_idx` before anything is joined to it.
+/// A page is cut from `routes_due_by_channel_idx` before anything is joined to it. The first one has no lower bound, so that
+/// it shows rows below the range of times, too.
 fn due_routes(channel: Channel, now: Timestamp, after: Option<&DueCursor>, limit: usize) -> SelectStatement {
     let order = [Routes::NextAttemptAt, Routes::NotificationId, Routes::RouteId];
-    let (time, notification_id, route_id) = match after {
-        Some(cursor) => {
-            (cursor.next_attempt_at, cursor.key.notification_id.as_str(), cursor.key.route_id.as_str())
-        }
-        None => (Timestamp::MIN, "", ""),
-    };
-    let cursor = Expr::tuple([bind::instant(time), bind::text(notification_id), bind::text(route_id)]);
     let mut due = Query::select();
     due.expr(Expr::col(sea_query::Asterisk))
         .from(Routes::Table)
         .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
-        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)))
-        .and_where(Expr::tuple(order.map(Expr::col)).gt(cursor));
+        .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(now)));
+    if let Some(DueCursor { next_attempt_at, key }) = after {
+        let place = [
+            bind::instant(*next_attempt_at),
+            bind::text(key.notification_id.as_str()),
+            bind::text(key.route_id.as_str()),
+        ];
+        due.and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)));
+    }
     for column in order {
         due.order_by(column, Order::Asc);
     }
@@ -217,13 +235,14 @@ fn due_routes(channel: Channel, now: Timestamp, after: Option<&DueCursor>, limit
     select
 }
 
+/// A route above the range of times, such as one that an operator parked at `infinity`, is never due.
 fn first_due() -> SelectStatement {
     let first = |channel: Channel| {
         let first = Query::select()
             .column(Routes::NextAttemptAt)
             .from(Routes::Table)
             .and_where(Expr::col(Routes::Channel).eq(bind::text(channel.as_str())))
-            .and_where(Expr::col(Routes::NextAttemptAt).is_not_null())
+            .and_where(Expr::col(Routes::NextAttemptAt).lte(bind::instant(Timestamp::MAX)))
             .order_by(Routes::NextAttemptAt, Order::Asc)
             .limit(1)
             .take();

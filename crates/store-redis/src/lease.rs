@@ -24,7 +24,7 @@ for i, key in ipairs(KEYS) do
     answers[i] = 1
   else
     local held = redis.pcall('GET', key)
-    local receipt = type(held) == 'string' and string.match(held, '^published:(.+)$')
+    local receipt = type(held) == 'string' and string.match(held, '^published:(%d+%-%d+)$')
     if held == token then
       redis.call('PEXPIRE', key, ttl)
       answers[i] = 1

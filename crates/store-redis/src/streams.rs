@@ -187,7 +187,7 @@ for i = 2, #KEYS do
       answers[i - 1] = id
     end
   else
-    answers[i - 1] = type(held) == 'string' and string.match(held, '^published:(.+)$') or 0
+    answers[i - 1] = type(held) == 'string' and string.match(held, '^published:(%d+%-%d+)$') or 0
   end
   at = at + n + 1
 end

@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     pub(crate) out_of_memory: usize,
     /// How many leases run out just before their append.
     pub(crate) late_appends: usize,
+    /// The routes whose completion the store refuses.
+    pub(crate) refuses_completion: Vec<RouteKey>,
     pub(crate) published: Vec<(RouteKey, String)>,
     pub(crate) failed: Vec<Failed>,
     pub(crate) calls: Vec<&'static str>,
@@ -286,6 +288,9 @@ impl RouteStore for World {
         _: Timestamp,
     ) -> Result<Vec<Swap>, StoreError> {
         let mut inner = self.call("complete_routes_published")?;
+        if routes.iter().any(|done| inner.refuses_completion.contains(done.key)) {
+            return Err(StoreError::Refused { operation: "complete", source: "not storable".into() });
+        }
         let swaps = routes.iter().map(|done| {
             let before = inner.live.len();
             let unchanged = |route: &LiveRoute| route.key == *done.key && route.version == done.version;

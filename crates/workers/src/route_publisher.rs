@@ -90,13 +90,21 @@ pub struct RoutePublisher<R, L, O, C, J, T> {
 struct Scan {
     cursor: Option<DueCursor>,
     at: Instant,
-    /// The rows that could not be read and were reported.
+    /// What was said of rows that cannot be read or completed.
     reported: HashSet<String>,
 }
 
 impl Scan {
     fn no_later_than(&mut self, at: Instant) {
         self.at = self.at.min(at);
+    }
+
+    /// Whether `trouble` has not been said before.
+    fn is_news(&mut self, trouble: &str) -> bool {
+        if self.reported.len() >= REPORTED_MAX {
+            self.reported.clear();
+        }
+        self.reported.insert(trouble.to_owned())
     }
 }
 
@@ -243,10 +251,7 @@ where
     /// Says of each row that cannot be read that it cannot, once.
     fn report_corrupt(&self, scan: &mut Scan, corrupt: &[StoreError]) {
         for error in corrupt.iter().map(|error| error_chain(error)) {
-            if scan.reported.len() >= REPORTED_MAX {
-                scan.reported.clear();
-            }
-            if scan.reported.insert(error.clone()) {
+            if scan.is_news(&error) {
                 let channel = self.channel.as_str();
                 tracing::error!(
                     channel,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use domain::record::NotificationId;
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues};
 

@@ -2,6 +2,7 @@
 
 mod acceptance;
 mod arrays;
+mod migrations;
 mod retention;
 mod routes;
 

@@ -236,6 +236,52 @@ async fn a_corrupt_row_harms_only_itself_and_says_where() {
     );
 }
 
+/// What an operator may write and the service never does.
+#[tokio::test]
+async fn a_due_time_that_cannot_be_read_hides_no_other_route_of_either_channel() {
+    let world = World::new().await;
+    for (number, time) in [(1, "-infinity"), (2, "0044-03-15 BC"), (3, "infinity"), (4, "20000-01-01")] {
+        world.accept([number], at(0)).await;
+        let sql =
+            format!("UPDATE routes SET next_attempt_at = '{time}' WHERE notification_id = '{number}-0'");
+        world.execute(&sql).await;
+    }
+    let next_due = async || world.store.next_due().await.expect("is there");
+    let now = HashMap::from([(Channel::Push, Timestamp::MIN), (Channel::Email, Timestamp::MIN)]);
+    assert_eq!(next_due().await, now, "what lies below the range is to be looked at");
+
+    world.accept(5..=6, at(0)).await;
+    for channel in Channel::ALL {
+        let (mut seen, mut corrupt, mut cursor) = (Vec::new(), Vec::new(), None);
+        loop {
+            let page = world
+                .store
+                .list_due_routes(channel, Timestamp::MAX, cursor.as_ref(), 1)
+                .await
+                .expect("is there");
+            seen.extend(page.routes.iter().map(|route| route.key.notification_id.to_string()));
+            corrupt.extend(page.corrupt.iter().map(ToString::to_string));
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, ["5-0", "6-0"]);
+        assert!(
+            matches!(&corrupt[..], [one] if one.contains("routes.next_attempt_at of 1-0")),
+            "{corrupt:?}"
+        );
+        let page = world.store.list_due_routes(channel, Timestamp::MAX, None, 100).await.expect("is there");
+        assert_eq!((page.routes.len(), page.corrupt.len()), (2, 2));
+    }
+
+    world.execute("DELETE FROM routes WHERE notification_id IN ('1-0', '2-0')").await;
+    let due = HashMap::from([(Channel::Push, at(5)), (Channel::Email, at(5))]);
+    assert_eq!(next_due().await, due, "what lies above it is never due");
+    world.execute("DELETE FROM routes WHERE notification_id IN ('5-0', '6-0')").await;
+    assert_eq!(next_due().await, HashMap::new());
+}
+
 #[tokio::test]
 async fn routes_that_are_read_again_come_at_their_present_version_and_only_if_live() {
     let world = World::new().await;

@@ -108,6 +108,17 @@ async fn without_its_lease_nothing_is_appended() {
 }
 
 #[tokio::test]
+async fn a_garbled_receipt_is_no_receipt() {
+    let world = World::new().await;
+    for garbage in ["published:", "published:foo", "published:5-1\0", "published:5-1 "] {
+        world.put(key(0), garbage).await;
+        let answers = append(&outbound(&world, None), &keys(0..1)).await.expect("Redis is there");
+        assert_eq!(answers, [Append::LeaseLost], "{garbage:?}");
+    }
+    assert_eq!(world.ask::<i64>(&["XLEN", GATEWAY]).await, 0);
+}
+
+#[tokio::test]
 async fn a_stream_of_the_wrong_type_refuses_and_leaves_the_lease() {
     let world = World::new().await;
     let outbound = outbound(&world, None);

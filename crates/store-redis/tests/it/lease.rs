@@ -114,7 +114,16 @@ async fn no_keys_are_no_question() {
 async fn a_garbled_lease_counts_as_held_and_is_given_an_end() {
     let world = World::new().await;
     let leases = RedisLeases::new(&world.client);
-    for garbage in ["", "published:", "PUBLISHED:5-1", "x published:5-1"] {
+    for garbage in [
+        "",
+        "published:",
+        "PUBLISHED:5-1",
+        "x published:5-1",
+        "published:foo",
+        "published:5-1 ",
+        "published:5-1\0",
+        "published:5-",
+    ] {
         world.put(key(1), garbage).await;
         let answer = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there");
         assert_eq!(answer, [Lease::Held], "{garbage:?}");

@@ -81,7 +81,7 @@ where
         }
         self.append(won, &mut chunk, context).await?;
         let retry_at = chunk.failed.iter().filter_map(|failed| failed.retry_at).min();
-        self.complete(chunk, context).await?;
+        self.complete(chunk, scan, context).await?;
         if let Some(at) = retry_at {
             scan.no_later_than(Instant::now() + at.saturating_since(self.clock.now()));
         }
@@ -184,10 +184,15 @@ where
     }
 
     /// Writes down in SQL what happened, however long that takes.
-    async fn complete(&self, chunk: Chunk<'_>, context: &mut Context<'_>) -> Result<(), Stopped> {
+    async fn complete(
+        &self,
+        chunk: Chunk<'_>,
+        scan: &mut Scan,
+        context: &mut Context<'_>,
+    ) -> Result<(), Stopped> {
         let now = self.clock.now();
         if !chunk.published.is_empty() {
-            let swaps = self.complete_published(&chunk.published, now, context).await?;
+            let swaps = self.complete_published(&chunk.published, now, scan, context).await?;
             self.metrics.attempts(self.channel, "published", count(&swaps, Swap::Applied));
             self.metrics.conflicts(self.channel, count(&swaps, Swap::Conflict));
         }
@@ -201,20 +206,44 @@ where
         Ok(())
     }
 
-    /// While the completions cannot be committed, their receipts must not run out.
+    /// Completes in halves what is refused as a whole: what is refused by itself harms no other and is left to the scan.
     async fn complete_published(
         &self,
         published: &[Published<'_>],
         now: Timestamp,
+        scan: &mut Scan,
         context: &mut Context<'_>,
     ) -> Result<Vec<Swap>, Stopped> {
+        let mut swaps = Vec::with_capacity(published.len());
+        let mut parts = vec![published];
+        while let Some(part) = parts.pop() {
+            match (self.commit_published(part, now, context).await?, part) {
+                (Ok(done), _) => swaps.extend(done),
+                (Err(error), [route]) => self.report_refused(scan, route.key, &error),
+                (Err(_), _) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+            }
+        }
+        Ok(swaps)
+    }
+
+    /// Tries until the completions are committed or refused. Meanwhile their receipts must not run out.
+    async fn commit_published(
+        &self,
+        published: &[Published<'_>],
+        now: Timestamp,
+        context: &mut Context<'_>,
+    ) -> Result<Result<Vec<Swap>, StoreError>, Stopped> {
         let mut receipts_renewed = Instant::now();
         loop {
             match self.routes.complete_routes_published(published, now).await {
                 Ok(swaps) => {
                     self.works(context.inbox, context.trouble);
-                    return Ok(swaps);
+                    return Ok(Ok(swaps));
                 }
+                Err(refused @ StoreError::Refused { .. }) => return Ok(Err(refused)),
                 Err(error) => self.stall(context.inbox, context.trouble, context.stop, &error).await,
             }
             if context.stop.is_cancelled() {
@@ -227,6 +256,16 @@ where
                     .await?;
                 receipts_renewed = Instant::now();
             }
+        }
+    }
+
+    /// Says of a route that its completion is refused, once.
+    fn report_refused(&self, scan: &mut Scan, key: &RouteKey, error: &StoreError) {
+        let error = error_chain(error);
+        if scan.is_news(&format!("{key}: {error}")) {
+            tracing::error!(channel = self.channel.as_str(), notification_id = %key.notification_id,
+                route_id = key.loggable_route_id(), error,
+                "a published route cannot be completed and waits until somebody mends the row");
         }
     }
 

@@ -163,6 +163,26 @@ async fn a_receipt_where_a_lease_was_wanted_completes_without_appending() {
 }
 
 #[tokio::test]
+async fn a_completion_that_is_refused_harms_no_other_and_is_reported_once() {
+    let fixture = Fixture::new();
+    let (publisher, inbox, _handover) = fixture.publisher();
+    let routes: Vec<_> = (1..=8).map(|n| route(n, 0)).collect();
+    fixture.world.lock().live = routes.clone();
+    fixture.world.lock().refuses_completion = vec![routes[0].key.clone(), routes[4].key.clone()];
+    let mut scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
+    let (mut trouble, stop) = (Trouble::new("push"), CancellationToken::new());
+    for _ in 0..2 {
+        let parcel = Parcel { routes: routes.clone(), read_at: Instant::now() };
+        let published = publisher.publish(parcel, &mut scan, &inbox, &mut trouble, &stop);
+        assert!(timeout(BOUND, published).await.expect("it comes to an end").is_ok());
+    }
+    let inner = fixture.world.lock();
+    assert_eq!(inner.live, [routes[0].clone(), routes[4].clone()]);
+    assert_eq!(inner.appended.len(), 8, "their receipts stand");
+    assert_eq!(scan.reported.len(), 2);
+}
+
+#[tokio::test]
 async fn a_route_that_somebody_else_holds_is_left_to_them_and_taken_when_they_are_gone() {
     let fixture = Fixture::new();
     fixture.world.lock().live.extend([route(1, 0), route(2, 0)]);
