@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 /// The most parcels that wait for one channel.
 const PARCELS: usize = 16;
 /// The most routes and bytes in one parcel.
-const PARCEL_ROUTES: usize = 256;
+pub(crate) const PARCEL_ROUTES: usize = 256;
 const PARCEL_BYTES: usize = 512 * 1024;
 /// How long acceptance waits in all for a channel that moves, before it leaves the rest of a batch to the scan. Behind a
 /// backlog that is a long wait, so it is well above the time of a few chunks.
@@ -38,14 +38,28 @@ pub struct Handover {
 struct Lane {
     channel: Channel,
     sender: mpsc::Sender<Parcel>,
-    stalled: Arc<AtomicBool>,
+    stalled: Stalled,
 }
 
 /// The side of one channel's publisher.
 #[derive(Debug)]
 pub struct Inbox {
     pub(crate) parcels: mpsc::Receiver<Parcel>,
-    stalled: Arc<AtomicBool>,
+    pub(crate) stalled: Stalled,
+}
+
+/// Whether a channel moves. While it does not, acceptance does not wait for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stalled(Arc<AtomicBool>);
+
+impl Stalled {
+    pub(crate) fn set(&self, stalled: bool) {
+        self.0.store(stalled, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A hand-over for `channels`, with an inbox for each.
@@ -53,18 +67,11 @@ pub fn handover<const N: usize>(channels: [Channel; N]) -> (Handover, [Inbox; N]
     let mut lanes = Vec::with_capacity(N);
     let inboxes = channels.map(|channel| {
         let (sender, parcels) = mpsc::channel(PARCELS);
-        let stalled = Arc::new(AtomicBool::new(false));
-        lanes.push(Lane { channel, sender, stalled: Arc::clone(&stalled) });
+        let stalled = Stalled::default();
+        lanes.push(Lane { channel, sender, stalled: stalled.clone() });
         Inbox { parcels, stalled }
     });
     (Handover { lanes }, inboxes)
-}
-
-impl Inbox {
-    /// Says whether this channel moves. While it does not, acceptance does not wait for it.
-    pub(crate) fn set_stalled(&self, stalled: bool) {
-        self.stalled.store(stalled, Ordering::Relaxed);
-    }
 }
 
 impl Handover {
@@ -98,7 +105,7 @@ impl Lane {
         let mut left = 0;
         for parcel in parcels {
             let routes = parcel.routes.len();
-            let patience = if self.stalled.load(Ordering::Relaxed) {
+            let patience = if self.stalled.get() {
                 Duration::ZERO
             } else {
                 deadline.saturating_duration_since(Instant::now())

@@ -12,6 +12,7 @@ mod chunk;
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ambient::{Clock, Jitter, Timestamp, Tokens};
@@ -23,9 +24,11 @@ use domain::ports::{
     Swap,
 };
 use domain::route::{AfterFailure, Channel, LiveRoute, RouteKey};
+use futures_util::future::join_all;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::handover::{Inbox, Parcel};
+use crate::handover::{Inbox, PARCEL_ROUTES, Parcel, Stalled};
 use crate::metrics::Metrics;
 use crate::status::Status;
 use crate::worker::{Trouble, error_chain, pause};
@@ -41,6 +44,8 @@ const TURN: Duration = Duration::from_secs(1);
 const TURN_LOOK: Duration = Duration::from_millis(50);
 /// The most rows that are remembered as reported.
 const REPORTED_MAX: usize = 1_000;
+/// How many chunks of a channel go out together, so that Redis appends one while PostgreSQL completes the other.
+const TOGETHER: usize = 2;
 /// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
 const FRESH_FIRST: usize = 8;
 /// How long after the stop what is in hand may still be published; the rest is found by the next publisher.
@@ -95,6 +100,10 @@ struct Scan {
 }
 
 impl Scan {
+    fn go_on(&mut self, at: Instant, cursor: Option<DueCursor>) {
+        (self.at, self.cursor) = (at, cursor);
+    }
+
     fn no_later_than(&mut self, at: Instant) {
         self.at = self.at.min(at);
     }
@@ -109,7 +118,32 @@ impl Scan {
 }
 
 /// The service stops; whatever was in hand is found by the next publisher.
+#[derive(PartialEq, Eq)]
 struct Stopped;
+
+/// What the chunks that are on their way share.
+struct Desk {
+    scan: Mutex<Scan>,
+    trouble: Mutex<Trouble>,
+    stalled: Stalled,
+    stop: CancellationToken,
+}
+
+impl Desk {
+    fn new(channel: Channel, stalled: Stalled, stop: CancellationToken) -> Self {
+        let scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
+        Self { scan: Mutex::new(scan), trouble: Mutex::new(Trouble::new(channel.as_str())), stalled, stop }
+    }
+
+    // Nothing panics while either is held.
+    fn scan(&self) -> MutexGuard<'_, Scan> {
+        self.scan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
 where
@@ -136,24 +170,24 @@ where
         }
     }
 
-    async fn work(&self, mut inbox: Inbox, stop: &CancellationToken) {
-        let mut trouble = Trouble::new(self.channel.as_str());
-        let mut scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
+    async fn work(&self, inbox: Inbox, stop: &CancellationToken) {
+        let Inbox { mut parcels, stalled } = inbox;
+        let desk = Desk::new(self.channel, stalled, stop.clone());
         let mut fresh = 0;
         while !stop.is_cancelled() {
             // Behind a backlog, what has just been accepted goes first, but not for ever.
-            if scan.at <= Instant::now() && (fresh >= FRESH_FIRST || inbox.parcels.is_empty()) {
+            if desk.scan().at <= Instant::now() && (fresh >= FRESH_FIRST || parcels.is_empty()) {
                 fresh = 0;
-                match self.scan_once(&mut scan, &inbox, &mut trouble, stop).await {
+                match self.scan_once(&desk).await {
                     Ok(()) => self.status.passed(),
-                    Err(error) => self.stall(&inbox, &mut trouble, stop, &error).await,
+                    Err(error) => self.stall(&desk, &error).await,
                 }
             }
-            let wake = tokio::time::Instant::from_std(scan.at);
+            let wake = tokio::time::Instant::from_std(desk.scan().at);
             let parcel = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                parcel = inbox.parcels.recv() => parcel,
+                parcel = parcels.recv() => parcel,
                 () = tokio::time::sleep_until(wake) => continue,
             };
             // The sending side lives in the intake; when that ends, the service stops.
@@ -163,48 +197,43 @@ where
                     () = tokio::time::sleep_until(wake) => continue,
                 }
             };
-            for parcel in merge(parcel, &mut inbox, self.settings.batch_size) {
-                fresh += 1;
-                if self.publish(parcel, &mut scan, &inbox, &mut trouble, stop).await.is_err() {
-                    return;
-                }
+            let together = merge(parcel, &mut parcels, self.settings.batch_size);
+            fresh += together.len();
+            let published = join_all(together.into_iter().map(|parcel| self.publish(parcel, &desk))).await;
+            if published.contains(&Err(Stopped)) {
+                return;
             }
             self.status.passed();
         }
-        while let Ok(parcel) = inbox.parcels.try_recv() {
-            if self.publish(parcel, &mut scan, &inbox, &mut trouble, stop).await.is_err() {
+        while let Ok(parcel) = parcels.try_recv() {
+            if self.publish(parcel, &desk).await.is_err() {
                 return;
             }
         }
     }
 
     /// One page of due routes, if it is this replica's turn, and when to look again.
-    async fn scan_once(
-        &self,
-        scan: &mut Scan,
-        inbox: &Inbox,
-        trouble: &mut Trouble,
-        stop: &CancellationToken,
-    ) -> Result<(), StoreError> {
+    async fn scan_once(&self, desk: &Desk) -> Result<(), StoreError> {
         let now = self.clock.now();
         let started = Instant::now();
-        if scan.cursor.is_none() {
+        let begins = desk.scan().cursor.is_none();
+        if begins {
             let due = self.routes.next_due().await?.get(&self.channel).copied();
             let wait = due.map_or(self.idle_look(), |due| due.saturating_since(now)).min(self.idle_look());
             if !wait.is_zero() {
-                scan.at = started + wait;
-                self.works(inbox, trouble);
+                desk.scan().at = started + wait;
+                self.works(desk);
                 return Ok(());
             }
         }
         // Two replicas that read the same page would ask for the same leases, and one of them in vain.
         let turn = self.token();
         if !self.leases.take_turn(self.channel, &turn, TURN).await? {
-            scan.at = started + TURN_LOOK;
-            self.works(inbox, trouble);
+            desk.scan().at = started + TURN_LOOK;
+            self.works(desk);
             return Ok(());
         }
-        let scanned = self.publish_page(scan, now, inbox, trouble, stop).await;
+        let scanned = self.publish_page(desk, now).await;
         if let Err(error) = self.leases.end_turn(self.channel, &turn).await {
             tracing::debug!(error = error_chain(&error), "a turn was not ended and runs out by itself");
         }
@@ -212,31 +241,25 @@ where
     }
 
     /// Reads one page of due routes and publishes it.
-    async fn publish_page(
-        &self,
-        scan: &mut Scan,
-        now: Timestamp,
-        inbox: &Inbox,
-        trouble: &mut Trouble,
-        stop: &CancellationToken,
-    ) -> Result<(), StoreError> {
+    async fn publish_page(&self, desk: &Desk, now: Timestamp) -> Result<(), StoreError> {
         let started = Instant::now();
         let limit = self.settings.batch_size;
-        let page = self.routes.list_due_routes(self.channel, now, scan.cursor.as_ref(), limit).await?;
-        self.report_corrupt(scan, &page.corrupt);
+        let cursor = desk.scan().cursor.clone();
+        let page = self.routes.list_due_routes(self.channel, now, cursor.as_ref(), limit).await?;
+        self.report_corrupt(desk, &page.corrupt);
         // A page that was not full was the last: from the beginning again, but not at once, because what is still due
         // is in somebody else's hands or waits for this interval. Rows that cannot be read are in no hurry at all.
-        scan.at = match &page.next {
+        let at = match &page.next {
             Some(_) => started,
             None if page.routes.is_empty() => started + self.idle_look(),
             None => started + self.settings.poll_interval,
         };
-        scan.cursor = page.next;
-        self.works(inbox, trouble);
+        desk.scan().go_on(at, page.next);
+        self.works(desk);
         if !page.routes.is_empty() {
             let parcel = Parcel { routes: page.routes, read_at: started };
             // Stopped: the loop above sees it, too.
-            if self.publish(parcel, scan, inbox, trouble, stop).await.is_err() {
+            if self.publish(parcel, desk).await.is_err() {
                 return Ok(());
             }
         }
@@ -249,9 +272,9 @@ where
     }
 
     /// Says of each row that cannot be read that it cannot, once.
-    fn report_corrupt(&self, scan: &mut Scan, corrupt: &[StoreError]) {
+    fn report_corrupt(&self, desk: &Desk, corrupt: &[StoreError]) {
         for error in corrupt.iter().map(|error| error_chain(error)) {
-            if scan.is_news(&error) {
+            if desk.scan().is_news(&error) {
                 let channel = self.channel.as_str();
                 tracing::error!(
                     channel,
@@ -266,39 +289,37 @@ where
         LeaseToken(self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    fn works(&self, inbox: &Inbox, trouble: &mut Trouble) {
-        trouble.clear();
-        inbox.set_stalled(false);
+    fn works(&self, desk: &Desk) {
+        desk.trouble().clear();
+        desk.stalled.set(false);
         self.status.passed();
     }
 
     /// A store does not serve: says so, lets the other channels go on without this one, and waits.
-    async fn stall(
-        &self,
-        inbox: &Inbox,
-        trouble: &mut Trouble,
-        stop: &CancellationToken,
-        error: &StoreError,
-    ) {
-        inbox.set_stalled(true);
+    async fn stall(&self, desk: &Desk, error: &StoreError) {
+        desk.stalled.set(true);
         self.status.fails(&error_chain(error));
-        let wait = trouble.note(error);
-        pause(stop, wait).await;
+        let wait = desk.trouble().note(error);
+        pause(&desk.stop, wait).await;
     }
 }
 
-/// The parcel and what else is waiting, up to a full chunk, so that a burst of small batches is published as a few large
-/// ones. Nothing is waited for.
-fn merge(first: Parcel, inbox: &mut Inbox, batch_size: usize) -> Vec<Parcel> {
+/// The parcel and what else is waiting, in as few full chunks as may go out together: a burst of small batches is published
+/// as a few large ones. Nothing is waited for.
+fn merge(first: Parcel, waiting: &mut mpsc::Receiver<Parcel>, batch_size: usize) -> Vec<Parcel> {
     let mut parcels = vec![first];
-    while let Some(last) = parcels.last_mut().filter(|last| last.routes.len() < batch_size) {
-        let Ok(next) = inbox.parcels.try_recv() else { break };
-        if last.routes.len() + next.routes.len() <= batch_size {
-            last.read_at = last.read_at.min(next.read_at);
-            last.routes.extend(next.routes);
-        } else {
-            parcels.push(next);
+    while let Some(last) = parcels.last_mut() {
+        let has_room = last.routes.len() + PARCEL_ROUTES <= batch_size;
+        if !has_room && parcels.len() >= TOGETHER {
             break;
+        }
+        let Ok(next) = waiting.try_recv() else { break };
+        match parcels.last_mut() {
+            Some(last) if has_room => {
+                last.read_at = last.read_at.min(next.read_at);
+                last.routes.extend(next.routes);
+            }
+            _ => parcels.push(next),
         }
     }
     parcels

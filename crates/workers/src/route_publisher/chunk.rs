@@ -21,15 +21,7 @@ where
     J: Jitter,
     T: Tokens,
 {
-    pub(super) async fn publish(
-        &self,
-        parcel: Parcel,
-        scan: &mut Scan,
-        inbox: &Inbox,
-        trouble: &mut Trouble,
-        stop: &CancellationToken,
-    ) -> Result<(), Stopped> {
-        let mut context = Context { inbox, trouble, stop };
+    pub(super) async fn publish(&self, parcel: Parcel, desk: &Desk) -> Result<(), Stopped> {
         let mut routes = &parcel.routes[..];
         while !routes.is_empty() {
             let mut chunk = Chunk { token: self.token(), published: Vec::new(), failed: Vec::new() };
@@ -51,7 +43,7 @@ where
                 }
             }
             routes = &routes[entries.len() + chunk.failed.len()..];
-            self.publish_chunk(entries, parcel.read_at, chunk, scan, &mut context).await?;
+            self.publish_chunk(entries, parcel.read_at, chunk, desk).await?;
         }
         Ok(())
     }
@@ -63,27 +55,26 @@ where
         entries: Entries<'_>,
         read_at: Instant,
         chunk: Chunk<'_>,
-        scan: &mut Scan,
-        context: &mut Context<'_>,
+        desk: &Desk,
     ) -> Result<(), Stopped> {
         // Before the chunk, so that it lives longer.
         let anew;
         let mut chunk = chunk;
-        let mut won = self.win_leases(entries, &mut chunk, context).await?;
+        let mut won = self.win_leases(entries, &mut chunk, desk).await?;
         // Somebody's receipt of it could have run out since the route was read, and it may have been half as old already: ask
         // again whether it is still to be done.
         if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
-            anew = self.read_again(&won, &chunk.token, context).await?;
+            anew = self.read_again(&won, &chunk.token, desk).await?;
             won = anew
                 .iter()
                 .filter_map(|route| outbound::encode(route).ok().map(|entry| (route, entry)))
                 .collect();
         }
-        self.append(won, &mut chunk, context).await?;
+        self.append(won, &mut chunk, desk).await?;
         let retry_at = chunk.failed.iter().filter_map(|failed| failed.retry_at).min();
-        self.complete(chunk, scan, context).await?;
+        self.complete(chunk, desk).await?;
         if let Some(at) = retry_at {
-            scan.no_later_than(Instant::now() + at.saturating_since(self.clock.now()));
+            desk.scan().no_later_than(Instant::now() + at.saturating_since(self.clock.now()));
         }
         Ok(())
     }
@@ -93,14 +84,14 @@ where
         &self,
         entries: Entries<'a>,
         chunk: &mut Chunk<'a>,
-        context: &mut Context<'_>,
+        desk: &Desk,
     ) -> Result<Entries<'a>, Stopped> {
         if entries.is_empty() {
             return Ok(entries);
         }
         let keys = keys_of(&entries);
         let leases = self
-            .persist(context, || self.leases.acquire_leases(&keys, &chunk.token, self.settings.lease_ttl))
+            .persist(desk, || self.leases.acquire_leases(&keys, &chunk.token, self.settings.lease_ttl))
             .await?;
         let mut won = Vec::with_capacity(entries.len());
         let mut held = 0;
@@ -121,10 +112,10 @@ where
         &self,
         won: &Entries<'_>,
         token: &LeaseToken,
-        context: &mut Context<'_>,
+        desk: &Desk,
     ) -> Result<Vec<LiveRoute>, Stopped> {
         let mut keys = keys_of(won);
-        let live = self.persist(context, || self.routes.get_live_routes(&keys)).await?.routes;
+        let live = self.persist(desk, || self.routes.get_live_routes(&keys)).await?.routes;
         let still: HashSet<&RouteKey> = live.iter().map(|route| &route.key).collect();
         keys.retain(|key| !still.contains(key));
         self.release(&keys, token).await;
@@ -136,12 +127,12 @@ where
         &self,
         mut entries: Entries<'a>,
         chunk: &mut Chunk<'a>,
-        context: &mut Context<'_>,
+        desk: &Desk,
     ) -> Result<(), Stopped> {
         while !entries.is_empty() {
             let given: Vec<_> = entries.iter().map(|(route, entry)| (&route.key, entry)).collect();
             let appends = self
-                .persist(context, || {
+                .persist(desk, || {
                     self.outbound.append(self.channel, &given, &chunk.token, self.settings.dedupe_ttl)
                 })
                 .await?;
@@ -174,8 +165,8 @@ where
                     operation: "append to the outbound stream",
                     source: message.into(),
                 };
-                self.stall(context.inbox, context.trouble, context.stop, &error).await;
-                if context.stop.is_cancelled() {
+                self.stall(desk, &error).await;
+                if desk.stop.is_cancelled() {
                     return Err(Stopped);
                 }
             }
@@ -184,21 +175,15 @@ where
     }
 
     /// Writes down in SQL what happened, however long that takes.
-    async fn complete(
-        &self,
-        chunk: Chunk<'_>,
-        scan: &mut Scan,
-        context: &mut Context<'_>,
-    ) -> Result<(), Stopped> {
+    async fn complete(&self, chunk: Chunk<'_>, desk: &Desk) -> Result<(), Stopped> {
         let now = self.clock.now();
         if !chunk.published.is_empty() {
-            let swaps = self.complete_published(&chunk.published, now, scan, context).await?;
+            let swaps = self.complete_published(&chunk.published, now, desk).await?;
             self.metrics.attempts(self.channel, "published", count(&swaps, Swap::Applied));
             self.metrics.conflicts(self.channel, count(&swaps, Swap::Conflict));
         }
         if !chunk.failed.is_empty() {
-            let swaps =
-                self.persist(context, || self.routes.complete_routes_failed(&chunk.failed, now)).await?;
+            let swaps = self.persist(desk, || self.routes.complete_routes_failed(&chunk.failed, now)).await?;
             self.report_failures(&chunk.failed, &swaps);
             let keys: Vec<&RouteKey> = chunk.failed.iter().map(|failed| &failed.key).collect();
             self.release(&keys, &chunk.token).await;
@@ -211,15 +196,14 @@ where
         &self,
         published: &[Published<'_>],
         now: Timestamp,
-        scan: &mut Scan,
-        context: &mut Context<'_>,
+        desk: &Desk,
     ) -> Result<Vec<Swap>, Stopped> {
         let mut swaps = Vec::with_capacity(published.len());
         let mut parts = vec![published];
         while let Some(part) = parts.pop() {
-            match (self.commit_published(part, now, context).await?, part) {
+            match (self.commit_published(part, now, desk).await?, part) {
                 (Ok(done), _) => swaps.extend(done),
-                (Err(error), [route]) => self.report_refused(scan, route.key, &error),
+                (Err(error), [route]) => self.report_refused(desk, route.key, &error),
                 (Err(_), _) => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
@@ -234,25 +218,25 @@ where
         &self,
         published: &[Published<'_>],
         now: Timestamp,
-        context: &mut Context<'_>,
+        desk: &Desk,
     ) -> Result<Result<Vec<Swap>, StoreError>, Stopped> {
         let mut receipts_renewed = Instant::now();
         loop {
             match self.routes.complete_routes_published(published, now).await {
                 Ok(swaps) => {
-                    self.works(context.inbox, context.trouble);
+                    self.works(desk);
                     return Ok(Ok(swaps));
                 }
                 Err(refused @ StoreError::Refused { .. }) => return Ok(Err(refused)),
-                Err(error) => self.stall(context.inbox, context.trouble, context.stop, &error).await,
+                Err(error) => self.stall(desk, &error).await,
             }
-            if context.stop.is_cancelled() {
+            if desk.stop.is_cancelled() {
                 return Err(Stopped);
             }
             if receipts_renewed.elapsed() > self.settings.dedupe_ttl / 3 {
                 let receipts: Vec<_> =
                     published.iter().map(|done| (done.key, done.entry_id.as_str())).collect();
-                self.persist(context, || self.leases.extend_receipts(&receipts, self.settings.dedupe_ttl))
+                self.persist(desk, || self.leases.extend_receipts(&receipts, self.settings.dedupe_ttl))
                     .await?;
                 receipts_renewed = Instant::now();
             }
@@ -260,9 +244,9 @@ where
     }
 
     /// Says of a route that its completion is refused, once.
-    fn report_refused(&self, scan: &mut Scan, key: &RouteKey, error: &StoreError) {
+    fn report_refused(&self, desk: &Desk, key: &RouteKey, error: &StoreError) {
         let error = error_chain(error);
-        if scan.is_news(&format!("{key}: {error}")) {
+        if desk.scan().is_news(&format!("{key}: {error}")) {
             tracing::error!(channel = self.channel.as_str(), notification_id = %key.notification_id,
                 route_id = key.loggable_route_id(), error,
                 "a published route cannot be completed and waits until somebody mends the row");
@@ -318,29 +302,22 @@ where
     /// Calls until it is answered or the service stops.
     async fn persist<V, F: Future<Output = Result<V, StoreError>>>(
         &self,
-        context: &mut Context<'_>,
+        desk: &Desk,
         mut call: impl FnMut() -> F,
     ) -> Result<V, Stopped> {
         loop {
             match call().await {
                 Ok(value) => {
-                    self.works(context.inbox, context.trouble);
+                    self.works(desk);
                     return Ok(value);
                 }
-                Err(error) => self.stall(context.inbox, context.trouble, context.stop, &error).await,
+                Err(error) => self.stall(desk, &error).await,
             }
-            if context.stop.is_cancelled() {
+            if desk.stop.is_cancelled() {
                 return Err(Stopped);
             }
         }
     }
-}
-
-/// What every step of a chunk needs besides the chunk.
-struct Context<'a> {
-    inbox: &'a Inbox,
-    trouble: &'a mut Trouble,
-    stop: &'a CancellationToken,
 }
 
 fn published(route: &LiveRoute, entry_id: String) -> Published<'_> {

@@ -166,20 +166,19 @@ async fn a_receipt_where_a_lease_was_wanted_completes_without_appending() {
 async fn a_completion_that_is_refused_harms_no_other_and_is_reported_once() {
     let fixture = Fixture::new();
     let (publisher, inbox, _handover) = fixture.publisher();
+    let desk = Desk::new(Channel::Push, inbox.stalled.clone(), CancellationToken::new());
     let routes: Vec<_> = (1..=8).map(|n| route(n, 0)).collect();
     fixture.world.lock().live = routes.clone();
     fixture.world.lock().refuses_completion = vec![routes[0].key.clone(), routes[4].key.clone()];
-    let mut scan = Scan { cursor: None, at: Instant::now(), reported: HashSet::new() };
-    let (mut trouble, stop) = (Trouble::new("push"), CancellationToken::new());
     for _ in 0..2 {
         let parcel = Parcel { routes: routes.clone(), read_at: Instant::now() };
-        let published = publisher.publish(parcel, &mut scan, &inbox, &mut trouble, &stop);
+        let published = publisher.publish(parcel, &desk);
         assert!(timeout(BOUND, published).await.expect("it comes to an end").is_ok());
     }
     let inner = fixture.world.lock();
     assert_eq!(inner.live, [routes[0].clone(), routes[4].clone()]);
     assert_eq!(inner.appended.len(), 8, "their receipts stand");
-    assert_eq!(scan.reported.len(), 2);
+    assert_eq!(desk.scan().reported.len(), 2);
 }
 
 #[tokio::test]
@@ -275,6 +274,26 @@ async fn a_route_that_waited_longer_than_receipts_live_is_read_again_before_it_i
     let inner = fixture.world.lock();
     assert!(inner.calls.contains(&"get_live_routes"));
     assert_eq!(inner.appended.len(), 0);
+}
+
+#[tokio::test]
+async fn what_waits_goes_out_in_few_full_chunks_and_two_together() {
+    let (handover, [inbox]) = handover([Channel::Push]);
+    let mut parcels = inbox.parcels;
+    let parcel = |numbers: std::ops::Range<u64>| Parcel {
+        routes: numbers.map(|number| route(number, 0)).collect(),
+        read_at: Instant::now(),
+    };
+    for first in (0..10 * 256).step_by(256) {
+        handover.give(Channel::Push, parcel(first..first + 256));
+    }
+    let mut lengths = |batch_size: usize| -> Vec<usize> {
+        let first = parcels.try_recv().expect("there is more");
+        merge(first, &mut parcels, batch_size).iter().map(|parcel| parcel.routes.len()).collect()
+    };
+    assert_eq!(lengths(512), [512, 512]);
+    assert_eq!(lengths(100), [256, 256], "a parcel is no smaller than it came");
+    assert_eq!(lengths(4_096), [1_024], "nothing is waited for");
 }
 
 #[tokio::test]
