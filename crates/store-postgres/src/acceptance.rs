@@ -154,18 +154,17 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
         None => session.prepare(&begin(batch)).await?,
     };
     let records = session.prepare(&insert_records(&rows.acceptances)).await?;
-    let routes = session.prepare(&insert_routes(&rows.acceptances)).await?;
-    let malformed = session.prepare(&malformed_intents::insert(&rows.malformed)).await?;
 
     // What has nothing to write is left out.
     let with_records =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&records).await } };
-    let with_routes =
-        async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&routes).await } };
-    let with_malformed =
-        async { if rows.malformed.is_empty() { Ok(0) } else { session.change(&malformed).await } };
-
-    let (begun, moved, inserted) = join3(session.begin(), session.change(&progress), with_records).await;
+    let first = join3(session.begin(), session.change(&progress), with_records);
+    // Written down while PostgreSQL is at the records.
+    let second = async {
+        let routes = session.prepare(&insert_routes(&rows.acceptances)).await?;
+        Ok::<_, PgError>((routes, session.prepare(&malformed_intents::insert(&rows.malformed)).await?))
+    };
+    let ((begun, moved, inserted), second) = join(first, second).await;
     begun?;
     if moved? == 0 {
         return Ok(Written::ProgressRefused);
@@ -173,6 +172,11 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
     if inserted? < rows.acceptances.len() as u64 {
         return Ok(Written::IdsOrKeysTaken);
     }
+    let (routes, malformed) = second?;
+    let with_routes =
+        async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&routes).await } };
+    let with_malformed =
+        async { if rows.malformed.is_empty() { Ok(0) } else { session.change(&malformed).await } };
     // A COMMIT behind a failed statement rolls back without an error of its own, so every answer is looked at.
     let (routes, malformed, committed) = join3(with_routes, with_malformed, session.commit()).await;
     routes?;
