@@ -103,6 +103,30 @@ async fn a_completion_that_finds_the_row_as_intended_is_no_conflict() {
 }
 
 #[tokio::test]
+async fn a_failure_that_finds_the_row_as_intended_is_no_conflict_and_a_different_one_is() {
+    let world = World::new().await;
+    world.accept([1], at(0)).await;
+    for (channel, retry_at) in [(Channel::Push, Some(at(9))), (Channel::Email, None)] {
+        let route = due(&world, channel, at(5)).await.remove(0);
+        let complete = async |failed: Failed| {
+            world.store.complete_routes_failed(&[failed], at(5)).await.expect("is there")
+        };
+        let first = failed(&route, 2, retry_at);
+        for _ in 0..2 {
+            assert_eq!(complete(first.clone()).await, [Swap::Applied], "{channel}");
+        }
+        for other in [
+            failed(&route, 1, retry_at),
+            failed(&route, 2, Some(at(10))),
+            Failed { classification: "payload_encoding_failed", ..first.clone() },
+        ] {
+            assert_eq!(complete(other.clone()).await, [Swap::Conflict], "{other:?}");
+        }
+    }
+    assert_eq!(world.column("SELECT count(*)::text FROM dead_letters").await, ["1"]);
+}
+
+#[tokio::test]
 async fn the_version_rises_even_if_the_clock_stands_still_or_goes_back() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
@@ -242,7 +266,8 @@ async fn a_due_time_that_cannot_be_read_hides_no_other_route_of_either_channel()
     let world = World::new().await;
     for (number, time) in [(1, "-infinity"), (2, "0044-03-15 BC"), (3, "infinity"), (4, "20000-01-01")] {
         world.accept([number], at(0)).await;
-        let sql = format!("UPDATE routes SET next_attempt_at = '{time}' WHERE notification_id = '{number}-0'");
+        let sql =
+            format!("UPDATE routes SET next_attempt_at = '{time}' WHERE notification_id = '{number}-0'");
         world.execute(&sql).await;
     }
     let next_due = async || world.store.next_due().await.expect("is there");
@@ -266,9 +291,11 @@ async fn a_due_time_that_cannot_be_read_hides_no_other_route_of_either_channel()
             }
         }
         assert_eq!(seen, ["5-0", "6-0"]);
-        assert!(matches!(&corrupt[..], [one] if one.contains("routes.next_attempt_at of 1-0")), "{corrupt:?}");
-        let page =
-            world.store.list_due_routes(channel, Timestamp::MAX, None, 100).await.expect("is there");
+        assert!(
+            matches!(&corrupt[..], [one] if one.contains("routes.next_attempt_at of 1-0")),
+            "{corrupt:?}"
+        );
+        let page = world.store.list_due_routes(channel, Timestamp::MAX, None, 100).await.expect("is there");
         assert_eq!((page.routes.len(), page.corrupt.len()), (2, 2));
     }
 
