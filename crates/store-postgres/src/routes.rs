@@ -144,11 +144,11 @@ fn swap(applied: bool) -> Swap {
     if applied { Swap::Applied } else { Swap::Conflict }
 }
 
-/// Each row is read by itself, so that a corrupt one harms no other.
+/// Each row is read by itself, so that a corrupt one harms no other. Neighbours of one notification share its content.
 fn page(rows: &[Row]) -> DuePage {
     let mut page = DuePage::default();
     for row in rows {
-        match live_route(row) {
+        match live_route(row, page.routes.last()) {
             Ok(route) => page.routes.push(route),
             Err(error) => page.corrupt.push(error),
         }

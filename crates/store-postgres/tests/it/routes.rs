@@ -37,6 +37,21 @@ async fn a_route_that_was_handed_over_is_what_the_scan_would_have_read() {
 }
 
 #[tokio::test]
+async fn routes_of_one_notification_share_its_content_and_no_other() {
+    let world = World::new().await;
+    world.accept(1..=2, at(0)).await;
+    world
+        .execute("INSERT INTO routes SELECT (jsonb_populate_record(routes, '{\"route_id\": \"push:user:u-2\"}')).* FROM routes WHERE channel = 'push'")
+        .await;
+    world.execute("UPDATE records SET payload_json = notification_id").await;
+    let routes = due(&world, Channel::Push, at(5)).await;
+    let payloads: Vec<&str> = routes.iter().map(|route| route.content.payload_json.as_str()).collect();
+    assert_eq!(payloads, ["1-0", "1-0", "2-0", "2-0"]);
+    assert!(Arc::ptr_eq(&routes[0].content, &routes[1].content));
+    assert!(Arc::ptr_eq(&routes[2].content, &routes[3].content));
+}
+
+#[tokio::test]
 async fn a_route_is_due_from_its_time_on_and_not_a_microsecond_before() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
