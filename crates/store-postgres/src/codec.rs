@@ -22,11 +22,23 @@ pub(crate) fn loggable(key: &RouteKey) -> String {
     format!("{}/{}", key.notification_id, key.loggable_route_id())
 }
 
-/// A row in the column order of `routes::live_columns`.
-pub(crate) fn live_route(row: &Row) -> Result<LiveRoute, StoreError> {
+/// A row in the column order of `routes::live_columns`. If `neighbour` is of the same notification, its content is taken.
+pub(crate) fn live_route(row: &Row, neighbour: Option<&LiveRoute>) -> Result<LiveRoute, StoreError> {
     let key = route_key(row)?;
     let name = loggable(&key);
     let channel: String = column(row, 2, "routes.channel", &name)?;
+    let sibling = neighbour.filter(|neighbour| neighbour.key.notification_id == key.notification_id);
+    let content = match sibling {
+        Some(sibling) => Arc::clone(&sibling.content),
+        None => Arc::new(Content {
+            notification_type: column(row, 10, "records.notification_type", &name)?,
+            payload_json: column(row, 11, "records.payload_json", &name)?,
+            occurred_at: instant(row, 12, "records.occurred_at", &name)?,
+            accepted_at: instant(row, 13, "records.accepted_at", &name)?,
+            request_id: column(row, 14, "records.request_id", &name)?,
+            trace_id: column(row, 15, "records.trace_id", &name)?,
+        }),
+    };
     let route = LiveRoute {
         version: Version::read(instant(row, 3, "routes.updated_at", &name)?),
         channel: channel
@@ -38,14 +50,7 @@ pub(crate) fn live_route(row: &Row) -> Result<LiveRoute, StoreError> {
         attempt_count: count(row, 7, "routes.attempt_count", &name)?,
         max_attempts: count(row, 8, "routes.max_attempts", &name)?,
         next_attempt_at: instant(row, 9, "routes.next_attempt_at", &name)?,
-        content: Arc::new(Content {
-            notification_type: column(row, 10, "records.notification_type", &name)?,
-            payload_json: column(row, 11, "records.payload_json", &name)?,
-            occurred_at: instant(row, 12, "records.occurred_at", &name)?,
-            accepted_at: instant(row, 13, "records.accepted_at", &name)?,
-            request_id: column(row, 14, "records.request_id", &name)?,
-            trace_id: column(row, 15, "records.trace_id", &name)?,
-        }),
+        content,
         key,
     };
     Ok(route)

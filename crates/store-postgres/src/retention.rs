@@ -53,7 +53,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
 }
 
 /// A page of `records_listing_idx`, read backwards, with the number of routes of each record.
-fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit: usize) -> SelectStatement {
+pub(crate) fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit: usize) -> SelectStatement {
     let (time, id) =
         after.map_or((Timestamp::MIN, ""), |last| (last.accepted_at, last.notification_id.as_str()));
     let order = [Records::AcceptedAt, Records::NotificationId];
@@ -105,7 +105,7 @@ pub(crate) fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> Delet
         .take()
 }
 
-fn delete_malformed(cutoff: Timestamp, limit: usize) -> DeleteStatement {
+pub(crate) fn delete_malformed(cutoff: Timestamp, limit: usize) -> DeleteStatement {
     let key =
         [MalformedIntents::Stream, MalformedIntents::StreamEntryId, MalformedIntents::FieldsFingerprint];
     let oldest = Query::select()

@@ -108,14 +108,19 @@ impl RouteStore for PgStore {
         let session = self.session("complete failed routes").await?;
         let update = session.prepare(&fail_if_unchanged(routes, now)).await.map_err(store_error)?;
         session.begin().await.map_err(store_error)?;
-        let changed = keys(&session.run(&update).await.map_err(store_error)?)?;
+        let mut done = keys(&session.run(&update).await.map_err(store_error)?)?;
         let dead: Vec<&Failed> =
-            routes.iter().filter(|route| route.retry_at.is_none() && changed.contains(&route.key)).collect();
+            routes.iter().filter(|route| route.retry_at.is_none() && done.contains(&route.key)).collect();
         if !dead.is_empty() {
             session.execute(&insert_dead_letters(&dead)).await.map_err(store_error)?;
         }
         session.commit().await.map_err(store_error)?;
-        Ok(routes.iter().map(|route| swap(changed.contains(&route.key))).collect())
+        if done.len() < routes.len() {
+            for row in session.query(&failures(routes)).await.map_err(store_error)? {
+                done.insert(route_key(&row)?);
+            }
+        }
+        Ok(routes.iter().map(|route| swap(done.contains(&route.key))).collect())
     }
 }
 
@@ -139,11 +144,11 @@ fn swap(applied: bool) -> Swap {
     if applied { Swap::Applied } else { Swap::Conflict }
 }
 
-/// Each row is read by itself, so that a corrupt one harms no other.
+/// Each row is read by itself, so that a corrupt one harms no other. Neighbours of one notification share its content.
 fn page(rows: &[Row]) -> DuePage {
     let mut page = DuePage::default();
     for row in rows {
-        match live_route(row) {
+        match live_route(row, page.routes.last()) {
             Ok(route) => page.routes.push(route),
             Err(error) => page.corrupt.push(error),
         }
@@ -170,6 +175,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&publish_if_unchanged(&[], Timestamp::MIN)).await?;
     session.prepare(&publications(&[])).await?;
     session.prepare(&fail_if_unchanged(&[], Timestamp::MIN)).await?;
+    session.prepare(&failures(&[])).await?;
     session.prepare(&insert_dead_letters(&[])).await?;
     Ok(())
 }
@@ -300,7 +306,8 @@ fn publications(routes: &[Published<'_>]) -> SelectStatement {
         .take()
 }
 
-fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
+/// The routes with the version they failed at and what is to stand there.
+fn outcomes(routes: &[Failed]) -> SelectStatement {
     let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().map(value)));
     let status =
         |route: &Failed| if route.retry_at.is_some() { RouteStatus::Failed } else { RouteStatus::DeadLetter };
@@ -316,10 +323,17 @@ fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
             Given::NextAttemptAt,
         )
         .expr_as(texts(|route| route.classification), Given::Classification)
-        .expr_as(texts(|route| &route.message), Given::Message);
-    let of_given = |column: Given| Expr::col((Given::Table, column));
+        .expr_as(texts(|route| &route.message), Given::Message)
+        .take()
+}
+
+fn of_given(column: Given) -> Expr {
+    Expr::col((Given::Table, column))
+}
+
+fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
     let dead_since = CaseStatement::new().case(of_given(Given::NextAttemptAt).is_null(), bind::instant(now));
-    change_if_unchanged(given, now)
+    change_if_unchanged(outcomes(routes), now)
         .value(Routes::Status, of_given(Given::Status))
         .value(Routes::AttemptCount, of_given(Given::AttemptCount))
         .value(Routes::NextAttemptAt, of_given(Given::NextAttemptAt))
@@ -330,6 +344,26 @@ fn fail_if_unchanged(routes: &[Failed], now: Timestamp) -> UpdateStatement {
         .returning(
             Query::returning()
                 .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
+        )
+        .take()
+}
+
+/// Which of the routes stand as they were to be, from an earlier attempt whose answer was lost.
+fn failures(routes: &[Failed]) -> SelectStatement {
+    let of_route = |column: Routes| Expr::col((Routes::Table, column));
+    let next_attempt_at = (Given::Table, Given::NextAttemptAt);
+    Query::select()
+        .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])
+        .from_subquery(outcomes(routes), Given::Table)
+        .inner_join(Routes::Table, on_key())
+        .and_where(of_route(Routes::Status).equals((Given::Table, Given::Status)))
+        .and_where(of_route(Routes::AttemptCount).equals((Given::Table, Given::AttemptCount)))
+        .and_where(of_route(Routes::LastErrorClassification).equals((Given::Table, Given::Classification)))
+        // A dead letter has no next attempt, and its status says so already.
+        .and_where(
+            of_given(Given::NextAttemptAt)
+                .is_null()
+                .or(of_route(Routes::NextAttemptAt).equals(next_attempt_at)),
         )
         .take()
 }

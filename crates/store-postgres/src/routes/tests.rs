@@ -2,11 +2,19 @@
 
 use std::time::Duration;
 
+use domain::ports::Expired;
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues};
+use serde_json::Value;
 
 use super::*;
-use crate::PgStore;
+use crate::{PgStore, retention};
+
+/// What a page, a batch or a chunk holds here.
+const LIMIT: usize = 512;
+/// The most blocks of tables and indexes that a statement may touch for each row of a batch: an update looks at a few of
+/// each index. Reading the index of due routes once for every row would take hundreds.
+const BLOCKS: u64 = 20;
 
 /// Records `first` to `last`, with two routes each.
 fn rows(first: u32, last: u32, status: &str, next_attempt_at: &str) -> String {
@@ -16,42 +24,112 @@ fn rows(first: u32, last: u32, status: &str, next_attempt_at: &str) -> String {
          SELECT n || '-0', 't', 'p', 'user', '{{}}', n::text, 'v1:', now(), now(), now(), now() FROM generate_series({first}, {last}) n;
          INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts, next_attempt_at,
             created_at, updated_at)
-         SELECT n || '-0', c || ':user:u', c, 'user:u', '{status}', 3, {next_attempt_at}, now(), now()
+         SELECT n || '-0', c || ':user:u', c, 'user:u', '{status}', 3, {next_attempt_at}, '2026-01-01', '2026-01-01'
          FROM generate_series({first}, {last}) n, unnest(ARRAY['push', 'email']) c;"
     )
 }
 
-/// 20,000 routes that are due since the planner's statistics were taken: when the tables were empty, or when they held
+/// When each of the routes was changed last, and when those that are due became so.
+fn since() -> Timestamp {
+    Timestamp::from_millis(1_767_225_600_000).expect("in range")
+}
+
+/// 20,000 routes and as many malformed intents that are due since the planner's statistics were taken: when the tables were empty, or when they held
 /// many routes of which none was due. The second is what they say nearly always.
 fn backlog(published: u32) -> String {
-    let mut sql = "ALTER TABLE records SET (autovacuum_enabled = false); ALTER TABLE routes SET (autovacuum_enabled = false);".to_owned();
+    let mut sql = String::new();
+    for table in ["records", "routes", "dead_letters", "malformed_intents"] {
+        sql.push_str(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false);"));
+    }
     sql.push_str(&rows(100_001, 100_000 + published, "published", "NULL"));
-    sql.push_str("ANALYZE records; ANALYZE routes;");
+    sql.push_str("ANALYZE records; ANALYZE routes; ANALYZE dead_letters; ANALYZE malformed_intents;");
     sql.push_str(&rows(1, 10_000, "pending", "'2026-01-01'"));
+    sql.push_str(
+        "INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, failure_code, failure_message, raw_fields, recorded_at)
+         SELECT 's', n || '-0', 'f', 'c', 'm', '[]', '2026-01-01' FROM generate_series(1, 20000) n;",
+    );
     sql
 }
 
-/// A statement with its parameters, to be explained and not run for its own sake.
-struct Explained<'a, S>(&'a S);
+/// The parameters of a statement as texts, by the server's own word.
+struct Literals<'a, S>(&'a S);
 
-impl<S: PostgresBinderRef> PostgresBinderRef for Explained<'_, S> {
+impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
     fn build_ref(&self) -> (String, PostgresValues) {
-        let (text, values) = self.0.build_ref();
-        (format!("EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) {text}"), values)
+        let (sql, values) = self.0.build_ref();
+        let texts = types(&sql, &values).into_iter().zip(1..);
+        let texts: Vec<String> =
+            texts.map(|(of_type, n)| format!("CAST(CAST(${n} AS {of_type}) AS text)")).collect();
+        (format!("SELECT {}", texts.join(", ")), values)
     }
 }
 
-/// `EXPLAIN ANALYZE` on a connection with the service's own settings: the plan, and the rows that each node gave.
-async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> String {
-    let rows = session.query(&Explained(statement)).await.expect("it runs");
-    let lines: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-    lines.join("\n")
+/// The types that the parameters are cast to; only a limit stands without a cast.
+fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
+    let of = |n: usize| {
+        let cast = sql.split_once(&format!("CAST(${n} AS ")).and_then(|(_, rest)| rest.split_once(')'));
+        cast.map_or("bigint", |(of_type, _)| of_type).to_owned()
+    };
+    (1..=values.as_params().len()).map(of).collect()
 }
 
-/// The most rows that any node of the plan gave.
-fn most_rows(plan: &str) -> u64 {
-    let actual = plan.split("(actual rows=").skip(1);
-    actual.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
+/// `EXPLAIN ANALYZE` of the plan that the service runs: the generic one, on a connection with the service's own settings.
+async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
+    let (sql, values) = statement.build_ref();
+    let types = types(&sql, &values);
+    let row = session.query(&Literals(statement)).await.expect("the server reads them").remove(0);
+    let literals = (0..types.len()).map(|n| format!("'{}'", row.get::<_, String>(n).replace('\'', "''")));
+    let literals: Vec<String> = literals.collect();
+    session.execute_batch(&format!("PREPARE s ({}) AS {sql}", types.join(", "))).await.expect("it is right");
+    let explain = format!(
+        "EXPLAIN (ANALYZE, VERBOSE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s ({})",
+        literals.join(", ")
+    );
+    let plan = session.raw(&explain).await.expect("it runs").remove(0);
+    session.execute_batch("DEALLOCATE s").await.expect("it was prepared");
+    assert!(plan.contains('$'), "this plan was made for its parameters:\n{plan}");
+    serde_json::from_str::<Value>(&plan).expect("JSON")[0]["Plan"].take()
+}
+
+fn number(node: &Value, property: &str) -> u64 {
+    node[property].as_f64().unwrap_or(0.0).ceil() as u64
+}
+
+fn children(node: &Value) -> &[Value] {
+    node["Plans"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The node and all below it.
+fn nodes(node: &Value) -> Vec<&Value> {
+    let mut all = vec![node];
+    all.extend(children(node).iter().flat_map(nodes));
+    all
+}
+
+/// The most rows that any node of the plan looked at: those that it gave on and those that it threw away.
+fn most_rows(plan: &Value) -> u64 {
+    let looked_at = |node: &&Value| {
+        let properties = [
+            "Actual Rows",
+            "Rows Removed by Filter",
+            "Rows Removed by Join Filter",
+            "Rows Removed by Index Recheck",
+        ];
+        properties.map(|property| number(node, property)).iter().sum::<u64>() * number(node, "Actual Loops")
+    };
+    nodes(plan).iter().map(looked_at).max().unwrap_or(0)
+}
+
+/// Whether rows of a table come out of the node that no limit has cut.
+fn is_unlimited(node: &Value) -> bool {
+    node["Node Type"] != "Limit"
+        && (node["Relation Name"].is_string() || children(node).iter().any(is_unlimited))
+}
+
+/// Sorts whose input is a table, or comes of one without a limit: the given arrays may be sorted.
+fn sorts_a_table(plan: &Value) -> bool {
+    let sorts = |node: &&Value| node["Node Type"].as_str().is_some_and(|name| name.ends_with("Sort"));
+    nodes(plan).iter().filter(|node| sorts(node)).any(|node| children(node).iter().any(is_unlimited))
 }
 
 #[tokio::test]
@@ -74,23 +152,24 @@ async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key(
     client.batch_execute(&format!("{published} ANALYZE records; ANALYZE routes;")).await.expect("rows");
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
-    let key =
-        RouteKey { notification_id: NotificationId::from("1-0".to_owned()), route_id: "push:user:u".into() };
-    let done = Published { key: &key, version: Version::read(Timestamp::MIN), entry_id: "1-0".into() };
+    let key = key(1);
+    let done = [Published { key: &key, version: Version::read(since()), entry_id: "1-0".into() }];
+    let failed = [failed(&key)];
     let ids = [key.notification_id.clone()];
     for (what, plan) in [
         ("reading again", plan(&session, &live_routes(&[&key])).await),
-        (
-            "completing",
-            plan(&session, &publish_if_unchanged(std::slice::from_ref(&done), Timestamp::MAX)).await,
-        ),
-        ("what was published", plan(&session, &publications(std::slice::from_ref(&done))).await),
-        ("retention", plan(&session, &crate::retention::delete_records(&ids, Timestamp::MIN)).await),
+        ("completing", plan(&session, &publish_if_unchanged(&done, Timestamp::MAX)).await),
+        ("what was published", plan(&session, &publications(&done)).await),
+        ("failing", plan(&session, &fail_if_unchanged(&failed, Timestamp::MAX)).await),
+        ("what has failed", plan(&session, &failures(&failed)).await),
+        ("retention", plan(&session, &retention::delete_records(&ids, Timestamp::MIN)).await),
     ] {
-        assert!(plan.contains("routes_pkey") && !plan.contains("routes_due"), "{what}:\n{plan}");
+        let text = plan.to_string();
+        assert!(text.contains("routes_pkey") && !text.contains("routes_due"), "{what}:\n{plan:#}");
     }
-    let list = plan(&session, &due_routes(Channel::Push, Timestamp::MAX, None, 512)).await;
-    assert!(list.contains("routes_due_by_channel_idx") && !list.contains("Sort"), "{list}");
+    let list = plan(&session, &due_routes(Channel::Push, Timestamp::MAX, None, LIMIT)).await;
+    let text = list.to_string();
+    assert!(text.contains("routes_due_by_channel_idx") && !text.contains("Sort"), "{list:#}");
 }
 
 fn store(database: &TestDatabase) -> PgStore {
@@ -99,47 +178,76 @@ fn store(database: &TestDatabase) -> PgStore {
     PgStore::new(PgPool::new(&dsn, settings).expect("a pool"))
 }
 
+fn key(n: usize) -> RouteKey {
+    RouteKey { notification_id: NotificationId::from(format!("{n}-0")), route_id: "push:user:u".into() }
+}
+
+fn failed(key: &RouteKey) -> Failed {
+    Failed {
+        key: key.clone(),
+        version: Version::read(since()),
+        channel: Channel::Push,
+        attempt_count: 3,
+        retry_at: None,
+        classification: "gateway_stream_publish_failed",
+        message: "it's broken".into(),
+    }
+}
+
 async fn look_at_plans(published: u32) {
     let database = TestDatabase::new().await;
     database.client().await.batch_execute(&backlog(published)).await.expect("a backlog");
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
 
-    let limit = 512;
-    let cursor = DueCursor {
-        next_attempt_at: Timestamp::from_millis(1_767_225_600_000).expect("in range"),
-        key: RouteKey {
-            notification_id: NotificationId::from("5000-0".to_owned()),
-            route_id: "push:user:u".into(),
-        },
-    };
-    let keys: Vec<RouteKey> = (1..=limit)
-        .map(|n| RouteKey {
-            notification_id: NotificationId::from(format!("{n}-0")),
-            route_id: "push:user:u".into(),
-        })
-        .collect();
+    let cursor = DueCursor { next_attempt_at: since(), key: key(5000) };
+    let keys: Vec<RouteKey> = (1..=LIMIT).map(key).collect();
     let done: Vec<Published> = keys
         .iter()
-        .map(|key| Published { key, version: Version::read(Timestamp::MIN), entry_id: "1-0".into() })
+        .map(|key| Published { key, version: Version::read(since()), entry_id: "1-0".into() })
         .collect();
+    let failed: Vec<Failed> = keys.iter().map(failed).collect();
+    let dead: Vec<&Failed> = failed.iter().collect();
+    let ids: Vec<NotificationId> = keys.iter().map(|key| key.notification_id.clone()).collect();
+    let record = Expired {
+        notification_id: key(5000).notification_id,
+        accepted_at: since(),
+        routes: 0,
+        live_routes: 0,
+    };
     let now = Timestamp::MAX;
+    session.begin().await.expect("is there");
     let plans = [
-        ("the first page", plan(&session, &due_routes(Channel::Push, now, None, limit)).await),
-        ("a later page", plan(&session, &due_routes(Channel::Push, now, Some(&cursor), limit)).await),
+        ("the first page", plan(&session, &due_routes(Channel::Push, now, None, LIMIT)).await),
+        ("a later page", plan(&session, &due_routes(Channel::Push, now, Some(&cursor), LIMIT)).await),
         ("the next due", plan(&session, &first_due()).await),
-        ("the count", plan(&session, &count_due(now, limit)).await),
+        ("the count", plan(&session, &count_due(now, LIMIT)).await),
         ("reading again", plan(&session, &live_routes(&keys.iter().collect::<Vec<_>>())).await),
+        ("expired records", plan(&session, &retention::expired_records(now, None, LIMIT)).await),
+        (
+            "expired records behind",
+            plan(&session, &retention::expired_records(now, Some(&record), LIMIT)).await,
+        ),
+        ("deleting records", plan(&session, &retention::delete_records(&ids, now)).await),
+        ("deleting malformed", plan(&session, &retention::delete_malformed(now, LIMIT)).await),
         ("what was published", plan(&session, &publications(&done)).await),
-        ("completing", plan(&session, &publish_if_unchanged(&done, now)).await),
+        ("failing", plan(&session, &fail_if_unchanged(&failed, now)).await),
+        ("what has failed", plan(&session, &failures(&failed)).await),
+        ("dead letters", plan(&session, &insert_dead_letters(&dead)).await),
     ];
-    for (what, plan) in plans {
-        assert!(most_rows(&plan) <= limit as u64, "{what} reads the backlog:\n{plan}");
-        assert!(!plan.contains("Seq Scan") && !plan.contains("Bitmap"), "{what}:\n{plan}");
-        assert!(
-            !plan.contains("Sort") || most_rows(&plan) <= limit as u64,
-            "{what} sorts the backlog:\n{plan}"
-        );
+    session.rollback().await.expect("is there");
+    let completing = ("completing", plan(&session, &publish_if_unchanged(&done, now)).await);
+    for (what, plan) in plans.iter().chain([&completing]) {
+        // Of an expired record both routes are counted.
+        let each = if what.starts_with("expired") { 2 } else { 1 };
+        assert!(most_rows(plan) <= each * LIMIT as u64, "{what} reads the backlog:\n{plan:#}");
+        let blocks = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");
+        assert!(blocks <= BLOCKS * LIMIT as u64, "{what} reads {blocks} blocks:\n{plan:#}");
+        assert!(!sorts_a_table(plan), "{what} sorts the backlog:\n{plan:#}");
+        for node in nodes(plan) {
+            let name = node["Node Type"].as_str().unwrap_or_default();
+            assert!(name != "Seq Scan" && !name.starts_with("Bitmap"), "{what}:\n{plan:#}");
+        }
     }
 }
 

@@ -48,6 +48,36 @@ async fn a_record_goes_with_its_routes_and_stays_while_one_of_them_is_live() {
 }
 
 #[tokio::test]
+async fn two_sweepers_that_meet_in_the_same_records_delete_each_of_them_once() {
+    let world = World::new().await;
+    world.accept(1..=20, at(0)).await;
+    settle_all(&world, "20-0").await;
+    let page = world.store.list_expired_records(at(1), None, 100).await.expect("is there");
+    let all: Vec<NotificationId> = page.iter().map(|record| record.notification_id.clone()).collect();
+    assert_eq!(all.len(), 20);
+
+    // Somebody holds a record in the middle: both sweepers get stuck there, one behind the other.
+    let holder = world.database.client().await;
+    holder
+        .batch_execute("BEGIN; SELECT 1 FROM records WHERE notification_id = '9-0' FOR UPDATE")
+        .await
+        .expect("it is there");
+    let sweep = async || world.store.delete_records(&all, at(1)).await.expect("is there");
+    let release = async {
+        let waiting = "SELECT pid::text FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        harness::wait_for("both sweepers wait", Duration::from_secs(4), async || {
+            (world.column(waiting).await.len() == 2).then_some(())
+        })
+        .await;
+        holder.batch_execute("COMMIT").await.expect("is there");
+    };
+    let (first, second, ()) = tokio::join!(sweep(), sweep(), release);
+    assert_eq!(first + second, 19, "{first} and {second}");
+    assert_eq!(world.column("SELECT notification_id FROM records").await, ["20-0"]);
+    assert_eq!(world.column("SELECT DISTINCT notification_id FROM routes").await, ["20-0"]);
+}
+
+#[tokio::test]
 async fn a_record_accepted_at_the_cutoff_stays() {
     let world = World::new().await;
     world.accept([1], at(0)).await;

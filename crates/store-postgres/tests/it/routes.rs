@@ -37,6 +37,21 @@ async fn a_route_that_was_handed_over_is_what_the_scan_would_have_read() {
 }
 
 #[tokio::test]
+async fn routes_of_one_notification_share_its_content_and_no_other() {
+    let world = World::new().await;
+    world.accept(1..=2, at(0)).await;
+    world
+        .execute("INSERT INTO routes SELECT (jsonb_populate_record(routes, '{\"route_id\": \"push:user:u-2\"}')).* FROM routes WHERE channel = 'push'")
+        .await;
+    world.execute("UPDATE records SET payload_json = notification_id").await;
+    let routes = due(&world, Channel::Push, at(5)).await;
+    let payloads: Vec<&str> = routes.iter().map(|route| route.content.payload_json.as_str()).collect();
+    assert_eq!(payloads, ["1-0", "1-0", "2-0", "2-0"]);
+    assert!(Arc::ptr_eq(&routes[0].content, &routes[1].content));
+    assert!(Arc::ptr_eq(&routes[2].content, &routes[3].content));
+}
+
+#[tokio::test]
 async fn a_route_is_due_from_its_time_on_and_not_a_microsecond_before() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
@@ -100,6 +115,30 @@ async fn a_completion_that_finds_the_row_as_intended_is_no_conflict() {
             .expect("is there");
         assert_eq!(swaps, [Swap::Applied]);
     }
+}
+
+#[tokio::test]
+async fn a_failure_that_finds_the_row_as_intended_is_no_conflict_and_a_different_one_is() {
+    let world = World::new().await;
+    world.accept([1], at(0)).await;
+    for (channel, retry_at) in [(Channel::Push, Some(at(9))), (Channel::Email, None)] {
+        let route = due(&world, channel, at(5)).await.remove(0);
+        let complete = async |failed: Failed| {
+            world.store.complete_routes_failed(&[failed], at(5)).await.expect("is there")
+        };
+        let first = failed(&route, 2, retry_at);
+        for _ in 0..2 {
+            assert_eq!(complete(first.clone()).await, [Swap::Applied], "{channel}");
+        }
+        for other in [
+            failed(&route, 1, retry_at),
+            failed(&route, 2, Some(at(10))),
+            Failed { classification: "payload_encoding_failed", ..first.clone() },
+        ] {
+            assert_eq!(complete(other.clone()).await, [Swap::Conflict], "{other:?}");
+        }
+    }
+    assert_eq!(world.column("SELECT count(*)::text FROM dead_letters").await, ["1"]);
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ async fn exactly_what_is_older_than_its_knob_goes_and_live_routes_keep_their_rec
 }
 
 #[tokio::test]
-async fn many_old_records_go_while_new_intents_are_accepted_and_two_replicas_sweep_at_once() {
+async fn many_old_records_go_beside_the_traffic_of_two_replicas() {
     let world = World::new().await;
     world
         .execute(
