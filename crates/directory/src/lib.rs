@@ -129,19 +129,15 @@ impl HttpDirectory {
 impl UserDirectory for HttpDirectory {
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let now = Instant::now();
-        let mut known: HashMap<&str, Lookup> = HashMap::new();
-        {
+        let mut lookups: Vec<Option<Lookup>> = {
             let cache = self.cache();
-            for id in user_ids {
-                if let Some(user) = cache.get(id, now) {
-                    known.insert(id, Lookup::Found(user.clone()));
-                }
-            }
-        }
+            user_ids.iter().map(|id| cache.get(id, now).cloned().map(Lookup::Found)).collect()
+        };
         // In the order given: whoever waits for the first of them is not kept waiting by those behind.
         let mut seen = HashSet::new();
-        let unknown = user_ids.iter().filter(|id| !known.contains_key(**id) && seen.insert(**id));
-        let unknown: Vec<String> = unknown.map(|id| (*id).to_owned()).collect();
+        let missing = user_ids.iter().zip(&lookups).filter(|(_, lookup)| lookup.is_none());
+        let unknown: Vec<String> =
+            missing.filter(|(id, _)| seen.insert(**id)).map(|(id, _)| (*id).to_owned()).collect();
         let asks = unknown.into_iter().map(|id| async move { (self.ask(&id).await, id) });
         let mut asking = stream::iter(asks).buffer_unordered(self.settings.concurrency);
         let mut answers = HashMap::new();
@@ -162,10 +158,10 @@ impl UserDirectory for HttpDirectory {
                 "the user directory was not asked, {failures} look-ups before had failed"
             ))
         };
-        user_ids
-            .iter()
-            .map(|id| known.get(id).or_else(|| answers.get(*id)).cloned().unwrap_or_else(not_asked))
-            .collect()
+        for (id, lookup) in user_ids.iter().zip(&mut lookups) {
+            lookup.get_or_insert_with(|| answers.get(*id).cloned().unwrap_or_else(not_asked));
+        }
+        lookups.into_iter().flatten().collect()
     }
 }
 

@@ -233,7 +233,8 @@ impl OffsetStore for World {
 impl UserDirectory for World {
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
         self.hang("look_up").await;
-        let inner = self.lock();
+        let mut inner = self.lock();
+        inner.calls.push("look_up");
         let found = |id: &&str| inner.users.get(*id).cloned().unwrap_or(Lookup::Found(User::default()));
         user_ids.iter().map(found).collect()
     }
