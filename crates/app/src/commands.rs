@@ -21,7 +21,7 @@ pub enum Failure {
     #[error("{0}")]
     Usage(String),
     /// It failed while running. Shows the whole chain of causes, each said once.
-    #[error("error: {}", workers::error_chain(.0.as_ref()))]
+    #[error("error: {}", domain::ports::error_chain(.0.as_ref()))]
     Run(#[from] anyhow::Error),
     /// It failed while running, and its log says why.
     #[error("error: see the log")]

@@ -105,7 +105,7 @@ impl Term for Held {
             Ok(Release::NotHeld) => return,
             Err(error) => {
                 tracing::warn!(
-                    error = workers::error_chain(&error),
+                    error = domain::ports::error_chain(&error),
                     "a lock was not released and ends by itself"
                 );
                 return;
@@ -114,7 +114,7 @@ impl Term for Held {
         if let Some(hints) = &self.hints
             && let Err(error) = hints.announce().await
         {
-            tracing::debug!(error = workers::error_chain(&error), "a vacancy was not announced");
+            tracing::debug!(error = domain::ports::error_chain(&error), "a vacancy was not announced");
         }
     }
 }

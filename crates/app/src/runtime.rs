@@ -155,7 +155,7 @@ where
             said = true;
             tracing::warn!(
                 dependency = name,
-                error = workers::error_chain(&error),
+                error = domain::ports::error_chain(&error),
                 "waiting for a dependency"
             );
         }

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use domain::ports::{Lookup, UserDirectory};
+use domain::ports::{Lookup, UserDirectory, error_chain};
 use futures_util::StreamExt;
 use futures_util::stream;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -97,7 +97,7 @@ impl HttpDirectory {
     async fn request(&self, user_id: &str) -> Result<Lookup, String> {
         let request = Request::get(self.uri_of(user_id)?).header("accept", "application/json");
         let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
-        let response = self.client.request(request).await.map_err(|error| chain(&error))?;
+        let response = self.client.request(request).await.map_err(|error| error_chain(&error))?;
         let status = response.status();
         if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
             return Err(format!("status {}", status.as_u16()));
@@ -162,39 +162,5 @@ impl UserDirectory for HttpDirectory {
             lookup.get_or_insert_with(|| answers.get(*id).cloned().unwrap_or_else(not_asked));
         }
         lookups.into_iter().flatten().collect()
-    }
-}
-
-/// An error and its causes in one line, each said once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let said = cause.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        source = cause.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{text}")]
-    struct Failure {
-        text: &'static str,
-        source: Option<Box<Failure>>,
-    }
-
-    #[test]
-    fn a_chain_says_each_cause_once() {
-        let cause = Failure { text: "connection refused", source: None };
-        let middle = Failure { text: "cannot connect: connection refused", source: Some(Box::new(cause)) };
-        let error = Failure { text: "client error", source: Some(Box::new(middle)) };
-        assert_eq!(chain(&error), "client error: cannot connect: connection refused");
     }
 }

@@ -49,6 +49,21 @@ pub enum StoreError {
     },
 }
 
+/// An error and its causes in one line, each said once.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
 /// Any error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -479,4 +494,24 @@ pub enum Lookup {
 pub trait UserDirectory: Send + Sync {
     /// Looks up each user, concurrently within a bound; the answers are in the order asked.
     fn look_up(&self, user_ids: &[&str]) -> impl Future<Output = Vec<Lookup>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Failure {
+        text: &'static str,
+        source: Option<Box<Failure>>,
+    }
+
+    #[test]
+    fn a_chain_says_each_cause_once() {
+        let cause = Failure { text: "connection refused", source: None };
+        let middle = Failure { text: "error connecting: connection refused", source: Some(Box::new(cause)) };
+        let error = Failure { text: "could not accept", source: Some(Box::new(middle)) };
+        assert_eq!(error_chain(&error), "could not accept: error connecting: connection refused");
+    }
 }

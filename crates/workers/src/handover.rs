@@ -13,7 +13,7 @@ use domain::route::{Channel, LiveRoute};
 use tokio::sync::mpsc;
 
 /// The most parcels that wait for one channel.
-const PARCELS: usize = 12;
+const PARCELS: usize = 16;
 /// The most routes and bytes in one parcel.
 pub(crate) const PARCEL_ROUTES: usize = 256;
 const PARCEL_BYTES: usize = 512 * 1024;

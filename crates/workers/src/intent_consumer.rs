@@ -6,9 +6,8 @@
 //! transaction itself, and asked beforehand only where it matters (`settle`). A batch that PostgreSQL refuses is halved
 //! until the one element is found that cannot be stored.
 //!
-//! While a batch is written, the next is decided, the one after that is read, if the last read says that there is one, and the
-//! bookmark of the one before is moved: all of it is done while PostgreSQL commits. A decision that turns out to be wrong,
-//! because a key of the batch before it comes again, is found out like any other: by the transaction.
+//! While a batch is settled, the next is read, if the last read says that there is one, and the bookmark of the one before
+//! is moved: Redis has both done while PostgreSQL commits.
 
 mod resume;
 mod settle;
@@ -23,16 +22,16 @@ use domain::entry::{EntryId, RawEntry};
 use domain::malformed::{FailureCode, MalformedIntent, Rejection};
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, Bookmark, Claim, Commit, Election, Fence, IntentStream, Known, Lookup,
-    OffsetStore, Progress, StoreError, StreamState, Swap, Term, UserDirectory,
+    OffsetStore, Progress, StoreError, StreamState, Swap, Term, UserDirectory, error_chain,
 };
-use futures_util::future::{join, join4};
+use futures_util::future::{join, join3};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::handover::Handover;
 use crate::metrics::Metrics;
 use crate::status::Status;
-use crate::worker::{SPANS, Trouble, error_chain, pause};
+use crate::worker::{SPANS, Trouble, pause};
 
 /// The most that goes into one transaction, besides the configured number of entries.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -41,8 +40,6 @@ const BATCH_ROUTES: usize = 4_096;
 /// a thousand times as large as the last.
 const FIRST_COUNT: usize = 16;
 const LARGEST_COUNT: usize = 256;
-/// How long a decision may wait for its turn: acceptance begins with it, and so does the time until a route is due.
-const PREPARED_FOR: Duration = Duration::from_secs(1);
 /// How often an idle intake makes sure that PostgreSQL still knows the progress.
 const PROGRESS_LOOK: Duration = Duration::from_secs(10);
 /// How often a batch may lose a race for its keys before the loop starts over.
@@ -101,8 +98,6 @@ struct Position {
     progress_seen: Instant,
     /// Entries behind it that were read already.
     ahead: VecDeque<Ahead>,
-    /// What becomes of the first of them, if that is known already.
-    prepared: Option<Prepared>,
     /// How the next read goes.
     reads: Reads,
     /// Whether known keys are looked for before the next batch is decided: the one before had some, or the directory objected
@@ -112,12 +107,6 @@ struct Position {
     to_bookmark: Option<EntryId>,
     /// A gap up to this id has been reported.
     gap_reported: EntryId,
-}
-
-/// A decision that was made while the batch before was written.
-struct Prepared {
-    decision: accept::Decision,
-    at: Instant,
 }
 
 /// How much to read at once, by what came last.
@@ -308,60 +297,33 @@ where
             position.ahead.extend(entries);
         }
         let bookmark = position.to_bookmark.take();
-        let prepared = position.prepared.take().filter(|prepared| prepared.at.elapsed() < PREPARED_FOR);
-        let batch_size = self.settings.batch_size;
-        let length = match &prepared {
-            Some(prepared) => prepared.decision.settled.len(),
-            None => batch_length(&position.ahead, batch_size),
-        };
-        let (fence, reads, read_to) = (position.fence, position.reads, position.read_to());
+        let length = batch_length(&position.ahead, self.settings.batch_size);
+        let (fence, reads) = (position.fence, position.reads);
+        let read_on = (position.ahead.len() == length).then(|| position.read_to());
         let batch: Vec<Ahead> = position.ahead.drain(..length).collect();
-        let ahead = std::mem::take(&mut position.ahead);
-        let next = batch_length(&ahead, batch_size).min(ahead.len());
-        let read_on = (next == ahead.len()).then_some(read_to);
-        let (pass, read, next, ()) = join4(
-            self.settle(position, batch, prepared.map(|prepared| prepared.decision), stop),
-            self.read_on(read_on, 2 * batch_size - next, reads),
-            self.prepare_next(&ahead, next, stop),
+        let (pass, read, ()) = join3(
+            self.settle(position, batch, stop),
+            self.read_on(read_on, reads),
             self.move_bookmark(fence, bookmark),
         )
         .await;
         let pass = pass?;
         let (entries, reads) = read?;
-        // What could not be settled comes first, and changes what is next.
-        position.prepared = next.filter(|_| position.ahead.is_empty());
-        position.ahead.extend(ahead);
         position.ahead.extend(entries);
         position.reads = reads;
         Ok(pass)
     }
 
-    async fn prepare_next(
-        &self,
-        ahead: &VecDeque<Ahead>,
-        length: usize,
-        stop: &CancellationToken,
-    ) -> Option<Prepared> {
-        if length == 0 {
-            return None;
-        }
-        let batch: Vec<&Decoded> = ahead.iter().take(length).map(|ahead| &ahead.decoded).collect();
-        let at = Instant::now();
-        let decision = stop.run_until_cancelled(self.prepare(&batch)).await??;
-        Some(Prepared { decision, at })
-    }
-
-    /// What is there already behind `after`, at most `most` entries, in reads of which none is large; nothing if the last read
-    /// says that there is no more.
+    /// What is there already behind `after`, up to a full transaction and in reads of which none is large; nothing if the last
+    /// read says that there is no more.
     async fn read_on(
         &self,
         after: Option<EntryId>,
-        most: usize,
         mut reads: Reads,
     ) -> Result<(Vec<Ahead>, Reads), StoreError> {
         let mut read = Vec::new();
         let Some(mut after) = after else { return Ok((read, reads)) };
-        while reads.more && read.len() < most && bytes_of(&read) < BATCH_BYTES {
+        while reads.more && read.len() < self.settings.batch_size && bytes_of(&read) < BATCH_BYTES {
             let entries = self.read(after, reads.count, Duration::ZERO).await?;
             reads.got(&entries);
             after = entries.last().map_or(after, |last| last.decoded.entry.id);

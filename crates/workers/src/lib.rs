@@ -20,4 +20,4 @@ pub use intent_consumer::{IntakeSettings, IntentConsumer};
 pub use metrics::Metrics;
 pub use route_publisher::{PublishSettings, RoutePublisher};
 pub use sql_retention::{RetentionSettings, SqlRetention};
-pub use worker::{SPANS, error_chain};
+pub use worker::SPANS;

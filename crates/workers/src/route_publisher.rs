@@ -21,7 +21,7 @@ use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
     Append, DueCursor, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError,
-    Swap,
+    Swap, error_chain,
 };
 use domain::route::{AfterFailure, Channel, LiveRoute, RouteKey};
 use futures_util::future::join_all;
@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::handover::{Inbox, PARCEL_ROUTES, Parcel, Stalled};
 use crate::metrics::Metrics;
 use crate::status::Status;
-use crate::worker::{Trouble, error_chain, pause};
+use crate::worker::{Trouble, pause};
 
 /// The most that goes into one append.
 const CHUNK_BYTES: usize = 1024 * 1024;

@@ -6,13 +6,13 @@
 use std::time::{Duration, Instant};
 
 use ambient::{Clock, Timestamp};
-use domain::ports::{Election, Expired, RetentionStore, StoreError, Term};
+use domain::ports::{Election, Expired, RetentionStore, StoreError, Term, error_chain};
 use domain::record::NotificationId;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::status::Status;
-use crate::worker::{Trouble, error_chain, pause};
+use crate::worker::{Trouble, pause};
 
 /// How long one DELETE should take; the chunk grows and shrinks around it. As short as what the traffic itself asks for, so
 /// that nobody waits for more than a moment behind it.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use domain::accept::Wait;
 use domain::entry::EntryId;
+use domain::ports::error_chain;
 use tokio_util::sync::CancellationToken;
 
 /// The target of spans that are meant for traces and not for the log.
@@ -14,21 +15,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A failure that goes on unchanged is said again this often.
 const REMINDER: Duration = Duration::from_secs(60);
-
-/// An error and its causes in one line, each said once.
-pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
 
 /// What goes wrong again and again in one loop: logged when it begins, when it changes and when it is over.
 #[derive(Debug)]
@@ -112,21 +98,6 @@ pub(crate) async fn pause(stop: &CancellationToken, time: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{text}")]
-    struct Failure {
-        text: &'static str,
-        source: Option<Box<Failure>>,
-    }
-
-    #[test]
-    fn a_chain_says_each_cause_once() {
-        let cause = Failure { text: "connection refused", source: None };
-        let middle = Failure { text: "error connecting: connection refused", source: Some(Box::new(cause)) };
-        let error = Failure { text: "could not accept", source: Some(Box::new(middle)) };
-        assert_eq!(error_chain(&error), "could not accept: error connecting: connection refused");
-    }
 
     #[test]
     fn pauses_grow_to_a_bound_and_start_over_after_success() {

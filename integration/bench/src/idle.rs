@@ -40,13 +40,14 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
     wait_for_entries(&mut redis, u64::from(INTENTS * ROUTES)).await?;
     wait_for_completions(world, &dsn, INTENTS, ROUTES).await?;
     let mut figures = of_nothing(world, &superuser, &services, scale.seconds).await?.to_vec();
-    let second = world.service(&dsn).start().await;
-    // What its start asks for is over when it has begun to wait.
+    services.push(world.service(&dsn).start().await);
+    // What its start asks for is over when a second goes by in which nobody asks for anything.
     wait_for("the second replica waits", SETTLED, async || {
-        second.get("/readyz").await.1["intake"].is_object().then_some(())
+        let before = statements_so_far(&superuser).await.ok()?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (statements_so_far(&superuser).await.ok()? == before).then_some(())
     })
     .await;
-    services.push(second);
     figures.extend(of_nothing(world, &superuser, &services, scale.seconds).await?);
     for service in services {
         world.stop(service).await;

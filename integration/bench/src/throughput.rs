@@ -61,14 +61,18 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
         costs("cpu", "Processor time", &parties),
     ];
     let title = format!(
-        "Throughput: {} intents waiting in the stream, {} for the naive form; {} round(s) in turn, medians",
-        scale.intents, scale.naive_intents, scale.rounds
+        "Throughput: intents of {} routes in all waiting in the stream, {} intents for the naive form; {} round(s) in turn, medians",
+        scale.intents * load::ROUTES,
+        scale.naive_intents,
+        scale.rounds
     );
     Ok(Section { title, figures, charts })
 }
 
 /// Ceiling and service.
 async fn in_turn(world: &mut World, scale: Scale, routes: u32) -> anyhow::Result<(Rounds, Rounds)> {
+    // As many routes in all, however many an intent has, so that a start weighs the same.
+    let intents = scale.intents * load::ROUTES / routes;
     let rounds = |name: &str| Rounds::new(format!("{name}, {routes} routes"), Unit::Intent);
     let (mut ceiling, mut of_service) = (rounds("ceiling"), rounds("service"));
     for round in 1..=scale.rounds {
@@ -76,9 +80,9 @@ async fn in_turn(world: &mut World, scale: Scale, routes: u32) -> anyhow::Result
             "throughput, {routes} routes, round {round} of {}: the ceiling, then the service",
             scale.rounds
         );
-        ceiling.push(own_party(world, "ceiling", scale.intents, routes).await?);
-        let (time, used) = service(world, scale.intents, routes).await?;
-        of_service.push(Round::of(scale.intents, time, used));
+        ceiling.push(own_party(world, "ceiling", intents, routes).await?);
+        let (time, used) = service(world, intents, routes).await?;
+        of_service.push(Round::of(intents, time, used));
     }
     Ok((ceiling, of_service))
 }

@@ -101,7 +101,7 @@ struct Watch {
 impl Watch {
     async fn show(self, redis: RedisClient, intents: String, redis_addr: String) {
         if let Err(error) = send_sample(&redis, &intents).await {
-            println!("The sample intent could not be sent: {}", workers::error_chain(&error));
+            println!("The sample intent could not be sent: {}", domain::ports::error_chain(&error));
             return;
         }
         println!("\n→ {intents}\n    game.turn.ready for {} and {}", USERS[0].0, USERS[1].0);

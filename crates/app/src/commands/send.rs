@@ -154,7 +154,7 @@ async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -
     match client.command("append the intent", &add).await {
         Ok(id) => redis::from_redis_value(id).with_context(said),
         Err(error @ StoreError::Unavailable { .. }) => {
-            let chain = workers::error_chain(&error);
+            let chain = domain::ports::error_chain(&error);
             Err(anyhow!("{}: {chain}; it may be there all the same: {repeat}", said()))
         }
         Err(error) => Err(error).with_context(said),

@@ -20,7 +20,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let telemetry = Telemetry::install(&config.telemetry).context("could not set up telemetry")?;
     let stop = shutdown::listen().context("could not listen for signals")?;
     let outcome = runtime::serve(config, stop).await.map_err(|error| {
-        tracing::error!(error = workers::error_chain(error.as_ref()), "the service could not start");
+        tracing::error!(error = domain::ports::error_chain(error.as_ref()), "the service could not start");
         Failure::Logged
     });
     // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until then.

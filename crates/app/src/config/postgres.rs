@@ -36,7 +36,7 @@ fn parse(text: &str) -> Result<Dsn, String> {
     Dsn::parse(text).map_err(|error| match error {
         // Its source may repeat a part of the string.
         DsnError::Syntax(_) => "it is no connection string".to_owned(),
-        other => workers::error_chain(&other),
+        other => domain::ports::error_chain(&other),
     })
 }
 

@@ -28,7 +28,6 @@ where
             progress,
             progress_seen: Instant::now(),
             ahead: VecDeque::new(),
-            prepared: None,
             reads: Reads::new(count),
             look_first: true,
             to_bookmark: None,

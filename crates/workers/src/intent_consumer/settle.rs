@@ -20,7 +20,6 @@ where
         &self,
         position: &mut Position,
         batch: Vec<Ahead>,
-        mut prepared: Option<accept::Decision>,
         stop: &CancellationToken,
     ) -> Result<Pass, StoreError> {
         let mut batch = VecDeque::from(batch);
@@ -32,13 +31,11 @@ where
                 break Ok(Pass::Onward);
             }
             // Nothing is lost if the term ends meanwhile: nothing has been written.
-            let mut decision = match prepared.take().filter(|_| !look_first) {
-                Some(decision) => decision,
-                None => match stop.run_until_cancelled(self.decide(&decoded, &mut look_first)).await {
-                    Some(Ok(decision)) => decision,
-                    Some(Err(error)) => break Err(error),
-                    None => break Ok(Pass::Onward),
-                },
+            let deciding = stop.run_until_cancelled(self.decide(&decoded, &mut look_first)).await;
+            let mut decision = match deciding {
+                Some(Ok(decision)) => decision,
+                Some(Err(error)) => break Err(error),
+                None => break Ok(Pass::Onward),
             };
             let objections = directory_objects(&decoded, &decision);
             position.look_first = objections || decision.settled.contains(&Settled::Duplicate);
@@ -64,14 +61,6 @@ where
         pass
     }
 
-    /// Decides what is going to be settled next, as far as that can be done while the batch before it is being written: if the
-    /// directory objects it cannot, because what is known by then counts.
-    pub(super) async fn prepare(&self, batch: &[&Decoded]) -> Option<accept::Decision> {
-        let users = self.look_up(batch, &Known::default()).await;
-        let decision = self.decide_with(batch, &Known::default(), &users);
-        (!directory_objects(batch, &decision)).then_some(decision)
-    }
-
     async fn find_known(&self, batch: &[&Decoded]) -> Result<Known, StoreError> {
         let asked: Vec<_> = batch
             .iter()
@@ -89,31 +78,19 @@ where
         batch: &[&Decoded],
         look_first: &mut bool,
     ) -> Result<accept::Decision, StoreError> {
+        let stream = &self.settings.stream;
         let known = if *look_first { self.find_known(batch).await? } else { Known::default() };
-        let users = self.look_up(batch, &known).await;
-        let decision = self.decide_with(batch, &known, &users);
+        let ids = accept::users_needed(batch, &known);
+        let answers = if ids.is_empty() { Vec::new() } else { self.directory.look_up(&ids).await };
+        let users: HashMap<&str, Lookup> = ids.into_iter().zip(answers).collect();
+        // Read only now: looking up may have taken a while, and acceptance begins here.
+        let decision = accept::decide(stream, batch, &known, &users, &self.policy, self.clock.now());
         if *look_first || !directory_objects(batch, &decision) {
             return Ok(decision);
         }
         *look_first = true;
         let known = self.find_known(batch).await?;
-        Ok(self.decide_with(batch, &known, &users))
-    }
-
-    async fn look_up<'a>(&self, batch: &[&'a Decoded], known: &Known) -> HashMap<&'a str, Lookup> {
-        let ids = accept::users_needed(batch, known);
-        let answers = if ids.is_empty() { Vec::new() } else { self.directory.look_up(&ids).await };
-        ids.into_iter().zip(answers).collect()
-    }
-
-    /// Acceptance begins here, when all that it needs is known.
-    fn decide_with(
-        &self,
-        batch: &[&Decoded],
-        known: &Known,
-        users: &HashMap<&str, Lookup>,
-    ) -> accept::Decision {
-        accept::decide(&self.settings.stream, batch, known, users, &self.policy, self.clock.now())
+        Ok(accept::decide(stream, batch, &known, &users, &self.policy, self.clock.now()))
     }
 
     /// Commits what was decided, in one transaction if PostgreSQL lets it, else in halves from left to right. `done`

@@ -326,22 +326,7 @@ async fn a_replica_that_never_leads_says_so() {
 }
 
 #[tokio::test]
-async fn the_next_batch_is_decided_while_one_is_written() {
-    let world = World::default();
-    stream(&world, 1..=48);
-    run_until(&world, FIRST_COUNT, |world, _| world.lock().bookmark == at(48)).await;
-    let calls = world.lock().calls.clone();
-    let place = |name: &str, number: usize| {
-        let mut places = calls.iter().enumerate().filter(|(_, call)| **call == name);
-        places.nth(number).map(|(place, _)| place)
-    };
-    // The first batch is alone; the others were read while it was written.
-    assert!(place("look_up", 2) < place("accept", 1), "{calls:?}");
-    assert_eq!(outcomes(&world).len(), 48);
-}
-
-#[tokio::test]
-async fn a_key_that_comes_again_in_the_next_batch_is_known_though_that_was_decided_before() {
+async fn a_key_that_comes_again_in_the_next_batch_is_known() {
     let world = World::default();
     stream(&world, 1..=4);
     world.lock().stream.extend([
@@ -354,20 +339,6 @@ async fn a_key_that_comes_again_in_the_next_batch_is_known_though_that_was_decid
     let outcomes: Vec<String> = outcomes(&world).into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes[..4], ["accepted"; 4]);
     assert_eq!(outcomes[4..], ["duplicate", "accepted", "idempotency_conflict"]);
-}
-
-#[tokio::test]
-async fn a_decision_that_was_made_long_before_its_turn_is_made_anew() {
-    let world = World::default();
-    stream(&world, 1..=2);
-    let consumer = consumer(&world, 1);
-    let (mut position, stop) = (begin(&consumer).await, CancellationToken::new());
-    assert!(matches!(consumer.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
-    let prepared = position.prepared.as_mut().expect("the second was decided while the first was written");
-    prepared.at -= PREPARED_FOR;
-    world.lock().users.insert("u-1".into(), Lookup::Missing);
-    assert!(matches!(consumer.run_once(&mut position, &stop).await, Ok(Pass::Onward)));
-    assert_eq!(outcomes(&world)[1].1, "recipient_not_found");
 }
 
 #[test]
