@@ -13,6 +13,7 @@ use crate::world::*;
 const RECORDS: &[u8] = b"Nova";
 const ROUTES_AND_COMMIT: &[u8] = b"push:user:u-";
 const LEASES: &[u8] = b"notification:route_leases:";
+const TURNS: &[u8] = b"notification:turns:";
 const OFFSETS: &[u8] = b"notification:stream_offsets:";
 
 #[tokio::test]
@@ -97,6 +98,43 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
     world.settled(2).await;
     let bound = LEASE_TTL + Duration::from_secs(1);
     assert!(since.elapsed() < bound, "the routes moved after {:?}", since.elapsed());
+    world.check(0..2).await;
+}
+
+#[tokio::test]
+async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longer() {
+    let world = World::new().await;
+    let redis = Proxy::start(world.redis.port()).await;
+    let service = world.service_via(redis.port(), world.database.port()).start().await;
+    // Redis must know the scripts, or the first request would be answered by a question for their text.
+    world.send(0..1).await;
+    world.settled(1).await;
+    let at_leases = redis.hold_request(LEASES);
+    world.send(1..2).await;
+    at_leases.reached(BOUND).await;
+    service.kill().await;
+
+    // What it accepted comes due, and the next one dies with the turn in its hands.
+    redis.heal();
+    let taken = redis.hold_reply(TURNS);
+    let service = world.service_via(redis.port(), world.database.port()).start().await;
+    taken.reached(BOUND).await;
+    let mut direct = world.redis().await;
+    let turns = wait_for("the turn is taken", BOUND, async || {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("notification:turns:*").query_async(&mut direct).await.ok()?;
+        (!keys.is_empty()).then_some(keys)
+    })
+    .await;
+    service.kill().await;
+    let ends: i64 = redis::cmd("PTTL").arg(&turns[0]).query_async(&mut direct).await.expect("Redis is there");
+    assert!(ends <= 1_000, "the turn ends in {ends} ms");
+    assert_eq!(world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await, 4);
+
+    let _next = world.service().start().await;
+    let since = Instant::now();
+    world.settled(2).await;
+    assert!(since.elapsed() < Duration::from_secs(3), "the routes moved after {:?}", since.elapsed());
     world.check(0..2).await;
 }
 
