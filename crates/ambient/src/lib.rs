@@ -1,12 +1,14 @@
-//! The three things a program cannot compute by itself: what time it is, a name nobody else has, and chance.
+//! Clock, unique ids and randomness, and the one form in which errors are logged.
 //!
-//! Each is a trait with a real implementation and a test double, so that every rule built on them can be
-//! tested with chosen values. Nothing else belongs here.
+//! The first three are traits with a real implementation and a test double, so that every rule built on them can be tested
+//! with chosen values.
 
 mod clock;
+mod error_chain;
 mod ids;
 mod jitter;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TimestampOutOfRange};
+pub use error_chain::error_chain;
 pub use ids::{RandomTokens, SeededTokens, Tokens};
 pub use jitter::{FixedJitter, Jitter, RandomJitter};

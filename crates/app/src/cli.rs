@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
+use crate::allocator;
 use crate::commands::send::SendArgs;
 use crate::commands::{Failure, Vars, check_config, dev, migrate, send, serve};
 
@@ -96,7 +97,10 @@ impl Cli {
         match self.command {
             Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
             Command::Send(args) => block_on(send::run(*args, vars, &mut std::io::stdout())),
-            Command::Serve => block_on(serve::run(vars)),
+            Command::Serve => {
+                allocator::return_large_blocks();
+                block_on(serve::run(vars))
+            }
             Command::Migrate => block_on(migrate::run(vars)),
             Command::Dev => block_on(dev::run(vars)),
         }
@@ -115,7 +119,7 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
 /// The exit code of an outcome, after telling standard error what went wrong, unless the log has told it.
 pub fn report(outcome: Result<(), Failure>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };
-    if !matches!(failure, Failure::Logged) {
+    if !matches!(failure, Failure::Logged { .. }) {
         eprintln!("{failure}");
     }
     failure.exit_code().into()

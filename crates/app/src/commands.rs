@@ -23,9 +23,12 @@ pub enum Failure {
     /// It failed while running. Shows the whole chain of causes, each said once.
     #[error("error: {}", domain::ports::error_chain(.0.as_ref()))]
     Run(#[from] anyhow::Error),
-    /// It failed while running, and its log says why.
+    /// It failed, and its log says why.
     #[error("error: see the log")]
-    Logged,
+    Logged {
+        /// What the process ends with.
+        exit_code: u8,
+    },
 }
 
 impl Failure {
@@ -33,7 +36,8 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Usage(_) => 2,
-            Self::Run(_) | Self::Logged => 1,
+            Self::Run(_) => 1,
+            Self::Logged { exit_code } => *exit_code,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration: environment variables, read once into types that cannot be wrong.
 //!
-//! Everything that is wrong is reported at once, and nothing starts before it is mended. The environment itself is
+//! Everything that is wrong is reported at once, and nothing starts before it is fixed. The environment itself is
 //! touched in one place, [`environment`]; everything else takes variables as an argument. There is no configuration
 //! file beside the catalogue, and nothing is read again while the service runs.
 
@@ -12,39 +12,42 @@ pub mod knobs;
 pub mod reference;
 
 mod audience;
-mod directory;
 mod http;
 mod postgres;
 mod problem;
 mod publish;
 mod reader;
 mod redis;
+mod replica;
 mod retention;
 mod routes;
 mod secret;
 mod streams;
 mod telemetry;
+mod user_directory;
 
 pub use audience::AudienceRules;
-pub use directory::Directory;
-pub use http::{Http, HttpAddr, HttpTimeouts};
+pub use http::{Http, HttpAddr};
 pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};
 pub use publish::Publish;
 pub use redis::{Redis, RedisAddr};
+pub use replica::ReplicaId;
 pub use retention::Retention;
 pub use routes::Routes;
 pub use secret::Secret;
 pub use streams::{Intents, Outbound, OutboundStream};
 pub use telemetry::{Collector, Log, LogFormat, Protocol, TelemetryConfig};
+pub use user_directory::UserDirectory;
 
+use ambient::Tokens;
 use domain::catalog::Catalog;
 use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
 use reader::Reader;
 use std::sync::Arc;
 
 /// The largest file that is read, in bytes: more than any catalogue or intent needs.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A configuration without problems, and what is worth telling about it.
 #[derive(Debug)]
@@ -78,9 +81,11 @@ pub struct Config {
     /// How long things are kept.
     pub retention: Retention,
     /// Where the user directory is.
-    pub directory: Directory,
+    pub user_directory: UserDirectory,
     /// Who is reached, by which types, in which languages.
     pub audience: AudienceRules,
+    /// The name of this replica, if it was given one.
+    pub replica_id: Option<ReplicaId>,
     /// How long a stop may take.
     pub shutdown_timeout: Duration,
     /// What the process tells about itself.
@@ -111,6 +116,11 @@ impl Config {
         load(vars, Self::read)
     }
 
+    /// The name of this replica: the one it was given, else one of its own.
+    pub fn replica(&self, tokens: &impl Tokens) -> ReplicaId {
+        self.replica_id.clone().unwrap_or_else(|| ReplicaId::of_this_host(tokens))
+    }
+
     fn read(reader: &mut Reader) -> Option<Self> {
         let redis = Redis::read(reader);
         let postgres = Postgres::read(reader);
@@ -120,8 +130,9 @@ impl Config {
         let routes = Routes::read(reader);
         let publish = Publish::read(reader);
         let retention = Retention::read(reader);
-        let directory = Directory::read(reader);
+        let user_directory = UserDirectory::read(reader);
         let audience = AudienceRules::read(reader);
+        let replica_id = ReplicaId::read(reader);
         let shutdown_timeout = reader.duration(&NOTIFICATION_SHUTDOWN_TIMEOUT);
         let telemetry = TelemetryConfig::read(reader);
         streams::check_distinct(reader, intents.as_ref(), outbound.as_ref());
@@ -134,8 +145,9 @@ impl Config {
             routes: routes?,
             publish: publish?,
             retention: retention?,
-            directory: directory?,
+            user_directory: user_directory?,
             audience: audience?,
+            replica_id: replica_id?,
             shutdown_timeout: shutdown_timeout?,
             telemetry: telemetry?,
         })
@@ -181,11 +193,11 @@ pub fn environment() -> Vec<(String, String)> {
     std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }
 
-/// The whole text of a file, unless it is larger than [`MAX_FILE`].
+/// The whole text of a file, unless it is larger than [`MAX_FILE_BYTES`].
 pub(crate) fn read_bounded(file: impl Read) -> io::Result<String> {
     let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE {
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other("it is larger than 1 MiB"));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))

@@ -1,13 +1,17 @@
 //! The service as a process: command line, configuration, telemetry, probes, start and stop.
 
+pub mod allocator;
 pub mod cli;
 pub mod commands;
 pub mod config;
-pub mod election;
+mod installation;
+pub mod migrations;
 pub mod probes;
-pub mod runtime;
 pub mod shutdown;
+mod start;
+pub mod supervisor;
 pub mod telemetry;
+pub mod wiring;
 
 /// Makes ring the one provider of cryptography, for PostgreSQL, Redis and HTTP. Must precede every connection.
 pub fn install_crypto() {

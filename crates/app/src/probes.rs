@@ -1,12 +1,10 @@
 //! `/healthz` and `/readyz`, for the orchestrator and for operators.
 //!
 //! Answers come from memory alone: a probe never asks PostgreSQL or Redis, so that it cannot hang with them. Whether
-//! the service makes progress is told by what workers add beside `status`; it does not make the service unready,
-//! because restarting a replica mends no dependency.
+//! the service makes progress is shown by what workers add beside `status`; it does not make the service unready, because
+//! restarting a replica does not bring a dependency back.
 
-mod connection;
-mod listener;
-mod standing;
+mod worker_status;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +15,15 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use http_server::{Settings, Timeouts};
 use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-pub use listener::{bind, serve};
+/// The most connections at a time; further ones wait in the backlog of the operating system.
+const MAX_CONNECTIONS: usize = 256;
+/// The largest request body that is read, in bytes. No endpoint uses one.
+const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Where the process is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,10 +47,10 @@ impl Phase {
     }
 }
 
-/// What a worker has to tell, asked for at each probe. Must not block.
+/// What a worker reports, computed for each request. Must not block.
 type Detail = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// What the probes answer, shared by everyone who has something to say about it.
+/// What the probes answer. Clones share it.
 #[derive(Clone, Default)]
 pub struct ReadyState(Arc<Mutex<Inner>>);
 
@@ -92,6 +96,17 @@ impl ReadyState {
     }
 }
 
+/// Serves the probes on `listener` until `stop`, then drains what is in flight.
+pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: Timeouts, stop: CancellationToken) {
+    let settings = Settings {
+        max_connections: MAX_CONNECTIONS,
+        max_body_bytes: MAX_BODY_BYTES,
+        timeouts,
+        body_too_large: || refusal(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+    };
+    http_server::serve(listener, router(state), settings, stop).await;
+}
+
 /// The endpoints; every other path is a 404 with a JSON body.
 pub fn router(state: ReadyState) -> Router {
     Router::new()
@@ -117,9 +132,15 @@ fn refusal(status: StatusCode, code: &str) -> Response {
 mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
     use tower::ServiceExt;
 
     use super::*;
+
+    const BOUND: Duration = Duration::from_secs(60);
 
     async fn ask(state: &ReadyState, method: &str, path: &str) -> (u16, Value) {
         let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
@@ -163,5 +184,25 @@ mod tests {
             ask(&state, "POST", "/readyz").await,
             (405, json!({"error": {"code": "method_not_allowed"}}))
         );
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_in_json() {
+        let listener = http_server::bind(Some("127.0.0.1"), 0).await.expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        let timeouts = Timeouts { read_header: BOUND, read: BOUND, idle: BOUND };
+        tokio::spawn(serve(listener, ReadyState::default(), timeouts, CancellationToken::new()));
+        let mut stream = TcpStream::connect(addr).await.expect("is listening");
+        let head =
+            format!("POST /readyz HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", MAX_BODY_BYTES + 1);
+        stream.write_all(head.as_bytes()).await.expect("is open");
+        stream.write_all(&[b'x'; MAX_BODY_BYTES + 1]).await.expect("is open");
+        let expected = br#"{"error":{"code":"body_too_large"}}"#;
+        let mut response = Vec::new();
+        while !response.ends_with(expected) {
+            let count = tokio::time::timeout(BOUND, stream.read_buf(&mut response)).await.expect("in time");
+            assert_ne!(count.expect("is open"), 0, "{}", String::from_utf8_lossy(&response));
+        }
+        assert!(response.starts_with(b"HTTP/1.1 413 "), "{}", String::from_utf8_lossy(&response));
     }
 }

@@ -1,7 +1,7 @@
 //! How the process is told to stop, and how it is made to.
 //!
-//! The first SIGTERM or SIGINT cancels the soft token: whoever has it finishes what is in flight. The second ends the
-//! process at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
+//! The first SIGTERM or SIGINT cancels the soft token: the workers finish what is in flight. The second ends the process
+//! at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
 //! works even if every thread of the runtime is stuck. Nothing here decides in which order things stop.
 
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ async fn obey(mut signals: mpsc::Receiver<&'static str>, soft: CancellationToken
         soft.cancel();
     }
     if let Some(signal) = signals.recv().await {
-        tracing::warn!(signal, "ended at once by a second signal");
+        tracing::warn!(signal, "second signal received; the process ends at once");
         exit(EXIT_UNFINISHED);
     }
 }
@@ -119,7 +119,7 @@ impl Watchdog {
                 tracing::error!(
                     unfinished,
                     bound_ms = bound.as_millis() as u64,
-                    "stopping took too long; ended unfinished"
+                    "the shutdown timeout has passed; the process ends before everything has stopped"
                 );
                 exit(EXIT_UNFINISHED);
             }

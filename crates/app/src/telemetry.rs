@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use opentelemetry::trace::TracerProvider;
-use opentelemetry::{Key, global};
+use opentelemetry::{Key, KeyValue, global};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, Protocol as OtlpProtocol, SpanExporter, WithExportConfig,
 };
@@ -27,7 +27,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, fmt};
 
-use crate::config::{Collector, Log, LogFormat, Protocol, TelemetryConfig};
+use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, TelemetryConfig};
 
 /// The name by which the service goes when it was given none.
 const SERVICE_NAME: &str = "notification";
@@ -46,11 +46,8 @@ const NOISY: [&str; 10] = [
     "tower",
 ];
 
-/// The pool warns of every connection that ends; whoever used it says so better.
-const POOL: &str = "deadpool";
-
-/// The least time between two log lines about the exporters.
-const EXPORTER_LOG_PAUSE: Duration = Duration::from_secs(60);
+/// The shortest time between two log lines about the exporters.
+const EXPORTER_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +75,8 @@ pub struct Telemetry {
 
 impl Telemetry {
     /// Begins to log, to trace and to measure, for the whole process. Needs a tokio runtime, for gRPC.
-    pub fn install(config: &TelemetryConfig) -> Result<Self, TelemetryError> {
-        let telemetry = Self::build(config)?;
+    pub fn install(config: &TelemetryConfig, replica: &ReplicaId) -> Result<Self, TelemetryError> {
+        let telemetry = Self::build(config, replica)?;
         let traces = telemetry.traces.as_ref().map(|provider| {
             let filter = silenced(LevelFilter::INFO, LevelFilter::OFF);
             tracing_opentelemetry::layer().with_tracer(provider.tracer(SERVICE_NAME)).with_filter(filter)
@@ -94,11 +91,11 @@ impl Telemetry {
     }
 
     /// The exporters alone.
-    fn build(config: &TelemetryConfig) -> Result<Self, TelemetryError> {
+    fn build(config: &TelemetryConfig, replica: &ReplicaId) -> Result<Self, TelemetryError> {
         let failed = |signal| move |source| TelemetryError::Exporter { signal, source };
         let traces = config.traces.as_ref().map(span_exporter).transpose().map_err(failed("traces"))?;
         let metrics = config.metrics.as_ref().map(metric_exporter).transpose().map_err(failed("metrics"))?;
-        let resource = resource(config.service_name.as_deref());
+        let resource = resource(config.service_name.as_deref(), replica);
         let traces = traces.map(|exporter| {
             SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.clone()).build()
         });
@@ -161,19 +158,21 @@ fn metric_exporter(collector: &Collector) -> Result<MetricExporter, ExporterBuil
     }
 }
 
-/// What all telemetry says about where it comes from: a chosen name, else that of the standard variables, else ours.
-fn resource(service_name: Option<&str>) -> Resource {
+/// What all telemetry says about where it comes from: the replica, and a chosen name of the service, else that of the
+/// standard variables, else ours.
+fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     let detected = Resource::builder().build();
     let named = detected.get(&Key::new("service.name")).map(|name| name.to_string());
     let named = named.filter(|name| !name.starts_with("unknown_service"));
     let name = service_name.map(str::to_owned).or(named).unwrap_or_else(|| SERVICE_NAME.to_owned());
-    Resource::builder().with_service_name(name).build()
+    let instance = KeyValue::new("service.instance.id", replica.to_string());
+    Resource::builder().with_service_name(name).with_attribute(instance).build()
 }
 
 /// `level` for everything but the noisy libraries, which have at most `noisy`.
 fn silenced(level: LevelFilter, noisy: LevelFilter) -> Targets {
     let quiet = NOISY.map(|target| (target, level.min(noisy)));
-    Targets::new().with_default(level).with_targets(quiet).with_target(POOL, level.min(LevelFilter::ERROR))
+    Targets::new().with_default(level).with_targets(quiet)
 }
 
 /// Writes each event as one line.
@@ -209,7 +208,7 @@ impl Pause {
     /// Whether they may be heard again; if so, the next pause begins.
     fn over(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = last.is_none_or(|last| now.duration_since(last) >= EXPORTER_LOG_PAUSE);
+        let over = last.is_none_or(|last| now.duration_since(last) >= EXPORTER_LOG_INTERVAL);
         if over {
             *last = Some(now);
         }

@@ -1,4 +1,6 @@
-//! docs/logging.md names every field of every log line, and none that no line has.
+//! docs/logging.md has every message of the log with its level and fields, and explains every field.
+//!
+//! `UPDATE_DOCS=1 cargo test -p app` writes the table of messages; fields are explained by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,11 +9,11 @@ use std::path::{Path, PathBuf};
 const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/logging.md");
 
-/// Those that every line has, whoever writes it.
+/// The fields that every line has.
 const ON_EVERY_LINE: [&str; 4] = ["timestamp", "level", "target", "message"];
 
-/// The text of every source file of every crate, without its unit tests.
-fn sources() -> Vec<String> {
+/// The text of every source file without its unit tests, with the name of its crate.
+fn sources() -> Vec<(String, String)> {
     let folders =
         fs::read_dir(CRATES).expect("the crates").map(|entry| entry.expect("a crate").path().join("src"));
     let mut files: Vec<PathBuf> = Vec::new();
@@ -27,15 +29,70 @@ fn sources() -> Vec<String> {
             }
         }
     }
+    let owner = |file: &Path| {
+        let folder = file.strip_prefix(CRATES).ok().and_then(|path| path.iter().next());
+        folder.expect("a file of a crate").to_string_lossy().into_owned()
+    };
     let text = |file: &Path| fs::read_to_string(file).expect("a source file");
-    files.iter().map(|file| text(file).split("#[cfg(test)]").next().unwrap_or_default().to_owned()).collect()
+    let without_tests = |file: &Path| text(file).split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+    files.iter().map(|file| (owner(file), without_tests(file))).collect()
+}
+
+/// From the most severe on, as the macros call them.
+const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
+
+/// The arguments of every call of a logging macro, with the place of its level in [`LEVELS`].
+fn calls(source: &str) -> Vec<(usize, Vec<String>)> {
+    let of_level = |(place, level): (usize, &&str)| {
+        let call = format!("tracing::{level}!(");
+        source.split(&call).skip(1).map(|rest| (place, arguments(rest))).collect::<Vec<_>>()
+    };
+    LEVELS.iter().enumerate().flat_map(of_level).collect()
 }
 
 /// The names that the logging macros in `source` give to fields.
 fn fields(source: &str) -> BTreeSet<String> {
-    let calls = ["error", "warn", "info", "debug"].map(|level| format!("tracing::{level}!("));
-    let after = calls.iter().flat_map(|call| source.split(call.as_str()).skip(1));
-    after.flat_map(|rest| arguments(rest).into_iter().filter_map(|argument| name(&argument))).collect()
+    calls(source).iter().flat_map(|(_, arguments)| arguments).filter_map(|argument| name(argument)).collect()
+}
+
+/// The text of the literal that `text` is, without its line breaks.
+fn literal(text: &str) -> Option<String> {
+    let text = text.trim().strip_prefix('"')?.strip_suffix('"')?;
+    let mut lines = text.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    Some(lines.fold(first, |joined, line| joined + line.trim_start()))
+}
+
+/// The message among the arguments of a call in `source`; `"{NAME}"` is the constant of that name.
+fn message(source: &str, arguments: &[String]) -> Option<String> {
+    let message = arguments.iter().rev().find_map(|argument| literal(argument))?;
+    let Some(constant) = message.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) else {
+        return Some(message);
+    };
+    let (_, rest) = source.split_once(&format!("const {constant}: &str = "))?;
+    let end = rest.get(1..)?.find('"')? + 2;
+    literal(&rest[..end])
+}
+
+/// The table of messages: crate, level, message and fields of each.
+fn messages() -> String {
+    let mut rows: BTreeSet<(String, usize, String, Vec<String>)> = BTreeSet::new();
+    for (owner, source) in sources() {
+        for (level, arguments) in calls(&source) {
+            let message = message(&source, &arguments);
+            let message =
+                message.unwrap_or_else(|| panic!("a line of {owner} has no constant message: {arguments:?}"));
+            let fields =
+                arguments.iter().filter_map(|argument| name(argument)).map(|name| format!("`{name}`"));
+            rows.insert((owner.clone(), level, message, fields.collect()));
+        }
+    }
+    let mut table = "| crate | level | message | fields |\n|---|---|---|---|\n".to_owned();
+    for (owner, level, message, fields) in rows {
+        let level = LEVELS[level].to_ascii_uppercase();
+        table.push_str(&format!("| {owner} | {level} | {message} | {} |\n", fields.join(", ")));
+    }
+    table
 }
 
 /// The arguments up to the closing parenthesis.
@@ -77,7 +134,7 @@ fn documented() -> BTreeSet<String> {
 
 #[test]
 fn the_page_names_exactly_the_fields_that_lines_have() {
-    let mut written: BTreeSet<String> = sources().iter().flat_map(|source| fields(source)).collect();
+    let mut written: BTreeSet<String> = sources().iter().flat_map(|(_, source)| fields(source)).collect();
     written.extend(ON_EVERY_LINE.map(str::to_owned));
     let documented = documented();
     let missing: Vec<_> = written.difference(&documented).collect();
@@ -86,6 +143,31 @@ fn the_page_names_exactly_the_fields_that_lines_have() {
         missing.is_empty() && idle.is_empty(),
         "not in docs/logging.md: {missing:?}; in no log line: {idle:?}"
     );
+}
+
+#[test]
+fn the_page_has_exactly_the_messages_of_the_code() {
+    let page = fs::read_to_string(PAGE).expect("docs/logging.md");
+    let (begin, end) = ("<!-- messages: begin -->\n", "<!-- messages: end -->");
+    let (before, rest) = page.split_once(begin).expect("docs/logging.md has a table of messages");
+    let (written, after) = rest.split_once(end).expect("the table has an end");
+    let expected = messages();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let renewed = [before, begin, &expected, end, after].concat();
+        fs::write(PAGE, renewed).expect("docs/logging.md can be written");
+    } else {
+        assert!(
+            written == expected,
+            "docs/logging.md has drifted: UPDATE_DOCS=1 cargo test -p app writes its messages again"
+        );
+    }
+}
+
+#[test]
+fn messages_are_found_however_they_are_written() {
+    let source = "const BUSY: &str = \"busy; waiting\";\ntracing::warn!(a, \"one, \\\n    two\"); tracing::info!(\"{BUSY}\");";
+    let found: Vec<_> = calls(source).iter().map(|(_, arguments)| message(source, arguments)).collect();
+    assert_eq!(found, [Some("one, two".to_owned()), Some("busy; waiting".to_owned())]);
 }
 
 #[test]

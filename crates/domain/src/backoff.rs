@@ -15,11 +15,11 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %: `spread` from 0 to 1 says how much of it.
-    pub fn delay(&self, failures: u32, spread: f64) -> Duration {
+    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %: `jitter` from 0 to 1 says how much of it.
+    pub fn delay(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.min.saturating_mul(1 << doublings).min(self.max);
-        let spread_out = full.as_secs_f64() * (1.0 - SPREAD * spread.clamp(0.0, 1.0));
+        let spread_out = full.as_secs_f64() * (1.0 - SPREAD * jitter.clamp(0.0, 1.0));
         Duration::try_from_secs_f64(spread_out).map_or(full, |delay| delay.min(full))
     }
 }

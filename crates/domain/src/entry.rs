@@ -47,6 +47,19 @@ impl FromStr for EntryId {
     }
 }
 
+/// What each field of an entry costs beyond its bytes: two values of the Redis client (56 bytes each) and the two vectors
+/// that they become (24 bytes each), of which both are in memory while a reply is read.
+pub const FIELD_COST: usize = 160;
+
+/// What each entry costs beyond its fields: its id, what was decoded of it, and the row that it becomes.
+pub const ENTRY_COST: usize = 256;
+
+/// The cost of an entry of `bytes` bytes in `fields` fields, in bytes of memory. One measure for reads, batches, what is
+/// kept of a malformed entry, and retention, so that many empty fields are as bounded as one long field.
+pub fn cost(bytes: usize, fields: usize) -> usize {
+    ENTRY_COST + FIELD_COST * fields + bytes
+}
+
 /// The names and values of an entry in the order received, bytes as they came.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RawFields(pub Vec<(Vec<u8>, Vec<u8>)>);
@@ -55,6 +68,11 @@ impl RawFields {
     /// All names and values, in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
+    /// [`cost`] of an entry with these fields.
+    pub fn cost(&self) -> usize {
+        cost(self.size(), self.0.len())
     }
 
     /// Lower-case hex SHA-256 over every name and value, each preceded by its length: part of the key of
@@ -101,6 +119,12 @@ mod tests {
             assert_eq!(text.parse::<EntryId>(), Err(NotAnEntryId), "{text}");
         }
         assert_eq!("18446744073709551615-18446744073709551615".parse(), Ok(EntryId::new(u64::MAX, u64::MAX)));
+    }
+
+    #[test]
+    fn empty_fields_have_a_cost() {
+        let fields = RawFields(vec![Default::default(); 100_000]);
+        assert_eq!((fields.size(), fields.cost()), (0, 100_000 * FIELD_COST + ENTRY_COST));
     }
 
     #[test]

@@ -16,8 +16,10 @@ use crate::json;
 use crate::malformed::{FailureCode, Rejection};
 use crate::record::IdempotencyScope;
 
+mod draft;
 mod envelope;
 
+pub use draft::{IntentDraft, Recipients};
 pub use envelope::FIELDS;
 use envelope::{
     AUDIENCE_KIND, Envelope, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER,

@@ -20,7 +20,7 @@ pub const MAX_LEVELS: usize = 64;
 #[error("{0}")]
 pub struct JsonError(String);
 
-/// Reads one JSON value and nothing behind it.
+/// Reads one JSON value and nothing after it.
 ///
 /// These are errors, too: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63, 2^64), a number
 /// beyond the doubles, a lone surrogate, and U+0000 in a string or key.
@@ -188,7 +188,7 @@ fn has_wide_integer(text: &str) -> bool {
     false
 }
 
-/// The position behind the string that begins at `start`.
+/// The position after the string that begins at `start`.
 fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_by_bytes_at_every_level() {
-        // U+FF61 sorts before U+10000 by bytes, and behind it by UTF-16 units.
+        // U+FF61 sorts before U+10000 by bytes, and after it by UTF-16 units.
         let text = "{ \"\u{10000}\":1, \"\u{ff61}\":2, \"b\":{\"z\":[ {\"y\":1,\"x\":2} ],\"B\":null}, \"a\":true, \"\":0 }";
         let sorted =
             "{\"\":0,\"a\":true,\"b\":{\"B\":null,\"z\":[{\"x\":2,\"y\":1}]},\"\u{ff61}\":2,\"\u{10000}\":1}";

@@ -6,6 +6,7 @@
 pub mod accept;
 pub mod backoff;
 pub mod catalog;
+pub mod checkpoint;
 pub mod dead_letter;
 pub mod entry;
 pub mod intent;
@@ -13,5 +14,7 @@ pub mod json;
 pub mod malformed;
 pub mod outbound;
 pub mod ports;
+pub mod recipient;
 pub mod record;
+pub mod republish;
 pub mod route;

@@ -3,24 +3,14 @@
 //! The fields are kept as they came, byte for byte, up to a size that no sound entry comes near. A row never fails to
 //! be stored for what a producer wrote: bytes that PostgreSQL refuses are kept as base64.
 
+mod raw_fields;
+
 use ambient::Timestamp;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::Serialize;
-use sha2::{Digest, Sha256};
 
-use crate::entry::{EntryId, RawEntry, RawFields};
-use crate::json;
+use crate::entry::{EntryId, RawFields};
 
-/// Up to this many bytes, [`FIELD_COST`] included, the fields of an entry are kept whole; of a larger one no more than
-/// this many bytes are kept.
-pub const RAW_FIELDS_MAX: usize = 16 * 1024 * 1024;
-
-/// What each field counts beyond its bytes, so that empty fields do not come for nothing.
-pub const FIELD_COST: usize = 16;
-
-/// How many bytes are kept of a long name or value of an entry that is not kept whole.
-pub const TRUNCATED_HEAD: usize = 64 * 1024;
+use raw_fields::storable_text;
+pub use raw_fields::{KeptFields, Pieces, RAW_FIELDS_JSON_MAX, RAW_FIELDS_MAX, TRUNCATED_HEAD};
 
 /// The longest value that an id column of `malformed_intents` holds, in bytes.
 const MAX_ID: usize = 255;
@@ -115,6 +105,15 @@ pub struct Rejection {
     pub message: String,
 }
 
+impl Rejection {
+    /// With a message that the column takes: cut, and without U+0000.
+    fn storable(self) -> Self {
+        let characters = self.message.chars().take(MAX_MESSAGE);
+        let message = characters.map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect();
+        Self { code: self.code, message }
+    }
+}
+
 /// A row of `malformed_intents`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MalformedIntent {
@@ -132,38 +131,54 @@ pub struct MalformedIntent {
     pub idempotency_key: String,
     /// Why.
     pub rejection: Rejection,
-    /// JSON text: every `[name, value]` in the order received. A name or value that is not UTF-8 or holds U+0000 is
-    /// `{"base64": …}`. Of an entry beyond [`RAW_FIELDS_MAX`] long ones are `{"truncated": {"bytes": …, "sha256": …,
-    /// "head_base64": …}}`, and where even that is too much the last pair is `{"omitted": {"fields": …}}` and
-    /// `{"omitted": {"bytes": …}}`.
-    pub raw_fields_json: String,
+    /// What is kept of its fields.
+    pub raw_fields: KeptFields,
     /// When the service decided.
     pub recorded_at: Timestamp,
 }
 
+/// The key of a malformed intent.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct MalformedKey {
+    /// The stream it came by.
+    pub stream: String,
+    /// Its id there.
+    pub entry_id: String,
+    /// The fingerprint of its raw fields.
+    pub fields_fingerprint: String,
+}
+
 impl MalformedIntent {
-    /// The row for an entry of `stream` that was refused at `now`. A message that is too long is cut.
-    pub fn new(stream: &str, entry: &RawEntry, rejection: Rejection, now: Timestamp) -> Self {
-        let message =
-            rejection.message.chars().take(MAX_MESSAGE).map(|c| if c == '\0' { '\u{fffd}' } else { c });
+    /// The row for an entry of `stream` with these fields that was refused at `now`. A message that is too long is cut.
+    pub fn new(
+        stream: &str,
+        entry_id: EntryId,
+        fields: RawFields,
+        rejection: Rejection,
+        now: Timestamp,
+    ) -> Self {
         Self {
             stream: stream.to_owned(),
-            entry_id: entry.id,
-            fields_fingerprint: entry.fields.fingerprint(),
-            notification_type: id_column(&entry.fields, "notification_type"),
-            producer: id_column(&entry.fields, "producer"),
-            idempotency_key: id_column(&entry.fields, "idempotency_key"),
-            rejection: Rejection { code: rejection.code, message: message.collect() },
-            raw_fields_json: raw_fields_json(&entry.fields, RAW_FIELDS_MAX),
+            entry_id,
+            fields_fingerprint: fields.fingerprint(),
+            notification_type: id_column(&fields, "notification_type"),
+            producer: id_column(&fields, "producer"),
+            idempotency_key: id_column(&fields, "idempotency_key"),
+            rejection: rejection.storable(),
+            raw_fields: KeptFields::of(fields),
             recorded_at: now,
         }
     }
 
-    /// The same row with next to nothing of its fields, for when PostgreSQL refuses them all the same: one pair, the
-    /// name `raw_fields` and [`Self::raw_fields_json`] in its truncated form.
-    pub fn reduced(&self) -> Self {
-        let raw_fields = Part::Truncated { truncated: Truncated::of(self.raw_fields_json.as_bytes()) };
-        Self { raw_fields_json: json::to_text(&[(Part::Text("raw_fields"), raw_fields)]), ..self.clone() }
+    /// The same row for another reason, found at `now`.
+    pub(crate) fn with_rejection(&self, rejection: Rejection, now: Timestamp) -> Self {
+        Self { rejection: rejection.storable(), recorded_at: now, ..self.clone() }
+    }
+
+    /// The same row with next to nothing of its fields, for when PostgreSQL refuses them all the same. `None` if that is what it
+    /// is already.
+    pub fn reduced(&self) -> Option<Self> {
+        Some(Self { raw_fields: self.raw_fields.reduced()?, ..self.clone() })
     }
 }
 
@@ -175,123 +190,19 @@ fn id_column(fields: &RawFields, name: &str) -> String {
     storable.unwrap_or_default().to_owned()
 }
 
-/// The bytes as text, if PostgreSQL can store them as such.
-fn storable_text(bytes: &[u8]) -> Option<&str> {
-    str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
-}
-
-/// A name or value as it stands in `raw_fields`.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Part<'a> {
-    Text(&'a str),
-    Base64 { base64: String },
-    Truncated { truncated: Truncated },
-    Omitted { omitted: Omitted },
-}
-
-/// What is kept of a part that is too long.
-#[derive(Serialize)]
-struct Truncated {
-    bytes: usize,
-    sha256: String,
-    head_base64: String,
-}
-
-/// What is said of fields for which there is no room.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Omitted {
-    Fields(usize),
-    Bytes(usize),
-}
-
-impl<'a> Part<'a> {
-    /// The whole part, or its truncated form if it is longer than `longest` bytes.
-    fn of(bytes: &'a [u8], longest: usize) -> Self {
-        match storable_text(bytes) {
-            _ if bytes.len() > longest => Self::Truncated { truncated: Truncated::of(bytes) },
-            Some(text) => Self::Text(text),
-            None => Self::Base64 { base64: BASE64.encode(bytes) },
-        }
-    }
-}
-
-impl Truncated {
-    fn of(bytes: &[u8]) -> Self {
-        let head = &bytes[..bytes.len().min(TRUNCATED_HEAD)];
-        Self {
-            bytes: bytes.len(),
-            sha256: hex::encode(Sha256::digest(bytes)),
-            head_base64: BASE64.encode(head),
-        }
-    }
-}
-
-/// The fields as JSON text, of which at most `max` bytes are theirs.
-fn raw_fields_json(fields: &RawFields, max: usize) -> String {
-    let whole = fields.size() + FIELD_COST * fields.0.len() <= max;
-    let longest = if whole { usize::MAX } else { TRUNCATED_HEAD };
-    let mut room = max;
-    let mut pairs = Vec::with_capacity(fields.0.len().min(max / FIELD_COST));
-    for (at, (name, value)) in fields.0.iter().enumerate() {
-        let cost = FIELD_COST + name.len().min(longest) + value.len().min(longest);
-        if cost > room {
-            let rest = &fields.0[at..];
-            let bytes = rest.iter().map(|(name, value)| name.len() + value.len()).sum();
-            pairs.push((omitted(Omitted::Fields(rest.len())), omitted(Omitted::Bytes(bytes))));
-            break;
-        }
-        room -= cost;
-        pairs.push((Part::of(name, longest), Part::of(value, longest)));
-    }
-    json::to_text(&pairs)
-}
-
-fn omitted(omitted: Omitted) -> Part<'static> {
-    Part::Omitted { omitted }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn row(fields: RawFields, message: &str) -> MalformedIntent {
-        let entry = RawEntry { id: EntryId::new(5, 1), fields };
         let rejection = Rejection { code: FailureCode::UnknownField, message: message.to_owned() };
-        MalformedIntent::new("intents", &entry, rejection, Timestamp::UNIX_EPOCH)
-    }
-
-    fn parsed(text: &str) -> Value {
-        serde_json::from_str(text).expect("JSON")
-    }
-
-    fn kept(fields: &RawFields, max: usize) -> Value {
-        parsed(&raw_fields_json(fields, max))
+        MalformedIntent::new("intents", EntryId::new(5, 1), fields, rejection, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
     fn codes_are_listed_in_the_order_in_which_the_rules_are_tried() {
         assert!(FailureCode::ALL.is_sorted());
         assert_eq!(FailureCode::ALL.last(), Some(&FailureCode::NotStorable));
-    }
-
-    #[test]
-    fn fields_are_kept_in_the_order_received_with_repeats() {
-        let fields = RawFields::from_iter([("b", "1"), ("a", "\u{1}é\""), ("b", ""), ("", "2")]);
-        let expected = json!([["b", "1"], ["a", "\u{1}é\""], ["b", ""], ["", "2"]]);
-        assert_eq!(parsed(&row(fields, "").raw_fields_json), expected);
-        assert_eq!(row(RawFields::default(), "").raw_fields_json, "[]");
-    }
-
-    #[test]
-    fn what_is_not_utf_8_or_holds_a_nul_is_kept_as_base64() {
-        let fields =
-            RawFields::from_iter([(b"\xff".to_vec(), b"x\0".to_vec()), (b"a".to_vec(), b"\xc3".to_vec())]);
-        let expected = json!([[{"base64": "/w=="}, {"base64": "eAA="}], ["a", {"base64": "ww=="}]]);
-        assert_eq!(parsed(&row(fields, "").raw_fields_json), expected);
     }
 
     #[test]
@@ -322,48 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn of_an_entry_that_is_too_large_long_parts_keep_size_hash_and_head() {
-        let long = vec![0xff; TRUNCATED_HEAD + 1];
-        let edge = "x".repeat(TRUNCATED_HEAD);
-        let fields =
-            RawFields::from_iter([(b"a".to_vec(), long.clone()), (b"b".to_vec(), edge.clone().into_bytes())]);
-        let size = fields.size() + 2 * FIELD_COST;
-        assert_eq!(kept(&fields, size), json!([["a", {"base64": BASE64.encode(&long)}], ["b", edge]]));
-        let truncated = json!({
-            "bytes": TRUNCATED_HEAD + 1,
-            "sha256": hex::encode(Sha256::digest(&long)),
-            "head_base64": BASE64.encode(&long[..TRUNCATED_HEAD]),
-        });
-        assert_eq!(kept(&fields, size - 1), json!([["a", {"truncated": truncated}], ["b", edge]]));
-    }
-
-    #[test]
-    fn fields_for_which_there_is_no_room_are_counted() {
-        let fields = RawFields::from_iter(vec![("name", "value"); 10]);
-        let three = 3 * (9 + FIELD_COST);
-        let last = json!([{"omitted": {"fields": 7}}, {"omitted": {"bytes": 63}}]);
-        let pair = json!(["name", "value"]);
-        assert_eq!(kept(&fields, three), json!([pair, pair, pair, last]));
-        assert_eq!(kept(&fields, three + 24), json!([pair, pair, pair, last]));
-    }
-
-    #[test]
-    fn empty_fields_do_not_come_for_nothing() {
-        let fields = RawFields(vec![Default::default(); 1_000_000]);
-        assert!(raw_fields_json(&fields, 1_000).len() < 1_000);
-    }
-
-    #[test]
-    fn a_reduced_row_is_small_and_otherwise_the_same() {
+    fn a_reduced_row_differs_in_its_fields_alone() {
         let whole = row(RawFields::from_iter([("a", "x".repeat(200_000))]), "why");
-        let reduced = whole.reduced();
-        let text = whole.raw_fields_json.as_bytes();
-        let truncated = json!({
-            "bytes": text.len(),
-            "sha256": hex::encode(Sha256::digest(text)),
-            "head_base64": BASE64.encode(&text[..TRUNCATED_HEAD]),
-        });
-        assert_eq!(parsed(&reduced.raw_fields_json), json!([["raw_fields", {"truncated": truncated}]]));
-        assert_eq!(MalformedIntent { raw_fields_json: whole.raw_fields_json.clone(), ..reduced }, whole);
+        let reduced = whole.reduced().expect("it was not reduced before");
+        assert_ne!(reduced.raw_fields, whole.raw_fields);
+        assert_eq!(MalformedIntent { raw_fields: whole.raw_fields.clone(), ..reduced }, whole);
     }
 }

@@ -26,7 +26,7 @@ pub enum EncodingError {
     /// An e-mail route without an address.
     #[error("the route has no e-mail address")]
     NoAddress,
-    /// Somebody has edited the record.
+    /// The record was edited by hand.
     #[error("the stored payload is not a JSON object")]
     PayloadNotAnObject,
 }

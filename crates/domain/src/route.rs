@@ -68,7 +68,7 @@ pub enum RouteStatus {
     Published,
     /// Its budget is spent. Terminal.
     DeadLetter,
-    /// Decided at acceptance: there is nobody to reach. Terminal.
+    /// Decided at acceptance: there is no one to reach. Terminal.
     Skipped,
 }
 
@@ -216,6 +216,36 @@ pub struct LiveRoute {
     pub content: Arc<Content>,
 }
 
+/// A route whose entry is in its outbound stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Published {
+    /// Which route.
+    pub key: RouteKey,
+    /// The version that was published.
+    pub version: Version,
+    /// The id of its entry.
+    pub entry_id: String,
+}
+
+/// A route whose attempt failed, and what was decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failed {
+    /// Which route.
+    pub key: RouteKey,
+    /// The version that was tried.
+    pub version: Version,
+    /// Its channel.
+    pub channel: Channel,
+    /// Failed attempts including this one.
+    pub attempt_count: u32,
+    /// When to try again; `None` makes it a dead letter.
+    pub retry_at: Option<Timestamp>,
+    /// `payload_encoding_failed`, `gateway_stream_publish_failed` or `mail_stream_publish_failed`.
+    pub classification: &'static str,
+    /// What happened, for a person; never a payload or an address.
+    pub message: String,
+}
+
 /// What follows a failed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterFailure {
@@ -239,13 +269,13 @@ impl LiveRoute {
         self.attempt_count.saturating_add(1)
     }
 
-    /// Decides what follows when the attempt at `now` has failed. `spread` is a fraction from 0 to 1.
-    pub fn after_failure(&self, now: Timestamp, backoff: &Backoff, spread: f64) -> AfterFailure {
+    /// Decides what follows when the attempt at `now` has failed. `jitter` is a fraction from 0 to 1.
+    pub fn after_failure(&self, now: Timestamp, backoff: &Backoff, jitter: f64) -> AfterFailure {
         let attempt_count = self.attempt();
         if attempt_count >= self.max_attempts {
             return AfterFailure::DeadLetter { attempt_count: self.max_attempts };
         }
-        AfterFailure::Retry { attempt_count, at: now + backoff.delay(attempt_count, spread) }
+        AfterFailure::Retry { attempt_count, at: now + backoff.delay(attempt_count, jitter) }
     }
 }
 
@@ -293,13 +323,14 @@ mod tests {
     proptest! {
         /// Whatever the budget, a route that always fails becomes a dead letter at exactly `max_attempts` failures, and
         /// every retry on the way lies in the future.
+        // INV-05
         #[test]
-        fn a_route_that_always_fails_spends_exactly_its_budget(max_attempts in 1_u32..50, spread in 0.0..=1.0_f64) {
+        fn a_route_that_always_fails_spends_exactly_its_budget(max_attempts in 1_u32..50, jitter in 0.0..=1.0_f64) {
             let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(9) };
             let mut now = Timestamp::UNIX_EPOCH;
             let mut failures = 0;
             loop {
-                match route(failures, max_attempts).after_failure(now, &backoff, spread) {
+                match route(failures, max_attempts).after_failure(now, &backoff, jitter) {
                     AfterFailure::Retry { attempt_count, at } => {
                         prop_assert_eq!(attempt_count, failures + 1);
                         prop_assert!(attempt_count < max_attempts && at > now);

@@ -29,8 +29,25 @@ pub enum Fault {
     Slow(Duration),
     /// This status and body, as JSON.
     Answer(u16, String),
-    /// It speaks of somebody else.
+    /// It is about another user.
     WrongUser,
+}
+
+/// How the directory behaves towards all requests together. The default answers each of them at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// How long an answer takes. A refusal takes no time.
+    pub latency: Duration,
+    /// The most requests that are served at a time; the others are refused with status 503.
+    pub at_most: usize,
+    /// Every request whose number is a multiple of this is refused with status 503; 0 refuses none of them.
+    pub refuse_every: usize,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self { latency: Duration::ZERO, at_most: usize::MAX, refuse_every: 0 }
+    }
 }
 
 /// A running stand-in. Dropped, it is gone.
@@ -46,11 +63,16 @@ struct Shared(Arc<Mutex<Users>>);
 
 #[derive(Debug, Default)]
 struct Users {
-    /// `None`: whoever was not set does not exist.
+    /// `None`: a user that was not set does not exist.
     everybody_exists: bool,
     known: HashMap<String, Option<(String, String)>>,
     faults: HashMap<String, Fault>,
     requests: HashMap<String, usize>,
+    load: Load,
+    /// Requests so far, and those that are being served.
+    arrived: usize,
+    serving: usize,
+    refusals: usize,
 }
 
 impl Shared {
@@ -101,9 +123,21 @@ impl StandInDirectory {
         self.shared.lock().faults.insert(id.to_owned(), fault);
     }
 
-    /// All goes well again, for everybody.
+    /// All answers are given under this load from now on.
+    pub fn set_load(&self, load: Load) {
+        self.shared.lock().load = load;
+    }
+
+    /// Clears the faults of all users.
     pub fn clear_faults(&self) {
-        self.shared.lock().faults.clear();
+        let mut users = self.shared.lock();
+        users.faults.clear();
+        users.load = Load::default();
+    }
+
+    /// How many requests were refused because of the load.
+    pub fn refusals(&self) -> usize {
+        self.shared.lock().refusals
     }
 
     /// How often this user was asked about.
@@ -147,7 +181,7 @@ fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
     tokio::spawn(async move {
         // Aborted with the task that holds them: `axum::serve` would leave the connections that are open to answer on.
         let mut connections = JoinSet::new();
-        // It serves until it is aborted; an error ends it, and whoever asks finds nobody there.
+        // It serves until it is aborted; an error ends it, and clients are refused.
         while let Ok((stream, _)) = listener.accept().await {
             let service = TowerToHyperService::new(router.clone());
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -157,10 +191,41 @@ fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
     })
 }
 
-async fn look_up(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
-    let (fault, user) = {
+/// A request that is being served; dropped with it, also where the client goes away.
+struct Serving(Shared);
+
+impl Serving {
+    /// `None` if the request is refused.
+    fn admit(shared: &Shared) -> Option<Self> {
         let mut users = shared.lock();
-        *users.requests.entry(id.clone()).or_default() += 1;
+        users.arrived += 1;
+        let chosen = users.load.refuse_every > 0 && users.arrived.is_multiple_of(users.load.refuse_every);
+        if chosen || users.serving >= users.load.at_most {
+            users.refusals += 1;
+            return None;
+        }
+        users.serving += 1;
+        Some(Self(shared.clone()))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.lock().serving -= 1;
+    }
+}
+
+async fn look_up(State(shared): State<Shared>, Path(id): Path<String>) -> Response {
+    *shared.lock().requests.entry(id.clone()).or_default() += 1;
+    let Some(_serving) = Serving::admit(&shared) else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
+    let latency = shared.lock().load.latency;
+    if !latency.is_zero() {
+        tokio::time::sleep(latency).await;
+    }
+    let (fault, user) = {
+        let users = shared.lock();
         let default = users.everybody_exists.then(|| (format!("{id}@example.com"), "en".to_owned()));
         (users.faults.get(&id).cloned(), users.known.get(&id).cloned().unwrap_or(default))
     };

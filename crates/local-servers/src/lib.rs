@@ -11,7 +11,7 @@ mod process;
 mod redis;
 
 pub use binaries::MissingBinary;
-pub use directory::{Fault, StandInDirectory};
+pub use directory::{Fault, Load, StandInDirectory};
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::StartError;
 pub use redis::{Redis, RedisOptions};

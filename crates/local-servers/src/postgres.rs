@@ -115,7 +115,7 @@ impl Postgres {
         end(&self.home, &mut self.child, "QUIT").await;
     }
 
-    /// Stops every process of the server where it stands; connections stay open and nobody answers.
+    /// Suspends every process of the server: connections stay open and get no answer.
     pub fn pause(&self) {
         let Some(pid) = self.pid() else { return };
         // First the one that makes the others, so that none is left out.
@@ -135,7 +135,7 @@ impl Postgres {
         signal("CONT", &pids);
     }
 
-    /// What whoever runs the database does before the service comes: a role that is no superuser, a database, and a
+    /// What a database administrator does before the first start: a role that is no superuser, a database, and a
     /// schema that the role owns.
     pub async fn create_role_and_schema(
         &self,
@@ -174,7 +174,7 @@ impl Drop for Postgres {
             signal("CONT", &children_of(child.id()));
             signal("CONT", &[child.id()]);
             signal("QUIT", &[child.id()]);
-            // Its folder goes next, so it must be gone; QUIT waits for nobody.
+            // Its folder goes next, so it must be gone; QUIT waits for no client.
             drop(child.wait());
             self.home.forget();
         }

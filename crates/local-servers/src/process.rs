@@ -15,8 +15,8 @@ use crate::MissingBinary;
 
 /// How long a server may take to be ready, and to end when it is asked to.
 pub(crate) const START_BOUND: Duration = Duration::from_secs(60);
-const STOP_BOUND: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How many ports are tried if others take them first.
 pub(crate) const PORT_TRIES: usize = 5;
 
@@ -131,7 +131,7 @@ impl Home {
         Ok(child)
     }
 
-    /// The server has ended and its pid may be somebody else's soon: the watchdog must not end that one.
+    /// The server has ended and its pid may soon belong to another process: the watchdog must not end that one.
     pub(crate) fn forget(&self) {
         // If the folder is gone, so is the note.
         drop(fs::remove_file(self.path().join("server.pid")));
@@ -167,7 +167,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         drop(self.watchdog.stdin.take());
-        // It ends when it has cleaned up; nobody can be told if it did not.
+        // It ends when it has cleaned up; a failure has no caller to report to.
         drop(self.watchdog.wait());
     }
 }
@@ -207,7 +207,7 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_child = |pid_of: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid_of}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; the state and the parent come behind it.
+        // The name in parentheses may hold anything; the state and the parent come after it.
         let parent =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         parent == Some(pid)
@@ -218,11 +218,11 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
 /// Waits for the end of a process; `None` if it does not come.
 async fn wait_end(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
-    while started.elapsed() < STOP_BOUND {
+    while started.elapsed() < STOP_TIMEOUT {
         if let Ok(Some(status)) = child.try_wait() {
             return Some(status);
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     None
 }
@@ -237,7 +237,7 @@ pub(crate) async fn wait_ready(child: &mut Child, mut ready: impl AsyncFnMut() -
         if child.try_wait().is_ok_and(|status| status.is_some()) {
             return false;
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     false
 }

@@ -101,7 +101,7 @@ impl Redis {
         end(&self.home, &mut self.child, "KILL").await;
     }
 
-    /// Stops the process where it stands; connections stay open and nobody answers.
+    /// Suspends the process: connections stay open and get no answer.
     pub fn pause(&self) {
         signal("STOP", self.pid().as_slice());
     }

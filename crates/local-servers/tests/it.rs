@@ -15,7 +15,7 @@ use tokio_postgres::{Client, NoTls};
 
 /// Longer than a busy machine takes for anything here.
 const BOUND: Duration = Duration::from_secs(30);
-/// How long one listens before one says that nobody answers.
+/// How long a test waits before it takes a server for unresponsive.
 const SILENCE: Duration = Duration::from_millis(300);
 
 async fn postgres() -> Postgres {
@@ -181,7 +181,7 @@ fn is_ours(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("local-server-"))
 }
 
-/// A zombie is not alive: where we run, there may be nobody to bury it.
+/// A zombie is not alive: where we run, there may be no process to reap it.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
@@ -267,7 +267,7 @@ fn user(id: &str, email: &str, language: &str) -> Option<(u16, String)> {
 }
 
 #[tokio::test]
-async fn everybody_exists_until_the_directory_is_told_otherwise() {
+async fn every_user_exists_until_the_directory_is_told_otherwise() {
     let (directory, mut http) = directory().await;
     assert_eq!(http.look_up("u1").await, user("u1", "u1@example.com", "en"));
     directory.set_user("u1", "a@b.example", "de");
@@ -322,5 +322,5 @@ async fn servers_started_at_once_have_ports_and_folders_of_their_own() {
     let mut ports = [one.port(), two.port(), three.port()];
     ports.sort_unstable();
     assert!(ports[0] != ports[1] && ports[1] != ports[2], "{ports:?}");
-    assert!(TcpListener::bind(("127.0.0.1", one.port())).is_err(), "nobody listens");
+    assert!(TcpListener::bind(("127.0.0.1", one.port())).is_err(), "no process listens");
 }

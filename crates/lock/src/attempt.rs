@@ -1,8 +1,8 @@
-//! One attempt to acquire, and what becomes of a grant that reaches nobody.
+//! One attempt to acquire, and the release of a grant that no caller receives.
 //!
-//! A grant exists from the moment the server commits, whether or not anybody hears of it. So the attempt runs on a task of
-//! its own, to its end: if the caller has gone by then, or the answer was lost, the lock is released instead of
-//! standing in everybody's way until its lease ends.
+//! A grant exists from the moment the server commits, whether or not the answer arrives. So the attempt runs on a task of
+//! its own, to its end: if the caller has stopped waiting by then, or the answer was lost, the lock is released instead of
+//! blocking other clients until its lease ends.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::store::{Attempt, Store};
 use crate::telemetry::Operation;
 use crate::{Acquisition, LockError, LockId};
 
-/// An attempt on a task of its own. If its grant may exist and reaches nobody, it is released.
+/// An attempt on a task of its own. If its grant may exist and no caller receives it, it is released.
 pub(crate) struct Pending {
     store: Arc<Store>,
     lock_id: LockId,
     attempt: Option<JoinHandle<Result<Attempt, LockError>>>,
-    settled: bool,
+    delivered: bool,
 }
 
 impl Pending {
     pub(crate) fn start(store: Arc<Store>, key: Key, lock_id: LockId, ttl_ms: i64) -> Self {
         let (attempted, id) = (store.clone(), lock_id.clone());
         let attempt = Some(tokio::spawn(async move { attempted.acquire(&key, &id, ttl_ms).await }));
-        Self { store, lock_id, attempt, settled: false }
+        Self { store, lock_id, attempt, delivered: false }
     }
 
     pub(crate) async fn outcome(mut self) -> Result<Acquisition, LockError> {
@@ -39,7 +39,7 @@ impl Pending {
             Ok(attempt) => attempt,
             Err(_) => return Err(aborted),
         };
-        self.settled = true;
+        self.delivered = true;
         Ok(match attempt? {
             Attempt::Granted(grant) => Acquisition::Acquired(grant),
             _ => Acquisition::Locked,
@@ -49,8 +49,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Without a runtime there is nobody left to send anything: the lease ends by itself.
-        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.settled) else { return };
+        // Without a runtime nothing can be sent any more: the lease expires.
+        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.delivered) else { return };
         let (store, lock_id, attempt) = (self.store.clone(), self.lock_id.clone(), self.attempt.take());
         runtime.spawn(async move {
             let ended = match attempt {
@@ -58,8 +58,8 @@ impl Drop for Pending {
                 None => None,
             };
             if matches!(ended, None | Some(Ok(Attempt::Granted(_) | Attempt::Unknown(_)))) {
-                // The store has reported a failure; the lease ends by itself.
-                drop(store.hand_over(&lock_id).await);
+                // The store has reported a failure; the lease expires.
+                drop(store.release_abandoned(&lock_id).await);
             }
         });
     }

@@ -1,6 +1,5 @@
-//! What can go wrong, by name. That somebody else holds a lock is no error but an outcome.
+//! What can go wrong, by name. That another client holds a lock is an outcome, not an error.
 
-use std::error::Error;
 use std::time::Duration;
 
 use pg::PgError;
@@ -20,14 +19,14 @@ pub enum LockError {
         /// What was not done, or not waited for.
         operation: Operation,
     },
-    /// Somebody else held the lock, or the database failed, for as long as the caller was willing to wait.
+    /// Another client held the lock, or the database failed, for as long as the caller was willing to wait.
     #[error("the lock was not acquired within {waited:?} and {attempts} attempts")]
     AcquisitionTimeout {
         /// How often it was tried.
         attempts: u32,
         /// How long the caller was willing to wait.
         waited: Duration,
-        /// The failure of the last attempt; `None` if somebody else held the lock.
+        /// The failure of the last attempt; `None` if another client held the lock.
         #[source]
         last: Option<Box<LockError>>,
     },
@@ -54,7 +53,7 @@ pub enum LockError {
 /// What an error means for the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorCode {
-    /// The database is not there, or asks for another try.
+    /// The database is unavailable, or asks for another try.
     ServiceUnavailable,
     /// The database does not know the user or the password, or the user may not use the tables.
     AuthFailed,
@@ -85,22 +84,8 @@ impl LockError {
             Self::NoRights(_) => ErrorCode::AuthFailed,
             Self::FencesUsedUp | Self::Corrupt(_) => ErrorCode::Internal,
             // Without a SQLSTATE the server never answered.
-            Self::Store(error) => sql_state(error).map_or(ErrorCode::ServiceUnavailable, code_of),
+            Self::Store(error) => error.sql_state().map_or(ErrorCode::ServiceUnavailable, code_of),
         }
-    }
-
-    /// The error and its causes in one line, each said once, for the log.
-    pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let said = error.to_string();
-            if !text.ends_with(&said) {
-                text = format!("{text}: {said}");
-            }
-            cause = error.source();
-        }
-        text
     }
 
     /// Whether the same call may succeed a moment later.
@@ -112,24 +97,10 @@ impl LockError {
     }
 }
 
-/// The SQLSTATE, wherever in the chain of causes it is: the pool wraps what went wrong when it connected.
-fn sql_state(error: &PgError) -> Option<&SqlState> {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(state) =
-            error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code)
-        {
-            return Some(state);
-        }
-        cause = error.source();
-    }
-    None
-}
-
 fn code_of(state: &SqlState) -> ErrorCode {
     let state = state.code();
     match state {
-        // 25006: the server has become a standby; 25P03: it gave up on a transaction that stood still.
+        // 25006: the server has become a standby; 25P03: it ended a transaction that was idle for too long.
         "40001" | "40P01" | "40003" | "25006" | "25P03" => ErrorCode::ServiceUnavailable,
         "57014" | "55P03" => ErrorCode::NetworkTimeout,
         "28000" | "28P01" => ErrorCode::AuthFailed,
@@ -172,7 +143,7 @@ mod tests {
             last: Some(Box::new(last)),
         };
         assert_eq!(
-            error.chain(),
+            ambient::error_chain(&error),
             "the lock was not acquired within 5s and 3 attempts: could not acquire a lock: connection refused"
         );
     }

@@ -1,6 +1,6 @@
-//! A lock that is held: renewed in the background, given up when the guard goes away.
+//! A lock that is held: renewed in the background, released when the guard is dropped.
 //!
-//! The guard believes its own monotonic clock, never a promise: the lease ends, for the holder, a sixth of its length
+//! The guard relies on its own monotonic clock alone: the lease ends, for the holder, a sixth of its length
 //! before the server would end it, counted from the moment the last renewal that succeeded was *asked* for. A process that
 //! was suspended finds its lease lost when it wakes up, but code between two awaits may run before that: ask
 //! [`Guard::remaining`], and let the fence decide where the write lands.
@@ -29,18 +29,18 @@ pub struct Guard {
     keeper: JoinHandle<Result<Release, LockError>>,
 }
 
-/// Sent by whoever waits for the release and sees its outcome; one that is only dropped does not.
+/// Sent by a caller that waits for the release and sees its outcome; a guard that is only dropped sends nothing.
 #[derive(Debug)]
 struct Explicit;
 
 impl Guard {
-    pub(crate) fn start(store: Arc<Store>, grant: Grant, rhythm: Rhythm) -> Self {
+    pub(crate) fn start(store: Arc<Store>, grant: Grant, schedule: RenewalSchedule) -> Self {
         let Grant { lock_id, fence, asked_at, .. } = grant;
         let lost = CancellationToken::new();
-        let (ends_tx, ends) = watch::channel(asked_at + rhythm.trusted);
+        let (ends_tx, ends) = watch::channel(asked_at + schedule.trusted);
         let (stop, stopped) = oneshot::channel();
         let keeper =
-            tokio::spawn(keep(store, lock_id.clone(), rhythm, asked_at, ends_tx, lost.clone(), stopped));
+            tokio::spawn(keep(store, lock_id.clone(), schedule, asked_at, ends_tx, lost.clone(), stopped));
         Self { lock_id, fence, lost, ends, stop, keeper }
     }
 
@@ -55,7 +55,7 @@ impl Guard {
     }
 
     /// Fires when the lease can no longer be relied on: a renewal was refused, none has succeeded for five sixths of the
-    /// time to live, or the guard has gone away. It never un-fires.
+    /// time to live, the renewing task ended for another reason, or the guard was dropped. It stays cancelled.
     pub fn lost(&self) -> CancellationToken {
         self.lost.child_token()
     }
@@ -68,14 +68,14 @@ impl Guard {
         self.ends.borrow().saturating_duration_since(Instant::now())
     }
 
-    /// Gives the lock up and says whether it was still held. Goes on in the background if the caller stops waiting.
+    /// Releases the lock and returns whether it was still held. Continues in the background if the caller stops waiting.
     pub async fn release(self) -> Result<Release, LockError> {
-        // The keeper is gone only if the runtime is going: then the join says so.
+        // The keeper has ended early only if it panicked or the runtime shuts down: then the join fails.
         drop(self.stop.send(Explicit));
         self.keeper.await.unwrap_or(Err(LockError::Aborted { operation: Operation::Release }))
     }
 
-    /// Gives the lock up and waits for it. A failure is logged where it happens: the lease then ends by itself.
+    /// Releases the lock and waits for it. A failure is logged where it happens: the lease then expires.
     pub(crate) async fn dispose(self) {
         drop(self.stop);
         drop(self.keeper.await);
@@ -84,59 +84,77 @@ impl Guard {
 
 /// When a lease is renewed and until when it is trusted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rhythm {
+pub(crate) struct RenewalSchedule {
     pub(crate) ttl_ms: i64,
     /// From a request to the end of the trust in what it was granted.
     trusted: Duration,
     /// From a request that succeeded to the next.
     renew_after: Duration,
     /// How long one renewal may take.
-    patience: Duration,
+    attempt_timeout: Duration,
     /// From a renewal that failed to the next.
     retry_after: Duration,
 }
 
-impl Rhythm {
+impl RenewalSchedule {
     pub(crate) fn of(ttl: Duration, ttl_ms: i64) -> Self {
-        Self { ttl_ms, trusted: ttl * 5 / 6, renew_after: ttl / 3, patience: ttl / 6, retry_after: ttl / 24 }
+        Self {
+            ttl_ms,
+            trusted: ttl * 5 / 6,
+            renew_after: ttl / 3,
+            attempt_timeout: ttl / 6,
+            retry_after: ttl / 24,
+        }
     }
 }
 
-/// Renews until the lease is lost or given up, then releases. Even a lost lease: the server may still count it.
+/// Renews until the lease is lost or the guard is released, then releases. A lost lease too: the server may still
+/// consider it live.
 async fn keep(
     store: Arc<Store>,
     lock_id: LockId,
-    rhythm: Rhythm,
+    schedule: RenewalSchedule,
     asked_at: Instant,
     ends: watch::Sender<Instant>,
     lost: CancellationToken,
     mut stopped: oneshot::Receiver<Explicit>,
 ) -> Result<Release, LockError> {
-    let renewals = renew(rhythm, asked_at, &ends, || store.extend(&lock_id, rhythm.ttl_ms));
-    let asked = tokio::select! {
-        biased;
-        asked = &mut stopped => asked,
-        why = renewals => {
-            tracing::warn!(lock_id_hash = lock_id.hash(), why, "a lock was lost");
-            lost.cancel();
-            stopped.await
-        }
-    };
-    lost.cancel();
-    let released = store.hand_over(&lock_id).await;
+    let renewals = renew(schedule, asked_at, &ends, || store.extend(&lock_id, schedule.ttl_ms));
+    let asked = until_released(renewals, &lock_id, lost, &mut stopped).await;
+    let released = store.release_abandoned(&lock_id).await;
     if let (Err(_), Err(error)) = (asked, &released) {
         tracing::warn!(
             lock_id_hash = lock_id.hash(),
-            error = error.chain(),
-            "could not release a lock: its lease has to end by itself"
+            error = ambient::error_chain(error),
+            "could not release a lock: it stays locked until its lease expires"
         );
     }
     released
 }
 
-/// Renews at a third of the time to live, for as long as that keeps the lease; says why it ended.
+/// Waits until the guard is released or dropped. `lost` is cancelled as soon as the renewals end, for whatever reason: also
+/// if they panic, or if this task is dropped.
+async fn until_released(
+    renewals: impl Future<Output = &'static str>,
+    lock_id: &LockId,
+    lost: CancellationToken,
+    stopped: &mut oneshot::Receiver<Explicit>,
+) -> Result<Explicit, oneshot::error::RecvError> {
+    let renewing = lost.drop_guard();
+    tokio::select! {
+        biased;
+        asked = &mut *stopped => asked,
+        why = renewals => {
+            tracing::warn!(lock_id_hash = lock_id.hash(), why, "a lock was lost");
+            drop(renewing);
+            stopped.await
+        }
+    }
+}
+
+/// Renews at a third of the time to live, for as long as that keeps the lease; returns why it ended.
 async fn renew<F>(
-    rhythm: Rhythm,
+    schedule: RenewalSchedule,
     asked_at: Instant,
     ends: &watch::Sender<Instant>,
     mut extend: impl FnMut() -> F,
@@ -144,13 +162,13 @@ async fn renew<F>(
 where
     F: Future<Output = Result<Extension, LockError>>,
 {
-    let mut next = asked_at + rhythm.renew_after;
+    let mut next = asked_at + schedule.renew_after;
     loop {
         let end = *ends.borrow();
         let attempt = async {
             sleep_until(next).await;
             let asked_at = Instant::now();
-            (asked_at, timeout(rhythm.patience, extend()).await)
+            (asked_at, timeout(schedule.attempt_timeout, extend()).await)
         };
         // The end comes first: what was granted is worth nothing if the answer took too long to be seen.
         let (asked_at, answer) = tokio::select! {
@@ -160,18 +178,19 @@ where
         };
         match answer {
             Ok(Ok(Extension::Extended { .. })) => {
-                ends.send_replace(asked_at + rhythm.trusted);
-                next = asked_at + rhythm.renew_after;
+                ends.send_replace(asked_at + schedule.trusted);
+                next = asked_at + schedule.renew_after;
             }
             Ok(Ok(Extension::NotHeld)) => return "a renewal was refused",
             // The store has reported it; there may be time for another.
-            Ok(Err(_)) | Err(_) => next = Instant::now() + rhythm.retry_after,
+            Ok(Err(_)) | Err(_) => next = Instant::now() + schedule.retry_after,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
     use std::sync::Mutex;
 
     use pg::PgError;
@@ -180,13 +199,13 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(24);
 
-    /// Answers renewals from a list, the last one for ever, and notes when each was asked for.
+    /// Answers renewals from a list, the last one repeatedly, and records when each was asked for.
     async fn run(answers: &[fn() -> Result<Extension, LockError>]) -> (&'static str, Vec<u64>, u64) {
         let start = Instant::now();
-        let rhythm = Rhythm::of(TTL, 24_000);
-        let (ends, _) = watch::channel(start + rhythm.trusted);
+        let schedule = RenewalSchedule::of(TTL, 24_000);
+        let (ends, _) = watch::channel(start + schedule.trusted);
         let asked = Mutex::new(Vec::new());
-        let why = renew(rhythm, start, &ends, || {
+        let why = renew(schedule, start, &ends, || {
             let mut asked = asked.lock().expect("not poisoned");
             let answer = answers[asked.len().min(answers.len() - 1)];
             asked.push(start.elapsed().as_secs());
@@ -206,6 +225,43 @@ mod tests {
 
     fn unavailable() -> Result<Extension, LockError> {
         Err(PgError::unavailable("extend a lock", "connection refused").into())
+    }
+
+    // L-21
+    #[tokio::test]
+    async fn a_lock_whose_renewals_panicked_is_lost() {
+        let lost = CancellationToken::new();
+        let (_stop, mut stopped) = oneshot::channel();
+        let keeper = tokio::spawn({
+            let lost = lost.clone();
+            let panicking = async { panic!("a bug in the renewals") };
+            async move { until_released(panicking, &LockId::from_bytes([0; 16]), lost, &mut stopped).await }
+        });
+        assert!(keeper.await.expect_err("it panicked").is_panic());
+        assert!(lost.is_cancelled());
+    }
+
+    // L-21
+    #[tokio::test]
+    async fn a_lock_whose_keeper_is_dropped_is_lost() {
+        let lost = CancellationToken::new();
+        let (_stop, mut stopped) = oneshot::channel();
+        let lock_id = LockId::from_bytes([0; 16]);
+        let mut keeper =
+            Box::pin(until_released(std::future::pending(), &lock_id, lost.clone(), &mut stopped));
+        assert!(if_ready(keeper.as_mut()).await.is_none());
+        assert!(!lost.is_cancelled());
+        drop(keeper);
+        assert!(lost.is_cancelled());
+    }
+
+    /// The output of a future that is ready at its first poll.
+    async fn if_ready<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = std::future::ready(()) => None,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -230,10 +286,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_renewal_without_an_answer_is_given_up_and_tried_again() {
         let start = Instant::now();
-        let rhythm = Rhythm::of(TTL, 24_000);
-        let (ends, _) = watch::channel(start + rhythm.trusted);
+        let schedule = RenewalSchedule::of(TTL, 24_000);
+        let (ends, _) = watch::channel(start + schedule.trusted);
         let mut asked = Vec::new();
-        renew(rhythm, start, &ends, || {
+        renew(schedule, start, &ends, || {
             asked.push(start.elapsed().as_secs());
             std::future::pending()
         })

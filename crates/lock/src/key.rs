@@ -71,7 +71,7 @@ pub fn storage_key(prefix: &str, key: &str, limit: usize, reserve: usize) -> Res
 
 /// What logs and telemetry show instead of a key or a lock id: 24 hexadecimal digits, the same for the same text.
 ///
-/// It hides a text from a reader's eye, not from somebody who tries texts one by one.
+/// It hides a text from a reader, not from an attacker who tries texts one by one.
 pub fn hash_key(text: &str) -> String {
     let mut sums = [0_i32; 3];
     for unit in text.nfc().collect::<String>().encode_utf16().map(i32::from) {

@@ -2,19 +2,19 @@
 //!
 //! **The promise.** For each key at most one lease is live at a time, by the clock of the database alone. Every grant of a
 //! key has a higher fence than all grants of it before. A lease that has ended is never brought back, and a release
-//! succeeds at most once. A holder that dies loses the lock when its lease ends.
+//! succeeds at most once. A holder that crashes loses the lock when its lease ends.
 //!
-//! **What a lock cannot promise** is that its holder knows in time that it has lost it: a process may stand still for
+//! **What a lock cannot promise** is that its holder knows in time that it has lost it: a process may be suspended for
 //! longer than its lease. So each write that the lock protects takes the fence along, and what is written to refuses a
 //! fence lower than one that it has seen. The lock then only saves work; the fence keeps the order.
 //!
 //! **The recipe.** One database with two tables ([`schema_sql`]). A lease lives until 1,000 ms after its end
-//! ([`TIME_TOLERANCE_MS`]), for everybody alike. To acquire: look without waiting whether the lease is live; if not, make
-//! the key's fence counter, hold its row (so one acquirer of a key comes at a time), hold the lock's row, look at the clock
-//! only now, and count and grant in one statement. Counters are never deleted, by anything: a key that starts over would
+//! ([`TIME_TOLERANCE_MS`]), for every client alike. To acquire: read without waiting whether the lease is live; if not, create
+//! the key's fence counter, lock its row (so that one client at a time acquires a key), lock the lock's row, read the clock
+//! only now, and raise the counter and grant in one statement. Counters are never deleted: a counter that restarts would
 //! give out fences that were seen before. So **the set of keys must be bounded**: never one per message or per user.
 //!
-//! What this deliberately lacks: queues and fairness, re-entrance, shared locks, and locks within a transaction of yours.
+//! What this deliberately lacks: queues and fairness, re-entrance, shared locks, and locks within the caller's own transaction.
 //!
 //! ```no_run
 //! # async fn run(pool: pg::PgPool) -> Result<(), lock::LockError> {
@@ -50,8 +50,9 @@ pub use key::{MAX_KEY_BYTES, STORAGE_KEY_LIMIT, hash_key, storage_key};
 pub use lock_id::LockId;
 pub use manager::{DEFAULT_TTL, Lease, LockManager, LockOptions, MAX_TTL, PURGE_BATCH};
 pub use outcome::{Acquisition, Extension, Grant, LockInfo, Release};
-pub use retry::{Backoff, Retry, Spread};
+pub use retry::{Backoff, Retry, RetryJitter};
 pub use schema::{MAX_TABLE_NAME_BYTES, TableNames, schema_sql};
+pub use statements::PLANNER_PARAMETERS;
 pub use telemetry::{Event, Observer, Operation, Outcome, Reason};
 
 /// How long a lease stays live after its end, in milliseconds. Not configurable: all clients must agree on it.

@@ -10,18 +10,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Pending;
 use crate::fence::FENCE_MAX;
-use crate::guard::{Guard, Rhythm};
+use crate::guard::{Guard, RenewalSchedule};
 use crate::key::Key;
 use crate::retry::Retry;
 use crate::schema::TableNames;
-use crate::statements::{Statements, Which};
+use crate::statements::{Selector, Statements};
 use crate::store::Store;
 use crate::telemetry::{Observer, Operation, Telemetry};
 use crate::{Acquisition, Extension, Grant, LockError, LockId, LockInfo, Release};
 
 /// The time to live of a lock if nothing else is asked for.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-/// The longest time to live: whoever needs a lock for longer renews it.
+/// The longest time to live: a lock that is needed for longer is renewed.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The most rows that one [`LockManager::purge_expired`] deletes.
 pub const PURGE_BATCH: u64 = 1000;
@@ -29,9 +29,9 @@ pub const PURGE_BATCH: u64 = 1000;
 /// How a lock is acquired and held.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LockOptions {
-    /// How long the lock outlives a holder that is gone.
+    /// How long the lock outlives a holder that crashed.
     pub ttl: Duration,
-    /// How to wait for somebody else.
+    /// How to wait while another client holds the lock.
     pub retry: Retry,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for LockManager {
 }
 
 impl LockManager {
-    /// Locks in the tables `names`, which [`LockManager::setup_schema`] or a migration has made.
+    /// Locks in the tables `names`, which [`LockManager::setup_schema`] or a migration has created.
     pub fn new(pool: PgPool, names: TableNames) -> Self {
         Self::build(pool, names, Telemetry::default())
     }
@@ -82,13 +82,13 @@ impl LockManager {
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
-    /// The same locks for a caller that may lose interest: once `token` fires, what is under way ends with
-    /// [`LockError::Aborted`], and what has not begun sends nothing. A lock granted to nobody is released.
+    /// The same locks for a caller that may cancel: once `token` is cancelled, operations in progress end with
+    /// [`LockError::Aborted`], and later ones send nothing. A lock that was granted meanwhile is released.
     pub fn cancelled_by(&self, token: CancellationToken) -> Self {
         Self { abort: Some(token), ..self.clone() }
     }
 
-    /// Makes the tables where they are missing, and checks that those that are there can be used.
+    /// Creates the tables where they are missing, and checks that existing ones can be used.
     pub async fn setup_schema(&self) -> Result<(), LockError> {
         self.store.setup_schema().await
     }
@@ -98,7 +98,7 @@ impl LockManager {
         self.store.check_schema().await
     }
 
-    /// Tries once to acquire `key` for `ttl`. Nobody renews it: see [`LockManager::hold`].
+    /// Tries once to acquire `key` for `ttl`. It is not renewed: see [`LockManager::hold`].
     ///
     /// If the caller stops waiting, or the answer is lost, the lock is released in the background.
     pub async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Acquisition, LockError> {
@@ -106,21 +106,21 @@ impl LockManager {
         self.unless_aborted(Operation::Acquire, self.attempt(&key, ttl_ms)).await
     }
 
-    /// Tries once to acquire `key`; the guard renews it. `None` if somebody else holds it.
+    /// Tries once to acquire `key`; the guard renews it. `None` if another client holds it.
     pub async fn try_hold(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, LockError> {
         Ok(match self.try_acquire(key, ttl).await? {
-            Acquisition::Acquired(grant) => Some(self.guard(grant, Rhythm::of(ttl, millis(ttl)?))),
+            Acquisition::Acquired(grant) => Some(self.guard(grant, RenewalSchedule::of(ttl, millis(ttl)?))),
             Acquisition::Locked => None,
         })
     }
 
-    /// Acquires `key`, waiting for others and past failures that may pass; the guard renews it.
+    /// Acquires `key`, waiting while other clients hold it and retrying transient failures; the guard renews it.
     ///
     /// [`LockError::AcquisitionTimeout`] if that took too long. There is no queue: any waiter may be next.
     pub async fn hold(&self, key: &str, options: LockOptions) -> Result<Guard, LockError> {
         let (key, ttl_ms) = (Key::parse(key)?, millis(options.ttl)?);
         let grant = self.unless_aborted(Operation::Acquire, self.win(&key, ttl_ms, options.retry)).await?;
-        Ok(self.guard(grant, Rhythm::of(options.ttl, ttl_ms)))
+        Ok(self.guard(grant, RenewalSchedule::of(options.ttl, ttl_ms)))
     }
 
     /// Runs `work` while holding `key`, and releases whatever happens: also if the work panics or is dropped.
@@ -148,7 +148,7 @@ impl LockManager {
         self.unless_aborted(Operation::Extend, self.store.extend(lock_id, ttl_ms)).await
     }
 
-    /// Ends the lease of `lock_id`. Once it is sent it goes on, even if the caller stops waiting.
+    /// Ends the lease of `lock_id`. Once sent it continues, even if the caller stops waiting.
     pub async fn release(&self, lock_id: &LockId) -> Result<Release, LockError> {
         let (store, lock_id) = (self.store.clone(), lock_id.clone());
         let release = async {
@@ -161,15 +161,15 @@ impl LockManager {
     /// The live lock of `key`, for people and dashboards: it may be over by the time it is read.
     pub async fn lookup(&self, key: &str) -> Result<Option<LockInfo>, LockError> {
         let key = Key::parse(key)?;
-        self.unless_aborted(Operation::Lookup, self.store.lookup(Which::Key(&key))).await
+        self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Key(&key))).await
     }
 
     /// The live lock of `lock_id`, with the same caution.
     pub async fn lookup_by_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>, LockError> {
-        self.unless_aborted(Operation::Lookup, self.store.lookup(Which::Id(lock_id))).await
+        self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Id(lock_id))).await
     }
 
-    /// Whether somebody holds `key`, with the same caution.
+    /// Whether a client holds `key`, with the same caution.
     pub async fn is_locked(&self, key: &str) -> Result<bool, LockError> {
         Ok(self.lookup(key).await?.is_some())
     }
@@ -179,12 +179,12 @@ impl LockManager {
         Ok(self.lookup_by_id(lock_id).await?.is_some())
     }
 
-    /// Deletes at most [`PURGE_BATCH`] locks that expired over 2 s ago, and says how many. Counters stay.
+    /// Deletes at most [`PURGE_BATCH`] locks that expired over 2 s ago, and returns how many. Counters stay.
     pub async fn purge_expired(&self) -> Result<u64, LockError> {
         self.unless_aborted(Operation::Purge, self.store.purge(PURGE_BATCH)).await
     }
 
-    /// Moves the fence counter of `key` up to `floor`, never down, and says where it stands.
+    /// Raises the fence counter of `key` to `floor`, never lowers it, and returns it.
     ///
     /// For a database that was restored from a backup: what the lock protects has seen higher fences than it remembers.
     pub async fn raise_fence(&self, key: &str, floor: u64) -> Result<u64, LockError> {
@@ -195,8 +195,8 @@ impl LockManager {
         self.unless_aborted(Operation::RaiseFence, self.store.raise_counter(&key, floor)).await
     }
 
-    fn guard(&self, grant: Grant, rhythm: Rhythm) -> Guard {
-        Guard::start(self.store.clone(), grant, rhythm)
+    fn guard(&self, grant: Grant, schedule: RenewalSchedule) -> Guard {
+        Guard::start(self.store.clone(), grant, schedule)
     }
 
     async fn win(&self, key: &Key, ttl_ms: i64, retry: Retry) -> Result<Grant, LockError> {

@@ -1,4 +1,6 @@
-//! What operations on locks say.
+//! The outcomes of operations on locks.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -23,7 +25,7 @@ pub struct Grant {
 pub enum Acquisition {
     /// It is the caller's.
     Acquired(Grant),
-    /// It is somebody's, perhaps the caller's own from before. No fence was used up.
+    /// Another client holds it, or the caller itself by an earlier grant. No fence was used up.
     Locked,
 }
 
@@ -44,7 +46,7 @@ pub enum Extension {
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// The lock is free. Said at most once for each grant.
+    /// The lock is free. Returned at most once for each grant.
     Released,
     /// The lock is not held under this id, or no longer. Nothing was changed.
     NotHeld,
@@ -63,4 +65,6 @@ pub struct LockInfo {
     pub acquired_at_ms: i64,
     /// The fence of the grant.
     pub fence: u64,
+    /// How long until another caller can acquire the lock unless its holder renews it, by the server's clock.
+    pub free_in: Duration,
 }

@@ -1,4 +1,4 @@
-//! How long to wait for a lock that somebody else holds.
+//! How long to wait for a lock that another client holds.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ pub enum Backoff {
     Exponential,
 }
 
-/// How much of a pause is left to chance.
+/// How much of a pause is random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Spread {
+pub enum RetryJitter {
     /// Nothing.
     None,
     /// Half of it.
@@ -33,8 +33,8 @@ pub struct Retry {
     pub timeout: Duration,
     /// How the pauses grow.
     pub backoff: Backoff,
-    /// How much of a pause is left to chance.
-    pub spread: Spread,
+    /// How much of a pause is random.
+    pub jitter: RetryJitter,
 }
 
 impl Default for Retry {
@@ -44,24 +44,24 @@ impl Default for Retry {
             delay: Duration::from_millis(100),
             timeout: Duration::from_secs(5),
             backoff: Backoff::Exponential,
-            spread: Spread::Equal,
+            jitter: RetryJitter::Equal,
         }
     }
 }
 
 impl Retry {
-    /// The pause before retry `number`, which counts from 1; `chance` is from 0 to 1. Never longer than the timeout.
-    pub(crate) fn pause(&self, number: u32, chance: f64) -> Duration {
+    /// The pause before retry `number`, which counts from 1; `fraction` is from 0 to 1. Never longer than the timeout.
+    pub(crate) fn pause(&self, number: u32, fraction: f64) -> Duration {
         let doublings = match self.backoff {
             Backoff::Fixed => 0,
             Backoff::Exponential => number.saturating_sub(1),
         };
         let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
         let whole = self.delay.saturating_mul(factor).min(self.timeout);
-        match self.spread {
-            Spread::None => whole,
-            Spread::Equal => whole / 2 + (whole / 2).mul_f64(chance),
-            Spread::Full => whole.mul_f64(chance),
+        match self.jitter {
+            RetryJitter::None => whole,
+            RetryJitter::Equal => whole / 2 + (whole / 2).mul_f64(fraction),
+            RetryJitter::Full => whole.mul_f64(fraction),
         }
     }
 }
@@ -70,38 +70,38 @@ impl Retry {
 mod tests {
     use super::*;
 
-    fn pauses(retry: Retry, chance: f64) -> Vec<u128> {
-        (1..=4).map(|number| retry.pause(number, chance).as_millis()).collect()
+    fn pauses(retry: Retry, fraction: f64) -> Vec<u128> {
+        (1..=4).map(|number| retry.pause(number, fraction).as_millis()).collect()
     }
 
     #[test]
     fn exponential_pauses_double() {
-        let retry = Retry { spread: Spread::None, ..Retry::default() };
+        let retry = Retry { jitter: RetryJitter::None, ..Retry::default() };
         assert_eq!(pauses(retry, 0.5), [100, 200, 400, 800]);
     }
 
     #[test]
     fn fixed_pauses_stay() {
-        let retry = Retry { backoff: Backoff::Fixed, spread: Spread::None, ..Retry::default() };
+        let retry = Retry { backoff: Backoff::Fixed, jitter: RetryJitter::None, ..Retry::default() };
         assert_eq!(pauses(retry, 0.5), [100, 100, 100, 100]);
     }
 
     #[test]
-    fn equal_spread_leaves_half_a_pause_to_chance() {
+    fn equal_jitter_randomizes_half_of_a_pause() {
         assert_eq!(pauses(Retry::default(), 0.0), [50, 100, 200, 400]);
         assert_eq!(pauses(Retry::default(), 0.5), [75, 150, 300, 600]);
     }
 
     #[test]
-    fn full_spread_leaves_a_whole_pause_to_chance() {
-        let retry = Retry { spread: Spread::Full, ..Retry::default() };
+    fn full_jitter_randomizes_a_whole_pause() {
+        let retry = Retry { jitter: RetryJitter::Full, ..Retry::default() };
         assert_eq!(pauses(retry, 0.0), [0, 0, 0, 0]);
         assert_eq!(pauses(retry, 0.5), [50, 100, 200, 400]);
     }
 
     #[test]
     fn no_pause_is_longer_than_the_timeout() {
-        let retry = Retry { spread: Spread::None, ..Retry::default() };
+        let retry = Retry { jitter: RetryJitter::None, ..Retry::default() };
         assert_eq!(retry.pause(u32::MAX, 0.0), retry.timeout);
     }
 }

@@ -1,10 +1,11 @@
-//! The two tables: their names, their columns and the SQL that makes them.
+//! The two tables: their names, their columns and the SQL that creates them.
 
+use pg::rights::RequiredRights;
 use sea_query::{DynIden, Iden};
 
 use crate::LockError;
 
-/// The longest table name: with `idx_` before it and `_lock_id` behind it, it is as long as PostgreSQL reads.
+/// The longest table name: with `idx_` before it and `_lock_id` after it, an index name has the 63 bytes that PostgreSQL keeps.
 pub const MAX_TABLE_NAME_BYTES: usize = 51;
 
 /// The names of the two tables, checked. They are used quoted, in the schema that `search_path` names first.
@@ -28,8 +29,8 @@ impl TableNames {
         for name in [locks, fence_counters] {
             let mut bytes = name.bytes();
             let starts_well = bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-            let goes_on_well = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-            if !starts_well || !goes_on_well || name.len() > MAX_TABLE_NAME_BYTES {
+            let continues_well = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            if !starts_well || !continues_well || name.len() > MAX_TABLE_NAME_BYTES {
                 return Err(LockError::InvalidArgument(format!(
                     "{name:?} is no table name: at most {MAX_TABLE_NAME_BYTES} letters, digits and _, the first no digit"
                 )));
@@ -49,30 +50,17 @@ impl TableNames {
         DynIden::from(self.fence_counters.clone())
     }
 
-    /// What is done with the rows of each table, in words and in rights.
-    pub(crate) fn needs(&self) -> [Need<'_>; 2] {
+    /// What is done with the rows of each table.
+    pub(crate) fn required_rights(&self) -> [RequiredRights<'_>; 2] {
         [
-            Need {
-                table: &self.locks,
-                what: "read, write and delete",
-                rights: &["SELECT", "INSERT", "UPDATE", "DELETE"],
-            },
-            // A counter stays for ever.
-            Need {
-                table: &self.fence_counters,
-                what: "read and write",
-                rights: &["SELECT", "INSERT", "UPDATE"],
-            },
+            RequiredRights { table: &self.locks, rights: &["SELECT", "INSERT", "UPDATE", DELETE] },
+            // A counter is never deleted.
+            RequiredRights { table: &self.fence_counters, rights: &["SELECT", "INSERT", "UPDATE"] },
         ]
     }
 }
 
-/// What the role must be allowed to do in one table.
-pub(crate) struct Need<'a> {
-    pub(crate) table: &'a str,
-    pub(crate) what: &'static str,
-    pub(crate) rights: &'static [&'static str],
-}
+pub(crate) const DELETE: &str = "DELETE";
 
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Locks {
@@ -91,10 +79,10 @@ pub(crate) enum FenceCounters {
     KeyDebug,
 }
 
-/// The SQL that makes both tables where they are not there yet, for a migration or for
+/// The SQL that creates both tables where they do not exist, for a migration or for
 /// [`crate::LockManager::setup_schema`].
 ///
-/// It also takes the right to delete counters from the role that runs it: a counter that starts over would give out
+/// It also revokes the right to delete counters from the role that runs it: a counter that restarts would give out
 /// fences that others have already seen.
 pub fn schema_sql(names: &TableNames) -> String {
     let TableNames { locks, fence_counters } = names;
@@ -111,23 +99,23 @@ CREATE UNIQUE INDEX IF NOT EXISTS "idx_{locks}_lock_id" ON "{locks}" (lock_id);
 CREATE INDEX IF NOT EXISTS "idx_{locks}_expires" ON "{locks}" (expires_at_ms);
 COMMENT ON TABLE "{locks}" IS 'Locks that are held, or were and have expired. A row may be deleted once it has expired.';
 COMMENT ON COLUMN "{locks}".key IS 'The key of the lock, shortened by a hash if it is too long.';
-COMMENT ON COLUMN "{locks}".lock_id IS 'Names this grant; whoever knows it can release and extend the lock.';
+COMMENT ON COLUMN "{locks}".lock_id IS 'Identifies this grant; with it a client can release and extend the lock.';
 COMMENT ON COLUMN "{locks}".expires_at_ms IS 'When the lease ends, by this server; live until 1,000 ms after it.';
 COMMENT ON COLUMN "{locks}".acquired_at_ms IS 'When it was granted, by this server.';
 COMMENT ON COLUMN "{locks}".fence IS 'The fence of this grant, fifteen digits.';
 COMMENT ON COLUMN "{locks}".user_key IS 'The key as the caller wrote it, in NFC.';
 
--- Rows of this table live for ever: a counter that starts over would give out fences that were seen before.
+-- Rows of this table are never deleted: a counter that restarts would give out fences that were seen before.
 CREATE TABLE IF NOT EXISTS "{fence_counters}" (
     fence_key text COLLATE "C" PRIMARY KEY,
     fence     bigint NOT NULL DEFAULT 0,
     key_debug text
 );
 REVOKE DELETE, TRUNCATE ON "{fence_counters}" FROM PUBLIC, CURRENT_USER;
-COMMENT ON TABLE "{fence_counters}" IS 'The last fence of each key. Rows must never be deleted or set back.';
-COMMENT ON COLUMN "{fence_counters}".fence_key IS 'fence: and the key of the lock.';
+COMMENT ON TABLE "{fence_counters}" IS 'The last fence of each key. Rows must never be deleted or restored to an older state.';
+COMMENT ON COLUMN "{fence_counters}".fence_key IS 'The prefix fence: and the key of the lock.';
 COMMENT ON COLUMN "{fence_counters}".fence IS 'The last fence that was given out; 0 before the first.';
-COMMENT ON COLUMN "{fence_counters}".key_debug IS 'The key as the caller wrote it; for people only.';
+COMMENT ON COLUMN "{fence_counters}".key_debug IS 'The key as the caller wrote it, for diagnosis.';
 "#
     )
 }

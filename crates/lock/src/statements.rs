@@ -8,15 +8,27 @@ use sea_query::{
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX};
 use crate::key::Key;
-use crate::schema::{FenceCounters, Locks, Need, TableNames};
+use crate::schema::{FenceCounters, Locks, TableNames};
 use crate::{LockId, TIME_TOLERANCE_MS};
 
 /// The server's clock when the row is looked at, not when the transaction began: it may have waited in between.
 const NOW_MS: &str = "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)";
 /// The server's clock when the statement began: an index can be searched with it, and it never runs ahead.
 const STATEMENT_NOW_MS: &str = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)";
-/// Longer than [`TIME_TOLERANCE_MS`] by as much again: nobody can take a row for live that is purged.
+/// Twice [`TIME_TOLERANCE_MS`]: no client can take a purged row for live.
 const PURGE_AFTER_MS: i64 = 2 * TIME_TOLERANCE_MS;
+
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
+/// statistics, which are taken while the tables are nearly empty.
+pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_sort", "off"),
+];
 
 /// The statements on one pair of tables.
 #[derive(Clone, Debug)]
@@ -25,14 +37,14 @@ pub(crate) struct Statements {
     counters: DynIden,
 }
 
-/// Which row of the locks.
+/// Selector row of the locks.
 #[derive(Clone, Copy)]
-pub(crate) enum Which<'a> {
+pub(crate) enum Selector<'a> {
     Key(&'a Key),
     Id(&'a LockId),
 }
 
-impl Which<'_> {
+impl Selector<'_> {
     fn matches(self) -> Expr {
         match self {
             Self::Key(key) => Expr::col(Locks::Key).eq(bind::text(&key.storage)),
@@ -41,7 +53,7 @@ impl Which<'_> {
     }
 }
 
-/// The grant, on its way from the counter to the lock within one statement.
+/// The raised counter, which the same statement writes to the lock.
 #[derive(Iden, Clone, Copy)]
 enum Counted {
     Table,
@@ -49,11 +61,19 @@ enum Counted {
     NowMs,
 }
 
-/// A lock on its way from being held to being changed within one statement.
+/// The two steps of one statement: lock the row, then change it.
 #[derive(Iden, Clone, Copy)]
-enum Change {
-    Held,
-    Done,
+enum Step {
+    LockedRow,
+    ChangedRow,
+}
+
+/// What a statement computes, by the name under which it is read.
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Computed {
+    IsLive,
+    IsPresent,
+    FreeInMs,
 }
 
 /// A lease is live until the tolerance has passed: at exactly 1,000 ms after its end it is dead.
@@ -61,8 +81,8 @@ fn is_live() -> Expr {
     Expr::col(Locks::ExpiresAtMs).gt(Expr::cust(NOW_MS).sub(bind::bigint(TIME_TOLERANCE_MS)))
 }
 
-fn is_held_and_live() -> Expr {
-    let live = Query::select().column(Locks::LockId).from(Change::Held).and_where(is_live()).take();
+fn is_locked_and_live() -> Expr {
+    let live = Query::select().column(Locks::LockId).from(Step::LockedRow).and_where(is_live()).take();
     Expr::col(Locks::LockId).in_subquery(live)
 }
 
@@ -70,33 +90,27 @@ fn is_counter_of(key: &Key) -> Expr {
     Expr::col(FenceCounters::FenceKey).eq(bind::text(&key.fence))
 }
 
-/// For each need, whether the role has all its rights. They are asked for one by one: of a list, any would be enough.
-pub(crate) fn has_rights(needs: &[Need<'_>]) -> SelectStatement {
-    let has = |table: &str, right: &str| {
-        let table = bind::text(format!("\"{table}\""));
-        Expr::expr(Func::cust("has_table_privilege").args([table, bind::text(right)]))
-    };
-    let all = |need: &Need<'_>| need.rights.iter().map(|right| has(need.table, right)).reduce(Expr::and);
-    Query::select().exprs(needs.iter().filter_map(all)).take()
-}
-
 impl Statements {
     pub(crate) fn new(names: &TableNames) -> Self {
         Self { locks: names.locks(), counters: names.fence_counters() }
     }
 
-    /// Whether the lease is live, without waiting for anybody.
+    /// Whether the lease is live, without waiting for another transaction.
     pub(crate) fn peek(&self, key: &Key) -> SelectStatement {
-        let which = Which::Key(key);
-        Query::select().expr(is_live()).from(self.locks.clone()).and_where(which.matches()).take()
+        let which = Selector::Key(key);
+        Query::select()
+            .expr_as(is_live(), Computed::IsLive)
+            .from(self.locks.clone())
+            .and_where(which.matches())
+            .take()
     }
 
-    /// The same, holding the row until the transaction ends.
-    pub(crate) fn seize(&self, key: &Key) -> SelectStatement {
+    /// The same, locking the row until the transaction ends.
+    pub(crate) fn lock_row(&self, key: &Key) -> SelectStatement {
         self.peek(key).lock(LockType::Update).take()
     }
 
-    /// Makes the counter of a key that was never locked.
+    /// Inserts the counter of a key that was never locked.
     pub(crate) fn ensure_counter(&self, key: &Key) -> InsertStatement {
         Query::insert()
             .into_table(self.counters.clone())
@@ -106,8 +120,8 @@ impl Statements {
             .take()
     }
 
-    /// The counter, held until the transaction ends: this is what lets one acquirer of a key in at a time.
-    pub(crate) fn seize_counter(&self, key: &Key) -> SelectStatement {
+    /// The counter, locked until the transaction ends: it admits one acquirer of a key at a time.
+    pub(crate) fn lock_counter(&self, key: &Key) -> SelectStatement {
         Query::select()
             .column(FenceCounters::Fence)
             .from(self.counters.clone())
@@ -116,7 +130,7 @@ impl Statements {
             .take()
     }
 
-    /// Counts and grants, or neither; the caller holds both rows. A row comes back if it was granted.
+    /// Raises the counter and grants, or neither; the caller has locked both rows. Returns a row if it was granted.
     pub(crate) fn grant(&self, key: &Key, id: &LockId, ttl_ms: i64) -> InsertStatement {
         let live = self.peek(key).and_where(is_live()).take();
         let count = Query::update()
@@ -167,12 +181,12 @@ impl Statements {
         insert
     }
 
-    /// Gives a live lease a new end, counted from now.
+    /// Gives a live lease a new end, from now.
     pub(crate) fn extend(&self, id: &LockId, ttl_ms: i64) -> SelectStatement {
         let change = Query::update()
             .table(self.locks.clone())
             .value(Locks::ExpiresAtMs, Expr::cust(NOW_MS).add(bind::bigint(ttl_ms)))
-            .and_where(is_held_and_live())
+            .and_where(is_locked_and_live())
             .returning_col(Locks::ExpiresAtMs)
             .take();
         self.changed(id, change)
@@ -182,51 +196,55 @@ impl Statements {
     pub(crate) fn release(&self, id: &LockId) -> SelectStatement {
         let change = Query::delete()
             .from_table(self.locks.clone())
-            .and_where(is_held_and_live())
+            .and_where(is_locked_and_live())
             .returning_col(Locks::ExpiresAtMs)
             .take();
         self.changed(id, change)
     }
 
-    /// Holds the row of `id` and changes it if it is live then, in one statement, and so in a transaction of its own. One
-    /// row comes back: whether there is such a lock, and when its lease ends or ended if it was live.
+    /// Locks the row of `id` and changes it if it is live then, in one statement, and so in a transaction of its own.
+    /// Returns one row: whether there is such a lock, and when its lease ends or ended if it was live.
     ///
-    /// That the row is held before the clock is read is the order in which the plan runs: `change` takes what it looks at
-    /// from `held`, whose `FOR UPDATE` gives the newest version of the row, and gives it only when nobody else holds it.
+    /// The plan locks the row before it reads the clock: `change` reads its input from `locked_row`, whose `FOR UPDATE`
+    /// returns the newest version of the row, and only once no other transaction has it locked.
     fn changed(&self, id: &LockId, change: impl Into<SubQueryStatement>) -> SelectStatement {
-        let held = Query::select()
+        let locked = Query::select()
             .columns([Locks::LockId, Locks::ExpiresAtMs])
             .from(self.locks.clone())
-            .and_where(Which::Id(id).matches())
+            .and_where(Selector::Id(id).matches())
             .lock(LockType::Update)
             .take();
-        let part = |name: Change, query: SubQueryStatement| {
+        let part = |name: Step, query: SubQueryStatement| {
             CommonTableExpression::new().table_name(name).query(query).to_owned()
         };
-        let there = Query::select().column(Locks::LockId).from(Change::Held).take();
-        let ends = Query::select().column(Locks::ExpiresAtMs).from(Change::Done).take();
+        let present = Query::select().column(Locks::LockId).from(Step::LockedRow).take();
+        let ends = Query::select().column(Locks::ExpiresAtMs).from(Step::ChangedRow).take();
         Query::select()
-            .expr(Expr::exists(there))
-            .expr(Expr::SubQuery(None, Box::new(ends.into())))
+            .expr_as(Expr::exists(present), Computed::IsPresent)
+            .expr_as(Expr::SubQuery(None, Box::new(ends.into())), Locks::ExpiresAtMs)
             .with_cte(
                 WithClause::new()
-                    .cte(part(Change::Held, held.into()))
-                    .cte(part(Change::Done, change.into()))
+                    .cte(part(Step::LockedRow, locked.into()))
+                    .cte(part(Step::ChangedRow, change.into()))
                     .to_owned(),
             )
             .take()
     }
 
-    pub(crate) fn lookup(&self, which: Which<'_>) -> SelectStatement {
+    pub(crate) fn lookup(&self, which: Selector<'_>) -> SelectStatement {
         Query::select()
             .columns([Locks::UserKey, Locks::LockId, Locks::ExpiresAtMs, Locks::AcquiredAtMs, Locks::Fence])
+            .expr_as(
+                Expr::col(Locks::ExpiresAtMs).add(bind::bigint(TIME_TOLERANCE_MS)).sub(Expr::cust(NOW_MS)),
+                Computed::FreeInMs,
+            )
             .from(self.locks.clone())
             .and_where(which.matches())
             .and_where(is_live())
             .take()
     }
 
-    /// Deletes rows that expired long enough ago, the oldest first, and leaves those that somebody works on.
+    /// Deletes rows that expired long enough ago, the oldest first, except those that another transaction has locked.
     pub(crate) fn purge(&self, limit: u64) -> DeleteStatement {
         let expired = Query::select()
             .column(Locks::Key)
@@ -245,7 +263,7 @@ impl Statements {
             .take()
     }
 
-    /// Moves a counter up to `floor`, never down, and gives it back.
+    /// Raises a counter to `floor`, never lowers it, and returns it.
     pub(crate) fn raise_counter(&self, key: &Key, floor: i64) -> InsertStatement {
         let current = Expr::col((self.counters.clone(), FenceCounters::Fence));
         let higher = Func::greatest([current, Expr::cust("excluded.fence")]);

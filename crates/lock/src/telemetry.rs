@@ -11,7 +11,7 @@ use crate::LockError;
 pub enum Operation {
     /// One attempt.
     Acquire,
-    /// By the caller or by a guard that went away.
+    /// By the caller or by a guard that was dropped.
     Release,
     /// By the caller or by a guard's heartbeat.
     Extend,
@@ -42,7 +42,7 @@ impl fmt::Display for Operation {
 /// Why an operation had no effect, though nothing went wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// Somebody else holds the lock.
+    /// Another client holds the lock.
     Locked,
     /// The lease ended too long ago.
     Expired,

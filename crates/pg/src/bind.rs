@@ -1,7 +1,7 @@
-//! Parameters whose type is said once, for both ends.
+//! Parameters whose type is written once, for client and server.
 //!
 //! The query builder's own values are accepted by the driver whatever the column's type is, and a mismatch can store
-//! garbage without an error. So every parameter is made here: the Rust type fixes the value, and the cast beside it
+//! garbage without an error. So every parameter is created here: the Rust type fixes the value, and the cast beside it
 //! fixes the type that the server infers.
 //!
 //! An array is written in PostgreSQL's own format here, once, and passes through the builder as bytes. As a list of the

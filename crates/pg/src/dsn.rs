@@ -1,7 +1,7 @@
 //! Connection strings, with what the driver does not know about them.
 //!
 //! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators write; they are taken
-//! out of the string here and given to it in its own words. TLS always verifies: `require`, `verify-ca` and
+//! out of the string here and given to it in the driver's spelling. TLS always verifies: `require`, `verify-ca` and
 //! `verify-full` are the same, and a mode that would fall back to plain text unasked is refused. Without a mode the
 //! connection is plain text.
 
@@ -13,7 +13,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
+
+use crate::connect::LastGood;
 
 /// A parsed connection string. `Debug` and `Display` show it without its password.
 #[derive(Clone)]
@@ -23,6 +25,8 @@ pub struct Dsn {
     /// As they were given, without `search_path`.
     options: Option<String>,
     roots: Option<Roots>,
+    /// Shared by all clones.
+    last_good: LastGood,
 }
 
 /// What a server's certificate is checked against instead of the system's roots.
@@ -98,18 +102,33 @@ impl Dsn {
                     .to_owned(),
             ));
         }
+        let (hosts, ports, addresses) =
+            (config.get_hosts().len(), config.get_ports().len(), config.get_hostaddrs().len());
+        if ports > 1 && ports != hosts {
+            return Err(DsnError::Parameter(format!("names {hosts} hosts and {ports} ports")));
+        }
+        if addresses > 0 && addresses != hosts {
+            return Err(DsnError::Parameter(format!(
+                "names {hosts} hosts and {addresses} addresses of hosts"
+            )));
+        }
         let options = config.get_options().map(str::to_owned);
         if let Some(path) = &extras.search_path {
             let given = options.as_ref().map(|options| format!("{options} ")).unwrap_or_default();
             config.options(format!("{given}-c search_path={}", escape_option(path)));
         }
         let roots = extras.root_certificate.map(Roots::read).transpose()?;
-        Ok(Self { config, search_path: extras.search_path, options, roots })
+        Ok(Self { config, search_path: extras.search_path, options, roots, last_good: LastGood::default() })
     }
 
     /// The driver's settings.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The host that worked last.
+    pub(crate) fn last_good(&self) -> &LastGood {
+        &self.last_good
     }
 
     /// How to connect by TLS; `None` for plain text.
@@ -149,7 +168,7 @@ fn read_certificates(path: &str) -> Result<RootCertStore, Box<dyn std::error::Er
 /// The parameters that the driver does not know, or not as operators write them.
 struct Extras {
     search_path: Option<String>,
-    /// In the driver's words.
+    /// As the driver spells it.
     ssl_mode: &'static str,
     root_certificate: Option<String>,
 }
@@ -204,11 +223,13 @@ impl fmt::Display for Dsn {
             TargetSessionAttrs::ReadOnly => Some("read-only".to_owned()),
             _ => None,
         };
+        let random = config.get_load_balance_hosts() == LoadBalanceHosts::Random;
         let parameters = [
             ("search_path", self.search_path.clone()),
             ("sslmode", tls),
             ("sslrootcert", self.roots.as_ref().map(|roots| roots.path.clone())),
             ("target_session_attrs", session),
+            ("load_balance_hosts", random.then(|| "random".to_owned())),
             ("connect_timeout", config.get_connect_timeout().map(|time| time.as_secs().to_string())),
             ("application_name", config.get_application_name().map(str::to_owned)),
             ("options", self.options.clone()),
@@ -309,8 +330,15 @@ mod tests {
     }
 
     #[test]
+    fn a_string_with_more_ports_or_addresses_than_hosts_is_refused() {
+        for text in ["host=a,b port=1,2,3", "host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1"] {
+            assert!(matches!(Dsn::parse(text), Err(DsnError::Parameter(_))), "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_is_what_is_in_effect() {
-        let text = "postgres://me@a:1,b:2/x?search_path=s&target_session_attrs=read-write&connect_timeout=7&options=-c geqo=off";
+        let text = "postgres://me@a:1,b:2/x?search_path=s&target_session_attrs=read-write&load_balance_hosts=random&connect_timeout=7&options=-c geqo=off";
         assert_eq!(Dsn::parse(text).expect("parses").to_string(), text);
     }
 }

@@ -1,50 +1,237 @@
-//! What a failure of PostgreSQL means for whoever asked.
+//! What a failure of PostgreSQL means to the caller, without what the server says about the data.
+//!
+//! The server describes a refused row in full: DETAIL holds the row or its key, and the message of a data error quotes
+//! the value. Both may be personal data, so an error keeps the SQLSTATE and the names of constraint, table and column,
+//! and the message only where it cannot quote a value ([`ServerError`]).
 
-use tokio_postgres::error::SqlState;
+use std::error::Error;
+use std::fmt;
+
+use tokio_postgres::error::{DbError, SqlState};
+
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why an operation on PostgreSQL failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {
-    /// It cannot be reached, is too slow, or is in no state to serve. Whether a statement was carried out is unknown.
+    /// It cannot be reached or is in no state to serve. Whether a statement was carried out is unknown.
     #[error("could not {operation}")]
     Unavailable {
         /// What was being done.
         operation: &'static str,
         /// Why it failed.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxError,
     },
-    /// It is well and refuses the values that it was given: the same will fail again.
+    /// A statement took longer than it may. Whether it was carried out is unknown; with fewer rows it may succeed.
+    #[error("could not {operation} in time")]
+    TimedOut {
+        /// What was being done.
+        operation: &'static str,
+        /// Which deadline passed.
+        #[source]
+        source: BoxError,
+    },
+    /// Another transaction holds a row or a key for longer than `lock_timeout`. The statement was not carried out.
+    #[error("could not {operation}: another transaction holds a lock")]
+    Locked {
+        /// What was being done.
+        operation: &'static str,
+        /// What the server said.
+        #[source]
+        source: ServerError,
+    },
+    /// It serves, and refuses the values that it was given: the same input fails again.
     #[error("{operation} was refused")]
     Refused {
         /// What was being done.
         operation: &'static str,
         /// Why it was refused.
         #[source]
-        source: tokio_postgres::Error,
+        source: ServerError,
     },
 }
 
 impl PgError {
-    /// Reads a driver's error: classes 22 (data), 23 (integrity) and 54 (limits) are refusals, all else is an outage.
+    /// Reads a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0 (raised by a
+    /// trigger) are refusals, 57014 (cancelled) and 55P03 (lock not available) what their names say, all else an outage.
     pub(crate) fn from_driver(operation: &'static str, source: tokio_postgres::Error) -> Self {
-        let refused = source.code().is_some_and(|state| ["22", "23", "54"].contains(&&state.code()[..2]));
-        if refused { Self::Refused { operation, source } } else { Self::unavailable(operation, source) }
+        let Some(error) = source.as_db_error() else { return Self::unavailable(operation, source) };
+        let server = ServerError::new(error);
+        match server.code() {
+            "57014" => Self::TimedOut { operation, source: server.into() },
+            "55P03" => Self::Locked { operation, source: server },
+            _ if server.is_about_data() => Self::Refused { operation, source: server },
+            _ => Self::Unavailable { operation, source: server.into() },
+        }
     }
 
-    /// An outage.
-    pub fn unavailable(
-        operation: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self::Unavailable { operation, source: source.into() }
+    /// An outage. What the server said somewhere in the chain of causes is reduced to a [`ServerError`].
+    pub fn unavailable(operation: &'static str, source: impl Into<BoxError>) -> Self {
+        let source = source.into();
+        let source = ServerError::find(source.as_ref()).map_or(source, BoxError::from);
+        Self::Unavailable { operation, source }
     }
 
     /// The SQLSTATE, if the server sent one.
     pub fn sql_state(&self) -> Option<&SqlState> {
         match self {
-            Self::Refused { source, .. } => source.code(),
-            Self::Unavailable { source, .. } => source.downcast_ref::<tokio_postgres::Error>()?.code(),
+            Self::Refused { source, .. } | Self::Locked { source, .. } => Some(&source.0.state),
+            Self::Unavailable { source, .. } | Self::TimedOut { source, .. } => {
+                let server = source.downcast_ref::<ServerError>();
+                let refused = || source.downcast_ref::<OpenError>().and_then(OpenError::server);
+                server.or_else(refused).map(|error| &error.0.state)
+            }
+        }
+    }
+}
+
+/// What the server said, without values: SQLSTATE, constraint, table and column, and the message where it can hold
+/// nothing but names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerError(Box<ServerMessage>);
+
+/// In a box, so that results stay small.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct ServerMessage {
+    state: SqlState,
+    message: Option<String>,
+    constraint: Option<String>,
+    table: Option<String>,
+    column: Option<String>,
+}
+
+/// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or function,
+/// configuration of a custom function, internal error.
+const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
+/// Those of them that are about the values of a statement, so that the same values fail again.
+const ABOUT_DATA: [&str; 5] = ["22", "23", "44", "54", "P0"];
+
+impl ServerError {
+    fn new(error: &DbError) -> Self {
+        // A function can raise any text under any code; only its context shows that it is one.
+        let quotes = error.where_().is_some()
+            || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
+        Self(Box::new(ServerMessage {
+            state: error.code().clone(),
+            message: (!quotes).then(|| error.message().to_owned()),
+            constraint: error.constraint().map(str::to_owned),
+            table: error.table().map(str::to_owned),
+            column: error.column().map(str::to_owned),
+        }))
+    }
+
+    fn find(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(driver) = error.downcast_ref::<tokio_postgres::Error>() {
+                return driver.as_db_error().map(Self::new);
+            }
+            cause = error.source();
+        }
+        None
+    }
+
+    fn code(&self) -> &str {
+        self.0.state.code()
+    }
+
+    fn is_about_data(&self) -> bool {
+        ABOUT_DATA.contains(&self.code().get(..2).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServerMessage { message, constraint, table, column, .. } = &*self.0;
+        if let Some(message) = message {
+            write!(f, "{message} ")?;
+        }
+        write!(f, "(SQLSTATE {}", self.code())?;
+        for (what, name) in [("constraint", constraint), ("table", table), ("column", column)] {
+            if let Some(name) = name {
+                write!(f, ", {what} {name}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+impl Error for ServerError {}
+
+/// No host of a connection string could be connected to. Names each of them with its cause.
+#[derive(Debug)]
+pub(crate) struct OpenError(pub(crate) Vec<OpenFailure>);
+
+/// One of the hosts that were tried.
+#[derive(Debug)]
+pub(crate) struct OpenFailure {
+    pub(crate) host: String,
+    pub(crate) cause: OpenFailureCause,
+}
+
+/// Why no connection to a host could be opened.
+#[derive(Debug)]
+pub(crate) enum OpenFailureCause {
+    /// The server answered, and refused.
+    Server(ServerError),
+    /// The network failed, or the server is not what was asked for.
+    Driver(tokio_postgres::Error),
+    /// Its name could not be looked up.
+    NameLookup(std::io::Error),
+    /// Its name has no address.
+    NoAddress,
+    /// It took too long.
+    Late(DeadlinePassed),
+}
+
+impl OpenFailureCause {
+    pub(crate) fn driver(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(said) => Self::Server(ServerError::new(said)),
+            None => Self::Driver(error),
+        }
+    }
+}
+
+impl OpenError {
+    /// What the last of the servers that answered said.
+    fn server(&self) -> Option<&ServerError> {
+        self.0.iter().rev().find_map(|failure| match &failure.cause {
+            OpenFailureCause::Server(error) => Some(error),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no host could be connected to")?;
+        for (index, OpenFailure { host, cause }) in self.0.iter().enumerate() {
+            write!(f, "{} {host}: {cause}", if index == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for OpenError {}
+
+impl fmt::Display for OpenFailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(error) => error.fmt(f),
+            Self::Driver(error) => {
+                write!(f, "{error}")?;
+                let mut cause = error.source();
+                while let Some(error) = cause {
+                    write!(f, ": {error}")?;
+                    cause = error.source();
+                }
+                Ok(())
+            }
+            Self::NameLookup(error) => write!(f, "its name could not be looked up: {error}"),
+            Self::NoAddress => f.write_str("its name has no address"),
+            Self::Late(error) => error.fmt(f),
         }
     }
 }
@@ -52,7 +239,7 @@ impl PgError {
 /// A deadline passed.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
-pub(crate) struct TimedOut(pub(crate) std::time::Duration);
+pub(crate) struct DeadlinePassed(pub(crate) std::time::Duration);
 
 /// Whether the connection can serve the next statement after this error.
 pub(crate) fn leaves_connection_usable(error: &tokio_postgres::Error) -> bool {

@@ -1,19 +1,25 @@
-//! What every crate that talks to PostgreSQL would otherwise write for itself.
+//! What every crate that uses PostgreSQL would otherwise write for itself. It knows no table, planner setting or
+//! application name: those are its callers' choices.
 //!
-//! [`Dsn`] reads a connection string and hides its password; [`PgPool`] opens connections whose every statement has
-//! a deadline on both ends; [`Session`] is one of them, borrowed for one operation and thrown away if it was left in
-//! a state that cannot be known; [`bind`] makes parameters whose type the server and the client agree on;
-//! [`migrate()`] applies migrations under an advisory lock. Nothing here knows a table.
+//! [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts
+//! that serves; [`PgPool`] keeps connections whose every statement has a deadline on both ends; [`Session`] is one of them,
+//! borrowed for one operation and closed if it was left in an unknown state; [`bind`] makes parameters whose type the
+//! server and the client agree on, [`sql`] the statements on batches of them; [`row`] reads columns by name; [`rights`] says
+//! what the role may not do; [`migrate()`] applies migrations under an advisory lock.
 
 pub mod bind;
+mod connect;
 mod dsn;
 mod error;
 mod migrate;
 mod pool;
+pub mod rights;
+pub mod row;
+pub mod sql;
 
+pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
-pub use error::PgError;
-pub use migrate::{LOCK_WAIT, migrate};
-pub use pool::{PgPool, PoolSettings, PostgresBinderRef, Prepared, Session};
-pub use refinery;
+pub use error::{PgError, ServerError};
+pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
+pub use pool::{PgPool, PoolSettings, PostgresBinderRef, Prepared, Session, SessionSettings};
 pub use sea_query_postgres::PostgresValues;

@@ -1,47 +1,84 @@
 //! Applying migrations, safely from several processes at once.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use refinery::Runner;
 use tokio_postgres::error::SqlState;
 
-use crate::pool::connect;
-use crate::{Dsn, PgError};
+use crate::connect::connect;
+use crate::pool::session_config;
+use crate::{Dsn, PgError, SessionSettings};
 
 /// How long one process waits for another that is migrating.
-pub const LOCK_WAIT: Duration = Duration::from_secs(20);
+pub const MIGRATION_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Any number that nobody else uses: "notif" in ASCII. The lock is per database.
-const LOCK_KEY: i64 = 0x6e_6f_74_69_66;
+/// A step of the schema. The crate that owns a table ships its SQL; the caller of [`migrate()`] numbers the steps.
+#[derive(Clone, Debug)]
+pub struct Migration {
+    /// Its number: no two have the same, and they are applied in ascending order.
+    pub version: u32,
+    /// What it is for, as lower-case words joined by `_`.
+    pub name: &'static str,
+    /// Tables and indexes. Its checksum is in every database that it was applied to, so that it never changes.
+    pub sql: Cow<'static, str>,
+}
 
-/// Applies what `runner` holds and the database does not, and returns how many that were.
+/// What the caller chooses about applying migrations.
+#[derive(Clone, Copy, Debug)]
+pub struct MigrationSettings {
+    /// Names the advisory lock that keeps two processes from migrating at once; the lock is per database.
+    pub lock_key: i64,
+    /// The session that applies them.
+    pub session: SessionSettings,
+}
+
+/// Applies those of `migrations` that the database lacks, and returns how many that were.
 ///
 /// Runs on a connection of its own, as the schema's owner, in the schema that `search_path` names first; it never
-/// creates a schema. A database that is newer than `runner` is left alone. A crash leaves whole migrations only, each
-/// of which is one transaction, and the lock goes with the connection.
-pub async fn migrate(dsn: &Dsn, runner: Runner) -> Result<usize, PgError> {
+/// creates a schema. A database that is newer than `migrations` is left alone. A crash leaves whole migrations only, each
+/// of which is one transaction, and the lock ends with the connection.
+pub async fn migrate(
+    dsn: &Dsn,
+    migrations: &[Migration],
+    settings: MigrationSettings,
+) -> Result<usize, PgError> {
     const OPERATION: &str = "apply the migrations";
-    let (mut client, _connection) = connect(dsn, OPERATION).await?;
+    let lock_key = settings.lock_key;
+    let runner = runner(migrations).map_err(|error| PgError::unavailable(OPERATION, error))?;
+    let (mut client, _connection) =
+        connect(dsn, &session_config(dsn, settings.session, None), OPERATION).await?;
     let failed = |error: tokio_postgres::Error| PgError::unavailable(OPERATION, error);
-    client.batch_execute(&format!("SET lock_timeout = {}", LOCK_WAIT.as_millis())).await.map_err(failed)?;
-    client.execute("SELECT pg_advisory_lock($1)", &[&LOCK_KEY]).await.map_err(|error| {
+    let limit = MIGRATION_LOCK_TIMEOUT.as_millis();
+    client.batch_execute(&format!("SET lock_timeout = {limit}")).await.map_err(failed)?;
+    client.execute("SELECT pg_advisory_lock($1)", &[&lock_key]).await.map_err(|error| {
         if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-            let waited =
-                format!("another process has been migrating for over {LOCK_WAIT:?}; who: {}", holder_query());
+            let waited = format!(
+                "another process has been migrating for over {MIGRATION_LOCK_TIMEOUT:?}; to find it: {}",
+                holder_query(lock_key)
+            );
             return PgError::unavailable(OPERATION, waited);
         }
         failed(error)
     })?;
     client.batch_execute("RESET lock_timeout").await.map_err(failed)?;
-    let runner = runner.set_abort_missing(false).set_abort_divergent(true);
     let report =
         runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))?;
     Ok(report.applied_migrations().len())
 }
 
+fn runner(migrations: &[Migration]) -> Result<Runner, refinery::Error> {
+    let unapplied = |migration: &Migration| {
+        let name = format!("V{}__{}", migration.version, migration.name);
+        refinery::Migration::unapplied(&name, &migration.sql)
+    };
+    let migrations = migrations.iter().map(unapplied).collect::<Result<Vec<_>, _>>()?;
+    Ok(Runner::new(&migrations).set_abort_missing(false).set_abort_divergent(true))
+}
+
 /// Which session of this database holds the lock, for a person with `psql`.
-fn holder_query() -> String {
-    let (high, low) = (LOCK_KEY >> 32, LOCK_KEY & 0xffff_ffff);
+fn holder_query(lock_key: i64) -> String {
+    let (high, low) = ((lock_key >> 32) & 0xffff_ffff, lock_key & 0xffff_ffff);
     format!(
         "SELECT pid, client_addr, backend_start FROM pg_locks JOIN pg_stat_activity USING (pid) \
          WHERE locktype = 'advisory' AND classid = {high} AND objid = {low} AND granted AND datname = current_database()"
@@ -54,15 +91,23 @@ mod tests {
 
     use super::*;
 
+    const LOCK_KEY: i64 = 0x7a_6e_6f_74_69_66_00;
+
     #[tokio::test]
     async fn the_session_that_migrates_is_found_by_the_query_that_the_message_gives() {
         let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
-        let (holder, _connection) = connect(&dsn, "test").await.expect("connects");
-        let (looker, _connection) = connect(&dsn, "test").await.expect("connects");
+        let (holder, _connection) =
+            connect(&dsn, &session_config(&dsn, SessionSettings::default(), None), "test")
+                .await
+                .expect("connects");
+        let (looker, _connection) =
+            connect(&dsn, &session_config(&dsn, SessionSettings::default(), None), "test")
+                .await
+                .expect("connects");
         let found = async || -> Vec<i32> {
-            let rows = looker.query(&holder_query(), &[]).await.expect("it runs");
+            let rows = looker.query(&holder_query(LOCK_KEY), &[]).await.expect("it runs");
             rows.iter().map(|row| row.get("pid")).collect()
         };
         assert_eq!(found().await, Vec::<i32>::new());
@@ -76,7 +121,10 @@ mod tests {
         let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
-        let (client, _connection) = connect(&dsn, "test").await.expect("connects");
+        let (client, _connection) =
+            connect(&dsn, &session_config(&dsn, SessionSettings::default(), None), "test")
+                .await
+                .expect("connects");
         let mut shown = Vec::new();
         for name in [
             "statement_timeout",

@@ -1,86 +1,116 @@
 //! A pool of connections with a deadline on everything.
 //!
-//! Three guards stand behind each other: the client stops waiting, the server stops the statement, and both ends'
-//! kernels give up on a peer that acknowledges nothing. So neither a black-holed socket nor a transaction that was
+//! Each statement has three deadlines: the client stops waiting, the server cancels the statement, and the kernels of both
+//! ends close a connection whose peer acknowledges nothing. So neither a black-holed socket nor a transaction that was
 //! abandoned in it can hold a key for longer than the operation's time-out.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use bytes::Bytes;
+use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
+use deadpool_postgres::{ClientWrapper, Runtime};
+use futures_util::SinkExt;
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::{Client, Config, NoTls, Row, SimpleQueryMessage, Statement};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_postgres::{Config, Row, SimpleQueryMessage, Statement};
 
-use crate::error::{TimedOut, leaves_connection_usable};
+use crate::connect::Connector;
+use crate::error::{DeadlinePassed, OpenError, leaves_connection_usable};
 use crate::{Dsn, DsnError, PgError};
 
-/// How much longer than the server the client waits, so that the server's own word comes first.
-const GRACE: Duration = Duration::from_millis(500);
+/// How much longer than the server the client waits, so that the server's own error arrives first.
+const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
-/// After how long without a word from the other end a connection is asked whether it is still there, how often, and after
-/// how many questions without an answer it is given up: 15 s in all, which is less than another process waits for a
-/// migration ([`crate::migrate::LOCK_WAIT`]).
+/// When the first keepalive probe is sent on an idle connection, the interval of the next ones, and how many may remain
+/// unanswered before the connection is closed: 15 s in all, which is less than another process waits for a migration
+/// ([`crate::MIGRATION_LOCK_TIMEOUT`]).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 2;
-/// Where statements may take as long as they need: how long the server waits for an acknowledgement, and for the next
-/// statement of a transaction.
-const SILENCE: Duration = Duration::from_secs(10);
+/// The longest that a statement waits for a row or key that another transaction has locked. Transactions of a service
+/// take milliseconds, so what holds a lock for longer is an open transaction of another client, and the caller decides
+/// what to do without that row.
+const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
+/// Where statements may take as long as they need, as in a migration: how long the server waits for an acknowledgement,
+/// and for the next statement of a transaction.
+const MIGRATION_SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// What a caller chooses about its sessions, besides the deadlines that every session has.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct SessionSettings {
+    /// Shown in `pg_stat_activity`, unless the connection string has another name; empty for none.
+    pub application_name: &'static str,
+    /// Server parameters by name, such as those of the planner that the caller's statements need.
+    pub parameters: &'static [(&'static str, &'static str)],
+}
 
 /// What a pool is told by configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
     /// The most connections it opens.
     pub max_connections: usize,
-    /// The longest that one operation may take, waiting for a connection included.
+    /// The longest that a caller waits for a free connection, and the longest that an operation takes once it has one.
+    /// Opening a connection is counted by neither: see [`crate::OPEN_TIMEOUT`].
     pub operation_timeout: Duration,
+    /// What its sessions are told.
+    pub session: SessionSettings,
 }
 
 /// Connections to one database, opened when needed.
 #[derive(Clone, Debug)]
 pub struct PgPool {
-    pool: Pool,
+    pool: Pool<Connections>,
     operation_timeout: Duration,
 }
 
 impl PgPool {
     /// A pool; opens nothing yet.
     pub fn new(dsn: &Dsn, settings: PoolSettings) -> Result<Self, DsnError> {
-        let config = session_config(dsn, Some(settings.operation_timeout));
-        let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = match dsn.tls()? {
-            None => Manager::from_config(config, NoTls, manager_config),
-            Some(tls) => Manager::from_config(config, MakeRustlsConnect::new(tls), manager_config),
-        };
-        let pool = Pool::builder(manager)
+        let config = session_config(dsn, settings.session, Some(settings.operation_timeout));
+        // Opening has a bound of its own, and what is in the pool is checked without asking the server.
+        let pool = Pool::builder(Connections(Connector::new(dsn, &config)?))
             .max_size(settings.max_connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(settings.operation_timeout))
-            .create_timeout(Some(settings.operation_timeout))
-            .recycle_timeout(Some(settings.operation_timeout))
+            // The connection that was used last has the statements prepared that are needed next.
+            .queue_mode(QueueMode::Lifo)
             .build()
             .map_err(|error| DsnError::Parameter(format!("no pool can be made: {error}")))?;
         Ok(Self { pool, operation_timeout: settings.operation_timeout })
     }
 
-    /// Borrows a connection for one operation, whose deadline begins now.
+    /// Borrows a connection for one operation, whose deadline begins when the connection is there.
     pub async fn session(&self, operation: &'static str) -> Result<Session, PgError> {
-        let deadline = Instant::now() + self.operation_timeout + GRACE;
-        // The pool's own time-outs, for the wait, the opening and the check of a connection, begin one after the other.
-        let object = timeout_at(deadline, self.pool.get())
-            .await
-            .map_err(|_| PgError::unavailable(operation, TimedOut(self.operation_timeout)))?
-            .map_err(|error| PgError::unavailable(operation, error))?;
+        let object = self.connection(operation).await?;
         Ok(Session {
             object: Some(object),
             operation,
-            deadline,
+            deadline: Instant::now() + self.operation_timeout + CLIENT_DEADLINE_MARGIN,
             allowed: self.operation_timeout,
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
+        })
+    }
+
+    /// A connection of the pool. A caller that stops waiting does not stop its opening: the connection is then there for
+    /// the next one. So a caller with less time than an opening takes succeeds when it tries again.
+    async fn connection(&self, operation: &'static str) -> Result<Object<Connections>, PgError> {
+        let pool = self.pool.clone();
+        let mut got = Box::pin(async move { pool.get().await });
+        let outcome = match poll_fn(|context| Poll::Ready(got.as_mut().poll(context))).await {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => {
+                tokio::spawn(got).await.map_err(|error| PgError::unavailable(operation, error))?
+            }
+        };
+        outcome.map_err(|error| match error {
+            PoolError::Backend(error) => PgError::unavailable(operation, error),
+            PoolError::Timeout(_) => PgError::unavailable(operation, NoneFree(self.operation_timeout)),
+            other => PgError::unavailable(operation, other),
         })
     }
 
@@ -89,17 +119,39 @@ impl PgPool {
         self.session("reach PostgreSQL").await?.execute_batch("SELECT 1").await
     }
 
-    /// Open connections, and those of them that nobody uses.
+    /// Open connections, and the idle ones among them.
     pub fn usage(&self) -> (usize, usize) {
         let status = self.pool.status();
         (status.size, status.available)
     }
 
-    /// Closes every connection that nobody uses, and the others when they are given back.
+    /// Closes the idle connections now, and the others when they are returned.
     pub fn close(&self) {
         self.pool.close();
     }
 }
+
+/// Opens what a pool keeps.
+#[derive(Debug)]
+struct Connections(Connector);
+
+impl Manager for Connections {
+    type Type = ClientWrapper;
+    type Error = OpenError;
+
+    async fn create(&self) -> Result<ClientWrapper, OpenError> {
+        self.0.open().await.map(|(client, connection)| ClientWrapper::new(client, connection))
+    }
+
+    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<OpenError> {
+        if client.is_closed() { Err(RecycleError::message("the connection has ended")) } else { Ok(()) }
+    }
+}
+
+/// Every connection of a pool was in use for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection was free within {0:?}")]
+struct NoneFree(Duration);
 
 /// A connection, borrowed for one operation.
 ///
@@ -107,7 +159,7 @@ impl PgPool {
 /// dropped while a statement is on its way or a transaction is open.
 #[derive(Debug)]
 pub struct Session {
-    object: Option<Object>,
+    object: Option<Object<Connections>>,
     operation: &'static str,
     deadline: Instant,
     allowed: Duration,
@@ -132,7 +184,19 @@ impl Session {
         Ok(Prepared { statement, values })
     }
 
-    /// Runs a prepared statement. Several at once are sent one behind the other, in the order of their first poll.
+    /// Prepares and runs a statement that is not needed again, and lets the server forget it. Its text may vary.
+    pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
+        let (sql, values) = query.build_ref();
+        let statement = self.guard(async |client| client.prepare(&sql).await).await?;
+        self.run(&Prepared { statement, values }).await
+    }
+
+    /// What the connection was borrowed for.
+    pub(crate) fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
         let params = prepared.values.as_params();
         self.guard(async |client| client.query(&prepared.statement, &params).await).await
@@ -147,6 +211,29 @@ impl Session {
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
         let params = prepared.values.as_params();
         self.guard(async |client| client.execute(&prepared.statement, &params).await).await
+    }
+
+    /// Runs a `COPY … FROM STDIN` and sends its data piece by piece. For what is too large for a parameter, of which several
+    /// copies are in memory at once.
+    pub async fn copy_in(
+        &self,
+        sql: &str,
+        pieces: impl Iterator<Item = Bytes> + Send,
+    ) -> Result<u64, PgError> {
+        self.guard(async |client| {
+            let statement = client.prepare_cached(sql).await?;
+            let mut sink = std::pin::pin!(client.copy_in(&statement).await?);
+            for piece in pieces {
+                sink.feed(piece).await?;
+            }
+            sink.finish().await
+        })
+        .await
+    }
+
+    /// Gives the connection back to be closed, whatever its state.
+    pub fn close(self) {
+        self.broken.store(true, Ordering::SeqCst);
     }
 
     /// Prepares and runs, for the number of rows that were changed.
@@ -190,9 +277,18 @@ impl Session {
         Ok(())
     }
 
+    /// This connection is of no more use, and those that are idle probably lead to the same dead or demoted server: each
+    /// of them would cost its next caller a whole time-out.
+    fn condemn(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+        if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
+            pool.retain(|_, _| false);
+        }
+    }
+
     async fn guard<T>(
         &self,
-        call: impl AsyncFnOnce(&deadpool_postgres::ClientWrapper) -> Result<T, tokio_postgres::Error>,
+        call: impl AsyncFnOnce(&ClientWrapper) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, PgError> {
         let Some(client) = self.object.as_deref() else {
             return Err(PgError::unavailable(self.operation, "the connection was given back"));
@@ -204,13 +300,16 @@ impl Session {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 if !leaves_connection_usable(&error) {
-                    self.broken.store(true, Ordering::SeqCst);
+                    self.condemn();
                 }
                 Err(PgError::from_driver(self.operation, error))
             }
             Err(_) => {
-                self.broken.store(true, Ordering::SeqCst);
-                Err(PgError::unavailable(self.operation, TimedOut(self.allowed)))
+                self.condemn();
+                Err(PgError::TimedOut {
+                    operation: self.operation,
+                    source: DeadlinePassed(self.allowed).into(),
+                })
             }
         }
     }
@@ -237,58 +336,36 @@ impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {
     }
 }
 
-/// Opens one connection outside any pool. Its statements may take as long as they need, its silence may not.
-pub(crate) async fn connect(
-    dsn: &Dsn,
-    operation: &'static str,
-) -> Result<(Client, tokio::task::JoinHandle<()>), PgError> {
-    let config = session_config(dsn, None);
-    let tls = dsn.tls().map_err(|error| PgError::unavailable(operation, error))?;
-    let failed = |error| PgError::unavailable(operation, error);
-    Ok(match tls {
-        None => {
-            let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
-            (client, tokio::spawn(async move { drop(connection.await) }))
-        }
-        Some(tls) => {
-            let (client, connection) = config.connect(MakeRustlsConnect::new(tls)).await.map_err(failed)?;
-            (client, tokio::spawn(async move { drop(connection.await) }))
-        }
-    })
-}
-
-/// What every connection is opened with.
+/// The settings of every session: the caller's own, and the deadlines of [`PgPool`]. Dates are ISO dates in UTC.
 ///
-/// The planner's choices are pinned: every statement of ours reaches its rows through an index, in the index's order.
-/// Left to itself the planner believes statistics that lie: a table was empty when they were taken, a queue is empty most
-/// of the time, and a sudden backlog would then be read and sorted whole for every batch (ADR 0005).
-fn session_config(dsn: &Dsn, operation_timeout: Option<Duration>) -> Config {
+/// The DSN's own `options` come first, so what is set here wins.
+pub(crate) fn session_config(
+    dsn: &Dsn,
+    settings: SessionSettings,
+    operation_timeout: Option<Duration>,
+) -> Config {
     let mut config = dsn.config().clone();
     let mut options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
-    options.push_str(
-        "-c timezone=UTC -c jit=off -c plan_cache_mode=force_generic_plan -c enable_bitmapscan=off \
-         -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off \
-         -c enable_incremental_sort=off -c max_parallel_workers_per_gather=0",
-    );
-    if let Some(limit) = operation_timeout {
-        let millis = limit.as_millis();
-        options.push_str(&format!(" -c statement_timeout={millis} -c lock_timeout={millis}"));
+    options.push_str("-c timezone=UTC -c datestyle=ISO");
+    for (name, value) in settings.parameters {
+        options.push_str(&format!(" -c {name}={value}"));
     }
-    let silence = operation_timeout.unwrap_or(SILENCE);
+    if let Some(limit) = operation_timeout {
+        let (statement, lock) = (limit.as_millis(), (limit / 4).min(LOCK_TIMEOUT_MAX).as_millis());
+        options.push_str(&format!(" -c statement_timeout={statement} -c lock_timeout={lock}"));
+    }
+    let silence_max = operation_timeout.unwrap_or(MIGRATION_SILENCE_MAX);
     options.push_str(&format!(
         " -c idle_in_transaction_session_timeout={millis} -c tcp_user_timeout={millis} \
          -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={KEEPALIVE_COUNT}",
         KEEPALIVE_IDLE.as_secs(),
         KEEPALIVE_INTERVAL.as_secs(),
-        millis = silence.as_millis(),
+        millis = silence_max.as_millis(),
     ));
-    config.tcp_user_timeout(silence);
+    config.tcp_user_timeout(silence_max);
     config.options(options);
-    if config.get_application_name().is_none() {
-        config.application_name("notification");
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(silence);
+    if config.get_application_name().is_none() && !settings.application_name.is_empty() {
+        config.application_name(settings.application_name);
     }
     config
         .keepalives(true)
@@ -300,18 +377,18 @@ fn session_config(dsn: &Dsn, operation_timeout: Option<Duration>) -> Config {
 
 #[cfg(test)]
 mod tests {
+    use local_servers::{Postgres, PostgresOptions};
     use tokio::net::TcpListener;
-    use tokio::time::advance;
 
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(4);
 
     #[test]
-    fn every_session_has_the_guards_against_a_peer_that_is_gone() {
+    fn every_session_has_the_guards_against_an_unreachable_peer() {
         let dsn = Dsn::parse("postgres://me@db/x").expect("a connection string");
         for operation_timeout in [None, Some(TIMEOUT)] {
-            let config = session_config(&dsn, operation_timeout);
+            let config = session_config(&dsn, SessionSettings::default(), operation_timeout);
             let options = config.get_options().unwrap_or_default();
             for guard in [
                 "idle_in_transaction_session_timeout",
@@ -327,24 +404,73 @@ mod tests {
         }
     }
 
+    fn settings(max_connections: usize, operation_timeout: Duration) -> PoolSettings {
+        PoolSettings { max_connections, operation_timeout, session: SessionSettings::default() }
+    }
+
+    #[test]
+    fn a_session_has_the_name_and_the_parameters_of_its_caller_unless_the_string_has_a_name() {
+        let settings = SessionSettings { application_name: "mine", parameters: &[("jit", "off")] };
+        let dsn = Dsn::parse("postgres://me@db/x").expect("a connection string");
+        let config = session_config(&dsn, settings, None);
+        assert_eq!(config.get_application_name(), Some("mine"));
+        assert!(config.get_options().unwrap_or_default().contains("-c jit=off"), "{config:?}");
+        let dsn = Dsn::parse("postgres://me@db/x?application_name=other").expect("a connection string");
+        assert_eq!(session_config(&dsn, settings, None).get_application_name(), Some("other"));
+    }
+
+    fn pool(hosts: &str, operation_timeout: Duration) -> PgPool {
+        let dsn = Dsn::parse(&format!("postgres://postgres@{hosts}/postgres")).expect("a connection string");
+        PgPool::new(&dsn, settings(1, operation_timeout)).expect("a pool")
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn the_wait_for_a_connection_and_its_opening_share_one_deadline() {
-        // It accepts, by its backlog, and says nothing.
+    async fn opening_may_take_longer_than_an_operation_and_a_wait_for_a_connection_may_not() {
+        // Its backlog accepts connections, and nothing answers.
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = silent.local_addr().expect("bound");
-        let dsn = Dsn::parse(&format!("postgres://me@{address}/x")).expect("a connection string");
-        let settings = PoolSettings { max_connections: 1, operation_timeout: TIMEOUT };
-        let pool = PgPool::new(&dsn, settings).expect("a pool");
+        let pool = pool(&silent.local_addr().expect("bound").to_string(), Duration::from_millis(100));
         let opener = {
             let pool = pool.clone();
-            tokio::spawn(async move { pool.session("open").await.is_err() })
+            tokio::spawn(async move { pool.session("open").await.map(drop) })
         };
-        tokio::task::yield_now().await;
-        assert_eq!(pool.pool.status().waiting, 1, "the first one is opening the only connection");
-        advance(TIMEOUT / 2).await;
         let begun = Instant::now();
-        assert!(pool.session("wait and open").await.is_err());
-        assert!(begun.elapsed() <= TIMEOUT + GRACE, "{:?}", begun.elapsed());
-        assert!(opener.await.expect("it does not panic"));
+        tokio::task::yield_now().await;
+        let waited = pool.session("wait").await.expect_err("no connection is free");
+        assert_eq!(begun.elapsed().as_millis() / 10, 10, "{waited}");
+        let opened = opener.await.expect("it does not panic").expect_err("nothing answers");
+        assert_eq!(begun.elapsed().as_secs(), 2, "{opened}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fails_takes_the_idle_ones_with_it() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let pool = PgPool::new(&dsn, settings(3, TIMEOUT)).expect("a pool");
+        let three = tokio::join!(pool.session("one"), pool.session("two"), pool.session("three"));
+        assert_eq!(pool.usage(), (3, 0));
+        let failing = three.0.expect("PostgreSQL is there");
+        drop((three.1, three.2));
+        assert_eq!(pool.usage(), (3, 2));
+        failing.execute_batch("SELECT pg_terminate_backend(pg_backend_pid())").await.expect_err("it is gone");
+        drop(failing);
+        assert_eq!(pool.usage(), (0, 0));
+        pool.ping().await.expect("another is opened");
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_caller_gave_up_is_there_for_the_next_one() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let pool = pool(&format!("127.0.0.1:{}", server.port()), TIMEOUT);
+        {
+            let mut impatient = Box::pin(pool.session("open"));
+            let first = poll_fn(|context| Poll::Ready(impatient.as_mut().poll(context))).await;
+            assert!(first.is_pending(), "a connection takes some time to open");
+        }
+        let kept = async {
+            while pool.usage() != (1, 1) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(TIMEOUT, kept).await.expect("it comes into the pool");
     }
 }

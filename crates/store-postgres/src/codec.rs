@@ -1,20 +1,84 @@
 //! Rows become domain values or say where they are wrong: a row is parsed, not trusted.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ambient::Timestamp;
-use chrono::{DateTime, Utc};
-use domain::ports::StoreError;
+use domain::ports::{DuePage, StoreError};
 use domain::record::{Content, NotificationId};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
+use pg::row::{Column, ColumnError};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-/// The key of a row whose first two columns are `notification_id` and `route_id`.
+/// A column of a result set, with the `table.column` that an error names. What a statement computes has no table.
+#[derive(Clone, Copy)]
+struct Place {
+    column: Column,
+    place: &'static str,
+}
+
+impl Place {
+    /// Looks the column up by its name; the rest of the rows are read without another look-up.
+    fn find(row: &Row, place: &'static str, key: &str) -> Result<Self, StoreError> {
+        let name = place.rsplit_once('.').map_or(place, |(_, name)| name);
+        let column = Column::find(row, name).map_err(|error| corrupt(place, key, error.to_string()))?;
+        Ok(Self { column, place })
+    }
+
+    fn get<'a, T: FromSql<'a>>(self, row: &'a Row, key: &str) -> Result<T, StoreError> {
+        self.column.get(row).map_err(|error| self.corrupt(key, &error))
+    }
+
+    fn instant(self, row: &Row, key: &str) -> Result<Timestamp, StoreError> {
+        self.column.get_instant(row).map_err(|error| self.corrupt(key, &error))
+    }
+
+    fn count(self, row: &Row, key: &str) -> Result<u32, StoreError> {
+        let value: i32 = self.get(row, key)?;
+        u32::try_from(value).map_err(|_| corrupt(self.place, key, format!("{value} is negative")))
+    }
+
+    fn corrupt(self, key: &str, error: &ColumnError) -> StoreError {
+        corrupt(self.place, key, error.to_string())
+    }
+}
+
+/// One column of a row; `place` is its `table.column`, `key` names the row in the error.
+pub(crate) fn column<'a, T: FromSql<'a>>(
+    row: &'a Row,
+    place: &'static str,
+    key: &str,
+) -> Result<T, StoreError> {
+    Place::find(row, place, key)?.get(row, key)
+}
+
+/// A `timestamptz` column. Infinity and years beyond 9999 are corrupt: this service never writes them.
+pub(crate) fn instant(row: &Row, place: &'static str, key: &str) -> Result<Timestamp, StoreError> {
+    Place::find(row, place, key)?.instant(row, key)
+}
+
+/// What a statement counted.
+pub(crate) fn count(row: &Row, name: &'static str, key: &str) -> Result<u64, StoreError> {
+    column::<i64>(row, name, key).map(i64::unsigned_abs)
+}
+
+/// The key of a route.
 pub(crate) fn route_key(row: &Row) -> Result<RouteKey, StoreError> {
-    let notification_id: String = column(row, 0, "routes.notification_id", "")?;
-    let route_id = column(row, 1, "routes.route_id", &notification_id)?;
+    let notification_id: String = column(row, "routes.notification_id", "")?;
+    let route_id = column(row, "routes.route_id", &notification_id)?;
     Ok(RouteKey { notification_id: NotificationId::from(notification_id), route_id })
+}
+
+/// The keys of routes, each of which may come once.
+pub(crate) fn route_keys(rows: &[Row]) -> Result<HashSet<RouteKey>, StoreError> {
+    let mut keys = HashSet::with_capacity(rows.len());
+    for key in rows.iter().map(route_key) {
+        if let Some(twice) = keys.replace(key?) {
+            return Err(corrupt("routes", &loggable(&twice), "a primary key matched two rows".to_owned()));
+        }
+    }
+    Ok(keys)
 }
 
 /// A route's name in an error: without an administrator's address.
@@ -22,67 +86,98 @@ pub(crate) fn loggable(key: &RouteKey) -> String {
     format!("{}/{}", key.notification_id, key.loggable_route_id())
 }
 
-/// A row in the column order of `routes::live_columns`. If `neighbour` is of the same notification, its content is taken.
-pub(crate) fn live_route(row: &Row, neighbour: Option<&LiveRoute>) -> Result<LiveRoute, StoreError> {
-    let key = route_key(row)?;
-    let name = loggable(&key);
-    let channel: String = column(row, 2, "routes.channel", &name)?;
-    let sibling = neighbour.filter(|neighbour| neighbour.key.notification_id == key.notification_id);
-    let content = match sibling {
-        Some(sibling) => Arc::clone(&sibling.content),
-        None => Arc::new(Content {
-            notification_type: column(row, 10, "records.notification_type", &name)?,
-            payload_json: column(row, 11, "records.payload_json", &name)?,
-            occurred_at: instant(row, 12, "records.occurred_at", &name)?,
-            accepted_at: instant(row, 13, "records.accepted_at", &name)?,
-            request_id: column(row, 14, "records.request_id", &name)?,
-            trace_id: column(row, 15, "records.trace_id", &name)?,
-        }),
-    };
-    let route = LiveRoute {
-        version: Version::read(instant(row, 3, "routes.updated_at", &name)?),
-        channel: channel
-            .parse::<Channel>()
-            .map_err(|error| corrupt("routes.channel", &name, error.to_string()))?,
-        recipient_ref: column(row, 4, "routes.recipient_ref", &name)?,
-        resolved_email: column(row, 5, "routes.resolved_email", &name)?,
-        resolved_locale: column(row, 6, "routes.resolved_locale", &name)?,
-        attempt_count: count(row, 7, "routes.attempt_count", &name)?,
-        max_attempts: count(row, 8, "routes.max_attempts", &name)?,
-        next_attempt_at: instant(row, 9, "routes.next_attempt_at", &name)?,
-        content,
-        key,
-    };
-    Ok(route)
+/// The rows of a statement with `routes::live_columns`. Each row is read by itself, so that a corrupt one does not affect
+/// others. Neighbours of one notification share its content.
+pub(crate) fn live_routes(rows: &[Row]) -> Result<DuePage, StoreError> {
+    let mut page = DuePage::default();
+    let Some(first) = rows.first() else { return Ok(page) };
+    let columns = LiveColumns::find(first)?;
+    for row in rows {
+        match columns.read(row, page.routes.last()) {
+            Ok(route) => page.routes.push(route),
+            Err(error) => page.corrupt.push(error),
+        }
+    }
+    Ok(page)
 }
 
-/// One column of a row; `place` is its `table.column`, `key` names the row in the error.
-pub(crate) fn column<'a, T: FromSql<'a>>(
-    row: &'a Row,
-    index: usize,
-    place: &'static str,
-    key: &str,
-) -> Result<T, StoreError> {
-    row.try_get(index).map_err(|error| {
-        let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        corrupt(place, key, cause)
-    })
+/// The columns of a live route and its record, looked up once for all rows: this is the largest result of the hot path.
+struct LiveColumns {
+    notification_id: Place,
+    route_id: Place,
+    channel: Place,
+    updated_at: Place,
+    recipient_ref: Place,
+    resolved_email: Place,
+    resolved_locale: Place,
+    attempt_count: Place,
+    max_attempts: Place,
+    next_attempt_at: Place,
+    notification_type: Place,
+    payload_json: Place,
+    occurred_at: Place,
+    accepted_at: Place,
+    request_id: Place,
+    trace_id: Place,
 }
 
-/// A `timestamptz` column. Infinity and years beyond 9999 are corrupt: this service never writes them.
-pub(crate) fn instant(
-    row: &Row,
-    index: usize,
-    place: &'static str,
-    key: &str,
-) -> Result<Timestamp, StoreError> {
-    let value: DateTime<Utc> = column(row, index, place, key)?;
-    Timestamp::try_from(value).map_err(|error| corrupt(place, key, error.to_string()))
-}
+impl LiveColumns {
+    fn find(row: &Row) -> Result<Self, StoreError> {
+        let place = |place| Place::find(row, place, "");
+        Ok(Self {
+            notification_id: place("routes.notification_id")?,
+            route_id: place("routes.route_id")?,
+            channel: place("routes.channel")?,
+            updated_at: place("routes.updated_at")?,
+            recipient_ref: place("routes.recipient_ref")?,
+            resolved_email: place("routes.resolved_email")?,
+            resolved_locale: place("routes.resolved_locale")?,
+            attempt_count: place("routes.attempt_count")?,
+            max_attempts: place("routes.max_attempts")?,
+            next_attempt_at: place("routes.next_attempt_at")?,
+            notification_type: place("records.notification_type")?,
+            payload_json: place("records.payload_json")?,
+            occurred_at: place("records.occurred_at")?,
+            accepted_at: place("records.accepted_at")?,
+            request_id: place("records.request_id")?,
+            trace_id: place("records.trace_id")?,
+        })
+    }
 
-fn count(row: &Row, index: usize, place: &'static str, key: &str) -> Result<u32, StoreError> {
-    let value: i32 = column(row, index, place, key)?;
-    u32::try_from(value).map_err(|_| corrupt(place, key, format!("{value} is negative")))
+    /// If `neighbour` is of the same notification, its content is taken.
+    fn read(&self, row: &Row, neighbour: Option<&LiveRoute>) -> Result<LiveRoute, StoreError> {
+        let notification_id: String = self.notification_id.get(row, "")?;
+        let route_id = self.route_id.get(row, &notification_id)?;
+        let key = RouteKey { notification_id: NotificationId::from(notification_id), route_id };
+        let name = loggable(&key);
+        let channel: &str = self.channel.get(row, &name)?;
+        let sibling = neighbour.filter(|neighbour| neighbour.key.notification_id == key.notification_id);
+        let content = match sibling {
+            Some(sibling) => Arc::clone(&sibling.content),
+            None => Arc::new(Content {
+                notification_type: self.notification_type.get(row, &name)?,
+                payload_json: self.payload_json.get(row, &name)?,
+                occurred_at: self.occurred_at.instant(row, &name)?,
+                accepted_at: self.accepted_at.instant(row, &name)?,
+                request_id: self.request_id.get(row, &name)?,
+                trace_id: self.trace_id.get(row, &name)?,
+            }),
+        };
+        Ok(LiveRoute {
+            version: Version::read(self.updated_at.instant(row, &name)?),
+            channel: channel
+                .parse::<Channel>()
+                .map_err(|error| corrupt("routes.channel", &name, error.to_string()))?,
+            recipient_ref: self.recipient_ref.get(row, &name)?,
+            resolved_email: self.resolved_email.get(row, &name)?,
+            resolved_locale: self.resolved_locale.get(row, &name)?,
+            attempt_count: self.attempt_count.count(row, &name)?,
+            max_attempts: self.max_attempts.count(row, &name)?,
+            next_attempt_at: self.next_attempt_at.instant(row, &name)?,
+            content,
+            key,
+        })
+    }
 }
 
 pub(crate) fn corrupt(place: &'static str, key: &str, problem: String) -> StoreError {

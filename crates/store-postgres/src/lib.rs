@@ -1,26 +1,39 @@
-//! The truth: records, routes and their fate in PostgreSQL.
+//! The durable state in PostgreSQL: records, routes and what became of them.
 //!
-//! Each module implements one port of [`domain::ports`] on [`PgStore`]. Building a statement is apart from running it,
-//! columns are spelled in `schema.rs` alone, and every change of a route is guarded by the version it was decided
-//! on. There is no rule here about what should happen to a route: that is in `domain`.
+//! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
+//! `replicas` with `activity`) and for each transaction or comparison over several of them (`accept`, `retention`,
+//! `republish`); together they implement the stores of [`domain::ports`] on [`PgStore`]. Each statement is a function of its own, next to the comment that says what
+//! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
+//! by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules about what should
+//! happen to a route are in `domain`, not here.
 
-mod acceptance;
+mod accept;
+mod checkpoint;
 mod codec;
+mod dead_letters;
 mod error;
+mod installation;
 mod malformed_intents;
 mod migrations;
+mod records;
+mod replicas;
+mod republish;
 mod retention;
 mod routes;
 mod schema;
+mod session;
 
+pub use installation::Installation;
 pub use migrations::migrate;
+pub use session::SESSION;
 
+use pg::rights::missing_rights;
 use pg::{PgPool, Session};
 
 use crate::error::store_error;
 use domain::ports::StoreError;
 
-/// All that the workers keep in PostgreSQL.
+/// The service's tables.
 #[derive(Clone, Debug)]
 pub struct PgStore {
     pool: PgPool,
@@ -32,27 +45,26 @@ impl PgStore {
         Self { pool }
     }
 
-    /// Prepares every statement that the service will run, so that a schema that is too old, or lacks a right, is
-    /// known at start and not at the first intent. A schema that is newer passes if it still has what is needed.
+    /// Prepares every statement that the service will run, so that a schema that is too old, or a missing right, is
+    /// reported at start and not at the first intent. A newer schema passes if every statement can be prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?;
-        acceptance::prepare_all(&session).await.map_err(store_error)?;
+        accept::prepare_all(&session).await.map_err(store_error)?;
         routes::prepare_all(&session).await.map_err(store_error)?;
         retention::prepare_all(&session).await.map_err(store_error)?;
-        // Preparing asks for no right on a table; running does.
-        let without: Vec<String> = session
-            .query(&schema::tables_without_rights())
-            .await
-            .map_err(store_error)?
-            .iter()
-            .map(|row| codec::column(row, 0, "a table's name", ""))
-            .collect::<Result<_, _>>()?;
-        if without.is_empty() {
+        installation::prepare_all(&session).await.map_err(store_error)?;
+        republish::prepare_all(&session).await.map_err(store_error)?;
+        replicas::prepare_all(&session).await.map_err(store_error)?;
+        let tables = schema::tables();
+        let missing =
+            missing_rights(&session, &schema::required_rights(&tables)).await.map_err(store_error)?;
+        if missing.is_empty() {
             return Ok(());
         }
+        let tables: Vec<&str> = missing.iter().map(|missing| missing.table).collect();
         let source = format!(
             "permission denied: the role may not read, write and delete in: {}; GRANT it or make the role the owner",
-            without.join(", ")
+            tables.join(", ")
         );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }

@@ -1,66 +1,209 @@
-//! Deleting what is old, in chunks that the worker sizes. Routes and dead letters go with their record by cascade.
+//! The deletion of expired records and malformed intents, in chunks that the worker sizes. Routes and dead letters go with their record by cascade.
+//!
+//! A record may go only if none of its routes is live, and an operator may be retrying a dead letter of it at this moment
+//! (ADR 0020). So a chunk of records is one transaction that locks, checks again, then deletes:
+//!
+//! 1. It locks the records, which keeps others from adding routes, and all of their routes, which keeps others from changing
+//!    them. It waits for no lock: what another transaction holds is left out.
+//! 2. A later statement, which sees what was committed before the locks were granted, counts the routes of each record. A
+//!    record stays if a route of it is live, or was not locked.
+//! 3. It deletes the others.
+//!
+//! A crash at any of these steps leaves all records of the chunk as they were, or none of them.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::ports::{Expired, RetentionStore, StoreError};
+use domain::ports::{Cutoff, Expired, MalformedKey, Removal, RetentionStore, StoreError};
 use domain::record::NotificationId;
+use futures_util::future::{join, join4};
+use pg::sql::{any, unnest};
 use pg::{PgError, Session, bind};
-use sea_query::{DeleteStatement, Expr, ExprTrait, Func, Order, Query, SelectStatement};
+use sea_query::{
+    DeleteStatement, Expr, ExprTrait, Func, LockBehavior, LockType, Order, Query, SelectStatement,
+};
+use tokio_postgres::Row;
 
 use crate::PgStore;
-use crate::codec::{column, instant};
+use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::routes::is_live;
-use crate::schema::{Given, MalformedIntents, Records, Routes, any};
+use crate::schema::{Input, MalformedIntents, Records, Routes};
 
-impl RetentionStore for PgStore {
-    async fn list_expired_records(
+impl RetentionStore<NotificationId> for PgStore {
+    async fn list_expired(
         &self,
-        cutoff: Timestamp,
-        after: Option<&Expired>,
+        cutoff: Cutoff,
+        after: Option<&Expired<NotificationId>>,
         limit: usize,
-    ) -> Result<Vec<Expired>, StoreError> {
+    ) -> Result<Vec<Expired<NotificationId>>, StoreError> {
         let session = self.session("list expired records").await?;
         let rows = session.query(&expired_records(cutoff, after, limit)).await.map_err(store_error)?;
         rows.iter()
             .map(|row| {
-                let id: String = column(row, 0, "records.notification_id", "")?;
+                let id: String = column(row, "records.notification_id", "")?;
                 Ok(Expired {
-                    accepted_at: instant(row, 1, "records.accepted_at", &id)?,
-                    routes: column::<i64>(row, 2, "count", &id)?.unsigned_abs(),
-                    live_routes: column::<i64>(row, 3, "count", &id)?.unsigned_abs(),
-                    notification_id: NotificationId::from(id),
+                    at: instant(row, "records.accepted_at", &id)?,
+                    bytes: column::<i32>(row, "bytes", &id)?.unsigned_abs().into(),
+                    rows: 1 + count(row, "routes", &id)?,
+                    live: count(row, "live_routes", &id)? > 0,
+                    key: NotificationId::from(id),
                 })
             })
             .collect()
     }
 
-    async fn delete_records(&self, ids: &[NotificationId], cutoff: Timestamp) -> Result<u64, StoreError> {
+    async fn delete_expired(&self, keys: &[&NotificationId], cutoff: Cutoff) -> Result<Removal, StoreError> {
         let session = self.session("delete expired records").await?;
-        session.execute(&delete_records(ids, cutoff)).await.map_err(store_error)
+        let ids: Vec<&str> = keys.iter().map(|id| id.as_str()).collect();
+        let result = delete_unless_live_or_locked(&session, &ids, cutoff).await;
+        if result.is_err() {
+            // The connection can be kept if the server only refused a statement; otherwise this fails too, and the session
+            // closes it. Either way the first error is the one to report.
+            drop(session.rollback().await);
+        }
+        result
+    }
+}
+
+async fn delete_unless_live_or_locked(
+    session: &Session,
+    ids: &[&str],
+    cutoff: Cutoff,
+) -> Result<Removal, StoreError> {
+    let (records, routes, counts) = lock_and_count(session, ids, cutoff).await.map_err(store_error)?;
+    let records: HashSet<&str> =
+        records.iter().map(|row| column(row, "records.notification_id", "")).collect::<Result<_, _>>()?;
+    let mut locked_routes: HashMap<&str, u64> = HashMap::new();
+    for row in &routes {
+        let id: &str = column(row, "routes.notification_id", "")?;
+        locked_routes.insert(id, count(row, "routes", id)?);
+    }
+    let mut removal = Removal::default();
+    let mut removable = Vec::new();
+    for row in &counts {
+        let id: &str = column(row, "records.notification_id", "")?;
+        let routes = count(row, "routes", id)?;
+        if count(row, "live_routes", id)? > 0 {
+            removal.live += 1;
+        } else if records.contains(id) && locked_routes.get(id).copied().unwrap_or(0) == routes {
+            removable.push(id);
+        } else {
+            removal.locked += 1;
+        }
+    }
+    if removable.is_empty() {
+        session.rollback().await.map_err(store_error)?;
+        return Ok(removal);
+    }
+    let delete = session.prepare(&delete_records(&removable)).await.map_err(store_error)?;
+    // A COMMIT after a failed statement rolls back without an error of its own, so both answers are looked at.
+    let (deleted, committed) = join(session.change(&delete), session.commit()).await;
+    removal.removed = deleted.map_err(store_error)?;
+    committed.map_err(store_error)?;
+    Ok(removal)
+}
+
+/// Opens a transaction and sends its locks and its check together; the server runs one after the other. The rows are the
+/// records that were locked, the locked routes of each, and all routes of each.
+async fn lock_and_count(
+    session: &Session,
+    ids: &[&str],
+    cutoff: Cutoff,
+) -> Result<(Vec<Row>, Vec<Row>, Vec<Row>), PgError> {
+    let records = session.prepare(&lock_records(ids, cutoff)).await?;
+    let routes = session.prepare(&lock_routes(ids)).await?;
+    let counts = session.prepare(&count_routes(ids, cutoff)).await?;
+    let (begun, records, routes, counts) =
+        join4(session.begin(), session.run(&records), session.run(&routes), session.run(&counts)).await;
+    begun?;
+    Ok((records?, routes?, counts?))
+}
+
+impl RetentionStore<MalformedKey> for PgStore {
+    async fn list_expired(
+        &self,
+        cutoff: Cutoff,
+        after: Option<&Expired<MalformedKey>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<MalformedKey>>, StoreError> {
+        let session = self.session("list expired malformed intents").await?;
+        let rows = session.query(&expired_malformed(cutoff, after, limit)).await.map_err(store_error)?;
+        rows.iter()
+            .map(|row| {
+                let stream: String = column(row, "malformed_intents.stream", "")?;
+                let entry_id: String = column(row, "malformed_intents.stream_entry_id", &stream)?;
+                Ok(Expired {
+                    at: instant(row, "malformed_intents.recorded_at", &entry_id)?,
+                    rows: 1,
+                    bytes: column::<i32>(row, "bytes", &entry_id)?.unsigned_abs().into(),
+                    live: false,
+                    key: MalformedKey {
+                        fields_fingerprint: column(row, "malformed_intents.fields_fingerprint", &entry_id)?,
+                        stream,
+                        entry_id,
+                    },
+                })
+            })
+            .collect()
     }
 
-    async fn delete_malformed_intents(&self, cutoff: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    async fn delete_expired(&self, keys: &[&MalformedKey], cutoff: Cutoff) -> Result<Removal, StoreError> {
         let session = self.session("delete expired malformed intents").await?;
-        session.execute(&delete_malformed(cutoff, limit)).await.map_err(store_error)
+        let removed = session.execute(&delete_malformed(keys, cutoff)).await.map_err(store_error)?;
+        let mut removal = Removal { removed, ..Removal::default() };
+        if removed < keys.len() as u64 {
+            let left = session.query(&count_malformed(keys, cutoff)).await.map_err(store_error)?;
+            for row in &left {
+                removal.locked = count(row, "rows", "malformed_intents")?;
+            }
+        }
+        Ok(removal)
     }
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&expired_records(Timestamp::MIN, None, 1)).await?;
-    session.prepare(&delete_records(&[], Timestamp::MIN)).await?;
-    session.prepare(&delete_malformed(Timestamp::MIN, 1)).await?;
+    let cutoff = Cutoff { at: Timestamp::MIN, age: Duration::ZERO };
+    session.prepare(&expired_records(cutoff, None, 1)).await?;
+    session.prepare(&lock_records(&[], cutoff)).await?;
+    session.prepare(&lock_routes(&[])).await?;
+    session.prepare(&count_routes(&[], cutoff)).await?;
+    session.prepare(&delete_records(&[])).await?;
+    session.prepare(&expired_malformed(cutoff, None, 1)).await?;
+    session.prepare(&delete_malformed(&[], cutoff)).await?;
+    session.prepare(&count_malformed(&[], cutoff)).await?;
     Ok(())
 }
 
+/// The earlier of the two clocks decides.
+fn time_of(cutoff: Cutoff) -> Expr {
+    let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
+    let by_the_database =
+        Expr::cust("now()").sub(bind::bigint(age).mul(Expr::cust("interval '1 microsecond'")));
+    Expr::expr(Func::least([bind::instant(cutoff.at), by_the_database]))
+}
+
+/// The bytes that a column takes in its row, or outside of it, compressed as it is.
+fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
+    Expr::expr(Func::cust("pg_column_size").arg(Expr::col(column)))
+}
+
 /// A page of `records_listing_idx`, read backwards, with the number of routes of each record.
-pub(crate) fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit: usize) -> SelectStatement {
-    let (time, id) =
-        after.map_or((Timestamp::MIN, ""), |last| (last.accepted_at, last.notification_id.as_str()));
+pub(crate) fn expired_records(
+    cutoff: Cutoff,
+    after: Option<&Expired<NotificationId>>,
+    limit: usize,
+) -> SelectStatement {
+    let (time, id) = after.map_or((Timestamp::MIN, ""), |last| (last.at, last.key.as_str()));
     let order = [Records::AcceptedAt, Records::NotificationId];
     let mut page = Query::select();
     page.columns(order)
+        .expr_as(
+            stored_bytes(Records::PayloadJson).add(stored_bytes(Records::RecipientUserIds)),
+            Input::Bytes,
+        )
         .from(Records::Table)
-        .and_where(Expr::col(Records::AcceptedAt).lt(bind::instant(cutoff)));
+        .and_where(Expr::col(Records::AcceptedAt).lt(time_of(cutoff)));
     page.and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple([bind::instant(time), bind::text(id)])));
     for column in order {
         page.order_by(column, Order::Asc);
@@ -68,55 +211,152 @@ pub(crate) fn expired_records(cutoff: Timestamp, after: Option<&Expired>, limit:
     page.limit(limit as u64);
     let mut select = Query::select();
     select
-        .columns([(Given::Table, Records::NotificationId), (Given::Table, Records::AcceptedAt)])
-        .expr(Func::count(Expr::col((Routes::Table, Routes::RouteId))))
-        .expr(Func::count(Expr::col((Routes::Table, Routes::NextAttemptAt))))
-        .from_subquery(page, Given::Table)
+        .columns([(Input::Table, Records::NotificationId), (Input::Table, Records::AcceptedAt)])
+        .expr_as(Func::max(Expr::col((Input::Table, Input::Bytes))), Input::Bytes)
+        .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
+        .expr_as(Func::count(Expr::col((Routes::Table, Routes::NextAttemptAt))), Input::LiveRoutes)
+        .from_subquery(page, Input::Table)
         .left_join(
             Routes::Table,
             Expr::col((Routes::Table, Routes::NotificationId))
-                .equals((Given::Table, Records::NotificationId)),
+                .equals((Input::Table, Records::NotificationId)),
         );
     for column in order {
-        select.group_by_col((Given::Table, column)).order_by((Given::Table, column), Order::Asc);
+        select.group_by_col((Input::Table, column)).order_by((Input::Table, column), Order::Asc);
     }
     select
 }
 
-/// What the page said is asked again: a record with a live route stays.
-pub(crate) fn delete_records(ids: &[NotificationId], cutoff: Timestamp) -> DeleteStatement {
-    let live = Query::select()
-        .expr(Expr::cust("1"))
-        .from(Routes::Table)
-        .and_where(
-            Expr::col((Routes::Table, Routes::NotificationId))
-                .equals((Records::Table, Records::NotificationId)),
-        )
-        .and_where(is_live())
-        .take();
-    Query::delete()
-        .from_table(Records::Table)
-        .and_where(
-            Expr::col((Records::Table, Records::NotificationId))
-                .eq(any(bind::texts(ids.iter().map(NotificationId::as_str)))),
-        )
-        .and_where(Expr::col((Records::Table, Records::AcceptedAt)).lt(bind::instant(cutoff)))
-        .and_where(Expr::exists(live).not())
+/// By the primary key. The foreign key makes every transaction that adds a route lock its record, so none is added from
+/// here on.
+pub(crate) fn lock_records(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
+    Query::select()
+        .column(Records::NotificationId)
+        .from(Records::Table)
+        .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
+        .and_where(Expr::col(Records::AcceptedAt).lt(time_of(cutoff)))
+        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
         .take()
 }
 
-pub(crate) fn delete_malformed(cutoff: Timestamp, limit: usize) -> DeleteStatement {
-    let key =
-        [MalformedIntents::Stream, MalformedIntents::StreamEntryId, MalformedIntents::FieldsFingerprint];
-    let oldest = Query::select()
-        .columns(key)
-        .from(MalformedIntents::Table)
-        .and_where(Expr::col(MalformedIntents::RecordedAt).lt(bind::instant(cutoff)))
-        .order_by(MalformedIntents::RecordedAt, Order::Asc)
-        .limit(limit as u64)
+/// By the primary key: how many routes of each record could be locked.
+pub(crate) fn lock_routes(ids: &[&str]) -> SelectStatement {
+    let locked = Query::select()
+        .column(Routes::NotificationId)
+        .from(Routes::Table)
+        .and_where(Expr::col(Routes::NotificationId).eq(any(bind::texts(ids))))
+        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
         .take();
-    Query::delete()
-        .from_table(MalformedIntents::Table)
-        .and_where(Expr::tuple(key.map(Expr::col)).in_subquery(oldest))
+    Query::select()
+        .column(Input::NotificationId)
+        .expr_as(Func::count(Expr::col(Input::NotificationId)), Input::Routes)
+        .from_subquery(locked, Input::Table)
+        .group_by_col(Input::NotificationId)
         .take()
 }
+
+/// By the primary keys: how many routes each of the records has that are still there, and how many of them are live.
+pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
+    Query::select()
+        .column((Records::Table, Records::NotificationId))
+        .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
+        .expr_as(Func::count(Expr::col((Routes::Table, Routes::NextAttemptAt))), Input::LiveRoutes)
+        .from(Records::Table)
+        .left_join(
+            Routes::Table,
+            Expr::col((Routes::Table, Routes::NotificationId))
+                .equals((Records::Table, Records::NotificationId)),
+        )
+        .and_where(Expr::col((Records::Table, Records::NotificationId)).eq(any(bind::texts(ids))))
+        .and_where(Expr::col((Records::Table, Records::AcceptedAt)).lt(time_of(cutoff)))
+        .group_by_col((Records::Table, Records::NotificationId))
+        .take()
+}
+
+/// By the primary key. The routes that would prevent it are locked and were checked.
+pub(crate) fn delete_records(ids: &[&str]) -> DeleteStatement {
+    Query::delete()
+        .from_table(Records::Table)
+        .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
+        .take()
+}
+
+const MALFORMED_KEY: [MalformedIntents; 3] =
+    [MalformedIntents::Stream, MalformedIntents::StreamEntryId, MalformedIntents::FieldsFingerprint];
+
+/// A page of `malformed_intents_recorded_idx`.
+pub(crate) fn expired_malformed(
+    cutoff: Cutoff,
+    after: Option<&Expired<MalformedKey>>,
+    limit: usize,
+) -> SelectStatement {
+    let place = match after {
+        Some(Expired { key, at, .. }) => [
+            bind::instant(*at),
+            bind::text(&key.stream),
+            bind::text(&key.entry_id),
+            bind::text(&key.fields_fingerprint),
+        ],
+        None => [bind::instant(Timestamp::MIN), bind::text(""), bind::text(""), bind::text("")],
+    };
+    let order = [
+        MalformedIntents::RecordedAt,
+        MalformedIntents::Stream,
+        MalformedIntents::StreamEntryId,
+        MalformedIntents::FieldsFingerprint,
+    ];
+    let mut page = Query::select();
+    page.columns(MALFORMED_KEY)
+        .column(MalformedIntents::RecordedAt)
+        .expr_as(stored_bytes(MalformedIntents::RawFields), Input::Bytes)
+        .from(MalformedIntents::Table)
+        .and_where(Expr::col(MalformedIntents::RecordedAt).lt(time_of(cutoff)))
+        .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)));
+    for column in order {
+        page.order_by(column, Order::Asc);
+    }
+    page.limit(limit as u64).take()
+}
+
+/// The rows with these keys, by the primary key.
+fn old_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> SelectStatement {
+    let texts = |value: fn(&MalformedKey) -> &str| unnest(bind::texts(keys.iter().map(|key| value(key))));
+    let given = Query::select()
+        .expr_as(texts(|key| &key.stream), MalformedIntents::Stream)
+        .expr_as(texts(|key| &key.entry_id), MalformedIntents::StreamEntryId)
+        .expr_as(texts(|key| &key.fields_fingerprint), MalformedIntents::FieldsFingerprint)
+        .take();
+    let same = |column| Expr::col((MalformedIntents::Table, column)).equals((Input::Table, column));
+    let [first, second, third] = MALFORMED_KEY.map(same);
+    Query::select()
+        .from_subquery(given, Input::Table)
+        .inner_join(MalformedIntents::Table, first.and(second).and(third))
+        .and_where(Expr::col((MalformedIntents::Table, MalformedIntents::RecordedAt)).lt(time_of(cutoff)))
+        .take()
+}
+
+pub(crate) fn delete_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> DeleteStatement {
+    let mut locked = old_malformed(keys, cutoff);
+    locked.columns(MALFORMED_KEY.map(|column| (MalformedIntents::Table, column))).lock_with_tables_behavior(
+        LockType::Update,
+        [MalformedIntents::Table],
+        LockBehavior::SkipLocked,
+    );
+    Query::delete()
+        .from_table(MalformedIntents::Table)
+        .and_where(Expr::tuple(MALFORMED_KEY.map(Expr::col)).in_subquery(locked))
+        .take()
+}
+
+/// How many of them still exist, by the primary key.
+pub(crate) fn count_malformed(keys: &[&MalformedKey], cutoff: Cutoff) -> SelectStatement {
+    old_malformed(keys, cutoff)
+        .expr_as(
+            Func::count(Expr::col((MalformedIntents::Table, MalformedIntents::StreamEntryId))),
+            Input::Rows,
+        )
+        .take()
+}
+
+#[cfg(test)]
+mod tests;

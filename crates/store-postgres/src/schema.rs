@@ -1,7 +1,7 @@
 //! The tables: the only place where a column is spelled. `migrations/` explains each of them.
 
-use pg::bind;
-use sea_query::{Expr, ExprTrait, Func, Iden, InsertStatement, Query, SelectStatement};
+use pg::rights::RequiredRights;
+use sea_query::Iden;
 
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Records {
@@ -85,9 +85,54 @@ pub(crate) enum Intake {
     UpdatedAt,
 }
 
-/// A batch of parameters that takes part in a statement as a table.
 #[derive(Iden, Clone, Copy)]
-pub(crate) enum Given {
+pub(crate) enum Installation {
+    Table,
+    Id,
+    IntentsStream,
+    CreatedAt,
+}
+
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum OutboundStreams {
+    Table,
+    Stream,
+    ServerRunId,
+    ReplicationId,
+    LastGeneratedId,
+    SeenAt,
+}
+
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Replicas {
+    Table,
+    Replica,
+    Version,
+    StartedAt,
+    SeenAt,
+    LeaderOf,
+    Workers,
+}
+
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Activity {
+    Table,
+    /// The row that could not be inserted.
+    Excluded,
+    Minute,
+    Replica,
+    Accepted,
+    Duplicates,
+    Conflicts,
+    Malformed,
+    Published,
+    Failed,
+    DeadLettered,
+}
+
+/// A batch of parameters that takes part in a statement as a table, and the columns that a statement computes.
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Input {
     Table,
     NotificationId,
     RouteId,
@@ -100,51 +145,33 @@ pub(crate) enum Given {
     Classification,
     Message,
     EntryId,
+    StreamEntryId,
+    FieldsFingerprint,
     RecoveryHint,
-    TableName,
+    Bytes,
+    NextAttemptAtText,
+    Routes,
+    LiveRoutes,
+    Rows,
 }
 
-/// The tables in which the role may not do everything that the service does.
-pub(crate) fn tables_without_rights() -> SelectStatement {
-    let tables = [
+/// What the service does in each of its tables.
+pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
+    let rights = &["SELECT", "INSERT", "UPDATE", "DELETE"];
+    tables.iter().map(|table| RequiredRights { table, rights }).collect()
+}
+
+/// The names of the tables.
+pub(crate) fn tables() -> [String; 9] {
+    [
         Records::Table.to_string(),
         Routes::Table.to_string(),
         DeadLetters::Table.to_string(),
         MalformedIntents::Table.to_string(),
         Intake::Table.to_string(),
-    ];
-    let given = Query::select().expr_as(unnest(bind::texts(tables)), Given::TableName).take();
-    let missing = ["SELECT", "INSERT", "UPDATE", "DELETE"]
-        .into_iter()
-        .map(|right| Expr::cust(format!("NOT has_table_privilege(table_name, '{right}')")))
-        .reduce(Expr::or);
-    Query::select()
-        .column(Given::TableName)
-        .from_subquery(given, Given::Table)
-        .and_where_option(missing)
-        .take()
-}
-
-/// Any element of an array parameter, for `column = ANY(array)`: one text for every length.
-pub(crate) fn any(array: Expr) -> Expr {
-    Expr::expr(Func::cust("ANY").arg(array))
-}
-
-/// The elements of an array parameter as rows. Several in one `SELECT` advance together.
-pub(crate) fn unnest(array: Expr) -> Expr {
-    Expr::expr(Func::cust("UNNEST").arg(array))
-}
-
-/// `INSERT INTO table (columns) SELECT values`.
-pub(crate) fn insert_rows<T: Iden + Copy + 'static, const N: usize>(
-    table: T,
-    pairs: [(T, Expr); N],
-) -> InsertStatement {
-    let mut insert = Query::insert();
-    insert.into_table(table).columns(pairs.iter().map(|(column, _)| *column));
-    let mut select = Query::select();
-    select.exprs(pairs.into_iter().map(|(_, value)| value));
-    // Cannot fail: columns and expressions come in pairs.
-    insert.select_from(select).expect("as many expressions as columns");
-    insert
+        Installation::Table.to_string(),
+        OutboundStreams::Table.to_string(),
+        Replicas::Table.to_string(),
+        Activity::Table.to_string(),
+    ]
 }

@@ -1,21 +1,19 @@
 //! One shared connection, replaced when it fails, with a deadline on every call.
 //!
 //! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket whose peer
-//! says nothing. Here a call that fails or times out takes the connection out of its slot, and the next call opens
-//! another; so a server that was restarted, or a socket that leads nowhere, costs one deadline and no more.
+//! is silent. Here a call that fails or times out takes the connection out of its slot, and the next call opens
+//! another; so a server that was restarted, or a dead socket, costs one deadline at most.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ports::StoreError;
+use domain::ports::{BoxError, StoreError};
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::{TcpSettings, socket2};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, Script, ServerErrorKind,
-    ToRedisArgs, Value,
-};
+use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, ToRedisArgs, Value};
 use tokio::time::{Instant, timeout_at};
+
+use crate::socket::{Connection, Endpoint};
 
 /// Where Redis is and how long it may take.
 #[derive(Clone)]
@@ -47,7 +45,7 @@ impl fmt::Debug for RedisSettings {
 pub struct InvalidSettings {
     addr: String,
     #[source]
-    source: RedisError,
+    source: BoxError,
 }
 
 /// The shared client. Clones use the same connection.
@@ -57,10 +55,10 @@ pub struct RedisClient {
 }
 
 struct Inner {
-    client: Client,
+    endpoint: Endpoint,
     timeout: Duration,
     slot: Mutex<Slot>,
-    /// Held by whoever connects. Apart from the slot, so that a call that has failed can say so without waiting for it.
+    /// Held by the call that connects. Apart from the slot, so that a call that failed can clear the slot without waiting.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -73,55 +71,53 @@ impl Inner {
 
 #[derive(Default)]
 struct Slot {
-    /// Counts connections, so that only whoever used the present one takes it out.
+    /// Counts connections, so that only a call that used the current one takes it out.
     generation: u64,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connection>,
 }
 
 impl Slot {
-    fn present(&self) -> Option<(u64, MultiplexedConnection)> {
+    fn present(&self) -> Option<(u64, Connection)> {
         self.connection.clone().map(|connection| (self.generation, connection))
     }
 }
 
 impl fmt::Debug for RedisClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisClient")
-            .field("addr", &self.inner.client.get_connection_info().addr())
-            .finish_non_exhaustive()
+        f.debug_struct("RedisClient").field("addr", &self.inner.endpoint.address()).finish_non_exhaustive()
     }
 }
 
 impl RedisClient {
     /// A client; connects at the first call.
     pub fn new(settings: RedisSettings) -> Result<Self, InvalidSettings> {
-        let url = match settings.addr.starts_with("rediss://") {
-            true => settings.addr.clone(),
-            false => format!("redis://{}", settings.addr),
-        };
-        let invalid = |source| InvalidSettings { addr: settings.addr.clone(), source };
-        let info = url.into_connection_info().map_err(invalid)?;
-        let mut redis = info.redis_settings().clone().set_db(settings.db);
-        if let Some(password) = &settings.password {
-            redis = redis.set_password(password);
-        }
-        let keepalive = socket2::TcpKeepalive::new()
-            .with_time(Duration::from_secs(15))
-            .with_interval(Duration::from_secs(5));
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive)
-            .set_user_timeout(settings.operation_timeout.max(Duration::from_secs(5)));
-        let client = Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp)).map_err(invalid)?;
+        let endpoint = Endpoint::new(&settings)
+            .map_err(|source| InvalidSettings { addr: settings.addr.clone(), source })?;
         let timeout = settings.operation_timeout;
         let inner =
-            Inner { client, timeout, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() };
+            Inner { endpoint, timeout, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Asks Redis whether it is there and serves.
+    /// Checks that Redis is reachable and serves.
     pub async fn ping(&self) -> Result<(), StoreError> {
         self.command("reach Redis", &redis::cmd("PING")).await.map(drop)
+    }
+
+    /// The largest value that Redis takes, in bytes: its setting `proto-max-bulk-len`.
+    pub async fn largest_value(&self) -> Result<u64, StoreError> {
+        const OPERATION: &str = "ask how large a value may be";
+        let mut command = redis::cmd("CONFIG");
+        command.arg("GET").arg("proto-max-bulk-len");
+        let answer = self.command(OPERATION, &command).await?;
+        let Value::Array(pair) = &answer else { return Err(unexpected(OPERATION, &answer)) };
+        match pair.as_slice() {
+            [_, Value::BulkString(bytes)] => {
+                let bytes = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+                bytes.ok_or_else(|| unavailable(OPERATION, "Redis gave no number"))
+            }
+            _ => Err(unavailable(OPERATION, "Redis has no such setting")),
+        }
     }
 
     /// How long a call may take.
@@ -133,7 +129,7 @@ impl RedisClient {
     pub async fn command(&self, operation: &'static str, command: &Cmd) -> Result<Value, StoreError> {
         let deadline = Instant::now() + self.inner.timeout;
         let (generation, mut connection) = self.connection(operation, deadline).await?;
-        let answer = timeout_at(deadline, command.query_async(&mut connection)).await;
+        let answer = timeout_at(deadline, command.query_async(&mut connection.commands)).await;
         self.judge(operation, generation, answer)
     }
 
@@ -145,15 +141,12 @@ impl RedisClient {
     ) -> Result<Value, StoreError> {
         let deadline = Instant::now() + self.inner.timeout;
         let (generation, mut connection) = self.connection(operation, deadline).await?;
-        let answer = timeout_at(deadline, call.send(&mut connection)).await;
+        let answer = timeout_at(deadline, call.send(&mut connection.commands)).await;
         self.judge(operation, generation, answer)
     }
 
-    /// A connection of its own for whoever blocks.
-    pub(crate) async fn dedicated(
-        &self,
-        operation: &'static str,
-    ) -> Result<MultiplexedConnection, StoreError> {
+    /// A connection that is not shared, for commands that block.
+    pub(crate) async fn dedicated(&self, operation: &'static str) -> Result<Connection, StoreError> {
         self.open(operation, Instant::now() + self.inner.timeout).await
     }
 
@@ -161,12 +154,12 @@ impl RedisClient {
         &self,
         operation: &'static str,
         deadline: Instant,
-    ) -> Result<(u64, MultiplexedConnection), StoreError> {
+    ) -> Result<(u64, Connection), StoreError> {
         let late = |_| unavailable(operation, TimedOut(self.inner.timeout));
         if let Some(present) = self.inner.slot().present() {
             return Ok(present);
         }
-        // Whoever comes while another connects waits for that one connection.
+        // Calls that arrive while another one connects wait for its connection.
         let _connecting = timeout_at(deadline, self.inner.connecting.lock()).await.map_err(late)?;
         if let Some(present) = self.inner.slot().present() {
             return Ok(present);
@@ -178,14 +171,8 @@ impl RedisClient {
         Ok((slot.generation, connection))
     }
 
-    async fn open(
-        &self,
-        operation: &'static str,
-        deadline: Instant,
-    ) -> Result<MultiplexedConnection, StoreError> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let opening = self.inner.client.get_multiplexed_async_connection_with_config(&config);
-        match timeout_at(deadline, opening).await {
+    async fn open(&self, operation: &'static str, deadline: Instant) -> Result<Connection, StoreError> {
+        match timeout_at(deadline, self.inner.endpoint.connect()).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(unavailable(operation, error)),
             Err(_) => Err(unavailable(operation, TimedOut(self.inner.timeout))),
@@ -314,6 +301,11 @@ pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
         _ => "another type",
     };
     unavailable(operation, format!("Redis answered {kind}, which this command never does"))
+}
+
+/// Redis takes whole milliseconds and no zero.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 #[cfg(test)]

@@ -4,12 +4,17 @@
 //! |---|---|---|---|
 //! | `notification:intents` (configurable) | stream | as its producers trim it | producers |
 //! | `gateway:client-events`, `mail:delivery_commands` (configurable) | stream | as configured, or as its consumers trim it | publishers |
-//! | `notification:route_leases:<notification_id>:<route_id>` | string | lease TTL as a token, then the dedupe TTL as `published:<entry id>` | publishers |
-//! | `notification:stream_offsets:<stream>` | string | for ever | the intake |
-//! | `notification:turns:<channel>` | string | a second at most | publishers, while they publish a page of due routes |
-//! | `notification:vacancies:<office>` | list | five seconds | whoever resigns |
+//! | `notification:route_leases:[<stream>:]<notification_id>:<route_id>` | string | lease TTL as a token, then the dedupe TTL as `published:<entry id>` | publishers |
+//! | `notification:stream_offsets:<stream>` | string | permanent | the intake |
+//! | `notification:scan_locks:[<stream>:]<channel>` | string | a second at most | publishers, during a due scan |
+//! | `notification:leader_changes:<leadership>` | list | five seconds | a leader that steps down; the key of an intake's leadership ends in the stream |
+//! | `notification:installations:<stream>` | string | permanent | the first start on a schema |
 //!
-//! Dynamic parts are base64url without padding, so that no id can reach into another key.
+//! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is the intents
+//! stream, and absent for the default one: ids of entries are unique only within a stream, and several installations may
+//! share a Redis (ADR 0019).
+
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,32 +22,58 @@ use domain::route::{Channel, RouteKey};
 
 const ROUTE_LEASES: &str = "notification:route_leases:";
 const STREAM_OFFSETS: &str = "notification:stream_offsets:";
-const TURNS: &str = "notification:turns:";
-const VACANCIES: &str = "notification:vacancies:";
+const SCAN_LOCKS: &str = "notification:scan_locks:";
+const LEADER_CHANGES: &str = "notification:leader_changes:";
+const INSTALLATIONS: &str = "notification:installations:";
 
-/// What the keys begin with that no stream may have.
-pub const OWN_KEYS: [&str; 4] = [ROUTE_LEASES, STREAM_OFFSETS, TURNS, VACANCIES];
+/// The intents stream whose name no key repeats.
+const DEFAULT_STREAM: &str = "notification:intents";
 
-/// The key of a route's lease, and of its receipt.
-pub fn route_lease(route: &RouteKey) -> String {
-    let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
-    let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);
-    format!("{ROUTE_LEASES}{notification_id}:{route_id}")
+/// The prefixes of the keys of the service, which no stream may have.
+pub const OWN_KEYS: [&str; 5] = [ROUTE_LEASES, STREAM_OFFSETS, SCAN_LOCKS, LEADER_CHANGES, INSTALLATIONS];
+
+/// The keys of one installation among those on the same Redis, told apart by the intents stream that each serves.
+#[derive(Clone, Debug, Default)]
+pub struct Keyspace {
+    /// The stream in base64url with a colon after it; empty for the default stream.
+    stream: Arc<str>,
 }
 
-/// The key of the turn at the due routes of `channel`.
-pub(crate) fn turn(channel: Channel) -> String {
-    format!("{TURNS}{}", channel.as_str())
+impl Keyspace {
+    /// The keys of the installation that serves `intents_stream`.
+    pub fn of(intents_stream: &str) -> Self {
+        match intents_stream {
+            DEFAULT_STREAM => Self::default(),
+            other => Self { stream: format!("{}:", URL_SAFE_NO_PAD.encode(other)).into() },
+        }
+    }
+
+    /// The key of a route's lease, and of its receipt.
+    pub fn route_lease(&self, route: &RouteKey) -> String {
+        let notification_id = URL_SAFE_NO_PAD.encode(route.notification_id.as_str());
+        let route_id = URL_SAFE_NO_PAD.encode(&route.route_id);
+        format!("{ROUTE_LEASES}{}{notification_id}:{route_id}", self.stream)
+    }
+
+    /// The key of the scan lock on the due routes of `channel`.
+    pub(crate) fn scan_lock(&self, channel: Channel) -> String {
+        format!("{SCAN_LOCKS}{}{}", self.stream, channel.as_str())
+    }
 }
 
-/// The key of the bookmark in `stream`.
-pub fn stream_offset(stream: &str) -> String {
+/// The key that holds the id of the installation that serves `stream`.
+pub fn installation(stream: &str) -> String {
+    format!("{INSTALLATIONS}{}", URL_SAFE_NO_PAD.encode(stream))
+}
+
+/// The key of the cached checkpoint in `stream`.
+pub fn checkpoint_key(stream: &str) -> String {
     format!("{STREAM_OFFSETS}{}", URL_SAFE_NO_PAD.encode(stream))
 }
 
-/// The key by which a resignation from `office` is announced.
-pub(crate) fn vacancy(office: &str) -> String {
-    format!("{VACANCIES}{}", URL_SAFE_NO_PAD.encode(office))
+/// The key of the leader-change notices of `leadership`.
+pub(crate) fn leader_change(leadership: &str) -> String {
+    format!("{LEADER_CHANGES}{}", URL_SAFE_NO_PAD.encode(leadership))
 }
 
 #[cfg(test)]
@@ -52,12 +83,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_scan_lock_of_another_stream_is_another_key() {
+        assert_eq!(Keyspace::default().scan_lock(Channel::Push), "notification:scan_locks:push");
+        assert_eq!(
+            Keyspace::of("other:intents").scan_lock(Channel::Push),
+            "notification:scan_locks:b3RoZXI6aW50ZW50cw:push"
+        );
+    }
+
+    #[test]
     fn dynamic_parts_are_base64url_without_padding() {
         let notification_id = NotificationId::from("1775121700000-0".to_owned());
         let key = RouteKey { notification_id, route_id: "push:user:ü>?".into() };
-        assert_eq!(route_lease(&key), "notification:route_leases:MTc3NTEyMTcwMDAwMC0w:cHVzaDp1c2VyOsO8Pj8");
+        let keyspace = Keyspace::of("notification:intents");
+        let lease = "MTc3NTEyMTcwMDAwMC0w:cHVzaDp1c2VyOsO8Pj8";
+        assert_eq!(keyspace.route_lease(&key), format!("notification:route_leases:{lease}"));
+        let other = Keyspace::of("other:intents");
+        assert_eq!(other.route_lease(&key), format!("notification:route_leases:b3RoZXI6aW50ZW50cw:{lease}"));
         assert_eq!(
-            stream_offset("notification:intents"),
+            checkpoint_key("notification:intents"),
             "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM"
         );
     }

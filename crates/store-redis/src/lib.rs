@@ -1,19 +1,29 @@
-//! Transport and hints: the three streams, the leases that become receipts, and the bookmark, in Redis.
+//! Redis: the three streams, the leases that become receipts, the cached checkpoint and the leader-change notice.
 //!
-//! Nothing here is the truth. Whatever Redis forgets costs a duplicate at most, and PostgreSQL says where to go on. Each
-//! module implements one port of [`domain::ports`]; `keyspace.rs` names every key. There is no retry here: a call is
-//! answered, refused or unavailable within its deadline, and the workers decide.
+//! None of it is authoritative. Whatever Redis loses costs a duplicate at most, and PostgreSQL says where to resume. Each
+//! module implements one port of [`domain::ports`]; `keyspace.rs` names every key, and `scripts/` has every script. There
+//! is no retry here: a call is answered, refused or unavailable within its deadline, and the workers decide.
 
+mod blocking;
+mod checkpoint;
 mod connect;
-mod hints;
+mod installation;
+mod intents;
 mod keyspace;
-mod lease;
-mod offset;
-mod streams;
+mod leader_notice;
+mod leases;
+mod outbound;
+mod producer;
+mod receipt;
+mod socket;
+mod stream_state;
 
+pub use checkpoint::RedisCheckpoints;
 pub use connect::{InvalidSettings, RedisClient, RedisSettings};
-pub use hints::RedisHints;
-pub use keyspace::{OWN_KEYS, route_lease, stream_offset};
-pub use lease::RedisLeases;
-pub use offset::RedisOffsets;
-pub use streams::{RedisIntentStream, RedisOutbound, StreamTarget};
+pub use installation::claim_stream;
+pub use intents::RedisIntentStream;
+pub use keyspace::{Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key};
+pub use leader_notice::LeaderNotice;
+pub use leases::RedisLeases;
+pub use outbound::{RedisOutbound, StreamTarget};
+pub use producer::{RedisIntentProducer, append_command};

@@ -1,18 +1,23 @@
 //! The ports in memory, for tests of the workers' own behaviour. What the real stores do is tested with them.
 
+mod intake;
+
+pub(crate) use intake::Alone;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::accept::Settled;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::*;
-use domain::record::{Content, IdempotencyScope, NotificationId};
+use domain::record::{Content, NotificationId};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Gauge, InstrumentBuilder, InstrumentProvider, Meter, SyncInstrument};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// All stores at once. Every call first takes the next scripted failure of its name, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -20,30 +25,15 @@ pub(crate) struct World(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
-    pub(crate) stream: Vec<RawEntry>,
-    pub(crate) last_generated: EntryId,
-    pub(crate) progress: Option<Progress>,
-    pub(crate) bookmark: Option<Progress>,
-    /// Every transaction finds that the progress was moved.
-    pub(crate) moves: bool,
-    /// Outcomes by entry, in the order of their commits.
-    pub(crate) settled: Vec<(EntryId, String)>,
-    /// Transactions, by the number of their elements.
-    pub(crate) transactions: Vec<usize>,
-    /// Entries that the store refuses to take as what they are, and those that it refuses even as malformed.
-    pub(crate) poison: Vec<EntryId>,
-    /// The fingerprints of the keys that are taken.
-    pub(crate) keys: HashMap<IdempotencyScope, String>,
-    pub(crate) users: HashMap<String, Lookup>,
+    /// What only the intake sees.
+    pub(crate) intake: intake::State,
     /// Calls that are never answered.
     pub(crate) hanging: Vec<&'static str>,
-    /// How many entries each read asked for.
-    pub(crate) counts: Vec<usize>,
     pub(crate) failures: HashMap<&'static str, VecDeque<StoreError>>,
     pub(crate) live: Vec<LiveRoute>,
     pub(crate) leases: HashMap<RouteKey, String>,
-    /// Who has the turn at due routes.
-    pub(crate) turn: Option<String>,
+    /// Who holds the scan lock.
+    pub(crate) scan_lock: Option<String>,
     pub(crate) appended: Vec<RouteKey>,
     pub(crate) refuses_appends: bool,
     pub(crate) out_of_memory: usize,
@@ -51,9 +41,23 @@ pub(crate) struct Inner {
     pub(crate) late_appends: usize,
     /// The routes whose completion the store refuses.
     pub(crate) refuses_completion: Vec<RouteKey>,
+    /// The routes whose rows another transaction has locked.
+    pub(crate) locked: Vec<RouteKey>,
+    /// Statements that complete more routes than this take too long.
+    pub(crate) completes_at_most: Option<usize>,
+    /// How many routes each statement was to complete.
+    pub(crate) completions: Vec<usize>,
+    /// Due rows that cannot be read.
+    pub(crate) unreadable: Vec<RouteKey>,
+    /// What the store says of the first due push route, if not what it holds.
+    pub(crate) first_due: Option<Timestamp>,
+    /// How long each append takes.
+    pub(crate) append_takes: Duration,
     pub(crate) published: Vec<(RouteKey, String)>,
     pub(crate) failed: Vec<Failed>,
     pub(crate) calls: Vec<&'static str>,
+    /// Notified by each call.
+    pub(crate) called: Arc<Notify>,
 }
 
 pub(crate) fn down(operation: &'static str) -> StoreError {
@@ -69,17 +73,32 @@ impl World {
         self.lock().failures.entry(call).or_default().push_back(error);
     }
 
+    /// Waits until `done`, which is asked after each call once its caller waits for something else. Panics after `bound`.
+    pub(crate) async fn until(&self, bound: Duration, done: impl Fn() -> bool) {
+        let called = Arc::clone(&self.lock().called);
+        let waiting = async {
+            loop {
+                let next = called.notified();
+                if done() {
+                    return;
+                }
+                next.await;
+            }
+        };
+        timeout(bound, waiting).await.expect("it gets there");
+    }
+
     async fn hang(&self, name: &'static str) {
         let hangs = self.lock().hanging.contains(&name);
         if hangs {
-            self.lock().calls.push(name);
+            self.lock().record(name);
             std::future::pending::<()>().await;
         }
     }
 
     fn call(&self, name: &'static str) -> Result<MutexGuard<'_, Inner>, StoreError> {
         let mut inner = self.lock();
-        inner.calls.push(name);
+        inner.record(name);
         match inner.failures.get_mut(name).and_then(VecDeque::pop_front) {
             Some(error) => Err(error),
             None => Ok(inner),
@@ -87,163 +106,11 @@ impl World {
     }
 }
 
-impl AcceptanceStore for World {
-    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
-        let inner = self.call("find_known")?;
-        let known = |(scope, _): &(IdempotencyScope, _)| {
-            inner.keys.get(scope).map(|fingerprint| (scope.clone(), fingerprint.clone()))
-        };
-        Ok(Known { fingerprints: intents.iter().filter_map(known).collect(), ..Known::default() })
-    }
-
-    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
-        // As a server would: whatever else is under way goes on meanwhile.
-        tokio::task::yield_now().await;
-        let mut inner = self.call("accept")?;
-        if inner.moves || inner.progress.map(|progress| progress.last_entry_id) != batch.after {
-            return Ok(Commit::Moved);
-        }
-        let ids = batch.settled.iter().map(|settled| match settled {
-            Settled::Accepted(acceptance) => {
-                (acceptance.record.notification_id.as_str().parse().expect("an id"), true)
-            }
-            Settled::Malformed(row) => (row.entry_id, false),
-            Settled::Duplicate => (batch.last_entry_id, false),
-        });
-        let ids: Vec<(EntryId, bool)> = ids.collect();
-        if ids.iter().any(|(id, accepted)| *accepted && inner.poison.contains(id)) {
-            return Err(StoreError::Refused { operation: "accept", source: "not storable".into() });
-        }
-        let accepted = || {
-            batch.settled.iter().filter_map(|settled| match settled {
-                Settled::Accepted(acceptance) => Some(&acceptance.record),
-                _ => None,
-            })
-        };
-        if accepted().any(|record| inner.keys.contains_key(&record.scope)) {
-            return Ok(Commit::Raced);
-        }
-        inner.keys.extend(accepted().map(|record| (record.scope.clone(), record.fingerprint.clone())));
-        inner.transactions.push(ids.len());
-        for ((id, _), settled) in ids.into_iter().zip(batch.settled) {
-            let outcome = match settled {
-                Settled::Malformed(row) => row.rejection.code.as_str().to_owned(),
-                other => other.outcome().to_owned(),
-            };
-            inner.settled.push((id, outcome));
-        }
-        inner.progress = Some(Progress { fence: batch.fence, last_entry_id: batch.last_entry_id });
-        Ok(Commit::Done)
-    }
-
-    async fn claim_progress(&self, _: &str, fence: Fence) -> Result<Claim, StoreError> {
-        let mut inner = self.call("claim_progress")?;
-        Ok(match &mut inner.progress {
-            None => Claim::Unread,
-            Some(progress) if progress.fence > fence => Claim::Deposed(progress.fence),
-            Some(progress) => {
-                progress.fence = fence;
-                Claim::At(progress.last_entry_id)
-            }
-        })
-    }
-
-    async fn load_progress(&self, _: &str) -> Result<Option<Progress>, StoreError> {
-        self.call("load_progress").map(|inner| inner.progress)
-    }
-
-    async fn restart_progress(&self, _: &str, fence: Fence) -> Result<Swap, StoreError> {
-        self.call("restart_progress")?.progress = Some(Progress { fence, last_entry_id: EntryId::ZERO });
-        Ok(Swap::Applied)
-    }
-}
-
-/// There is nobody else; the term lasts.
-#[derive(Debug)]
-pub(crate) struct Alone;
-
-impl Term for Alone {
-    fn fence(&self) -> Fence {
-        1
-    }
-
-    async fn lost(&self) {
-        std::future::pending().await
-    }
-
-    async fn resign(self) {}
-}
-
-impl Election for World {
-    type Term = Alone;
-
-    async fn stand(&self) -> Result<Option<Alone>, StoreError> {
-        self.call("stand").map(|_| Some(Alone))
-    }
-
-    async fn vacancy(&self) {}
-
-    async fn raise_above(&self, _: Fence) -> Result<(), StoreError> {
-        self.call("raise_above").map(drop)
-    }
-}
-
-impl IntentStream for World {
-    async fn read(&self, after: EntryId, count: usize, block: Duration) -> Result<Vec<RawEntry>, StoreError> {
-        let entries: Vec<RawEntry> = {
-            self.lock().counts.push(count);
-            let inner = self.call("read")?;
-            inner.stream.iter().filter(|entry| entry.id > after).take(count).cloned().collect()
-        };
-        if entries.is_empty() {
-            tokio::time::sleep(block).await;
-        }
-        Ok(entries)
-    }
-
-    async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
-        self.call("first_after").map(|inner| inner.stream.iter().map(|entry| entry.id).find(|id| *id > after))
-    }
-
-    async fn inspect(&self) -> Result<StreamState, StoreError> {
-        let inner = self.call("inspect")?;
-        Ok(StreamState {
-            first: inner.stream.first().map(|entry| entry.id),
-            last_generated: inner.last_generated,
-        })
-    }
-}
-
-impl OffsetStore for World {
-    async fn load(&self, _: &str) -> Result<Bookmark, StoreError> {
-        self.call("load").map(|inner| inner.bookmark.map_or(Bookmark::Missing, Bookmark::At))
-    }
-
-    async fn save(&self, _: &str, progress: Progress) -> Result<Swap, StoreError> {
-        self.call("save")?.bookmark = Some(progress);
-        Ok(Swap::Applied)
-    }
-
-    async fn reset(&self, _: &str, progress: Progress) -> Result<Swap, StoreError> {
-        self.call("reset")?.bookmark = Some(progress);
-        Ok(Swap::Applied)
-    }
-}
-
-impl UserDirectory for World {
-    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
-        self.hang("look_up").await;
-        let mut inner = self.lock();
-        inner.calls.push("look_up");
-        let found = |id: &&str| inner.users.get(*id).cloned().unwrap_or(Lookup::Found(User::default()));
-        user_ids.iter().map(found).collect()
-    }
-}
-
 impl RouteStore for World {
     async fn list_due_routes(
         &self,
         channel: Channel,
+        order: DueOrder,
         now: Timestamp,
         after: Option<&DueCursor>,
         limit: usize,
@@ -252,14 +119,26 @@ impl RouteStore for World {
         let place = |route: &LiveRoute| (route.next_attempt_at, route.key.clone());
         let mut due: Vec<LiveRoute> = inner.live.clone();
         due.retain(|route| route.channel == channel && route.next_attempt_at <= now);
-        due.retain(|route| after.is_none_or(|at| place(route) > (at.next_attempt_at, at.key.clone())));
         due.sort_by_key(place);
+        if order == DueOrder::NewestFirst {
+            due.reverse();
+        }
+        if let Some(after) = after {
+            let passed = |route: &LiveRoute| {
+                let at = (route.next_attempt_at.to_string(), &route.key);
+                let cursor = (after.next_attempt_at.clone(), &after.key);
+                if order == DueOrder::OldestFirst { at > cursor } else { at < cursor }
+            };
+            due.retain(passed);
+        }
         due.truncate(limit);
-        let next = due
-            .last()
-            .filter(|_| due.len() == limit)
-            .map(|last| DueCursor { next_attempt_at: last.next_attempt_at, key: last.key.clone() });
-        Ok(DuePage { routes: due, next, ..DuePage::default() })
+        let next = due.last().filter(|_| due.len() == limit).map(|last| DueCursor {
+            next_attempt_at: last.next_attempt_at.to_string(),
+            key: last.key.clone(),
+        });
+        let corrupt =
+            if after.is_none() { inner.unreadable.iter().map(unreadable).collect() } else { Vec::new() };
+        Ok(DuePage { routes: due, next, corrupt })
     }
 
     async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
@@ -269,6 +148,7 @@ impl RouteStore for World {
             let first = next.entry(route.channel).or_insert(route.next_attempt_at);
             *first = route.next_attempt_at.min(*first);
         }
+        next.extend(inner.first_due.map(|first| (Channel::Push, first)));
         Ok(next)
     }
 
@@ -285,30 +165,37 @@ impl RouteStore for World {
 
     async fn complete_routes_published(
         &self,
-        routes: &[Published<'_>],
+        routes: &[Published],
         _: Timestamp,
-    ) -> Result<Vec<Swap>, StoreError> {
+        _: RowLocks,
+    ) -> Result<Vec<Completion>, StoreError> {
         let mut inner = self.call("complete_routes_published")?;
-        if routes.iter().any(|done| inner.refuses_completion.contains(done.key)) {
-            return Err(StoreError::Refused { operation: "complete", source: "not storable".into() });
-        }
-        let swaps = routes.iter().map(|done| {
+        inner.completed(routes.iter().map(|done| &done.key))?;
+        let completions = routes.iter().map(|done| {
+            if inner.locked.contains(&done.key) {
+                return Completion::Locked;
+            }
             let before = inner.live.len();
-            let unchanged = |route: &LiveRoute| route.key == *done.key && route.version == done.version;
+            let unchanged = |route: &LiveRoute| route.key == done.key && route.version == done.version;
             inner.live.retain(|route| !unchanged(route));
             inner.published.push((done.key.clone(), done.entry_id.clone()));
-            if inner.live.len() < before { Swap::Applied } else { Swap::Conflict }
+            if inner.live.len() < before { Completion::Applied } else { Completion::Conflict }
         });
-        Ok(swaps.collect())
+        Ok(completions.collect())
     }
 
     async fn complete_routes_failed(
         &self,
         routes: &[Failed],
         now: Timestamp,
-    ) -> Result<Vec<Swap>, StoreError> {
+        _: RowLocks,
+    ) -> Result<Vec<Completion>, StoreError> {
         let mut inner = self.call("complete_routes_failed")?;
-        for failed in routes {
+        inner.completed(routes.iter().map(|done| &done.key))?;
+        let completions = routes.iter().map(|failed| {
+            if inner.locked.contains(&failed.key) {
+                return Completion::Locked;
+            }
             inner.failed.push(failed.clone());
             match failed.retry_at {
                 None => inner.live.retain(|route| route.key != failed.key),
@@ -319,9 +206,34 @@ impl RouteStore for World {
                     }
                 }
             }
-        }
-        Ok(vec![Swap::Applied; routes.len()])
+            Completion::Applied
+        });
+        Ok(completions.collect())
     }
+}
+
+impl Inner {
+    fn record(&mut self, call: &'static str) {
+        self.calls.push(call);
+        self.called.notify_waiters();
+    }
+
+    /// What a completion of all these at once comes to.
+    fn completed<'a>(&mut self, keys: impl Iterator<Item = &'a RouteKey> + Clone) -> Result<(), StoreError> {
+        if keys.clone().any(|key| self.refuses_completion.contains(key)) {
+            return Err(StoreError::Refused { operation: "complete", source: "not storable".into() });
+        }
+        let size = keys.count();
+        self.completions.push(size);
+        if self.completes_at_most.is_some_and(|most| size > most) {
+            return Err(StoreError::TimedOut { operation: "complete", source: "too slow".into() });
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(key: &RouteKey) -> StoreError {
+    StoreError::Corrupt { place: "routes.updated_at", key: key.to_string(), problem: "out of range".into() }
 }
 
 impl LeaseStore for World {
@@ -351,13 +263,18 @@ impl LeaseStore for World {
         Ok(())
     }
 
-    async fn take_turn(&self, _: Channel, token: &LeaseToken, _: Duration) -> Result<bool, StoreError> {
-        let mut inner = self.call("take_turn")?;
-        Ok(*inner.turn.get_or_insert_with(|| token.0.clone()) == token.0)
+    async fn acquire_scan_lock(
+        &self,
+        _: Channel,
+        token: &LeaseToken,
+        _: Duration,
+    ) -> Result<bool, StoreError> {
+        let mut inner = self.call("acquire_scan_lock")?;
+        Ok(*inner.scan_lock.get_or_insert_with(|| token.0.clone()) == token.0)
     }
 
-    async fn end_turn(&self, _: Channel, token: &LeaseToken) -> Result<(), StoreError> {
-        self.call("end_turn")?.turn.take_if(|holder| *holder == token.0);
+    async fn release_scan_lock(&self, _: Channel, token: &LeaseToken) -> Result<(), StoreError> {
+        self.call("release_scan_lock")?.scan_lock.take_if(|holder| *holder == token.0);
         Ok(())
     }
 
@@ -377,6 +294,10 @@ impl Outbound for World {
         token: &LeaseToken,
         _: Duration,
     ) -> Result<Vec<Append>, StoreError> {
+        let takes = self.lock().append_takes;
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         let mut inner = self.call("append")?;
         let appends = entries.iter().map(|&(key, _)| {
             if inner.late_appends > 0 {
@@ -408,14 +329,14 @@ impl Outbound for World {
 
 /// What gauges were set to, by name, in the order in which that happened.
 #[derive(Clone, Default)]
-pub(crate) struct Recorded(Arc<Mutex<Vec<(String, u64)>>>);
+pub(crate) struct Recorded(Arc<Mutex<Vec<(String, f64)>>>);
 
 impl Recorded {
     pub(crate) fn meter(&self) -> Meter {
         Meter::new(Arc::new(self.clone()))
     }
 
-    pub(crate) fn values(&self, name: &str) -> Vec<u64> {
+    pub(crate) fn values(&self, name: &str) -> Vec<f64> {
         let recorded = self.0.lock().expect("no test panics while it holds the values");
         recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
     }
@@ -425,14 +346,30 @@ impl InstrumentProvider for Recorded {
     fn u64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<u64>>) -> Gauge<u64> {
         Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
     }
+
+    fn f64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<f64>>) -> Gauge<f64> {
+        Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
+    }
 }
 
 struct RecordedGauge(String, Recorded);
 
-impl SyncInstrument<u64> for RecordedGauge {
-    fn measure(&self, value: u64, _: &[KeyValue]) {
+impl RecordedGauge {
+    fn set(&self, value: f64) {
         let Self(name, Recorded(values)) = self;
         values.lock().expect("no test panics while it holds the values").push((name.clone(), value));
+    }
+}
+
+impl SyncInstrument<u64> for RecordedGauge {
+    fn measure(&self, value: u64, _: &[KeyValue]) {
+        self.set(value as f64);
+    }
+}
+
+impl SyncInstrument<f64> for RecordedGauge {
+    fn measure(&self, value: f64, _: &[KeyValue]) {
+        self.set(value);
     }
 }
 

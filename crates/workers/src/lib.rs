@@ -1,23 +1,33 @@
-//! What the service does all day: three kinds of loops over the ports of [`domain::ports`].
+//! What the service does all day: loops over the ports of [`domain::ports`].
 //!
 //! A worker reads, asks the domain what should happen, and tells a store. It never sees a store's type, and it never
-//! ends before it is told to: whatever fails is logged once, waited out and tried again.
+//! ends before it is told to: a failure is logged once and retried after a pause.
 
+mod activity;
+mod batch_limit;
+mod dispatch;
 #[cfg(test)]
 mod fakes;
 mod gauges;
-mod handover;
-mod intent_consumer;
+mod health;
+mod intake;
+mod log_limiter;
 pub mod metrics;
-mod route_publisher;
-mod sql_retention;
-pub mod status;
-mod worker;
+mod passes;
+mod publish;
+mod reporter;
+mod republish;
+mod retention;
 
+pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::Gauges;
-pub use handover::{Handover, Inbox, handover};
-pub use intent_consumer::{IntakeSettings, IntentConsumer};
+pub use health::{Blocked, Health, WorkerStatus};
+pub use intake::{Intake, IntakeSettings};
 pub use metrics::Metrics;
-pub use route_publisher::{PublishSettings, RoutePublisher};
-pub use sql_retention::{RetentionSettings, SqlRetention};
-pub use worker::SPANS;
+pub use publish::{PublishSettings, RoutePublisher};
+pub use reporter::{ReplicaHealth, Reporter};
+pub use republish::{RepublishSettings, Republisher};
+pub use retention::{Retention, RetentionSettings};
+
+/// The target of spans that are meant for traces and not for the log.
+pub const SPANS: &str = "notification::spans";

@@ -1,4 +1,5 @@
-//! Every instrument, named once. README.md lists them for operators, and a test compares the two.
+//! Every instrument, named once. Durations and ages are in seconds. docs/metrics.md lists the instruments for operators, and a
+//! test compares the two.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,21 +15,25 @@ pub struct Metrics {
     route_attempts: Counter<u64>,
     completion_conflicts: Counter<u64>,
     lease_contention: Counter<u64>,
-    handover_overflow: Counter<u64>,
+    dispatch_overflow: Counter<u64>,
+    republished: Counter<u64>,
     retention_deleted: Counter<u64>,
     retention_skipped: Counter<u64>,
     acceptance_duration: Histogram<f64>,
     publish_latency: Histogram<f64>,
     schedule_depth: Gauge<u64>,
-    schedule_oldest_age: Gauge<u64>,
-    stream_oldest_age: Gauge<u64>,
+    schedule_oldest_age: Gauge<f64>,
+    stream_oldest_age: Gauge<f64>,
     pool_connections: Gauge<u64>,
     leader: Gauge<u64>,
 }
 
-/// Bucket bounds in milliseconds: fine where the service should be, coarse where it should not.
-const MILLISECONDS: [f64; 14] =
-    [1.0, 2.0, 3.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 30_000.0, 300_000.0];
+/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
+const SECONDS: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Where intents come from: the label `source`.
+const STREAM: &str = "stream";
 
 impl Metrics {
     /// The instruments of `meter`.
@@ -38,32 +43,36 @@ impl Metrics {
         let gauge = |name: &'static str, unit: &'static str, what: &'static str| {
             meter.u64_gauge(name).with_unit(unit).with_description(what).build()
         };
+        let age = |name: &'static str, what: &'static str| {
+            meter.f64_gauge(name).with_unit("s").with_description(what).build()
+        };
         let histogram = |name: &'static str, what: &'static str| {
-            let builder = meter.f64_histogram(name).with_unit("ms").with_description(what);
-            builder.with_boundaries(MILLISECONDS.to_vec()).build()
+            let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
+            builder.with_boundaries(SECONDS.to_vec()).build()
         };
         Self {
-            intents: counter(
-                "notification.intents",
-                "Entries of the intents stream by outcome, type and producer",
-            ),
+            intents: counter("notification.intents", "Intents by outcome, type, producer and source"),
             route_attempts: counter(
                 "notification.route_attempts",
                 "Attempts to publish by channel and result",
             ),
             completion_conflicts: counter(
                 "notification.completion_conflicts",
-                "Changes of a route that another replica had made before",
+                "Changes of a route that another replica had made already",
             ),
             lease_contention: counter("notification.lease_contention", "Leases that another publisher held"),
-            handover_overflow: counter(
-                "notification.handover_overflow",
+            dispatch_overflow: counter(
+                "notification.dispatch_overflow",
                 "Routes left to the due scan because their channel did not keep up",
+            ),
+            republished: counter(
+                "notification.republished",
+                "Entries that Redis had lost and that were appended again, by channel",
             ),
             retention_deleted: counter("notification.retention.deleted", "Rows removed by table"),
             retention_skipped: counter(
                 "notification.retention.skipped",
-                "Expired records that stay because a route of theirs is still live",
+                "Expired rows that a pass could not delete by table and reason",
             ),
             acceptance_duration: histogram(
                 "notification.acceptance.duration",
@@ -78,14 +87,12 @@ impl Metrics {
                 "{route}",
                 "Due routes, counted up to 10,000",
             ),
-            schedule_oldest_age: gauge(
-                "notification.route_schedule.oldest_age_ms",
-                "ms",
+            schedule_oldest_age: age(
+                "notification.route_schedule.oldest_age",
                 "How long the longest due route has been due",
             ),
-            stream_oldest_age: gauge(
-                "notification.intent_stream.oldest_unprocessed_age_ms",
-                "ms",
+            stream_oldest_age: age(
+                "notification.intent_stream.oldest_unprocessed_age",
                 "Age of the oldest entry that has no outcome yet, by its id",
             ),
             leader: gauge(
@@ -101,20 +108,22 @@ impl Metrics {
         }
     }
 
-    /// Counts by outcome, type and producer. What an undecodable entry claims to be is left empty, because it could be anything, any number of times.
-    pub(crate) fn settled(&self, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
+    /// Counts by outcome, type and producer. Type and producer of an entry that cannot be decoded are empty: they could be
+    /// anything, and each value would be a time series.
+    pub(crate) fn outcomes(&self, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
         for ((outcome, kind, producer), count) in counts {
             let labels = [
                 KeyValue::new("outcome", *outcome),
                 KeyValue::new("type", (*kind).to_owned()),
                 KeyValue::new("producer", (*producer).to_owned()),
+                KeyValue::new("source", STREAM),
             ];
             self.intents.add(*count, &labels);
         }
     }
 
     pub(crate) fn accepted_within(&self, time: Duration) {
-        self.acceptance_duration.record(millis(time), &[]);
+        self.acceptance_duration.record(time.as_secs_f64(), &[]);
     }
 
     pub(crate) fn attempts(&self, channel: Channel, result: &'static str, count: usize) {
@@ -125,7 +134,7 @@ impl Metrics {
     }
 
     pub(crate) fn published_after(&self, channel: Channel, time: Duration) {
-        self.publish_latency.record(millis(time), &[KeyValue::new("channel", channel.as_str())]);
+        self.publish_latency.record(time.as_secs_f64(), &[KeyValue::new("channel", channel.as_str())]);
     }
 
     pub(crate) fn conflicts(&self, channel: Channel, count: usize) {
@@ -142,7 +151,13 @@ impl Metrics {
 
     pub(crate) fn overflowed(&self, count: usize) {
         if count > 0 {
-            self.handover_overflow.add(count as u64, &[]);
+            self.dispatch_overflow.add(count as u64, &[]);
+        }
+    }
+
+    pub(crate) fn republished(&self, channel: Channel, count: usize) {
+        if count > 0 {
+            self.republished.add(count as u64, &[KeyValue::new("channel", channel.as_str())]);
         }
     }
 
@@ -150,19 +165,22 @@ impl Metrics {
         self.retention_deleted.add(count, &[KeyValue::new("table", table)]);
     }
 
-    pub(crate) fn kept_back(&self, count: u64) {
-        self.retention_skipped.add(count, &[]);
+    pub(crate) fn stays(&self, table: &'static str, reason: &'static str, count: u64) {
+        if count > 0 {
+            self.retention_skipped
+                .add(count, &[KeyValue::new("table", table), KeyValue::new("reason", reason)]);
+        }
     }
 
     /// What is due: how many routes, and for how long the first of them has been.
     pub fn schedule(&self, depth: u64, oldest_age: Duration) {
         self.schedule_depth.record(depth, &[]);
-        self.schedule_oldest_age.record(whole_millis(oldest_age), &[]);
+        self.schedule_oldest_age.record(oldest_age.as_secs_f64(), &[]);
     }
 
     /// The age of the first entry without an outcome.
     pub fn oldest_unprocessed(&self, age: Duration) {
-        self.stream_oldest_age.record(whole_millis(age), &[]);
+        self.stream_oldest_age.record(age.as_secs_f64(), &[]);
     }
 
     pub(crate) fn leads(&self, leader: bool) {
@@ -174,12 +192,4 @@ impl Metrics {
         self.pool_connections.record(open.saturating_sub(idle) as u64, &[KeyValue::new("state", "used")]);
         self.pool_connections.record(idle as u64, &[KeyValue::new("state", "idle")]);
     }
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1_000.0
-}
-
-fn whole_millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

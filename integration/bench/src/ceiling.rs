@@ -2,7 +2,7 @@
 //!
 //! It writes what the service writes, in the same order: records and routes in one durable transaction, then leases, then
 //! appends that turn leases into receipts, then the completions, guarded by their version. It leaves out what makes a
-//! service of it: validation, fingerprints and the look for known ones, the directory, election, bookmark, outages,
+//! service of it: validation, fingerprints and the look for known ones, the directory, election, cached checkpoint, outages,
 //! retries, telemetry. It trusts every entry, knows the one type of the run by heart, inserts without ON CONFLICT in one
 //! flight, and does everything at once: reading, accepting, and for each channel leasing and appending one chunk while the one
 //! before is completed, each on a connection of its own. What it reads is shared and not copied, calls of scripts are
@@ -83,7 +83,7 @@ impl Route {
     }
 }
 
-struct Parcel {
+struct Batch {
     routes: Vec<Route>,
     /// Of each route.
     accepted_at: Vec<SystemTime>,
@@ -113,9 +113,9 @@ impl Ceiling {
     pub(crate) async fn run(self, intents: u32) -> anyhow::Result<()> {
         let mut tasks = Vec::new();
         let [push, mail] = self.channels.map(|(publisher, completer)| {
-            let (to_publisher, parcels) = mpsc::channel(4);
+            let (to_publisher, batches) = mpsc::channel(4);
             let (to_completer, appended) = mpsc::channel(1);
-            tasks.push(tokio::spawn(publisher.run(parcels, to_completer)));
+            tasks.push(tokio::spawn(publisher.run(batches, to_completer)));
             tasks.push(tokio::spawn(completer.run(appended)));
             to_publisher
         });
@@ -224,7 +224,7 @@ impl Acceptor {
     }
 
     /// One transaction in one flight; then what each channel has to publish.
-    async fn accept(&self, batch: &[Arc<Entry>]) -> anyhow::Result<(Parcel, Parcel)> {
+    async fn accept(&self, batch: &[Arc<Entry>]) -> anyhow::Result<(Batch, Batch)> {
         let now = microseconds();
         let column =
             |value: fn(&Entry) -> &str| batch.iter().map(|entry| value(entry)).collect::<Vec<&str>>();
@@ -268,8 +268,8 @@ impl Acceptor {
         records?;
         inserted?;
         commit?;
-        let parcel = |routes: Vec<Route>| Parcel { accepted_at: vec![now; routes.len()], routes };
-        Ok((parcel(push), parcel(mail)))
+        let batch = |routes: Vec<Route>| Batch { accepted_at: vec![now; routes.len()], routes };
+        Ok((batch(push), batch(mail)))
     }
 }
 
@@ -291,7 +291,7 @@ struct Publisher {
 
 /// A chunk that was appended.
 struct Appended {
-    chunk: Parcel,
+    chunk: Batch,
     entry_ids: Vec<String>,
 }
 
@@ -306,24 +306,24 @@ impl Publisher {
 
     async fn run(
         mut self,
-        mut parcels: mpsc::Receiver<Parcel>,
+        mut batches: mpsc::Receiver<Batch>,
         to: mpsc::Sender<Appended>,
     ) -> anyhow::Result<()> {
-        let mut rest = Parcel { routes: Vec::new(), accepted_at: Vec::new() };
+        let mut rest = Batch { routes: Vec::new(), accepted_at: Vec::new() };
         loop {
             while rest.routes.len() < CHUNK
-                && let Ok(more) = parcels.try_recv()
+                && let Ok(more) = batches.try_recv()
             {
                 rest.routes.extend(more.routes);
                 rest.accepted_at.extend(more.accepted_at);
             }
             if rest.routes.is_empty() {
-                let Some(parcel) = parcels.recv().await else { return Ok(()) };
-                rest = parcel;
+                let Some(batch) = batches.recv().await else { return Ok(()) };
+                rest = batch;
                 continue;
             }
             let length = rest.routes.len().min(CHUNK);
-            let behind = Parcel {
+            let behind = Batch {
                 routes: rest.routes.split_off(length),
                 accepted_at: rest.accepted_at.split_off(length),
             };

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use domain::intent::{IntentDraft, Recipients};
 use redis::aio::MultiplexedConnection;
+use store_redis::append_command;
 use tokio::task::JoinSet;
 
 use crate::world::INTENTS;
@@ -15,46 +17,37 @@ pub(crate) const ROUTES: u32 = 4;
 const USERS: u32 = 500;
 const PIPELINE: u32 = 1_000;
 
-/// Names and values of intent `n`, which has four routes.
-pub(crate) fn fields(n: u32) -> [(&'static str, String); 8] {
-    fields_of(n, ROUTES)
+/// Intent `n`, which has four routes.
+pub(crate) fn draft(n: u32) -> IntentDraft {
+    draft_of(n, ROUTES)
 }
 
 /// With two routes, which is one user, or with four.
-fn fields_of(n: u32, routes: u32) -> [(&'static str, String); 8] {
+fn draft_of(n: u32, routes: u32) -> IntentDraft {
     let (one, two) = (n % USERS, (n * 7 + 1) % USERS);
     let two = if one == two { (two + 1) % USERS } else { two };
-    let users = if routes < ROUTES {
-        format!(r#"["user-{one}"]"#)
-    } else {
-        format!(r#"["user-{one}","user-{two}"]"#)
-    };
-    [
-        ("notification_type", "game.turn.ready".to_owned()),
-        ("producer", "game_master".to_owned()),
-        ("audience_kind", "user".to_owned()),
-        ("recipient_user_ids_json", users),
-        ("idempotency_key", format!("game-master:game-{}:turn-{n}", n % 1_000)),
-        ("occurred_at_ms", "1775121700000".to_owned()),
-        (
-            "payload_json",
-            format!(
-                r#"{{"game_id":"game-{}","game_name":"{}","turn_number":{n}}}"#,
-                n % 1_000,
-                "Nebula ".repeat(28).trim()
-            ),
+    let mut users = vec![format!("user-{one}")];
+    if routes >= ROUTES {
+        users.push(format!("user-{two}"));
+    }
+    IntentDraft {
+        notification_type: "game.turn.ready".to_owned(),
+        producer: "game_master".to_owned(),
+        recipients: Recipients::Users(users),
+        idempotency_key: format!("game-master:game-{}:turn-{n}", n % 1_000),
+        occurred_at_ms: "1775121700000".to_owned(),
+        payload_json: format!(
+            r#"{{"game_id":"game-{}","game_name":"{}","turn_number":{n}}}"#,
+            n % 1_000,
+            "Nebula ".repeat(28).trim()
         ),
-        ("request_id", format!("request-{n}")),
-    ]
+        request_id: Some(format!("request-{n}")),
+        trace_id: None,
+    }
 }
 
 fn xadd(n: u32, routes: u32) -> redis::Cmd {
-    let mut command = redis::cmd("XADD");
-    command.arg(INTENTS).arg("*");
-    for (name, value) in fields_of(n, routes) {
-        command.arg(name).arg(value);
-    }
-    command
+    append_command(INTENTS, &draft_of(n, routes).into_entry())
 }
 
 /// Puts intents from number `first` on into the stream.

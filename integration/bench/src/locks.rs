@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lock::{Acquisition, Backoff, LockManager, LockOptions, Retry, Spread, TableNames};
-use pg::{Dsn, PgPool, PoolSettings};
+use lock::{Acquisition, Backoff, LockManager, LockOptions, Retry, RetryJitter, TableNames};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 
 use crate::Scale;
 use crate::figure::{Figure, Section};
@@ -33,7 +33,9 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
 }
 
 fn manager(dsn: &str, connections: usize) -> anyhow::Result<LockManager> {
-    let settings = PoolSettings { max_connections: connections, operation_timeout: Duration::from_secs(5) };
+    let session = SessionSettings { application_name: "bench", parameters: lock::PLANNER_PARAMETERS };
+    let settings =
+        PoolSettings { max_connections: connections, operation_timeout: Duration::from_secs(5), session };
     Ok(LockManager::new(PgPool::new(&Dsn::parse(dsn)?, settings)?, TableNames::default()))
 }
 
@@ -94,7 +96,7 @@ async fn contended(locks: &LockManager, time: Duration) -> anyhow::Result<Vec<f6
         delay: Duration::from_millis(2),
         timeout: Duration::from_secs(60),
         backoff: Backoff::Fixed,
-        spread: Spread::Full,
+        jitter: RetryJitter::Full,
     };
     let options = LockOptions { ttl: TTL, retry };
     let started = Instant::now();

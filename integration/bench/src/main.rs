@@ -32,7 +32,8 @@ mod world;
 
 use std::panic::AssertUnwindSafe;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::anyhow;
+use clap::{Parser, ValueEnum};
 use futures_util::FutureExt;
 
 use crate::figure::Section;
@@ -77,7 +78,7 @@ const SMOKE: Scale = Scale {
     rates: &[125, 500],
 };
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Scenario {
     Throughput,
     Latency,
@@ -89,7 +90,7 @@ enum Scenario {
     Backlog,
     Retention,
     Profile,
-    /// Other queues. Not part of a whole run: they have to be installed.
+    /// Other queues. Not part of a whole run: they have to be installed
     Peers,
 }
 
@@ -129,41 +130,37 @@ impl Scenario {
     }
 }
 
-/// What the command line asks for.
+/// Measures what the service costs, against a baseline in the same run
+#[derive(Parser, Debug)]
+#[command(name = "bench", after_help = EXAMPLES)]
 struct Order {
+    /// Run small, to prove that it works; judge nothing by it
+    #[arg(long)]
     smoke: bool,
+    /// Run this scenario and no other; may be given several times
+    #[arg(long = "only", value_name = "NAME")]
     scenarios: Vec<Scenario>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  bench                      all scenarios but peers, for some minutes
+  bench --smoke              the same, small
+  bench --only latency       one scenario";
 
 impl Order {
     /// What the report is called: that of some scenarios must not take the place of a whole one.
     fn report(&self) -> String {
-        if self.scenarios.len() == Scenario::ALL.len() {
+        if self.scenarios.is_empty() {
             return "report".to_owned();
         }
         let names: Vec<String> = self.scenarios.iter().map(|scenario| scenario.name()).collect();
         names.join("-")
     }
 
-    fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Self> {
-        let every = || Scenario::ALL.into_iter().chain([Scenario::Peers]);
-        let names = every().map(Scenario::name).collect::<Vec<_>>().join(", ");
-        let (mut smoke, mut scenarios) = (false, Vec::new());
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--smoke" => smoke = true,
-                "--only" => {
-                    let name = arguments.next().with_context(|| format!("--only needs one of {names}"))?;
-                    let found = every().find(|scenario| scenario.name() == name);
-                    scenarios.push(found.with_context(|| format!("{name:?} is none of {names}"))?);
-                }
-                other => bail!("unknown argument {other:?}; usage: bench [--smoke] [--only NAME]..."),
-            }
-        }
-        if scenarios.is_empty() {
-            scenarios = Scenario::ALL.to_vec();
-        }
-        Ok(Self { smoke, scenarios })
+    /// What is run.
+    fn scenarios(&self) -> &[Scenario] {
+        if self.scenarios.is_empty() { &Scenario::ALL } else { &self.scenarios }
     }
 }
 
@@ -173,11 +170,11 @@ async fn main() -> anyhow::Result<()> {
     if arguments.next_if(|argument| argument == party::FLAG).is_some() {
         return party::serve(&arguments.next().unwrap_or_default()).await;
     }
-    let order = Order::parse(arguments)?;
+    let order = Order::parse();
     let scale = if order.smoke { SMOKE } else { FULL };
     let mut world = World::start().await?;
     let mut report = Report::new(&order, scale, &world).await?;
-    for scenario in &order.scenarios {
+    for scenario in order.scenarios() {
         // The harness says by a panic that something it waited for did not come.
         let run = AssertUnwindSafe(scenario.run(&mut world, scale)).catch_unwind().await;
         match run.unwrap_or_else(|panic| Err(anyhow!("{}", said(panic.as_ref())))) {
@@ -192,4 +189,22 @@ async fn main() -> anyhow::Result<()> {
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_is_no_error_and_wrong_usage_is_exit_code_2() {
+        let exit_code =
+            |line: &str| Order::try_parse_from(line.split(' ')).map_err(|error| error.exit_code());
+        assert_eq!(exit_code("bench --help").expect_err("usage"), 0);
+        for wrong in ["bench --fast", "bench --only", "bench --only everything", "bench throughput"] {
+            assert_eq!(exit_code(wrong).expect_err(wrong), 2);
+        }
+        let order = exit_code("bench --smoke --only latency --only peers").expect("right");
+        assert_eq!((order.smoke, order.scenarios()), (true, &[Scenario::Latency, Scenario::Peers][..]));
+        assert_eq!(exit_code("bench").expect("right").scenarios(), Scenario::ALL);
+    }
 }

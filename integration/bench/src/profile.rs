@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use ambient::Timestamp;
 use anyhow::Context;
-use domain::accept::{self, Decoded, Policy, Settled};
+use domain::accept::{self, Decoded, Policy};
 use domain::catalog::Catalog;
-use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::entry::{EntryId, RawEntry};
 use domain::outbound;
 use domain::ports::{Known, Lookup, User};
 use redis::aio::MultiplexedConnection;
@@ -125,31 +125,27 @@ fn steps(intents: u32) -> [(&'static str, Duration); 3] {
     let names: Vec<String> = (0..500).map(|n| format!("user-{n}")).collect();
     let found =
         |name: &str| User { email: format!("{name}@example.com"), preferred_language: "en".to_owned() };
-    let users: HashMap<&str, Lookup> =
-        names.iter().map(|name| (name.as_str(), Lookup::Found(found(name)))).collect();
+    let users: HashMap<String, Lookup> =
+        names.iter().map(|name| (name.clone(), Lookup::Found(found(name)))).collect();
     let mut times = [Duration::ZERO; 3];
     for first in (0..intents).step_by(BATCH as usize) {
         let entries: Vec<RawEntry> = (first..(first + BATCH).min(intents))
-            .map(|n| RawEntry {
-                id: EntryId::new(u64::from(n) + 1, 0),
-                fields: RawFields::from_iter(load::fields(n)),
-            })
+            .map(|n| RawEntry { id: EntryId::new(u64::from(n) + 1, 0), fields: load::draft(n).into_entry() })
             .collect();
         let started = Instant::now();
-        let decoded: Vec<Decoded> = entries.into_iter().map(|entry| accept::decode(entry, &policy)).collect();
+        let batch: Vec<Decoded> =
+            entries.into_iter().map(|entry| accept::decode(INTENTS, entry, &policy, now)).collect();
         times[0] += started.elapsed();
 
         let started = Instant::now();
-        let batch: Vec<&Decoded> = decoded.iter().collect();
-        let decision = accept::decide(INTENTS, &batch, &Known::default(), &users, &policy, now);
+        let decision =
+            accept::decide(INTENTS, &batch, &Known::default(), &users, &policy, policy.schedule(now, true));
         times[1] += started.elapsed();
 
         let started = Instant::now();
-        for outcome in &decision.settled {
-            if let Settled::Accepted(acceptance) = outcome {
-                for route in acceptance.live_routes() {
-                    drop(black_box(outbound::encode(&route)));
-                }
+        for acceptance in decision.decided.iter().filter_map(|decided| decided.outcome.acceptance()) {
+            for route in acceptance.live_routes() {
+                drop(black_box(outbound::encode(&route)));
             }
         }
         times[2] += started.elapsed();

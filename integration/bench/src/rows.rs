@@ -97,6 +97,5 @@ impl Rows {
 
 /// As long as that of an intent of a run.
 fn payload() -> String {
-    let fields = load::fields(0).into_iter();
-    fields.filter(|(name, _)| *name == "payload_json").map(|(_, value)| value).collect()
+    load::draft(0).payload_json
 }

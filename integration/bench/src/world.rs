@@ -62,7 +62,7 @@ impl World {
         self.postgres.create_role_and_schema(&name, ROLE, SCHEMA).await?;
         let port = self.postgres.port();
         let dsn = format!("postgres://{ROLE}@127.0.0.1:{port}/{name}?search_path={SCHEMA}");
-        store_postgres::migrate(&pg::Dsn::parse(&dsn)?).await?;
+        app::migrations::migrate(&pg::Dsn::parse(&dsn)?).await?;
         self.checkpoint().await?;
         Ok(dsn)
     }

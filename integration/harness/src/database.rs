@@ -27,14 +27,19 @@ async fn server() -> &'static Postgres {
                 .await
                 .expect("the template can be prepared");
             let dsn = Dsn::parse(&dsn(server.port(), TEMPLATE)).expect("our own connection string");
-            store_postgres::migrate(&dsn).await.expect("the migrations apply");
+            app::migrations::migrate(&dsn).await.expect("the migrations apply");
             server
         })
         .await
 }
 
 fn dsn(port: u16, database: &str) -> String {
-    format!("postgres://{ROLE}@127.0.0.1:{port}/{database}?search_path={SCHEMA}")
+    dsn_of_hosts(&[port], database)
+}
+
+fn dsn_of_hosts(ports: &[u16], database: &str) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("postgres://{ROLE}@{}/{database}?search_path={SCHEMA}", hosts.join(","))
 }
 
 /// A database of a test's own.
@@ -68,7 +73,7 @@ impl TestDatabase {
         let database = Self::unborn(server);
         server.create_role_and_schema(&database.name, ROLE, SCHEMA).await.expect("it can be made");
         let dsn = Dsn::parse(&database.dsn()).expect("our own connection string");
-        store_postgres::migrate(&dsn).await.expect("the migrations apply");
+        app::migrations::migrate(&dsn).await.expect("the migrations apply");
         database
     }
 
@@ -89,6 +94,11 @@ impl TestDatabase {
     /// As [`TestDatabase::dsn`], by way of a proxy.
     pub fn dsn_via(&self, port: u16) -> String {
         dsn(port, &self.name)
+    }
+
+    /// As [`TestDatabase::dsn`], with a host for each of these ports, in this order.
+    pub fn dsn_of_hosts(&self, ports: &[u16]) -> String {
+        dsn_of_hosts(ports, &self.name)
     }
 
     /// The port of its server.

@@ -1,15 +1,19 @@
 //! What tests stand on: private servers, a migrated database for each test, a proxy that breaks connections on purpose,
 //! and the service's own binary as a child process.
 //!
-//! Nothing here asserts anything about the service. Waiting is done in one place, [`wait_for`], with a bound.
+//! Nothing but the suites in [`contract`] asserts anything. Waiting is done in one place, [`wait_for`], with a bound.
 
+pub mod contract;
 mod database;
+mod intents;
+pub mod memory;
 mod poll;
 mod proxy;
 mod service;
 
 pub use database::TestDatabase;
-pub use local_servers::{Fault, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
+pub use intents::turn_ready;
+pub use local_servers::{Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};
 pub use service::{Service, ServiceBuilder, service_binary};

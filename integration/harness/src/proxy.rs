@@ -25,8 +25,12 @@ enum Weather {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Where new connections lead.
+    port: u16,
     weather: Weather,
     delay: Duration,
+    /// How long a new connection waits before anything of it goes on.
+    opening_delay: Duration,
     /// Connections older than this are closed.
     epoch: u64,
     trap: Option<Trap>,
@@ -89,8 +93,9 @@ impl Proxy {
     pub async fn start(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let addr = listener.local_addr().expect("it has an address");
-        let control = Control { shared: Arc::default(), changed: watch::Sender::new(0) };
-        let listening = tokio::spawn(listen(listener, port, control.clone()));
+        let shared = Shared { port, ..Shared::default() };
+        let control = Control { shared: Arc::new(Mutex::new(shared)), changed: watch::Sender::new(0) };
+        let listening = tokio::spawn(listen(listener, control.clone()));
         Self { addr, control, listening }
     }
 
@@ -127,15 +132,34 @@ impl Proxy {
         self.control.change(|shared| shared.weather = Weather::LostReplies);
     }
 
+    /// Closes every connection; new ones lead to `127.0.0.1:port`.
+    pub fn lead_to(&self, port: u16) {
+        self.control.change(|shared| {
+            shared.port = port;
+            shared.epoch += 1;
+        });
+    }
+
+    /// New connections lead to `127.0.0.1:port`; those that are open stay where they are.
+    pub fn lead_new_connections_to(&self, port: u16) {
+        self.control.change(|shared| shared.port = port);
+    }
+
     /// Every piece of data waits this long, each way.
     pub fn delay(&self, delay: Duration) {
         self.control.change(|shared| shared.delay = delay);
     }
 
+    /// Every new connection waits this long before its first piece of data reaches the server.
+    pub fn delay_opening(&self, delay: Duration) {
+        self.control.change(|shared| shared.opening_delay = delay);
+    }
+
     /// All is fine again for new connections; those that were harmed are closed.
     pub fn heal(&self) {
         self.control.change(|shared| {
-            *shared = Shared { epoch: shared.epoch + 1, requests: shared.requests, ..Shared::default() };
+            let (port, epoch, requests) = (shared.port, shared.epoch + 1, shared.requests);
+            *shared = Shared { port, epoch, requests, ..Shared::default() };
         });
     }
 
@@ -174,18 +198,19 @@ impl Drop for Proxy {
     }
 }
 
-async fn listen(listener: TcpListener, port: u16, control: Control) {
+async fn listen(listener: TcpListener, control: Control) {
     while let Ok((client, _)) = listener.accept().await {
-        let (weather, epoch) = {
+        let (weather, epoch, opening_delay, port) = {
             let shared = control.lock();
-            (shared.weather, shared.epoch)
+            (shared.weather, shared.epoch, shared.opening_delay, shared.port)
         };
         if weather == Weather::Cut {
             continue;
         }
-        // Whoever connects into a black hole is accepted by the kernel and hears nothing.
+        // A client that connects into a black hole is accepted by the kernel and gets no answer.
         let control = control.clone();
         tokio::spawn(async move {
+            tokio::time::sleep(opening_delay).await;
             if weather == Weather::BlackHole {
                 closed(&control, epoch).await;
             } else if let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await {

@@ -1,4 +1,4 @@
-//! `dev`: everything on this machine, for whoever wants to see it work.
+//! `dev`: everything on this machine, to try the service out.
 //!
 //! Private servers, a stand-in user directory and the service in one process; a sample intent goes in, and what comes
 //! out is shown as it comes. All of it is gone when this ends.
@@ -7,23 +7,25 @@ use std::time::Duration;
 
 use ambient::{Clock, SystemClock};
 use anyhow::Context;
+use domain::intent::{IntentDraft, Recipients};
+use domain::ports::{IntentProducer, StoreError};
 use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
 use redis::Value;
-use store_redis::RedisClient;
+use store_redis::{RedisClient, RedisIntentProducer};
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Vars, print_warnings};
+use super::{Failure, Vars, print_warnings, serve};
 use crate::config::Config;
-use crate::{runtime, shutdown};
+use crate::{shutdown, wiring};
 
 const DATABASE: &str = "galaxy";
 const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
-/// How long one look at the outbound streams waits.
-const LOOK: Duration = Duration::from_millis(250);
-/// The most entries of one stream that one look shows; the next one shows the rest.
-const SHOWN_AT_ONCE: u32 = 100;
-/// The users of the sample: one reads French, which nobody has configured.
+/// The pause between two reads of the outbound streams.
+const OUTBOUND_POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The most entries of one stream that one read shows; the next one shows the rest.
+const MAX_ENTRIES_PER_READ: u32 = 100;
+/// The users of the sample: one reads French, which is not configured.
 const USERS: [(&str, &str); 2] = [("u-1", "en"), ("u-2", "fr")];
 
 /// Runs until Ctrl-C.
@@ -32,22 +34,22 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     println!("Starting a private PostgreSQL, a private Redis and a stand-in user directory …");
     let machine = Machine::start().await?;
     let config = machine.config(vars)?;
-    let redis = RedisClient::new(runtime::redis_settings(&config.redis)).context("Redis cannot be used")?;
+    let redis = RedisClient::new(wiring::redis_settings(&config.redis)).context("Redis cannot be used")?;
     let watch = Watch {
         streams: [config.outbound.gateway.key.clone(), config.outbound.mail.key.clone()],
         stop: stop.clone(),
     };
     let intents = config.intents.stream.clone();
 
-    let service = tokio::spawn(runtime::serve(config, stop.clone()));
+    let service = tokio::spawn(serve::run_service(config, stop.clone()));
     let shown = tokio::spawn(watch.show(redis.clone(), intents, machine.redis.addr()));
-    let outcome = service.await.context("the service panicked")?.map(drop);
+    let outcome = service.await.context("the service panicked")?;
     stop.cancel();
     // It ends by the token; what it printed is all that it was for.
     drop(shown.await);
     drop(machine);
     println!("Stopped. Nothing is left running.");
-    Ok(outcome?)
+    outcome
 }
 
 /// The servers, alive as long as this is.
@@ -62,7 +64,12 @@ impl Machine {
         let postgres =
             Postgres::start(PostgresOptions { durable: true, ..PostgresOptions::default() }).await?;
         postgres.create_role_and_schema(DATABASE, ROLE, SCHEMA).await?;
-        let redis = Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await?;
+        let redis = Redis::start(RedisOptions {
+            appendonly: true,
+            arguments: ["--proto-max-bulk-len", "16mb"].map(str::to_owned).into(),
+            ..RedisOptions::default()
+        })
+        .await?;
         let directory = StandInDirectory::start().await?;
         for (id, language) in USERS {
             directory.set_user(id, &format!("{id}@example.com"), language);
@@ -80,13 +87,21 @@ impl Machine {
             ("NOTIFICATION_USER_SERVICE_BASE_URL", self.directory.base_url()),
             ("NOTIFICATION_REDIS_PASSWORD", String::new()),
         ];
-        // Any port will do unless the caller wants one.
-        let http_is_given = vars.iter().any(|(name, _)| name == "NOTIFICATION_INTERNAL_HTTP_ADDR");
-        let http = (!http_is_given).then(|| ("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0".to_owned()));
-        let others = vars.into_iter().filter(|(name, _)| own.iter().all(|(owned, _)| owned != name));
-        let all =
-            others.chain(own.clone().into_iter().chain(http).map(|(name, value)| (name.to_owned(), value)));
-        let loaded = Config::load(all.collect::<Vars>())?;
+        // Unless the caller wants it otherwise: any port, and of the log what a person must see.
+        let defaults = [
+            ("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0".to_owned()),
+            ("NOTIFICATION_LOG_LEVEL", "warn".to_owned()),
+            ("NOTIFICATION_LOG_FORMAT", "text".to_owned()),
+        ];
+        let given = |name: &str| vars.iter().any(|(given, value)| given == name && !value.is_empty());
+        let added = own.iter().chain(defaults.iter().filter(|(name, _)| !given(name)));
+        let added = added.map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let replaced = |name: &str| {
+            let variable = name.strip_suffix("_FILE").unwrap_or(name);
+            own.iter().any(|(owned, _)| *owned == variable)
+        };
+        let others = vars.iter().filter(|(name, value)| !replaced(name) && !value.is_empty()).cloned();
+        let loaded = Config::load(others.chain(added).collect::<Vars>())?;
         print_warnings(&loaded.warnings);
         Ok(loaded.config)
     }
@@ -111,10 +126,9 @@ impl Watch {
         while !self.stop.is_cancelled() {
             for (stream, last) in self.streams.iter().zip(&mut seen) {
                 let mut range = redis::cmd("XRANGE");
-                range.arg(stream).arg(format!("({last}")).arg("+").arg("COUNT").arg(SHOWN_AT_ONCE);
-                // A look that failed is made again.
-                let Ok(Value::Array(entries)) = redis.command("look at an outbound stream", &range).await
-                else {
+                range.arg(stream).arg(format!("({last}")).arg("+").arg("COUNT").arg(MAX_ENTRIES_PER_READ);
+                // A read that failed is repeated.
+                let Ok(Value::Array(entries)) = redis.command("read an outbound stream", &range).await else {
                     continue;
                 };
                 for entry in entries {
@@ -129,32 +143,26 @@ impl Watch {
                 invite(&redis_addr);
                 invited = true;
             }
-            if self.stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
+            if self.stop.run_until_cancelled(tokio::time::sleep(OUTBOUND_POLL_INTERVAL)).await.is_none() {
                 break;
             }
         }
     }
 }
 
-async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), domain::ports::StoreError> {
-    let payload = r#"{"game_id":"game-123","game_name":"Nova","turn_number":54}"#;
-    let users = format!(r#"["{}","{}"]"#, USERS[0].0, USERS[1].0);
-    let occurred_at_ms = SystemClock.now().as_millis().to_string();
-    let fields = [
-        ("notification_type", "game.turn.ready"),
-        ("producer", "game_master"),
-        ("audience_kind", "user"),
-        ("recipient_user_ids_json", &users),
-        ("idempotency_key", "game-123:turn-54"),
-        ("occurred_at_ms", &occurred_at_ms),
-        ("payload_json", payload),
-    ];
-    let mut add = redis::cmd("XADD");
-    add.arg(intents).arg("*");
-    for (name, value) in fields {
-        add.arg(name).arg(value);
-    }
-    redis.command("send the sample intent", &add).await.map(drop)
+async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), StoreError> {
+    let draft = IntentDraft {
+        notification_type: "game.turn.ready".to_owned(),
+        producer: "game_master".to_owned(),
+        recipients: Recipients::Users(USERS.map(|(id, _)| id.to_owned()).into()),
+        idempotency_key: "game-123:turn-54".to_owned(),
+        occurred_at_ms: SystemClock.now().as_millis().to_string(),
+        payload_json: r#"{"game_id":"game-123","game_name":"Nova","turn_number":54}"#.to_owned(),
+        request_id: None,
+        trace_id: None,
+    };
+    let producer = RedisIntentProducer::new(redis, intents.to_owned());
+    producer.append(&draft.into_entry()).await.map(drop)
 }
 
 fn readable(entry: Value) -> Option<(String, Vec<String>)> {
@@ -184,5 +192,5 @@ fn invite(redis_addr: &str) {
     println!("  NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\");
     println!("    --producer game_master --user u-1 --key game-123:turn-55 \\");
     println!("    --payload '{{\"game_id\":\"game-123\",\"game_name\":\"Nova\",\"turn_number\":55}}'\n");
-    println!("Any user exists here. Ctrl-C ends it all and leaves nothing behind.\n");
+    println!("Any user exists here. Ctrl-C ends it all and leaves nothing running.\n");
 }

@@ -4,13 +4,14 @@ use anyhow::Context;
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::MigrateConfig;
+use crate::migrations;
 
 /// Applies what the database lacks, and says how much that was.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
     let loaded = MigrateConfig::load(vars)?;
     print_warnings(&loaded.warnings);
     let dsn = &loaded.config.postgres.dsn;
-    let applied = store_postgres::migrate(dsn)
+    let applied = migrations::migrate(dsn)
         .await
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
     match applied {

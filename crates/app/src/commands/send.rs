@@ -9,17 +9,17 @@ use std::io::Write;
 use ambient::{Clock, SystemClock};
 use anyhow::{Context, anyhow};
 use clap::Args;
-use domain::entry::RawFields;
-use domain::intent;
-use domain::ports::StoreError;
+use domain::entry::{EntryId, RawFields};
+use domain::intent::{IntentDraft, Recipients};
+use domain::ports::{IntentProducer, StoreError};
 use serde::Deserialize;
 use serde_json::Number;
 use serde_json::value::RawValue;
-use store_redis::RedisClient;
+use store_redis::{RedisClient, RedisIntentProducer};
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Redis, SendConfig, read_bounded};
-use crate::runtime;
+use crate::wiring;
 
 /// One intent, from flags or from a file.
 #[derive(Args, Debug, Default)]
@@ -88,11 +88,11 @@ pub async fn run(args: SendArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     };
     let now_ms = SystemClock.now().as_millis();
     let repeat = how_to_repeat(&args, from_file, now_ms);
-    let fields = fields(args, now_ms);
-    if let Err(rejection) = intent::decode(&fields, &config.catalog) {
+    let draft = draft(args, now_ms);
+    if let Err(rejection) = draft.decode(&config.catalog) {
         return Err(Failure::Usage(format!("failure {rejection}")));
     }
-    let id = append(&config.redis, &config.intents_stream, &fields, &repeat).await?;
+    let id = append(&config.redis, &config.intents_stream, &draft.into_entry(), &repeat).await?;
     writeln!(out, "{id}").context("could not write to standard output")?;
     Ok(())
 }
@@ -125,34 +125,28 @@ fn parse_file(text: &str) -> Result<SendArgs, String> {
     })
 }
 
-/// The fields of the entry, as any producer would write them.
-fn fields(args: SendArgs, now_ms: i64) -> RawFields {
-    let users = serde_json::Value::from(args.users).to_string();
-    let audience = if args.admin { "admin_email" } else { "user" };
-    let all = [
-        ("notification_type", args.notification_type),
-        ("producer", args.producer),
-        ("audience_kind", Some(audience.to_owned())),
-        ("recipient_user_ids_json", (!args.admin).then_some(users)),
-        ("idempotency_key", args.key),
-        ("occurred_at_ms", args.occurred_at_ms.or(Some(now_ms.to_string()))),
-        ("request_id", args.request_id),
-        ("trace_id", args.trace_id),
-        ("payload_json", args.payload),
-    ];
-    all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
+/// The intent as any producer would write it. A value that is absent becomes empty: both break the same rule.
+fn draft(args: SendArgs, now_ms: i64) -> IntentDraft {
+    IntentDraft {
+        notification_type: args.notification_type.unwrap_or_default(),
+        producer: args.producer.unwrap_or_default(),
+        recipients: if args.admin { Recipients::Administrators } else { Recipients::Users(args.users) },
+        idempotency_key: args.key.unwrap_or_default(),
+        occurred_at_ms: args.occurred_at_ms.unwrap_or_else(|| now_ms.to_string()),
+        payload_json: args.payload.unwrap_or_default(),
+        request_id: args.request_id,
+        trace_id: args.trace_id,
+    }
 }
 
-/// Appends the entry and returns its id. `repeat` says how to send it again where nobody knows whether it is there.
-async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<String> {
+/// Appends the entry and returns its id. `repeat` says how to send it again if it is unknown whether it was appended.
+async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<EntryId> {
     let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
-    let client = RedisClient::new(runtime::redis_settings(redis)).with_context(said)?;
+    let client = RedisClient::new(wiring::redis_settings(redis)).with_context(said)?;
     // Once it has answered, only what comes after can be lost on its way.
     client.ping().await.with_context(said)?;
-    let mut add = redis::cmd("XADD");
-    add.arg(stream).arg("*").arg(&fields.0);
-    match client.command("append the intent", &add).await {
-        Ok(id) => redis::from_redis_value(id).with_context(said),
+    match RedisIntentProducer::new(&client, stream.to_owned()).append(fields).await {
+        Ok(id) => Ok(id),
         Err(error @ StoreError::Unavailable { .. }) => {
             let chain = domain::ports::error_chain(&error);
             Err(anyhow!("{}: {chain}; it may be there all the same: {repeat}", said()))

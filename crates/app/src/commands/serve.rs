@@ -2,29 +2,41 @@
 
 use std::time::Duration;
 
+use ambient::RandomTokens;
 use anyhow::Context;
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::Config;
+use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
-use crate::{runtime, shutdown};
+use crate::{shutdown, wiring};
 
 /// How long the last spans and metrics may take to leave, at most.
-const FLUSH_BOUND: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the service until it is told to stop.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
     let loaded = Config::load(vars)?;
     print_warnings(&loaded.warnings);
-    let config = loaded.config;
-    let telemetry = Telemetry::install(&config.telemetry).context("could not set up telemetry")?;
     let stop = shutdown::listen().context("could not listen for signals")?;
-    let outcome = runtime::serve(config, stop).await.map_err(|error| {
+    run_service(loaded.config, stop).await
+}
+
+/// Runs the service with its telemetry until `stop`; what goes wrong is in its log.
+pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Result<(), Failure> {
+    let replica = config.replica(&RandomTokens);
+    let telemetry = Telemetry::install(&config.telemetry, &replica).context("could not set up telemetry")?;
+    let outcome = wiring::serve::serve(config, replica, stop).await.map_err(|error| {
         tracing::error!(error = domain::ports::error_chain(error.as_ref()), "the service could not start");
-        Failure::Logged
+        // The configuration and the schema contradict each other: starting again would not help.
+        Failure::Logged { exit_code: if error.is::<WrongStream>() { 2 } else { 1 } }
     });
     // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until then.
-    let left = outcome.as_ref().map_or(FLUSH_BOUND, |watchdog| watchdog.left() / 2);
-    telemetry.shutdown(FLUSH_BOUND.min(left)).await;
-    outcome.map(drop)
+    let left = outcome.as_ref().map_or(FLUSH_TIMEOUT, |stopped| stopped.watchdog.left() / 2);
+    telemetry.shutdown(FLUSH_TIMEOUT.min(left)).await;
+    match outcome?.failed {
+        true => Err(Failure::Logged { exit_code: 1 }),
+        false => Ok(()),
+    }
 }

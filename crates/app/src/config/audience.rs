@@ -12,10 +12,10 @@ use super::reader::Reader;
 use super::{read_bounded, split_list};
 
 /// The longest e-mail address, in bytes.
-const MAX_ADDRESS: usize = 320;
+const MAX_EMAIL_BYTES: usize = 320;
 
 /// The longest language tag, in bytes.
-const MAX_TAG: usize = 35;
+const MAX_LANGUAGE_TAG_BYTES: usize = 35;
 
 /// Who is reached.
 #[derive(Debug, Clone)]
@@ -104,7 +104,7 @@ fn parse_addresses(text: &str) -> Result<Vec<String>, String> {
 /// What keeps `text` from being an e-mail address.
 fn fault_of_address(text: &str) -> Option<&'static str> {
     let name_and_host = text.split_once('@').filter(|(name, host)| !name.is_empty() && !host.is_empty());
-    if text.len() > MAX_ADDRESS {
+    if text.len() > MAX_EMAIL_BYTES {
         Some("is longer than 320 bytes")
     } else if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == char::REPLACEMENT_CHARACTER) {
         Some("holds white space or a control character")
@@ -121,7 +121,7 @@ fn parse_locales(text: &str) -> Result<Vec<String>, String> {
     for tag in split_list(text) {
         let well_formed =
             |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if tag.len() > MAX_TAG || !tag.split('-').all(well_formed) {
+        if tag.len() > MAX_LANGUAGE_TAG_BYTES || !tag.split('-').all(well_formed) {
             return Err(format!("{} is no language tag", quote(tag)));
         }
         if !tags.iter().any(|known| known.eq_ignore_ascii_case(tag)) {

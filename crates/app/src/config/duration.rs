@@ -15,7 +15,7 @@ const HOUR: u64 = 60 * MINUTE;
 /// Why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Digits without a unit behind them.
+    /// Digits without a unit after them.
     #[error("{0} has no unit; did you mean {0}ms or {0}s?")]
     MissingUnit(String),
     /// Letters that are no unit.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+
+use http_server::Timeouts;
 
 use super::knobs::{
     NOTIFICATION_INTERNAL_HTTP_ADDR, NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT,
@@ -10,24 +11,13 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// Where the probes are served, and how patiently.
+/// Where the probes are served, and the timeouts of a connection.
 #[derive(Debug, Clone)]
 pub struct Http {
     /// Where to listen.
     pub addr: HttpAddr,
-    /// The limits of a connection.
-    pub timeouts: HttpTimeouts,
-}
-
-/// How long a client may take.
-#[derive(Debug, Clone, Copy)]
-pub struct HttpTimeouts {
-    /// For the head of a request.
-    pub read_header: Duration,
-    /// For a whole request, from its first byte to its answer.
-    pub read: Duration,
-    /// Between two requests.
-    pub idle: Duration,
+    /// How long a client may take.
+    pub timeouts: Timeouts,
 }
 
 /// `host:port`, or `:port` for every interface.
@@ -63,7 +53,7 @@ impl Http {
         let read_header = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT);
         let read = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
         let idle = reader.duration(&NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT);
-        let timeouts = HttpTimeouts { read_header: read_header?, read: read?, idle: idle? };
+        let timeouts = Timeouts { read_header: read_header?, read: read?, idle: idle? };
         Some(Self { addr: addr?, timeouts })
     }
 }

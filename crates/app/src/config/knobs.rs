@@ -19,12 +19,19 @@ pub struct Knob {
     pub default: &'static str,
     /// Whether the service cannot start without it.
     pub required: bool,
-    /// Whether its value is never shown.
+    /// Whether its value is never shown, and may stand in a file that [`Knob::file_variable`] names.
     pub secret: bool,
     /// What can be set.
     pub takes: Takes,
     /// What it is for, in a sentence for operators.
     pub what: &'static str,
+}
+
+impl Knob {
+    /// The variable that may name a file with the value instead, if there is one.
+    pub fn file_variable(&self) -> Option<String> {
+        self.secret.then(|| format!("{}_FILE", self.name))
+    }
 }
 
 /// The values a variable can have.
@@ -68,44 +75,53 @@ pub const RETIRED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Two durations of which one must leave room for the other.
+/// A duration that must leave room for others.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair {
+pub struct Minimum {
     /// The one that must be long enough.
-    pub longer: &'static Knob,
-    /// How many times the other.
-    pub times: u32,
-    /// The other.
-    pub shorter: &'static Knob,
+    pub knob: &'static Knob,
+    /// What it must be as long as, together: so many times each.
+    pub terms: &'static [(u32, &'static Knob)],
     /// Why it cannot work otherwise.
     pub because: &'static str,
 }
 
-/// The pairs that are checked against each other.
-pub const PAIRS: &[Pair] = &[
-    Pair {
-        longer: &NOTIFICATION_ROUTE_LEASE_TTL,
-        times: 2,
-        shorter: &NOTIFICATION_REDIS_OPERATION_TIMEOUT,
+impl Minimum {
+    /// The terms, each as `shown` gives it: `A + 10 times B`.
+    pub fn sum(&self, shown: impl Fn(&Knob) -> String) -> String {
+        let term = |&(times, knob): &(u32, &'static Knob)| match times {
+            1 => shown(knob),
+            times => format!("{times} times {}", shown(knob)),
+        };
+        self.terms.iter().map(term).collect::<Vec<_>>().join(" + ")
+    }
+}
+
+/// The durations that are checked against each other.
+pub const MINIMUMS: &[Minimum] = &[
+    Minimum {
+        knob: &NOTIFICATION_ROUTE_LEASE_TTL,
+        terms: &[(2, &NOTIFICATION_REDIS_OPERATION_TIMEOUT)],
         because: "a lease must outlast both winning it and appending under it",
     },
-    Pair {
-        longer: &NOTIFICATION_ROUTE_BACKOFF_MAX,
-        times: 1,
-        shorter: &NOTIFICATION_ROUTE_BACKOFF_MIN,
+    Minimum {
+        knob: &NOTIFICATION_ROUTE_BACKOFF_MAX,
+        terms: &[(1, &NOTIFICATION_ROUTE_BACKOFF_MIN)],
         because: "the delay grows from the one to the other",
     },
-    Pair {
-        longer: &NOTIFICATION_RECORD_RETENTION,
-        times: 1,
-        shorter: &NOTIFICATION_IDEMPOTENCY_TTL,
+    Minimum {
+        knob: &NOTIFICATION_RECORD_RETENTION,
+        terms: &[(1, &NOTIFICATION_IDEMPOTENCY_TTL)],
         because: "a key is remembered only while its record is kept",
     },
-    Pair {
-        longer: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
-        times: 1,
-        shorter: &NOTIFICATION_ROUTE_LEASE_TTL,
-        because: "another replica looks for the receipt only when a lease TTL has passed",
+    Minimum {
+        knob: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
+        terms: &[
+            (1, &NOTIFICATION_ROUTE_LEASE_TTL),
+            (1, &NOTIFICATION_POSTGRES_OPERATION_TIMEOUT),
+            (10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT),
+        ],
+        because: "the receipt must be there when another replica looks, and while its completion is tried again",
     },
 ];
 
@@ -121,7 +137,7 @@ const HOUR: Duration = Duration::from_hours(1);
 const WEEK: Duration = Duration::from_hours(168);
 const TEN_YEARS: Duration = Duration::from_hours(87_600);
 
-/// Between two reads intake looks whether PostgreSQL was set back, as README promises within a quarter of a minute.
+/// Between two reads intake checks whether PostgreSQL was restored to an older state: within 15 s, as docs/operations.md says.
 const READ_BLOCK_MAX: Duration = Duration::from_secs(5);
 
 const REDIS_ADDR: Takes = Takes::Text("host:port, or rediss://host:port for TLS");
@@ -131,6 +147,7 @@ const DSNS: Takes = Takes::Text("postgres://… connection strings, separated by
 const STREAM: Takes = Takes::Text(
     "the name of a stream: 1 to 255 bytes without white space, not one of the service's own keys",
 );
+const REPLICA_ID: Takes = Takes::Text("1 to 64 letters, digits, dots, underscores and hyphens of ASCII");
 const MAXLEN: Takes = Takes::Number(0, 1_000_000_000_000);
 const ATTEMPTS: Takes = Takes::Number(1, 100);
 const BATCH: Takes = Takes::Number(1, 4096);
@@ -170,7 +187,7 @@ macro_rules! knobs {
 knobs! {
     "Redis" => {
         NOTIFICATION_REDIS_MASTER_ADDR = required(REDIS_ADDR,
-            "The Redis that has the streams, the leases and the offset.");
+            "The Redis with the streams, the leases and the cached checkpoint.");
         NOTIFICATION_REDIS_PASSWORD = secret(optional("", Takes::Text("a password"),
             "The password of the default user; empty for none."));
         NOTIFICATION_REDIS_DB = optional("0", Takes::Number(0, 1023),
@@ -182,7 +199,7 @@ knobs! {
     }
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
-            "The database that holds the truth. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
+            "The authoritative database. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
         NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(4, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
@@ -206,7 +223,9 @@ knobs! {
         NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT = time("2s", MS, READ_BLOCK_MAX,
             "How long a read waits for the next intent before it asks again.");
         NOTIFICATION_INTENTS_BATCH_SIZE = optional("512", BATCH,
-            "The most intents in one read.");
+            "The most entries that one transaction accepts. How many are read at once depends on their size.");
+        NOTIFICATION_INTENTS_STREAM_RETENTION = time("0", Duration::ZERO, TEN_YEARS,
+            "How long entries that have their outcome stay on the stream; what is older is trimmed. 0 trims nothing.");
         NOTIFICATION_IDEMPOTENCY_TTL = time("168h", MS, TEN_YEARS,
             "How long a producer's idempotency key is promised to be remembered.");
     }
@@ -236,9 +255,11 @@ knobs! {
         NOTIFICATION_PUBLISH_BATCH_SIZE = optional("512", BATCH,
             "The most routes that are taken up at once.");
         NOTIFICATION_PUBLISH_POLL_INTERVAL = time("100ms", MS, MINUTE,
-            "The pause between two looks for due routes while there are some.");
+            "The pause between two due scans while routes are due.");
         NOTIFICATION_PUBLISH_DEDUPE_TTL = time("2m", MS, WEEK,
             "How long a publication whose completion was lost is still recognised, and not repeated.");
+        NOTIFICATION_REPUBLISH_WINDOW = time("10m", Duration::ZERO, WEEK,
+            "After Redis restarted or failed over, what was published this long before is compared with the outbound streams, and entries that Redis lost are appended again. 0: off.");
     }
     "Retention" => {
         NOTIFICATION_RECORD_RETENTION = time("720h", MS, TEN_YEARS,
@@ -246,11 +267,11 @@ knobs! {
         NOTIFICATION_MALFORMED_INTENT_RETENTION = time("720h", MS, TEN_YEARS,
             "How long a malformed intent is kept.");
         NOTIFICATION_CLEANUP_INTERVAL = time("1h", MS, WEEK,
-            "The pause between two clean-ups.");
+            "The pause between two retention passes.");
     }
     "User directory" => {
         NOTIFICATION_USER_SERVICE_BASE_URL = required(Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
-            "The user service; /api/v1/internal/users/{user_id} is added to it.");
+            "The user directory; /api/v1/internal/users/{user_id} is added to it.");
         NOTIFICATION_USER_SERVICE_TIMEOUT = time("1s", MS, MINUTE,
             "How long the look-up of one user may take.");
     }
@@ -263,6 +284,8 @@ knobs! {
     "Process" => {
         NOTIFICATION_SHUTDOWN_TIMEOUT = time("30s", MS, HOUR,
             "How long a stop may take before the process ends without waiting any longer.");
+        NOTIFICATION_REPLICA_ID = optional("", REPLICA_ID,
+            "The name of this replica in the log, in /readyz and, as service.instance.id, in telemetry; if empty, the host name and four hex digits.");
         NOTIFICATION_LOG_LEVEL = optional("info", Takes::Word(&["error", "warn", "info", "debug", "trace"]),
             "The least severe level that is logged.");
         NOTIFICATION_LOG_FORMAT = optional("json", Takes::Word(&["json", "text"]),
@@ -276,7 +299,7 @@ knobs! {
         OTEL_TRACES_EXPORTER = optional("none", EXPORTER, "Where traces go.");
         OTEL_METRICS_EXPORTER = optional("none", EXPORTER, "Where metrics go.");
         OTEL_EXPORTER_OTLP_PROTOCOL = optional("http/protobuf", PROTOCOL,
-            "How the collector is spoken to.");
+            "The protocol of the collector.");
         OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = optional("", PROTOCOL,
             "The same for traces alone.");
         OTEL_EXPORTER_OTLP_METRICS_PROTOCOL = optional("", PROTOCOL,
@@ -311,9 +334,10 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_of_a_pair_are_durations() {
-        for side in PAIRS.iter().flat_map(|pair| [pair.longer, pair.shorter]) {
-            assert!(matches!(side.takes, Takes::Duration(..)), "{}", side.name);
+    fn what_is_checked_against_each_other_is_durations() {
+        let terms = MINIMUMS.iter().flat_map(|minimum| minimum.terms.iter().map(|(_, knob)| *knob));
+        for knob in MINIMUMS.iter().map(|minimum| minimum.knob).chain(terms) {
+            assert!(matches!(knob.takes, Takes::Duration(..)), "{}", knob.name);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::knobs::Knob;
 /// The most of a value that a message repeats, in characters.
 const SHOWN: usize = 80;
 
-/// One thing that is wrong, for the operator who has to mend it.
+/// One thing that is wrong, for the operator who has to fix it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     variable: String,
@@ -33,7 +33,7 @@ impl Problem {
         Self { variable: variable.to_owned(), text: text.into() }
     }
 
-    /// The variable to mend.
+    /// The variable to fix.
     pub fn variable(&self) -> &str {
         &self.variable
     }

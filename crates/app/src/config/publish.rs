@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::knobs::{
     NOTIFICATION_PUBLISH_BATCH_SIZE, NOTIFICATION_PUBLISH_DEDUPE_TTL, NOTIFICATION_PUBLISH_POLL_INTERVAL,
+    NOTIFICATION_REPUBLISH_WINDOW,
 };
 use super::reader::Reader;
 
@@ -16,6 +17,8 @@ pub struct Publish {
     pub poll_interval: Duration,
     /// How long a receipt lasts.
     pub dedupe_ttl: Duration,
+    /// How long before a loss in Redis publications are compared with the streams; zero for never.
+    pub republish_window: Duration,
 }
 
 impl Publish {
@@ -23,6 +26,12 @@ impl Publish {
         let batch_size = reader.number(&NOTIFICATION_PUBLISH_BATCH_SIZE);
         let poll_interval = reader.duration(&NOTIFICATION_PUBLISH_POLL_INTERVAL);
         let dedupe_ttl = reader.duration(&NOTIFICATION_PUBLISH_DEDUPE_TTL);
-        Some(Self { batch_size: batch_size?, poll_interval: poll_interval?, dedupe_ttl: dedupe_ttl? })
+        let republish_window = reader.duration(&NOTIFICATION_REPUBLISH_WINDOW);
+        Some(Self {
+            batch_size: batch_size?,
+            poll_interval: poll_interval?,
+            dedupe_ttl: dedupe_ttl?,
+            republish_window: republish_window?,
+        })
     }
 }

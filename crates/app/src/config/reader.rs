@@ -10,8 +10,9 @@ use std::time::Duration;
 use config::{Environment, Source};
 
 use super::duration;
-use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, Knob, PAIRS, RETIRED, Takes};
+use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, Knob, MINIMUMS, RETIRED, Takes};
 use super::problem::{ConfigErrors, Problem};
+use super::read_bounded;
 
 /// Names that differ more than this from every known one are not guessed at.
 const SIMILAR: f64 = 0.85;
@@ -20,6 +21,8 @@ const SIMILAR: f64 = 0.85;
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     values: HashMap<String, String>,
+    /// Paths of files that hold a secret, by the name of the variable that the file stands for.
+    files: HashMap<&'static str, String>,
     /// Names and values that are no knob and begin with the prefix of the administrators' variables.
     admin_emails: BTreeMap<String, String>,
     durations: HashMap<&'static str, Duration>,
@@ -36,6 +39,11 @@ impl Reader {
         for (name, value) in vars {
             if KNOBS.iter().any(|knob| knob.name == name) {
                 known.insert(name, value);
+            } else if let Some(knob) = KNOBS.iter().find(|knob| knob.file_variable().as_ref() == Some(&name))
+            {
+                if !value.is_empty() {
+                    reader.files.insert(knob.name, value);
+                }
             } else if value.is_empty() || !name.starts_with("NOTIFICATION_") {
                 continue;
             } else if let Some((_, instead)) = RETIRED.iter().find(|(retired, _)| *retired == name) {
@@ -62,14 +70,33 @@ impl Reader {
         parse: impl FnOnce(&str) -> Result<T, E>,
         show: impl FnOnce(&T) -> String,
     ) -> Option<T> {
-        let Some(value) = self.values.get(&knob.name.to_lowercase()) else {
-            return self.read_default(knob, parse, show);
+        let value = match self.value(knob) {
+            Ok(Some(value)) => value,
+            Ok(None) => return self.read_default(knob, parse, show),
+            Err(problem) => return self.note(knob, Err(problem), show),
         };
-        let outcome = match hidden_character(value) {
-            Some(complaint) => Err(Problem::unusable(knob, value, complaint)),
-            None => parse(value).map_err(|reason| Problem::unusable(knob, value, reason)),
+        let outcome = match hidden_character(&value) {
+            Some(complaint) => Err(Problem::unusable(knob, &value, complaint)),
+            None => parse(&value).map_err(|reason| Problem::unusable(knob, &value, reason)),
         };
         self.note(knob, outcome, show)
+    }
+
+    /// What `knob` is set to, in the environment or in a file that the environment names.
+    fn value(&self, knob: &'static Knob) -> Result<Option<String>, Problem> {
+        let given = self.values.get(&knob.name.to_lowercase()).cloned();
+        let Some(path) = self.files.get(knob.name) else { return Ok(given) };
+        let variable = format!("{}_FILE", knob.name);
+        if given.is_some() {
+            return Err(Problem::other(knob.name, format!("is set, and so is {variable}: set one of them")));
+        }
+        let text = std::fs::File::open(path).and_then(read_bounded).map_err(|error| {
+            Problem::other(&variable, format!("names {path}, which cannot be read: {error}"))
+        })?;
+        match text.strip_suffix('\n').unwrap_or(&text) {
+            "" => Err(Problem::other(&variable, format!("names {path}, which is empty"))),
+            value => Ok(Some(value.to_owned())),
+        }
     }
 
     fn read_default<T, E: fmt::Display>(
@@ -177,7 +204,7 @@ impl Reader {
 
     /// Everything that was noted: the effective configuration and the warnings, or what is wrong.
     pub(super) fn finish(mut self) -> Result<Notes, ConfigErrors> {
-        self.check_pairs();
+        self.check_minimums();
         self.problems.sort_by_key(|problem| position(problem.variable()));
         self.warnings.sort();
         if !self.problems.is_empty() {
@@ -187,20 +214,21 @@ impl Reader {
         Ok(Notes { warnings: self.warnings, effective: self.effective })
     }
 
-    fn check_pairs(&mut self) {
-        for pair in PAIRS {
+    fn check_minimums(&mut self) {
+        for minimum in MINIMUMS {
             let read = |knob: &Knob| self.durations.get(knob.name).copied();
-            let (Some(longer), Some(shorter)) = (read(pair.longer), read(pair.shorter)) else { continue };
-            if longer < shorter.saturating_mul(pair.times) {
-                let times = if pair.times == 1 { String::new() } else { format!("{} times ", pair.times) };
+            let Some(value) = read(minimum.knob) else { continue };
+            let terms = minimum.terms.iter().map(|(times, knob)| Some(read(knob)?.saturating_mul(*times)));
+            let Some(least) = terms.sum::<Option<Duration>>() else { continue };
+            if value < least {
                 let text = format!(
-                    "is {}: it must be at least {times}{}, which is {}, because {}",
-                    duration::format(longer),
-                    pair.shorter.name,
-                    duration::format(shorter),
-                    pair.because,
+                    "is {}: it must be at least {}, which is {}, because {}",
+                    duration::format(value),
+                    minimum.sum(|knob| knob.name.to_owned()),
+                    duration::format(least),
+                    minimum.because,
                 );
-                self.problems.push(Problem::other(pair.longer.name, text));
+                self.problems.push(Problem::other(minimum.knob.name, text));
             }
         }
     }

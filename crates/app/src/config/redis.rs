@@ -13,7 +13,7 @@ use super::reader::Reader;
 use super::secret::Secret;
 use super::split_list;
 
-/// The Redis that has the streams, the leases and the offset.
+/// The Redis with the streams, the leases and the cached checkpoint.
 #[derive(Debug, Clone)]
 pub struct Redis {
     /// Where it listens.

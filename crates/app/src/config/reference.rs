@@ -1,6 +1,6 @@
 //! The page that lists every variable, written from the list itself.
 
-use super::knobs::{AUDIENCE, KNOBS, Knob, PAIRS, Pair, RETIRED};
+use super::knobs::{AUDIENCE, KNOBS, Knob, MINIMUMS, Minimum, RETIRED};
 
 const HEAD: &str = "\
 # Configuration
@@ -10,19 +10,21 @@ const HEAD: &str = "\
 The service is configured by environment variables alone. `notification check-config` checks them and prints what is
 in effect, secrets masked. Everything that is wrong is reported at once, and the exit code is 2.
 
-* An empty variable counts as not set. White space around a value is an error, for it is never meant.
+* An empty variable counts as not set. White space around a value is an error.
+* A secret may be in a file instead: the variable with `_FILE` after its name gives the path. The file is
+  read once, at start, and one line break at its end is dropped. Setting both variables is an error.
 * A duration is written as in Go: `250ms`, `1.5s`, `1h30m`, `720h`. The units are ns, us, ms, s, m and h.
-* Words are taken in either case. Items of a list may have spaces around them.
+* Words may be in upper or lower case. Items of a list may have spaces around them.
 * `migrate` reads only the section PostgreSQL; `send` only Redis, `NOTIFICATION_INTENTS_STREAM` and
   `NOTIFICATION_CATALOG_PATH`.
 * A `NOTIFICATION_` variable that is not listed here has no effect and gives a warning.
 ";
 
 const ADMINS: &str = "\
-Who receives a notification of a type for administrators stands in a variable of its own:
+The recipients of a notification type for administrators are in a variable of their own:
 `NOTIFICATION_ADMIN_EMAILS_` and the type in upper case, dots turned to underscores, such as
 `NOTIFICATION_ADMIN_EMAILS_GEO_REVIEW_RECOMMENDED`. It takes e-mail addresses, separated by commas. Without it the
-notifications of that type are recorded and sent to nobody.
+notifications of that type are recorded and not sent.
 ";
 
 const OTEL: &str = "\
@@ -35,7 +37,7 @@ one signal (`OTEL_EXPORTER_OTLP_TRACES_HEADERS`). Compression is not built in.
 pub fn page() -> String {
     let sections = KNOBS.chunk_by(|one, next| one.section == next.section);
     let sections: String = sections.map(section).collect();
-    [HEAD, &sections, &pairs(), &retired()].concat()
+    [HEAD, &sections, &minimums(), &retired()].concat()
 }
 
 fn section(knobs: &[Knob]) -> String {
@@ -57,16 +59,19 @@ fn row(knob: &Knob) -> String {
         "" => "empty".to_owned(),
         default => format!("`{default}`"),
     };
-    let shown = if knob.secret { " Shown masked." } else { "" };
+    let shown = match knob.file_variable() {
+        Some(variable) => format!(" Shown masked; `{variable}` may name a file that holds it."),
+        None => String::new(),
+    };
     format!("| `{}` | {default} | {} | {}{shown} |\n", knob.name, knob.takes, knob.what)
 }
 
-fn pairs() -> String {
-    let line = |pair: &Pair| {
-        let times = if pair.times == 1 { String::new() } else { format!("{} times ", pair.times) };
-        format!("* `{}` ≥ {times}`{}`: {}.\n", pair.longer.name, pair.shorter.name, pair.because)
+fn minimums() -> String {
+    let line = |minimum: &Minimum| {
+        let sum = minimum.sum(|knob| format!("`{}`", knob.name));
+        format!("* `{}` ≥ {sum}: {}.\n", minimum.knob.name, minimum.because)
     };
-    let lines: String = PAIRS.iter().map(line).collect();
+    let lines: String = MINIMUMS.iter().map(line).collect();
     format!("\n## Checked against each other\n\n{lines}* The three streams have three different names.\n")
 }
 
@@ -91,7 +96,7 @@ mod tests {
         let written = std::fs::read_to_string(PATH).expect("docs/config.md is there");
         assert!(
             written == page(),
-            "docs/config.md has drifted: UPDATE_DOCS=1 cargo test -p app writes it anew"
+            "docs/config.md has drifted: UPDATE_DOCS=1 cargo test -p app writes it again"
         );
     }
 

@@ -15,7 +15,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The value itself, for whoever must send it; `None` if it is empty.
+    /// The value itself, to be sent; `None` if it is empty.
     pub fn expose(&self) -> Option<&str> {
         (!self.0.is_empty()).then_some(self.0.as_str())
     }

@@ -7,13 +7,13 @@ use store_redis::OWN_KEYS;
 use super::knobs::{
     Knob, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN,
     NOTIFICATION_IDEMPOTENCY_TTL, NOTIFICATION_INTENTS_BATCH_SIZE, NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT,
-    NOTIFICATION_INTENTS_STREAM, NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM,
-    NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM_MAXLEN,
+    NOTIFICATION_INTENTS_STREAM, NOTIFICATION_INTENTS_STREAM_RETENTION,
+    NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM, NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM_MAXLEN,
 };
 use super::reader::Reader;
 
 /// The longest name of a stream, in bytes.
-const MAX_NAME: usize = 255;
+const MAX_STREAM_NAME_BYTES: usize = 255;
 
 /// The stream that is read.
 #[derive(Debug, Clone)]
@@ -22,8 +22,10 @@ pub struct Intents {
     pub stream: String,
     /// How long a read waits for the first entry.
     pub read_block_timeout: Duration,
-    /// The most entries of one read.
+    /// The most entries of one acceptance transaction.
     pub batch_size: usize,
+    /// How long entries that have their outcome stay on the stream; `None` for as long as producers keep them.
+    pub stream_retention: Option<Duration>,
     /// How long a producer's key is promised to be remembered.
     pub idempotency_ttl: Duration,
 }
@@ -51,11 +53,13 @@ impl Intents {
         let stream = read_intents_stream(reader);
         let read_block_timeout = reader.duration(&NOTIFICATION_INTENTS_READ_BLOCK_TIMEOUT);
         let batch_size = reader.number(&NOTIFICATION_INTENTS_BATCH_SIZE);
+        let stream_retention = reader.duration(&NOTIFICATION_INTENTS_STREAM_RETENTION);
         let idempotency_ttl = reader.duration(&NOTIFICATION_IDEMPOTENCY_TTL);
         Some(Self {
             stream: stream?,
             read_block_timeout: read_block_timeout?,
             batch_size: batch_size?,
+            stream_retention: stream_retention.map(|age| (!age.is_zero()).then_some(age))?,
             idempotency_ttl: idempotency_ttl?,
         })
     }
@@ -74,7 +78,7 @@ impl Outbound {
     }
 }
 
-/// The stream of intents alone, for whoever only appends to it.
+/// The intents stream alone, for a command that only appends to it.
 pub(super) fn read_intents_stream(reader: &mut Reader) -> Option<String> {
     read_stream(reader, &NOTIFICATION_INTENTS_STREAM)
 }
@@ -102,7 +106,7 @@ fn read_stream(reader: &mut Reader, knob: &'static Knob) -> Option<String> {
 }
 
 fn parse_stream(text: &str) -> Result<String, String> {
-    if text.len() > MAX_NAME {
+    if text.len() > MAX_STREAM_NAME_BYTES {
         return Err("it is too long".to_owned());
     }
     if text.contains(char::is_whitespace) {

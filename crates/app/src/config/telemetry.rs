@@ -3,7 +3,6 @@
 use tracing::level_filters::LevelFilter;
 use url::Url;
 
-use super::directory::parse_http_url;
 use super::knobs::{
     Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL,
@@ -11,6 +10,7 @@ use super::knobs::{
     OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
 };
 use super::reader::Reader;
+use super::user_directory::parse_http_url;
 
 /// What the process tells about itself.
 #[derive(Debug, Clone)]

@@ -108,12 +108,14 @@ fn every_retired_name_stops_the_start_and_names_what_replaces_it() {
 }
 
 #[test]
-fn a_pair_that_cannot_work_is_wrong_and_both_are_named() {
+fn times_and_names_that_cannot_work_together_are_wrong_and_all_are_named() {
     let cases = [
         ("NOTIFICATION_ROUTE_LEASE_TTL", "1.999s", "NOTIFICATION_REDIS_OPERATION_TIMEOUT"),
         ("NOTIFICATION_ROUTE_BACKOFF_MIN", "5m1s", "NOTIFICATION_ROUTE_BACKOFF_MAX"),
         ("NOTIFICATION_RECORD_RETENTION", "167h59m", "NOTIFICATION_IDEMPOTENCY_TTL"),
-        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "4.999s", "NOTIFICATION_ROUTE_LEASE_TTL"),
+        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "19.999s", "NOTIFICATION_ROUTE_LEASE_TTL"),
+        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "19.999s", "NOTIFICATION_POSTGRES_OPERATION_TIMEOUT"),
+        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "19.999s", "10 times NOTIFICATION_REDIS_OPERATION_TIMEOUT"),
         (
             "NOTIFICATION_INTENTS_STREAM",
             "mail:delivery_commands",
@@ -134,17 +136,17 @@ fn a_pair_that_cannot_work_is_wrong_and_both_are_named() {
 }
 
 #[test]
-fn a_pair_at_its_limit_works() {
+fn times_at_their_limits_work() {
     loaded(&[
         ("NOTIFICATION_ROUTE_LEASE_TTL", "2s"),
-        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "2s"),
+        ("NOTIFICATION_PUBLISH_DEDUPE_TTL", "17s"),
         ("NOTIFICATION_ROUTE_BACKOFF_MIN", "5m"),
         ("NOTIFICATION_RECORD_RETENTION", "168h"),
     ]);
 }
 
 #[test]
-fn a_pair_is_checked_even_where_something_else_of_its_section_is_missing() {
+fn times_are_checked_even_where_something_else_of_its_section_is_missing() {
     let report = errors(&[("NOTIFICATION_REDIS_MASTER_ADDR", ""), ("NOTIFICATION_ROUTE_LEASE_TTL", "1s")]);
     assert_eq!(report.lines().count(), 2, "{report}");
 }
@@ -172,6 +174,62 @@ fn no_secret_appears_in_any_message_or_in_what_is_shown() {
 }
 
 #[test]
+fn a_secret_may_stand_in_a_file_of_which_one_line_break_is_dropped() {
+    let file = |content: &str| {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(content.as_bytes()).expect("it can be written");
+        file
+    };
+    let password = file("s3cret\n");
+    let dsn = file("postgres://me:s3cret@elsewhere/x");
+    let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("a path in UTF-8").to_owned();
+    let (password, dsn) = (path(&password), path(&dsn));
+    let files = [
+        ("NOTIFICATION_REDIS_PASSWORD_FILE", password.as_str()),
+        ("NOTIFICATION_POSTGRES_PRIMARY_DSN", ""),
+        ("NOTIFICATION_POSTGRES_PRIMARY_DSN_FILE", dsn.as_str()),
+        ("NOTIFICATION_POSTGRES_REPLICA_DSNS_FILE", ""),
+    ];
+    let right = loaded(&files);
+    assert_eq!(right.warnings, Vec::<String>::new());
+    assert_eq!(right.config.redis.password.expose(), Some("s3cret"));
+    assert_eq!(effective(&right, "NOTIFICATION_POSTGRES_PRIMARY_DSN"), "postgres://me:****@elsewhere:5432/x");
+    assert!(!format!("{right:?}").contains("s3cret"), "{right:?}");
+
+    let both = errors(&[("NOTIFICATION_REDIS_PASSWORD", "s3cret"), files[0]]);
+    assert!(
+        both.contains("NOTIFICATION_REDIS_PASSWORD is set, and so is NOTIFICATION_REDIS_PASSWORD_FILE"),
+        "{both}"
+    );
+    assert!(!both.contains("s3cret"), "{both}");
+    let (two_breaks, empty) = (file("s3cret\n\n"), file("\n"));
+    for (named, complaint) in [
+        (path(&two_breaks), "ends with a line break"),
+        (path(&empty), "which is empty"),
+        ("/nowhere/password".to_owned(), "cannot be read"),
+    ] {
+        let report = errors(&[("NOTIFICATION_REDIS_PASSWORD_FILE", &named)]);
+        assert!(report.contains(complaint) && !report.contains("s3cret"), "{report}");
+    }
+    // Of what is no secret no file is read.
+    let warnings = loaded(&[("NOTIFICATION_REDIS_DB_FILE", &password)]).warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}
+
+#[test]
+fn a_command_reads_only_the_files_of_what_it_uses() {
+    let nowhere = ("NOTIFICATION_REDIS_PASSWORD_FILE", "/nowhere/password");
+    MigrateConfig::load(vars(&[nowhere])).expect("migrate needs PostgreSQL only");
+}
+
+#[test]
+fn the_intents_stream_is_trimmed_only_if_asked_for() {
+    assert_eq!(loaded(&[]).config.intents.stream_retention, None);
+    let asked = loaded(&[("NOTIFICATION_INTENTS_STREAM_RETENTION", "24h")]).config;
+    assert_eq!(asked.intents.stream_retention, Some(Duration::from_hours(24)));
+}
+
+#[test]
 fn a_password_that_looks_like_a_number_stays_as_it_is() {
     let config = loaded(&[("NOTIFICATION_REDIS_PASSWORD", "0123")]).config;
     assert_eq!(config.redis.password.expose(), Some("0123"));
@@ -188,8 +246,11 @@ fn values_outside_their_bounds_are_refused() {
         ("NOTIFICATION_REDIS_DB", "+1"),
         ("NOTIFICATION_REDIS_DB", "99999999999999999999"),
         ("NOTIFICATION_INTENTS_STREAM", "notification:route_leases:x"),
-        ("NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM", "notification:vacancies:x"),
+        ("NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM", "notification:leader_changes:x"),
+        ("NOTIFICATION_INTENTS_STREAM", "notification:installations:x"),
         ("NOTIFICATION_INTENTS_STREAM", "two words"),
+        ("NOTIFICATION_REPLICA_ID", "web 1"),
+        ("NOTIFICATION_INTENTS_STREAM_RETENTION", "87601h"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "users:8080"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users?x=1"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "ftp://users"),

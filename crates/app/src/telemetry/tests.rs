@@ -116,13 +116,24 @@ fn exporters_in_trouble_are_heard_of_once_a_minute() {
 
     let (pause, start) = (Pause::default(), Instant::now());
     assert!(pause.over(start));
-    assert!(!pause.over(start + EXPORTER_LOG_PAUSE - Duration::from_nanos(1)));
-    assert!(pause.over(start + EXPORTER_LOG_PAUSE));
+    assert!(!pause.over(start + EXPORTER_LOG_INTERVAL - Duration::from_nanos(1)));
+    assert!(pause.over(start + EXPORTER_LOG_INTERVAL));
+}
+
+fn replica() -> ReplicaId {
+    ReplicaId::parse("web-1").expect("a name")
+}
+
+#[test]
+fn all_telemetry_names_the_replica() {
+    let instance = resource(None, &replica()).get(&Key::new("service.instance.id"));
+    assert_eq!(instance.map(|name| name.to_string()).as_deref(), Some("web-1"));
 }
 
 #[test]
 fn a_chosen_service_name_comes_first_and_ours_last() {
-    let name_of = |chosen| resource(chosen).get(&Key::new("service.name")).map(|name| name.to_string());
+    let name_of =
+        |chosen| resource(chosen, &replica()).get(&Key::new("service.name")).map(|name| name.to_string());
     assert_eq!(name_of(Some("chosen")), Some("chosen".to_owned()));
     assert_eq!(name_of(None), Some("notification".to_owned()));
 }
@@ -162,7 +173,7 @@ async fn traces_and_metrics_reach_a_collector_over_http() {
     let serving = tokio::spawn(axum::serve(listener, collector).into_future());
 
     let config = exporting(Protocol::Http, format!("{base}/v1/traces"), format!("{base}/v1/metrics"));
-    let telemetry = Telemetry::build(&config).expect("can be built");
+    let telemetry = Telemetry::build(&config, &replica()).expect("can be built");
     record(&telemetry);
     telemetry.shutdown(LONG).await;
 
@@ -185,7 +196,7 @@ async fn grpc_is_spoken_where_it_is_asked_for() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
     let config = exporting(Protocol::Grpc, endpoint.clone(), endpoint);
-    let telemetry = Telemetry::build(&config).expect("can be built");
+    let telemetry = Telemetry::build(&config, &replica()).expect("can be built");
     record(&telemetry);
     let stopping = tokio::spawn(telemetry.shutdown(Duration::from_secs(1)));
 
@@ -199,13 +210,13 @@ async fn grpc_is_spoken_where_it_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_does_not_answer_holds_nobody_up_longer_than_the_bound() {
+async fn a_collector_that_does_not_answer_delays_the_stop_no_longer_than_the_timeout() {
     for protocol in [Protocol::Http, Protocol::Grpc] {
         // It listens, and that is all it does.
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let telemetry =
-            Telemetry::build(&exporting(protocol, endpoint.clone(), endpoint)).expect("can be built");
+        let telemetry = Telemetry::build(&exporting(protocol, endpoint.clone(), endpoint), &replica())
+            .expect("can be built");
         record(&telemetry);
         let begun = Instant::now();
         telemetry.shutdown(Duration::from_millis(200)).await;

@@ -3,6 +3,9 @@
 use super::*;
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
+use crate::intent::{IntentDraft, Recipients};
+
+const STREAM: &str = "notification:intents";
 
 fn now() -> Timestamp {
     Timestamp::from_millis(1_775_121_700_000).expect("in range")
@@ -25,60 +28,71 @@ fn policy() -> Policy {
 
 /// `game.turn.ready` for `recipients` under `key`; `turn` makes it another intent.
 fn turn_ready(number: u64, key: &str, recipients: &[&str], turn: u32) -> RawEntry {
-    let fields = RawFields::from_iter([
-        ("notification_type", "game.turn.ready".to_owned()),
-        ("producer", "game_master".to_owned()),
-        ("audience_kind", "user".to_owned()),
-        ("recipient_user_ids_json", serde_json::json!(recipients).to_string()),
-        ("idempotency_key", key.to_owned()),
-        ("occurred_at_ms", "1775121700000".to_owned()),
-        ("payload_json", format!(r#"{{"game_id":"g","game_name":"n","turn_number":{turn}}}"#)),
-    ]);
-    RawEntry { id: EntryId::new(number, 0), fields }
+    let draft = IntentDraft {
+        notification_type: "game.turn.ready".to_owned(),
+        producer: "game_master".to_owned(),
+        recipients: Recipients::Users(recipients.iter().map(|user| (*user).to_owned()).collect()),
+        idempotency_key: key.to_owned(),
+        occurred_at_ms: "1775121700000".to_owned(),
+        payload_json: format!(r#"{{"game_id":"g","game_name":"n","turn_number":{turn}}}"#),
+        request_id: None,
+        trace_id: None,
+    };
+    RawEntry { id: EntryId::new(number, 0), fields: draft.into_entry() }
 }
 
 fn admin(number: u64, notification_type: &str, producer: &str, payload: &str) -> RawEntry {
-    let fields = RawFields::from_iter([
-        ("notification_type", notification_type),
-        ("producer", producer),
-        ("audience_kind", "admin_email"),
-        ("idempotency_key", "k"),
-        ("occurred_at_ms", "1775121700000"),
-        ("payload_json", payload),
-    ]);
-    RawEntry { id: EntryId::new(number, 0), fields }
+    let draft = IntentDraft {
+        notification_type: notification_type.to_owned(),
+        producer: producer.to_owned(),
+        recipients: Recipients::Administrators,
+        idempotency_key: "k".to_owned(),
+        occurred_at_ms: "1775121700000".to_owned(),
+        payload_json: payload.to_owned(),
+        request_id: None,
+        trace_id: None,
+    };
+    RawEntry { id: EntryId::new(number, 0), fields: draft.into_entry() }
 }
 
 fn found(email: &str, language: &str) -> Lookup {
     Lookup::Found(User { email: email.into(), preferred_language: language.into() })
 }
 
-fn decide_all(entries: Vec<RawEntry>, known: &Known, users: &[(&str, Lookup)]) -> Decision {
+fn decoded(entries: impl IntoIterator<Item = RawEntry>) -> Vec<Decoded> {
     let policy = policy();
-    let decoded: Vec<Decoded> = entries.into_iter().map(|entry| decode(entry, &policy)).collect();
-    let batch: Vec<&Decoded> = decoded.iter().collect();
-    let users = users.iter().map(|(id, lookup)| (*id, lookup.clone())).collect();
-    decide("notification:intents", &batch, known, &users, &policy, now())
+    entries.into_iter().map(|entry| decode(STREAM, entry, &policy, now())).collect()
 }
 
-fn outcomes(decision: &Decision) -> Vec<String> {
-    let describe = |settled: &Settled| match settled {
-        Settled::Malformed(row) => row.rejection.code.as_str().to_owned(),
-        other => other.outcome().to_owned(),
-    };
-    decision.settled.iter().map(describe).collect()
+fn answers(users: &[(&str, Lookup)]) -> HashMap<String, Lookup> {
+    users.iter().map(|(id, lookup)| ((*id).to_owned(), lookup.clone())).collect()
 }
 
-fn routes(decision: &Decision) -> Vec<&NewRoute> {
-    decision
-        .settled
-        .iter()
-        .filter_map(|settled| match settled {
-            Settled::Accepted(acceptance) => Some(&acceptance.routes),
-            Settled::Duplicate | Settled::Malformed(_) => None,
-        })
-        .flatten()
-        .collect()
+/// The outcomes of a batch and what holds the rest.
+struct All {
+    outcomes: Vec<Outcome>,
+    rest: Rest,
+    directory_objects: bool,
+    next_has_known_keys: bool,
+}
+
+fn decide_all(entries: Vec<RawEntry>, known: &Known, users: &[(&str, Lookup)]) -> All {
+    let batch = decoded(entries);
+    let decision = decide(STREAM, &batch, known, &answers(users), &policy(), policy().schedule(now(), true));
+    let (directory_objects, next_has_known_keys) =
+        (decision.directory_objects(), decision.next_has_known_keys());
+    assert!(decision.decided.iter().zip(&batch).all(|(decided, entry)| decided.entry.id == entry.id));
+    let outcomes = decision.decided.into_iter().map(|decided| decided.outcome).collect();
+    All { outcomes, rest: decision.rest, directory_objects, next_has_known_keys }
+}
+
+fn outcomes(all: &All) -> Vec<&'static str> {
+    let describe = |outcome: &Outcome| outcome.failure_code().map_or(outcome.name(), FailureCode::as_str);
+    all.outcomes.iter().map(describe).collect()
+}
+
+fn routes(all: &All) -> Vec<&NewRoute> {
+    all.outcomes.iter().filter_map(Outcome::acceptance).flat_map(|acceptance| &acceptance.routes).collect()
 }
 
 #[test]
@@ -147,8 +161,9 @@ fn one_missing_recipient_rejects_the_whole_intent() {
     assert_eq!(outcomes(&decision), ["recipient_not_found"]);
 }
 
+// INV-01
 #[test]
-fn nothing_behind_an_entry_that_must_wait_is_decided() {
+fn nothing_after_an_entry_that_must_wait_is_decided() {
     let users =
         [("u-1", found("u-1@example.com", "en")), ("u-2", Lookup::Unavailable("no answer within 1s".into()))];
     let entries = vec![
@@ -158,17 +173,24 @@ fn nothing_behind_an_entry_that_must_wait_is_decided() {
     ];
     let decision = decide_all(entries, &Known::default(), &users);
     assert_eq!(outcomes(&decision), ["accepted"]);
-    assert_eq!(
-        decision.wait,
-        Some(Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() })
-    );
+    let wait = Wait { entry_id: EntryId::new(2, 0), cause: "no answer within 1s".into() };
+    assert_eq!(decision.rest, Rest::Waits(wait));
+    assert!(decision.directory_objects && decision.next_has_known_keys);
+}
+
+#[test]
+fn an_entry_with_a_user_who_was_not_asked_about_ends_the_decision_and_waits_for_nothing() {
+    let users = [("u-1", found("u-1@example.com", "en"))];
+    let entries = vec![turn_ready(1, "a", &["u-1"], 1), turn_ready(2, "b", &["u-1", "u-2"], 1)];
+    let decision = decide_all(entries, &Known::default(), &users);
+    assert_eq!((outcomes(&decision), &decision.rest), (vec!["accepted"], &Rest::NotAsked));
+    assert!(!decision.directory_objects);
 }
 
 #[test]
 fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_says() {
-    let policy = policy();
-    let first = decode(turn_ready(1, "k", &["u-1"], 54), &policy);
-    let intent = first.intent.as_ref().expect("well formed");
+    let first = decoded([turn_ready(1, "k", &["u-1"], 54)]);
+    let intent = first[0].intent().expect("well formed");
     let known = Known {
         fingerprints: HashMap::from([(intent.scope(), intent.fingerprint.clone())]),
         ..Known::default()
@@ -177,9 +199,9 @@ fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_says() {
     let down = [("u-1", Lookup::Unavailable("down".into()))];
     let decision = decide_all(replay.clone(), &known, &down);
     assert_eq!(outcomes(&decision), ["duplicate", "idempotency_conflict"]);
-    assert_eq!(decision.wait, None);
-    let decoded: Vec<Decoded> = replay.into_iter().map(|entry| decode(entry, &policy)).collect();
-    assert_eq!(users_needed(&decoded.iter().collect::<Vec<_>>(), &known), Vec::<&str>::new());
+    assert_eq!(decision.rest, Rest::Nothing);
+    assert!(!decision.directory_objects && decision.next_has_known_keys);
+    assert_eq!(unanswered(&decoded(replay), &known, &HashMap::new()), []);
 }
 
 #[test]
@@ -206,20 +228,58 @@ fn if_the_first_of_two_must_wait_so_does_the_second() {
     let users = [("u-1", found("u-1@example.com", "en")), ("u-2", Lookup::Unavailable("down".into()))];
     let entries = vec![turn_ready(1, "k", &["u-2"], 54), turn_ready(2, "k", &["u-1"], 54)];
     let decision = decide_all(entries, &Known::default(), &users);
-    assert_eq!(
-        (decision.settled.len(), decision.wait.map(|wait| wait.entry_id)),
-        (0, Some(EntryId::new(1, 0)))
-    );
+    let wait = Wait { entry_id: EntryId::new(1, 0), cause: "down".into() };
+    assert_eq!((outcomes(&decision).len(), decision.rest), (0, Rest::Waits(wait)));
 }
 
 #[test]
-fn each_user_is_asked_for_once_however_many_intents_name_them() {
-    let policy = policy();
-    let entries = [turn_ready(1, "a", &["u-2", "u-1"], 1), turn_ready(2, "b", &["u-1", "u-3"], 1)];
-    let decoded: Vec<Decoded> = entries.into_iter().map(|entry| decode(entry, &policy)).collect();
-    let batch: Vec<&Decoded> = decoded.iter().collect();
-    assert_eq!(users_needed(&batch, &Known::default()), ["u-1", "u-2", "u-3"]);
-    assert_eq!(decoded.iter().map(|decoded| decoded.routes).collect::<Vec<_>>(), [4, 4]);
+fn each_user_without_an_answer_is_asked_for_once_for_the_first_entry_that_needs_them() {
+    let batch = decoded([
+        turn_ready(1, "a", &["u-2", "u-1"], 1),
+        turn_ready(2, "b", &["u-1", "u-3"], 1),
+        RawEntry { id: EntryId::new(3, 0), fields: RawFields::default() },
+    ]);
+    let asked = |answered: &[(&str, Lookup)]| -> Vec<(usize, String)> {
+        unanswered(&batch, &Known::default(), &answers(answered))
+            .iter()
+            .map(|user| (user.place, user.user_id.to_owned()))
+            .collect()
+    };
+    let user = |place, id: &str| (place, id.to_owned());
+    assert_eq!(asked(&[]), [user(0, "u-1"), user(0, "u-2"), user(1, "u-3")]);
+    assert_eq!(asked(&[("u-1", Lookup::Missing), ("u-3", found("", ""))]), [user(0, "u-2")]);
+    assert_eq!(batch.iter().map(Decoded::routes).collect::<Vec<_>>(), [4, 4, 0]);
+}
+
+#[test]
+fn a_refused_element_is_not_storable_then_reduced_and_then_nothing_more_can_be_done() {
+    for entry in
+        [turn_ready(1, "k", &["u-1"], 54), RawEntry { id: EntryId::new(1, 0), fields: RawFields::default() }]
+    {
+        let batch = decoded([entry]);
+        let users = answers(&[("u-1", found("u-1@example.com", "en"))]);
+        let decision =
+            decide(STREAM, &batch, &Known::default(), &users, &policy(), policy().schedule(now(), true));
+        let first = decision.decided[0].not_storable(STREAM, "refused".into(), now()).expect("a row");
+        let row = first.outcome.malformed_row().expect("a row").clone();
+        assert_eq!(
+            (row.rejection.code, row.rejection.message.as_str()),
+            (FailureCode::NotStorable, "refused")
+        );
+        let second = first.not_storable(STREAM, "refused again".into(), now()).expect("a smaller row");
+        assert_eq!(second.outcome.malformed_row(), row.reduced().as_ref());
+        assert!(second.not_storable(STREAM, "refused again".into(), now()).is_none());
+    }
+}
+
+#[test]
+fn a_probe_is_of_another_type_and_producer_than_what_was_refused() {
+    let batch = decoded([turn_ready(1, "k", &["u-1"], 54)]);
+    let probe = probe(STREAM, &policy(), &batch[0], now());
+    let record = &probe.acceptance.record;
+    assert_ne!(record.scope.producer, "game_master");
+    assert_ne!(record.content.notification_type, "game.turn.ready");
+    assert!(!probe.acceptance.routes.is_empty());
 }
 
 #[test]
@@ -253,7 +313,7 @@ fn a_language_falls_back_to_its_base_and_then_to_english() {
 fn an_accepted_intent_keeps_its_normal_form_and_its_times() {
     let users = [("u-1", found("u-1@example.com", "en"))];
     let decision = decide_all(vec![turn_ready(1, "k", &["u-1", "u-1"], 54)], &Known::default(), &users);
-    let Settled::Accepted(acceptance) = &decision.settled[0] else { panic!("{decision:?}") };
+    let acceptance = decision.outcomes[0].acceptance().expect("accepted");
     let record = &acceptance.record;
     assert_eq!(record.recipient_user_ids, ["u-1"]);
     assert_eq!(record.content.payload_json, r#"{"game_id":"g","game_name":"n","turn_number":54}"#);
@@ -262,4 +322,11 @@ fn an_accepted_intent_keeps_its_normal_form_and_its_times() {
     let live: Vec<LiveRoute> = acceptance.live_routes().collect();
     assert_eq!(live.len(), 2);
     assert!(live.iter().all(|route| route.version == Version::read(now()) && route.attempt() == 1));
+}
+
+#[test]
+fn routes_that_are_not_dispatched_are_due_at_once_and_others_after_the_head_start() {
+    let policy = policy();
+    assert_eq!(policy.schedule(now(), true).due, now() + policy.head_start);
+    assert_eq!(policy.schedule(now(), false).due, now());
 }

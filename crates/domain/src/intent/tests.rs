@@ -346,6 +346,7 @@ fn the_schema_of_another_type_does_not_do() {
     assert_eq!(code(fields), None);
 }
 
+// INV-16
 #[test]
 fn messages_do_not_repeat_payloads_recipients_or_identifiers() {
     for (name, text) in [

@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod fingerprint;
+mod layers;
 mod properties;
 
 use domain::entry::RawFields;

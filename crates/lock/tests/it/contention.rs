@@ -10,7 +10,7 @@ use crate::support::{Db, TTL, TTL_MS, granted, is_locked};
 
 // L-02
 #[tokio::test]
-async fn a_key_that_is_held_is_locked_for_everybody_else() {
+async fn a_key_that_is_held_is_locked_for_every_other_client() {
     let db = Db::new().await;
     let grant = db.acquire("k").await;
     for _ in 0..3 {
@@ -101,13 +101,13 @@ async fn being_told_that_a_key_is_locked_needs_no_right_to_write() {
     let reader = LockManager::new(db.pool("-c default_transaction_read_only=on"), TableNames::default());
     db.acquire("k").await;
     assert!(is_locked(&reader.try_acquire("k", TTL).await));
-    // The same session could not have written: where nobody holds the key, it fails.
+    // The same session could not have written: where no client holds the key, it fails.
     assert!(reader.try_acquire("free", TTL).await.is_err());
 }
 
 // L-16
 #[tokio::test]
-async fn being_told_that_a_key_is_locked_waits_for_nobody() {
+async fn an_answer_that_a_key_is_locked_waits_for_no_other_client() {
     let db = Db::new().await;
     db.acquire("k").await;
     let _blocker = db.block("SELECT FROM locks FOR UPDATE; SELECT FROM fence_counters FOR UPDATE").await;

@@ -1,4 +1,4 @@
-//! L-08: what is refused, and that it harms nobody.
+//! L-08: what is refused, and that it affects no other client.
 
 use std::time::Duration;
 

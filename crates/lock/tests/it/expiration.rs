@@ -8,7 +8,7 @@ use crate::support::{Db, TTL, TTL_MS, granted, is_locked};
 
 // L-10
 #[tokio::test]
-async fn a_lease_999_ms_over_is_live_for_everybody() {
+async fn a_lease_999_ms_over_is_live_for_every_client() {
     let db = Db::new().await;
     let grant = db.acquire("k").await;
     db.pass(TTL_MS + 999).await;
@@ -25,7 +25,7 @@ async fn a_lease_999_ms_over_is_live_for_everybody() {
 
 // L-10
 #[tokio::test]
-async fn a_lease_1000_ms_over_is_dead_for_everybody() {
+async fn a_lease_1000_ms_over_is_dead_for_every_client() {
     let db = Db::new().await;
     let grant = db.acquire("k").await;
     db.pass(TTL_MS + 1000).await;
@@ -157,7 +157,7 @@ async fn purging_deletes_locks_over_2000_ms_past_their_end_and_nothing_else() {
 
 // L-20
 #[tokio::test]
-async fn purging_leaves_a_row_that_somebody_works_on() {
+async fn purging_skips_a_row_that_another_transaction_has_locked() {
     let db = Db::new().await;
     db.acquire("k").await;
     db.pass(TTL_MS + 5000).await;

@@ -1,4 +1,4 @@
-//! L-04, L-13, L-14, L-19: fences rise, for ever.
+//! L-04, L-13, L-14, L-19: fences always rise.
 
 use lock::{ErrorCode, FENCE_MAX, FENCE_WARN, LockManager, Release, TableNames, format_fence, hash_key};
 

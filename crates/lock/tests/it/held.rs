@@ -55,7 +55,7 @@ async fn a_guard_that_goes_away_hands_its_lock_over() {
 }
 
 #[tokio::test]
-async fn a_hand_over_that_fails_is_logged_with_its_cause() {
+async fn a_release_in_the_background_that_fails_is_logged_with_its_cause() {
     let db = Db::new().await;
     let guard = db.locks.try_hold("k", TTL).await.expect("no failure").expect("free");
     let hash = guard.lock_id().hash();

@@ -16,6 +16,10 @@ async fn a_lookup_by_key_and_one_by_id_say_the_same_without_names() {
     assert_eq!(by_key.lock_id_hash, grant.lock_id.hash());
     assert_eq!((by_key.fence, by_key.expires_at_ms), (grant.fence, grant.expires_at_ms));
     assert_eq!(by_key.acquired_at_ms, grant.expires_at_ms - TTL_MS);
+    assert_eq!(by_key.free_in.as_millis() as i64, TTL_MS + 1000);
+    db.pass(600).await;
+    let later = db.locks.lookup("payment:123").await.expect("looked up").expect("held");
+    assert_eq!(later.free_in.as_millis() as i64, TTL_MS + 400);
     let shown = format!("{by_key:?} {grant:?}");
     assert!(!shown.contains("payment") && !shown.contains(grant.lock_id.as_str()), "{shown}");
 }

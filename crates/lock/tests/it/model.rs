@@ -80,10 +80,10 @@ impl KeyModel {
         self.is_live(now) && self.held.as_ref().is_some_and(|(held, _)| held == id)
     }
 
-    /// A grant: nobody else holds the key, and the fence is the next one.
+    /// A grant: no other client holds the key, and the fence is the next one.
     fn grant(&mut self, acquired: Acquisition, now: i64) -> Option<LockId> {
         let Acquisition::Acquired(grant) = acquired else {
-            assert!(self.is_live(now), "nobody holds the key, and yet it is locked");
+            assert!(self.is_live(now), "no client holds the key, and yet it is locked");
             return None;
         };
         assert!(!self.is_live(now), "a second holder");

@@ -6,7 +6,7 @@ use crate::support::{Db, TTL, TTL_MS};
 
 // L-06
 #[tokio::test]
-async fn a_well_formed_id_of_nobody_neither_extends_nor_releases() {
+async fn a_well_formed_id_without_a_lock_neither_extends_nor_releases() {
     let db = Db::new().await;
     let grant = db.acquire("k").await;
     for text in ["abcdefghijklmnopqrstuv", "AAAAAAAAAAAAAAAAAAAAAA"] {

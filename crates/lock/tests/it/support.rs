@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
 use lock::{Acquisition, Event, Grant, LockManager, Observer, Operation, Outcome, TableNames};
-use pg::{Dsn, PgPool, PoolSettings};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::types::FromSql;
@@ -22,7 +22,7 @@ pub(crate) const TTL_MS: i64 = 30_000;
 const ROLE: &str = "svc";
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// A database of one test. Its clock stands still at the year 2001 until the test moves it.
+/// A database of one test. Its clock stays in the year 2001 until the test advances it.
 pub(crate) struct Db {
     pub(crate) locks: LockManager,
     dsn: String,
@@ -104,7 +104,7 @@ impl Db {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         let begin = Instant::now();
         while self.value::<i64>(waiting).await < sessions {
-            assert!(begin.elapsed() < BOUND, "nobody waits for a row");
+            assert!(begin.elapsed() < BOUND, "no client waits for a row");
         }
     }
 }
@@ -126,9 +126,9 @@ async fn server() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
     SERVER
         .get_or_init(async || {
-            // Before anything is logged: what was once found to interest nobody may stay so.
+            // Before anything is logged: a call site that was found to have no subscriber may stay disabled.
             let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).finish();
-            tracing::subscriber::set_global_default(subscriber).expect("nobody else logs");
+            tracing::subscriber::set_global_default(subscriber).expect("there is no other subscriber");
             let settings = vec![("max_connections".to_owned(), "500".to_owned())];
             Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")
         })
@@ -164,7 +164,8 @@ async fn connect(dsn: &str) -> Client {
 fn open(dsn: &str, settings: &str, search_path: &str) -> PgPool {
     let options = settings.replace(' ', "%20").replace('=', "%3D");
     let dsn = Dsn::parse(&format!("{dsn}?options={options}&search_path={search_path}")).expect("a DSN");
-    let settings = PoolSettings { max_connections: 8, operation_timeout: Duration::from_secs(10) };
+    let session = SessionSettings { application_name: "", parameters: lock::PLANNER_PARAMETERS };
+    let settings = PoolSettings { max_connections: 8, operation_timeout: Duration::from_secs(10), session };
     PgPool::new(&dsn, settings).expect("a pool")
 }
 
@@ -177,7 +178,7 @@ pub(crate) fn nowhere() -> PgPool {
 pub(crate) fn granted<E: Debug>(outcome: Result<Acquisition, E>) -> Grant {
     match outcome.expect("no failure") {
         Acquisition::Acquired(grant) => grant,
-        Acquisition::Locked => panic!("somebody else holds the lock"),
+        Acquisition::Locked => panic!("another client holds the lock"),
     }
 }
 

@@ -40,7 +40,7 @@ async fn holder_and_contender_never_both_get_a_lease_that_ends_as_they_ask() {
                         taken += 1;
                     }
                     Acquisition::Locked if extended == Extension::NotHeld => {
-                        // It ended between the two: nobody has it.
+                        // It ended between the two: no client has it.
                         held = loop {
                             if let Acquisition::Acquired(grant) = locks.try_acquire(&key, TTL).await.expect("no failure") {
                                 break grant;

@@ -49,7 +49,7 @@ async fn what_fails_is_told_too() {
 }
 
 #[tokio::test]
-async fn an_observer_that_panics_harms_nobody() {
+async fn an_observer_that_panics_changes_no_operation() {
     struct Panics;
     impl Observer for Panics {
         fn observe(&self, _: &Event<'_>) {

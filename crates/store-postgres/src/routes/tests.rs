@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use domain::ports::Expired;
+use domain::ports::DueOrder::{NewestFirst, OldestFirst};
+use domain::ports::{Cutoff, Expired, MalformedKey};
+use domain::record::NotificationId;
 use harness::TestDatabase;
 use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues};
 use serde_json::Value;
 
+use super::complete::*;
+use super::due::*;
 use super::*;
-use crate::{PgStore, retention};
+use crate::codec::route_keys;
+use crate::{PgStore, SESSION, dead_letters, retention};
 
 /// What a page, a batch or a chunk holds here.
 const LIMIT: usize = 512;
@@ -17,7 +22,7 @@ const LIMIT: usize = 512;
 const BLOCKS: u64 = 20;
 
 /// Records `first` to `last`, with two routes each.
-fn rows(first: u32, last: u32, status: &str, next_attempt_at: &str) -> String {
+pub(crate) fn rows(first: u32, last: u32, status: &str, next_attempt_at: &str) -> String {
     format!(
         "INSERT INTO records (notification_id, notification_type, producer, audience_kind, payload_json, idempotency_key,
             request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
@@ -34,8 +39,8 @@ fn since() -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000).expect("in range")
 }
 
-/// 20,000 routes and as many malformed intents that are due since the planner's statistics were taken: when the tables were empty, or when they held
-/// many routes of which none was due. The second is what they say nearly always.
+/// 20,000 routes and as many malformed intents that became due after the planner's statistics were taken: while the tables
+/// were empty, or while they held many routes of which none was due, which is the usual case.
 fn backlog(published: u32) -> String {
     let mut sql = String::new();
     for table in ["records", "routes", "dead_letters", "malformed_intents"] {
@@ -51,7 +56,7 @@ fn backlog(published: u32) -> String {
     sql
 }
 
-/// The parameters of a statement as texts, by the server's own word.
+/// The parameters of a statement as texts, as the server writes them.
 struct Literals<'a, S>(&'a S);
 
 impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
@@ -74,7 +79,7 @@ fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
 }
 
 /// `EXPLAIN ANALYZE` of the plan that the service runs: the generic one, on a connection with the service's own settings.
-async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
+pub(crate) async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
     let (sql, values) = statement.build_ref();
     let types = types(&sql, &values);
     let row = session.query(&Literals(statement)).await.expect("the server reads them").remove(0);
@@ -91,7 +96,7 @@ async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
     serde_json::from_str::<Value>(&plan).expect("JSON")[0]["Plan"].take()
 }
 
-fn number(node: &Value, property: &str) -> u64 {
+pub(crate) fn number(node: &Value, property: &str) -> u64 {
     node[property].as_f64().unwrap_or(0.0).ceil() as u64
 }
 
@@ -100,14 +105,14 @@ fn children(node: &Value) -> &[Value] {
 }
 
 /// The node and all below it.
-fn nodes(node: &Value) -> Vec<&Value> {
+pub(crate) fn nodes(node: &Value) -> Vec<&Value> {
     let mut all = vec![node];
     all.extend(children(node).iter().flat_map(nodes));
     all
 }
 
-/// The most rows that any node of the plan looked at: those that it gave on and those that it threw away.
-fn most_rows(plan: &Value) -> u64 {
+/// The most rows that any node of the plan read: those that it returned and those that it removed.
+pub(crate) fn most_rows(plan: &Value) -> u64 {
     let looked_at = |node: &&Value| {
         let properties = [
             "Actual Rows",
@@ -127,7 +132,7 @@ fn is_unlimited(node: &Value) -> bool {
 }
 
 /// Sorts whose input is a table, or comes of one without a limit: the given arrays may be sorted.
-fn sorts_a_table(plan: &Value) -> bool {
+pub(crate) fn sorts_a_table(plan: &Value) -> bool {
     let sorts = |node: &&Value| node["Node Type"].as_str().is_some_and(|name| name.ends_with("Sort"));
     nodes(plan).iter().filter(|node| sorts(node)).any(|node| children(node).iter().any(is_unlimited))
 }
@@ -153,29 +158,53 @@ async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key(
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
     let key = key(1);
-    let done = [Published { key: &key, version: Version::read(since()), entry_id: "1-0".into() }];
+    let done = [Published { key: key.clone(), version: Version::read(since()), entry_id: "1-0".into() }];
     let failed = [failed(&key)];
-    let ids = [key.notification_id.clone()];
+    let ids = [key.notification_id.as_str()];
     for (what, plan) in [
         ("reading again", plan(&session, &live_routes(&[&key])).await),
         ("completing", plan(&session, &publish_if_unchanged(&done, Timestamp::MAX)).await),
+        ("completing unlocked", plan(&session, &publish_if_unlocked(&done, Timestamp::MAX)).await),
         ("what was published", plan(&session, &publications(&done)).await),
         ("failing", plan(&session, &fail_if_unchanged(&failed, Timestamp::MAX)).await),
+        ("failing unlocked", plan(&session, &fail_if_unlocked(&failed, Timestamp::MAX)).await),
+        (
+            "what is unchanged",
+            plan(&session, &unchanged_routes([(&key, Version::read(since()))].into_iter())).await,
+        ),
         ("what has failed", plan(&session, &failures(&failed)).await),
-        ("retention", plan(&session, &retention::delete_records(&ids, Timestamp::MIN)).await),
+        ("locking expired routes", plan(&session, &retention::lock_routes(&ids)).await),
+        ("counting expired routes", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
     ] {
         let text = plan.to_string();
         assert!(text.contains("routes_pkey") && !text.contains("routes_due"), "{what}:\n{plan:#}");
     }
-    let list = plan(&session, &due_routes(Channel::Push, Timestamp::MAX, None, LIMIT)).await;
-    let text = list.to_string();
-    assert!(text.contains("routes_due_by_channel_idx") && !text.contains("Sort"), "{list:#}");
+    for (what, plan) in [
+        ("the next due", plan(&session, &first_due()).await),
+        ("the count", plan(&session, &count_due(Timestamp::MAX, LIMIT)).await),
+    ] {
+        let text = plan.to_string();
+        assert!(text.contains("routes_due_idx") && !text.contains("routes_pkey"), "{what}:\n{plan:#}");
+    }
+    for order in [DueOrder::OldestFirst, DueOrder::NewestFirst] {
+        let list = plan(&session, &due_routes(Channel::Push, order, Timestamp::MAX, None, LIMIT)).await;
+        let text = list.to_string();
+        assert!(text.contains("routes_due_idx") && !text.contains("Sort"), "{list:#}");
+    }
 }
 
-fn store(database: &TestDatabase) -> PgStore {
+pub(crate) fn store(database: &TestDatabase) -> PgStore {
     let dsn = Dsn::parse(&database.dsn()).expect("a connection string");
-    let settings = PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(30) };
+    let settings =
+        PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(30), session: SESSION };
     PgStore::new(PgPool::new(&dsn, settings).expect("a pool"))
+}
+
+/// All that is older than now.
+const EVERYTHING: Cutoff = Cutoff { at: Timestamp::MAX, age: Duration::ZERO };
+
+fn malformed_key(id: &str) -> MalformedKey {
+    MalformedKey { stream: "s".into(), entry_id: id.into(), fields_fingerprint: "f".into() }
 }
 
 fn key(n: usize) -> RouteKey {
@@ -200,44 +229,65 @@ async fn look_at_plans(published: u32) {
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
 
-    let cursor = DueCursor { next_attempt_at: since(), key: key(5000) };
+    let cursor = DueCursor { next_attempt_at: since().to_string(), key: key(5000) };
     let keys: Vec<RouteKey> = (1..=LIMIT).map(key).collect();
     let done: Vec<Published> = keys
         .iter()
-        .map(|key| Published { key, version: Version::read(since()), entry_id: "1-0".into() })
+        .map(|key| Published { key: key.clone(), version: Version::read(since()), entry_id: "1-0".into() })
         .collect();
     let failed: Vec<Failed> = keys.iter().map(failed).collect();
     let dead: Vec<&Failed> = failed.iter().collect();
-    let ids: Vec<NotificationId> = keys.iter().map(|key| key.notification_id.clone()).collect();
-    let record = Expired {
-        notification_id: key(5000).notification_id,
-        accepted_at: since(),
-        routes: 0,
-        live_routes: 0,
-    };
+    let ids: Vec<&str> = keys.iter().map(|key| key.notification_id.as_str()).collect();
+    let record = Expired { key: key(5000).notification_id, at: since(), rows: 3, bytes: 0, live: false };
+    let malformed: Vec<MalformedKey> = ids.iter().map(|id| malformed_key(id)).collect();
+    let malformed: Vec<&MalformedKey> = malformed.iter().collect();
+    let row = Expired { key: malformed_key("5000-0"), at: since(), rows: 1, bytes: 0, live: false };
     let now = Timestamp::MAX;
+    let expected = done.iter().map(|route| (&route.key, route.version));
     session.begin().await.expect("is there");
     let plans = [
-        ("the first page", plan(&session, &due_routes(Channel::Push, now, None, LIMIT)).await),
-        ("a later page", plan(&session, &due_routes(Channel::Push, now, Some(&cursor), LIMIT)).await),
+        ("the first page", plan(&session, &due_routes(Channel::Push, OldestFirst, now, None, LIMIT)).await),
+        (
+            "a later page",
+            plan(&session, &due_routes(Channel::Push, OldestFirst, now, Some(&cursor), LIMIT)).await,
+        ),
+        ("the newest page", plan(&session, &due_routes(Channel::Push, NewestFirst, now, None, LIMIT)).await),
+        (
+            "a newer page",
+            plan(&session, &due_routes(Channel::Push, NewestFirst, now, Some(&cursor), LIMIT)).await,
+        ),
         ("the next due", plan(&session, &first_due()).await),
         ("the count", plan(&session, &count_due(now, LIMIT)).await),
         ("reading again", plan(&session, &live_routes(&keys.iter().collect::<Vec<_>>())).await),
-        ("expired records", plan(&session, &retention::expired_records(now, None, LIMIT)).await),
+        ("expired records", plan(&session, &retention::expired_records(EVERYTHING, None, LIMIT)).await),
         (
-            "expired records behind",
-            plan(&session, &retention::expired_records(now, Some(&record), LIMIT)).await,
+            "expired records of a later page",
+            plan(&session, &retention::expired_records(EVERYTHING, Some(&record), LIMIT)).await,
         ),
-        ("deleting records", plan(&session, &retention::delete_records(&ids, now)).await),
-        ("deleting malformed", plan(&session, &retention::delete_malformed(now, LIMIT)).await),
+        ("locking expired records", plan(&session, &retention::lock_records(&ids, EVERYTHING)).await),
+        ("expired records' routes", plan(&session, &retention::lock_routes(&ids)).await),
+        ("expired records' counts", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
+        ("deleting records", plan(&session, &retention::delete_records(&ids)).await),
+        ("malformed intents", plan(&session, &retention::expired_malformed(EVERYTHING, None, LIMIT)).await),
+        (
+            "malformed intents of a later page",
+            plan(&session, &retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
+        ),
+        ("counting malformed", plan(&session, &retention::count_malformed(&malformed, EVERYTHING)).await),
+        ("deleting malformed", plan(&session, &retention::delete_malformed(&malformed, EVERYTHING)).await),
         ("what was published", plan(&session, &publications(&done)).await),
+        ("what is unchanged", plan(&session, &unchanged_routes(expected)).await),
+        ("failing unlocked", plan(&session, &fail_if_unlocked(&failed, now)).await),
         ("failing", plan(&session, &fail_if_unchanged(&failed, now)).await),
         ("what has failed", plan(&session, &failures(&failed)).await),
-        ("dead letters", plan(&session, &insert_dead_letters(&dead)).await),
+        ("dead letters", plan(&session, &dead_letters::insert(&dead)).await),
     ];
     session.rollback().await.expect("is there");
+    session.begin().await.expect("is there");
+    let unlocked = ("completing unlocked", plan(&session, &publish_if_unlocked(&done, now)).await);
+    session.rollback().await.expect("is there");
     let completing = ("completing", plan(&session, &publish_if_unchanged(&done, now)).await);
-    for (what, plan) in plans.iter().chain([&completing]) {
+    for (what, plan) in plans.iter().chain([&unlocked, &completing]) {
         // Of an expired record both routes are counted.
         let each = if what.starts_with("expired") { 2 } else { 1 };
         assert!(most_rows(plan) <= each * LIMIT as u64, "{what} reads the backlog:\n{plan:#}");
@@ -255,18 +305,18 @@ async fn look_at_plans(published: u32) {
 async fn a_key_that_comes_back_twice_is_corrupt_and_its_error_shows_no_address() {
     let database = TestDatabase::new().await;
     let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
-    let settings = PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(5) };
+    let settings =
+        PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(5), session: SESSION };
     let session = PgPool::new(&dsn, settings).expect("a pool").session("test").await.expect("connects");
     let row = || {
         Query::select()
-            .expr(bind::text("1-0"))
-            .expr(bind::text("email:email:ops@example.com"))
-            .expr(bind::text("2-0"))
+            .expr_as(bind::text("1-0"), Routes::NotificationId)
+            .expr_as(bind::text("email:email:ops@example.com"), Routes::RouteId)
             .take()
     };
     let once = session.query(&row()).await.expect("it runs");
-    assert_eq!(keys(&once).expect("one row").len(), 1);
+    assert_eq!(route_keys(&once).expect("one row").len(), 1);
     let twice = session.query(row().union(sea_query::UnionType::All, row())).await.expect("it runs");
-    let error = keys(&twice).expect_err("a primary key cannot").to_string();
+    let error = route_keys(&twice).expect_err("a primary key cannot").to_string();
     assert_eq!(error, "routes of 1-0/email:email:**** is corrupt: a primary key matched two rows");
 }

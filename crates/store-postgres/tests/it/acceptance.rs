@@ -1,7 +1,8 @@
 //! Acceptance is a committed row, or nothing.
 
+use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Progress, StoreError, Swap};
+use domain::ports::{AcceptanceStore, Claim, Commit, StoreError};
 use domain::record::IdempotencyScope;
 
 use super::*;
@@ -10,17 +11,22 @@ fn scope(key: &str) -> IdempotencyScope {
     IdempotencyScope { producer: "game_master".into(), key: key.into() }
 }
 
-fn progress(fence: u64, number: u64) -> Progress {
-    Progress { fence, last_entry_id: EntryId::new(number, 0) }
+fn checkpoint(fence: u64, number: u64) -> Checkpoint {
+    Checkpoint { fence, last_entry_id: EntryId::new(number, 0) }
 }
 
+fn broken(number: u64) -> RawEntry {
+    RawEntry { id: EntryId::new(number, 0), fields: RawFields::from_iter([("unknown", "x")]) }
+}
+
+// INV-01
 #[tokio::test]
-async fn a_batch_writes_record_routes_malformed_row_and_progress_together() {
+async fn a_batch_writes_record_routes_malformed_row_and_checkpoint_together() {
     let world = World::new().await;
     let broken =
         RawEntry { id: EntryId::new(2, 0), fields: RawFields::from_iter([("a\0", b"\xff".to_vec())]) };
-    let settled = decide([entry(1, "key-1", 54), broken], at(0));
-    assert_eq!(world.commit(&settled, EntryId::new(2, 0)).await, Commit::Done);
+    let batch = decide([entry(1, "key-1", 54), broken], at(0));
+    assert_eq!(world.commit(&batch).await, Commit::Committed);
 
     let record = world
         .column(
@@ -57,37 +63,58 @@ async fn a_batch_writes_record_routes_malformed_row_and_progress_together() {
             "notification:intents|2-0|invalid_encoding|[[{\"base64\": \"YQA=\"}, {\"base64\": \"/w==\"}]]|2026-04-02 09:21:40+00"
         ]
     );
-    assert_eq!(world.store.load_progress(STREAM).await.expect("is there"), Some(progress(0, 2)));
+    assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(0, 2)));
+}
+
+// INV-02
+#[tokio::test]
+async fn a_batch_without_a_checkpoint_to_move_writes_its_rows_and_leaves_every_checkpoint() {
+    let world = World::new().await;
+    let accept = async |batch: &Batch| {
+        let outcomes = batch.outcomes.iter().collect();
+        world.store.accept(AcceptanceBatch { outcomes, checkpoint: None }).await.expect("is there")
+    };
+    let first = decide([entry(1, "key-1", 54), broken(2)], at(0));
+    assert_eq!(accept(&first).await, Commit::Committed);
+    assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), None);
+    assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
+    assert_eq!(world.column("SELECT route_id FROM routes ORDER BY 1").await.len(), 2);
+    assert_eq!(world.column("SELECT stream_entry_id FROM malformed_intents").await, ["2-0"]);
+
+    world.accept([5], at(1)).await;
+    assert_eq!(accept(&decide([entry(3, "key-3", 54)], at(2))).await, Commit::Committed);
+    assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(0, 5)));
+    assert_eq!(accept(&decide([entry(6, "key-3", 55)], at(3))).await, Commit::WriteConflict);
+    assert_eq!(world.column("SELECT notification_id FROM records ORDER BY 1").await, ["1-0", "3-0", "5-0"]);
 }
 
 #[tokio::test]
 async fn a_key_that_was_taken_meanwhile_leaves_nothing_of_the_batch() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
-    let settled = decide([entry(2, "key-2", 54), entry(3, "key-1", 54)], at(1));
-    assert_eq!(world.commit(&settled, EntryId::new(3, 0)).await, Commit::Raced);
+    let batch = decide([entry(2, "key-2", 54), entry(3, "key-1", 54)], at(1));
+    assert_eq!(world.commit(&batch).await, Commit::WriteConflict);
     assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
-    assert_eq!(world.store.load_progress(STREAM).await.expect("is there"), Some(progress(0, 1)));
+    assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(0, 1)));
 }
 
+// INV-02
 #[tokio::test]
 async fn an_id_that_was_taken_never_gives_its_routes_to_another_record() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     let before = world.column("SELECT route_id FROM routes ORDER BY 1").await;
-    assert_eq!(world.store.restart_progress(STREAM, 0).await.expect("is there"), Swap::Applied);
-    let anew = decide([entry(1, "another key", 55)], at(1));
-    assert_eq!(world.commit(&anew, EntryId::new(1, 0)).await, Commit::Raced);
+    let recreated = decide([entry(1, "another key", 55)], at(1));
+    assert_eq!(world.commit(&recreated).await, Commit::WriteConflict);
     assert_eq!(world.column("SELECT route_id FROM routes ORDER BY 1").await, before);
 
     // Asked again, the store says which number is free, twice over.
     for (key, id) in [("another key", "1-0~1"), ("a third key", "1-0~2")] {
         let asked = [(scope(key), EntryId::new(1, 0))];
         let known = world.store.find_known(&asked).await.expect("is there");
-        let settled = decide_knowing([entry(1, key, 55)], &known, at(1));
-        assert_eq!(accepted(settled[0].clone()).record.notification_id.as_str(), id);
-        assert_eq!(world.store.restart_progress(STREAM, 0).await.expect("is there"), Swap::Applied);
-        assert_eq!(world.commit(&settled, EntryId::new(1, 0)).await, Commit::Done);
+        let batch = decide_knowing([entry(1, key, 55)], &known, at(1));
+        assert_eq!(batch.acceptances()[0].record.notification_id.as_str(), id);
+        assert_eq!(world.commit(&batch).await, Commit::Committed);
     }
 }
 
@@ -108,69 +135,174 @@ async fn known_keys_come_with_their_fingerprints_and_hide_that_their_id_is_taken
     assert_eq!(known.taken_ids, HashMap::from([(EntryId::new(2, 0), 1)]));
 }
 
+// INV-07
 #[tokio::test]
-async fn progress_moves_only_from_where_the_batch_goes_on_and_under_no_older_fence() {
+async fn a_checkpoint_moves_only_from_the_expected_entry_and_under_no_older_fence() {
     let world = World::new().await;
     let id = |number| EntryId::new(number, 0);
-    let go = async |fence, after: Option<u64>, number| {
-        let batch = AcceptanceBatch {
-            stream: STREAM,
-            fence,
-            after: after.map(id),
-            last_entry_id: id(number),
-            settled: &[],
-        };
-        world.store.accept(batch).await.expect("PostgreSQL is there")
+    let go = async |fence, expected: Option<u64>, number| {
+        let batch = decide([broken(number)], at(0));
+        world.try_commit(&batch, fence, expected.map(id)).await.expect("PostgreSQL is there")
     };
-    assert_eq!(go(5, Some(9), 10).await, Commit::Moved, "there is no progress yet");
-    assert_eq!(go(5, None, 10).await, Commit::Done);
-    assert_eq!(go(5, None, 11).await, Commit::Moved, "there is one by now");
-    assert_eq!(go(5, Some(9), 11).await, Commit::Moved, "somebody has come further");
-    assert_eq!(go(5, Some(11), 12).await, Commit::Moved, "PostgreSQL has forgotten something");
-    assert_eq!(go(4, Some(10), 11).await, Commit::Moved, "the fence is older");
-    assert_eq!(go(6, Some(10), 11).await, Commit::Done);
-    assert_eq!(world.store.restart_progress(STREAM, 5).await.expect("is there"), Swap::Conflict);
-    assert_eq!(world.store.restart_progress(STREAM, 6).await.expect("is there"), Swap::Applied);
-    assert_eq!(world.store.load_progress(STREAM).await.expect("is there"), Some(progress(6, 0)));
+    assert_eq!(go(5, Some(9), 10).await, Commit::CheckpointMoved, "there is no checkpoint yet");
+    assert_eq!(go(5, None, 10).await, Commit::Committed);
+    assert_eq!(go(5, None, 11).await, Commit::CheckpointMoved, "there is one by now");
+    assert_eq!(go(5, Some(9), 11).await, Commit::CheckpointMoved, "another replica is further");
+    assert_eq!(go(5, Some(11), 12).await, Commit::CheckpointMoved, "PostgreSQL has lost outcomes");
+    assert_eq!(go(4, Some(10), 11).await, Commit::CheckpointMoved, "the fence is older");
+    assert_eq!(go(6, Some(10), 11).await, Commit::Committed);
+    assert_eq!(go(6, Some(11), 3).await, Commit::Committed, "the stream was recreated");
+    assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(6, 3)));
+}
+
+// INV-08
+#[tokio::test]
+async fn a_term_claims_the_checkpoint_unless_its_fence_is_there_already_when_it_begins() {
+    let world = World::new().await;
+    let claim = async |fence, begins| {
+        world.store.claim_checkpoint(STREAM, fence, begins).await.expect("PostgreSQL is there")
+    };
+    assert_eq!(claim(5, true).await, Claim::NoCheckpoint);
+    let batch = decide([broken(1)], at(0));
+    assert_eq!(world.try_commit(&batch, 5, None).await.expect("is there"), Commit::Committed);
+    let at_one = Claim::At(EntryId::new(1, 0));
+    for (fence, begins, expected) in [
+        (5, true, Claim::Superseded(5)),
+        (5, false, at_one),
+        (4, true, Claim::Superseded(5)),
+        (4, false, Claim::Superseded(5)),
+        (6, true, at_one),
+        (5, false, Claim::Superseded(6)),
+    ] {
+        assert_eq!(claim(fence, begins).await, expected, "{fence} {begins}");
+    }
+}
+
+#[tokio::test]
+async fn entries_are_recognised_as_processed_by_id_and_content() {
+    let world = World::new().await;
+    let first =
+        decide([entry(1, "key-1", 54), broken(2), entry(3, "key-1", 54), entry(4, "key-1", 55)], at(0));
+    assert_eq!(world.commit(&first).await, Commit::Committed);
+    // Under the id of another intent.
+    let known = Known { taken_ids: HashMap::from([(EntryId::new(1, 0), 1)]), ..Known::default() };
+    assert_eq!(
+        world.commit(&decide_knowing([entry(1, "key-9", 54)], &known, at(0))).await,
+        Commit::Committed
+    );
+
+    let last_processed = async |entries: Vec<RawEntry>| {
+        let traces: Vec<_> = decide(entries, at(9)).entries.iter().map(Decoded::trace).collect();
+        let found = world.store.find_last_processed(STREAM, &traces).await.expect("is there");
+        found.map(|id| id.millis)
+    };
+    let reordered = RawEntry { id: EntryId::new(2, 0), fields: RawFields::from_iter([("unknown", "y")]) };
+    for (entries, expected) in [
+        (vec![], None),
+        (vec![entry(1, "key-1", 54)], Some(1)),
+        (vec![entry(1, "key-9", 54)], Some(1)),
+        (vec![broken(2), entry(1, "key-1", 54)], Some(2)),
+        (vec![entry(4, "key-1", 55)], Some(4)),
+        (vec![entry(3, "key-1", 54)], None),
+        (vec![entry(1, "key-1", 55)], None),
+        (vec![entry(7, "key-1", 54), broken(8), reordered], None),
+    ] {
+        let ids: Vec<String> = entries.iter().map(|entry| entry.id.to_string()).collect();
+        assert_eq!(last_processed(entries).await, expected, "{ids:?}");
+    }
+    let other = world.store.find_last_processed("another stream", &[]).await.expect("is there");
+    assert_eq!(other, None);
+}
+
+#[tokio::test]
+async fn a_probe_leaves_nothing_and_is_refused_only_if_every_row_is() {
+    let world = World::new().await;
+    let batch = decide([entry(1, "key-1", 54)], at(0));
+    let probe = accept::probe(STREAM, &policy(), &batch.entries[0], at(0));
+    world.store.probe(&probe).await.expect("a valid row is taken");
+    for (table, change, undo) in [
+        ("records", "ADD CHECK (producer <> 'game_master')", "DROP CONSTRAINT records_producer_check"),
+        ("records", "ADD COLUMN x int NOT NULL", "DROP COLUMN x"),
+        ("routes", "ADD COLUMN x int NOT NULL", "DROP COLUMN x"),
+        ("malformed_intents", "ADD COLUMN x int NOT NULL", "DROP COLUMN x"),
+    ] {
+        world.execute(&format!("ALTER TABLE {table} {change}")).await;
+        let refused = matches!(world.store.probe(&probe).await, Err(StoreError::Refused { .. }));
+        assert_eq!(refused, !change.contains("CHECK"), "{table} {change}");
+        world.execute(&format!("ALTER TABLE {table} {undo}")).await;
+    }
+    world.store.probe(&probe).await.expect("a valid row is taken again");
+    let rows = "SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM malformed_intents)";
+    assert_eq!(world.column(&format!("SELECT ({rows})::text")).await, ["0"]);
 }
 
 #[tokio::test]
 async fn what_postgresql_refuses_is_said_to_be_refused_and_nothing_is_kept() {
     let world = World::new().await;
-    let mut settled = decide([entry(1, "key-1", 54), entry(2, "key-2", 54)], at(0));
-    if let Settled::Accepted(acceptance) = &mut settled[1] {
+    let mut batch = decide([entry(1, "key-1", 54), entry(2, "key-2", 54)], at(0));
+    if let Outcome::Accepted(acceptance) = &mut batch.outcomes[1] {
         acceptance.record.fingerprint = "a\0b".into();
     }
-    let batch = AcceptanceBatch {
-        stream: STREAM,
-        fence: 0,
-        after: None,
-        last_entry_id: EntryId::new(2, 0),
-        settled: &settled,
-    };
-    let error = world.store.accept(batch).await.expect_err("a NUL is refused");
+    let error = world.try_commit(&batch, 0, None).await.expect_err("a NUL is refused");
     assert!(matches!(error, StoreError::Refused { operation: "accept a batch of intents", .. }), "{error:?}");
     assert_eq!(world.column("SELECT notification_id FROM records").await, Vec::<String>::new());
-    assert_eq!(world.store.load_progress(STREAM).await.expect("is there"), None);
+    assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), None);
 }
 
 #[tokio::test]
-async fn two_consumers_that_race_for_the_same_entries_write_them_once() {
+async fn a_large_malformed_row_is_the_same_as_a_small_one_and_is_written_once() {
     let world = World::new().await;
-    let settled = decide((1..=50).map(|n| entry(n, &format!("key-{n}"), 54)), at(0));
-    let outcomes =
-        futures_util::future::join_all((0..4).map(|_| world.commit(&settled, EntryId::new(50, 0)))).await;
-    assert_eq!(outcomes.iter().filter(|commit| **commit == Commit::Done).count(), 1, "{outcomes:?}");
+    let value = "é\\\"\u{1}".repeat(300_000);
+    let large = || RawEntry {
+        id: EntryId::new(2, 0),
+        fields: RawFields::from_iter([("producer", "p\t"), ("f", &value)]),
+    };
+    for seconds in [0, 9] {
+        let batch = decide([broken(1), large(), broken(3)], at(seconds));
+        assert_eq!(world.commit(&batch).await, Commit::Committed);
+    }
+    let rows = world
+        .column(
+            "SELECT concat_ws('|', stream, stream_entry_id, producer, failure_code, failure_message <> '', recorded_at,
+                jsonb_array_length(raw_fields), md5(raw_fields #>> '{1,1}') = md5(repeat(U&'\\00e9\\005c\\0022\\0001', 300000)))
+             FROM malformed_intents ORDER BY stream_entry_id",
+        )
+        .await;
+    assert_eq!(rows.len(), 3);
+    assert_eq!(rows[1], "notification:intents|2-0|p\t|entry_too_large|t|2026-04-02 09:21:40+00|2|t");
+}
+
+#[tokio::test]
+async fn a_locked_row_is_said_to_be_locked_and_nothing_is_kept() {
+    let world = World::new().await;
+    let mut client = world.database.client().await;
+    let open = client.transaction().await.expect("a transaction");
+    let insert = "INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, failure_code, failure_message, raw_fields, recorded_at)
+                  VALUES ($1, '2-0', $2, '', '', '[]', now())";
+    let fingerprint = broken(2).fields.fingerprint();
+    open.execute(insert, &[&STREAM, &fingerprint]).await.expect("the statement is right");
+    let batch = decide([entry(1, "key-1", 54), broken(2)], at(0));
+    let error = world.try_commit(&batch, 0, None).await.expect_err("the row is locked");
+    assert!(matches!(error, StoreError::Locked { .. }), "{error:?}");
+    assert_eq!(world.column("SELECT notification_id FROM records").await, Vec::<String>::new());
+    open.rollback().await.expect("the statement is right");
+    assert_eq!(world.commit(&batch).await, Commit::Committed);
+}
+
+#[tokio::test]
+async fn two_replicas_that_write_the_same_entries_write_them_once() {
+    let world = World::new().await;
+    let batch = decide((1..=50).map(|n| entry(n, &format!("key-{n}"), 54)), at(0));
+    let outcomes = futures_util::future::join_all((0..4).map(|_| world.commit(&batch))).await;
+    assert_eq!(outcomes.iter().filter(|commit| **commit == Commit::Committed).count(), 1, "{outcomes:?}");
     assert_eq!(world.column("SELECT count(*)::text FROM routes").await, ["100"]);
 }
 
 #[tokio::test]
 async fn an_entry_that_is_read_twice_is_one_malformed_row() {
     let world = World::new().await;
-    let broken = || RawEntry { id: EntryId::new(1, 0), fields: RawFields::from_iter([("unknown", "x")]) };
-    assert_eq!(world.commit(&decide([broken()], at(0)), EntryId::new(1, 0)).await, Commit::Done);
-    assert_eq!(world.store.restart_progress(STREAM, 0).await.expect("is there"), Swap::Applied);
-    assert_eq!(world.commit(&decide([broken()], at(9)), EntryId::new(1, 0)).await, Commit::Done);
+    assert_eq!(world.commit(&decide([broken(1)], at(0))).await, Commit::Committed);
+    assert_eq!(world.commit(&decide([broken(1)], at(9))).await, Commit::Committed);
     assert_eq!(
         world.column("SELECT recorded_at::text FROM malformed_intents").await,
         ["2026-04-02 09:21:40+00"]

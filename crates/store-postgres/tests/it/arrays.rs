@@ -9,7 +9,8 @@ use super::*;
 async fn elements(array: Expr) -> Vec<Option<String>> {
     let database = TestDatabase::new().await;
     let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
-    let settings = PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(5) };
+    let settings =
+        PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(5), session: SESSION };
     let pool = PgPool::new(&dsn, settings).expect("a pool");
     let unnested = Expr::expr(Func::cust("UNNEST").arg(array)).cast_as("text");
     let query = Query::select().expr(unnested).take();

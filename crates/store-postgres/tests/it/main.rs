@@ -2,7 +2,11 @@
 
 mod acceptance;
 mod arrays;
+mod contract;
+mod installation;
 mod migrations;
+mod replicas;
+mod republish;
 mod retention;
 mod routes;
 
@@ -11,13 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::accept::{self, Acceptance, Policy, Settled};
+use domain::accept::{self, Acceptance, Decoded, Outcome, Policy};
 use domain::catalog::Catalog;
-use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Known, Lookup, User};
-use harness::TestDatabase;
+use domain::entry::{EntryId, RawEntry};
+use domain::intent::IntentDraft;
+use domain::ports::{
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit, Fence, Known, Lookup, StoreError, User,
+};
+use harness::{TestDatabase, turn_ready};
 use pg::{Dsn, PgPool, PoolSettings};
-use store_postgres::PgStore;
+use store_postgres::{PgStore, SESSION};
 
 const STREAM: &str = "notification:intents";
 const LEASE_TTL: Duration = Duration::from_secs(5);
@@ -32,7 +39,8 @@ impl World {
     async fn new() -> Self {
         let database = TestDatabase::new().await;
         let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
-        let settings = PoolSettings { max_connections: 4, operation_timeout: Duration::from_secs(5) };
+        let settings =
+            PoolSettings { max_connections: 4, operation_timeout: Duration::from_secs(5), session: SESSION };
         let store = PgStore::new(PgPool::new(&dsn, settings).expect("a pool"));
         Self { database, store }
     }
@@ -49,33 +57,41 @@ impl World {
 
     /// Accepts intents with these entry numbers at `now`, for one user with two routes each.
     async fn accept(&self, numbers: impl IntoIterator<Item = u64>, now: Timestamp) -> Vec<Acceptance> {
-        let settled: Vec<Settled> =
-            numbers.into_iter().flat_map(|n| decide([entry(n, &format!("key-{n}"), 54)], now)).collect();
-        assert_eq!(self.commit(&settled, last_id(&settled)).await, Commit::Done);
-        settled.into_iter().map(accepted).collect()
+        let batch = decide(numbers.into_iter().map(|n| entry(n, &format!("key-{n}"), 54)), now);
+        assert_eq!(self.commit(&batch).await, Commit::Committed);
+        batch.acceptances()
     }
 
-    /// Commits on top of whatever progress there is.
-    async fn commit(&self, settled: &[Settled], last_entry_id: EntryId) -> Commit {
-        let progress = self.store.load_progress(STREAM).await.expect("PostgreSQL is there");
-        let after = progress.map(|progress| progress.last_entry_id);
-        let batch = AcceptanceBatch { stream: STREAM, fence: 0, after, last_entry_id, settled };
-        self.store.accept(batch).await.expect("PostgreSQL is there")
+    /// Commits on top of whatever checkpoint there is.
+    async fn commit(&self, batch: &Batch) -> Commit {
+        let checkpoint = self.store.load_checkpoint(STREAM).await.expect("PostgreSQL is there");
+        let expected = checkpoint.map(|checkpoint| checkpoint.last_entry_id);
+        self.try_commit(batch, 0, expected).await.expect("PostgreSQL is there")
+    }
+
+    async fn try_commit(
+        &self,
+        batch: &Batch,
+        fence: Fence,
+        expected: Option<EntryId>,
+    ) -> Result<Commit, StoreError> {
+        let last = batch.entries.last().expect("a batch is not empty").id;
+        let checkpoint = CheckpointMove { stream: STREAM, fence, expected, last_entry_id: last };
+        let outcomes = batch.outcomes.iter().collect();
+        self.store.accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint) }).await
     }
 }
 
-fn last_id(settled: &[Settled]) -> EntryId {
-    settled.iter().map(|outcome| id_of(&accepted(outcome.clone()))).max().expect("not empty")
+/// Entries and what becomes of them.
+struct Batch {
+    entries: Vec<Decoded>,
+    outcomes: Vec<Outcome>,
 }
 
-fn id_of(acceptance: &Acceptance) -> EntryId {
-    acceptance.record.notification_id.as_str().parse().expect("the id of an entry")
-}
-
-fn accepted(settled: Settled) -> Acceptance {
-    match settled {
-        Settled::Accepted(acceptance) => acceptance,
-        other => panic!("not accepted: {other:?}"),
+impl Batch {
+    fn acceptances(&self) -> Vec<Acceptance> {
+        let accepted = |outcome: &Outcome| outcome.acceptance().expect("accepted").clone();
+        self.outcomes.iter().map(accepted).collect()
     }
 }
 
@@ -84,17 +100,12 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn entry(number: u64, key: &str, turn: u32) -> RawEntry {
-    let payload = format!(r#"{{"game_id":"g-1","game_name":"Nebula","turn_number":{turn}}}"#);
-    let fields = RawFields::from_iter([
-        ("notification_type", "game.turn.ready"),
-        ("producer", "game_master"),
-        ("audience_kind", "user"),
-        ("recipient_user_ids_json", r#"["u-1"]"#),
-        ("idempotency_key", key),
-        ("occurred_at_ms", "1775121700000"),
-        ("payload_json", &payload),
-        ("request_id", "r-1"),
-    ]);
+    let draft = IntentDraft {
+        payload_json: format!(r#"{{"game_id":"g-1","game_name":"Nebula","turn_number":{turn}}}"#),
+        request_id: Some("r-1".to_owned()),
+        ..turn_ready(["u-1"], key, turn)
+    };
+    let fields = draft.into_entry();
     RawEntry { id: EntryId::new(number, 0), fields }
 }
 
@@ -111,19 +122,17 @@ fn policy() -> Policy {
 }
 
 /// What becomes of entries of which nothing is known yet.
-fn decide(entries: impl IntoIterator<Item = RawEntry>, now: Timestamp) -> Vec<Settled> {
+fn decide(entries: impl IntoIterator<Item = RawEntry>, now: Timestamp) -> Batch {
     decide_knowing(entries, &Known::default(), now)
 }
 
-fn decide_knowing(
-    entries: impl IntoIterator<Item = RawEntry>,
-    known: &Known,
-    now: Timestamp,
-) -> Vec<Settled> {
+fn decide_knowing(entries: impl IntoIterator<Item = RawEntry>, known: &Known, now: Timestamp) -> Batch {
     let policy = policy();
-    let decoded: Vec<_> = entries.into_iter().map(|entry| accept::decode(entry, &policy)).collect();
-    let batch: Vec<_> = decoded.iter().collect();
+    let entries: Vec<Decoded> =
+        entries.into_iter().map(|entry| accept::decode(STREAM, entry, &policy, now)).collect();
     let user = User { email: "u-1@example.com".into(), preferred_language: "en".into() };
-    let users = HashMap::from([("u-1", Lookup::Found(user))]);
-    accept::decide(STREAM, &batch, known, &users, &policy, now).settled
+    let users = HashMap::from([("u-1".to_owned(), Lookup::Found(user))]);
+    let decision = accept::decide(STREAM, &entries, known, &users, &policy, policy.schedule(now, true));
+    let outcomes = decision.decided.into_iter().map(|decided| decided.outcome).collect();
+    Batch { entries, outcomes }
 }

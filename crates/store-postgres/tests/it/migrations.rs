@@ -16,7 +16,7 @@ async fn a_database_that_cannot_hold_every_text_is_refused_with_what_to_do() {
         );
         client.batch_execute(&create).await.expect("it can be made");
         let dsn = Dsn::parse(&database.dsn().replace(database.name(), &name)).expect("a connection string");
-        let error = store_postgres::migrate(&dsn).await.expect_err("it is refused");
+        let error = store_postgres::migrate(&dsn, &[]).await.expect_err("it is refused");
         let cause = error.source().expect("it has a cause").to_string();
         assert!(
             cause.contains(&format!("encoding is {encoding}")) && cause.contains("ENCODING 'UTF8'"),

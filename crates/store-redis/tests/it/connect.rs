@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use domain::ports::{IntentStream, Lease, LeaseStore, OffsetStore, Progress, StoreError, Swap};
+use domain::checkpoint::Checkpoint;
+use domain::ports::{CheckpointCache, IntentStream, Lease, LeaseStore, Read, ReadLimit, StoreError, Swap};
 use harness::{Proxy, RedisOptions};
-use store_redis::{RedisIntentStream, RedisLeases, RedisOffsets};
+use store_redis::{RedisCheckpoints, RedisIntentStream, RedisLeases};
 
 use crate::*;
 
-const IMPATIENT: Duration = Duration::from_millis(300);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 /// Far below what a call would take that did not keep to its timeout, far above one that did on a busy machine.
+const ONE: ReadLimit = ReadLimit { entries: 1, bytes: 1024 * 1024 };
 const SOON: Duration = Duration::from_secs(5);
 
 #[track_caller]
@@ -20,13 +22,13 @@ fn assert_unavailable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 /// Every way of calling is unavailable, and says so soon.
 async fn assert_all_unavailable(client: &RedisClient) {
     let began = Instant::now();
-    let leases = RedisLeases::new(client);
+    let leases = RedisLeases::new(client, &Keyspace::default());
     let stream = RedisIntentStream::new(client, "notification:intents".to_owned());
     let (keys, token) = (keys(0..1), token("a"));
     let (ping, acquired, read) = tokio::join!(
         client.ping(),
         leases.acquire_leases(&keys, &token, LEASE_TTL),
-        stream.read(EntryId::ZERO, 1, Duration::from_millis(1)),
+        stream.read(EntryId::ZERO, ONE, Duration::from_millis(1)),
     );
     assert_unavailable(ping);
     assert_unavailable(acquired);
@@ -37,12 +39,13 @@ async fn assert_all_unavailable(client: &RedisClient) {
 async fn assert_heals(client: &RedisClient) {
     harness::wait_for("the same client works again", BOUND, async || client.ping().await.ok()).await;
     let stream = RedisIntentStream::new(client, "notification:intents".to_owned());
-    assert_eq!(stream.read(EntryId::ZERO, 1, Duration::from_millis(1)).await.expect("it is there"), []);
+    let read = stream.read(EntryId::ZERO, ONE, Duration::from_millis(1)).await.expect("it is there");
+    assert_eq!(read, Read::Entries(Vec::new()));
 }
 
 #[tokio::test]
-async fn nobody_listening_is_unavailable() {
-    assert_all_unavailable(&client_of("127.0.0.1:1", IMPATIENT)).await;
+async fn an_address_without_a_listener_is_unavailable() {
+    assert_all_unavailable(&client_of("127.0.0.1:1", SHORT_TIMEOUT)).await;
 }
 
 #[tokio::test]
@@ -50,12 +53,12 @@ async fn a_redis_that_was_killed_and_started_again_serves_the_same_client() {
     let mut world = World::new().await;
     let stream = RedisIntentStream::new(&world.client, "notification:intents".to_owned());
     world.ask::<String>(&["XADD", "notification:intents", "5-1", "n", "1"]).await;
-    let before = stream.read(EntryId::ZERO, 1, OPERATION_TIMEOUT).await.expect("it is there");
+    let before = stream.read(EntryId::ZERO, ONE, OPERATION_TIMEOUT).await.expect("it is there");
     world.redis.kill().await;
     assert_all_unavailable(&world.client).await;
     world.redis.start_again().await.expect("it starts");
     harness::wait_for("the same client works again", BOUND, async || world.client.ping().await.ok()).await;
-    let reread = async || stream.read(EntryId::ZERO, 1, OPERATION_TIMEOUT).await.ok();
+    let reread = async || stream.read(EntryId::ZERO, ONE, OPERATION_TIMEOUT).await.ok();
     let after = harness::wait_for("the same stream is read again", BOUND, reread).await;
     assert_eq!(after, before);
 }
@@ -72,9 +75,9 @@ async fn a_redis_that_was_restarted_between_two_calls_costs_one_call_at_most() {
 }
 
 #[tokio::test]
-async fn a_redis_that_stands_still_is_unavailable_within_the_timeout_and_heals() {
+async fn a_hung_redis_is_unavailable_within_the_timeout_and_heals() {
     let world = World::new().await;
-    let client = client_of(&world.redis.addr(), IMPATIENT);
+    let client = client_of(&world.redis.addr(), SHORT_TIMEOUT);
     client.ping().await.expect("it is there");
     world.redis.pause();
     // With the connection that was there, and then without one.
@@ -85,10 +88,10 @@ async fn a_redis_that_stands_still_is_unavailable_within_the_timeout_and_heals()
 }
 
 #[tokio::test]
-async fn a_way_that_leads_nowhere_is_unavailable_within_the_timeout_and_heals() {
+async fn a_black_holed_connection_is_unavailable_within_the_timeout_and_heals() {
     let redis = private_redis().await;
     let proxy = Proxy::start(redis.port()).await;
-    let client = client_of(&proxy.addr(), IMPATIENT);
+    let client = client_of(&proxy.addr(), SHORT_TIMEOUT);
     client.ping().await.expect("it is there");
     proxy.black_hole();
     assert_all_unavailable(&client).await;
@@ -101,8 +104,8 @@ async fn a_way_that_leads_nowhere_is_unavailable_within_the_timeout_and_heals() 
 async fn answers_that_are_lost_make_a_call_unavailable_though_it_was_carried_out() {
     let world = World::new().await;
     let proxy = Proxy::start(world.redis.port()).await;
-    let client = client_of(&proxy.addr(), IMPATIENT);
-    let leases = RedisLeases::new(&client);
+    let client = client_of(&proxy.addr(), SHORT_TIMEOUT);
+    let leases = RedisLeases::new(&client, &Keyspace::default());
     drop(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is there"));
     proxy.lose_replies();
     assert_unavailable(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await);
@@ -118,7 +121,7 @@ async fn answers_that_are_lost_make_a_call_unavailable_though_it_was_carried_out
 #[tokio::test]
 async fn an_answer_that_came_too_late_is_not_taken_for_the_next_ones() {
     let world = World::new().await;
-    let client = client_of(&world.redis.addr(), IMPATIENT);
+    let client = client_of(&world.redis.addr(), SHORT_TIMEOUT);
     world.ask::<()>(&["SET", "one", "1"]).await;
     world.ask::<()>(&["SET", "two", "2"]).await;
     let get = |key: &str| cmd("GET").arg(key).to_owned();
@@ -147,23 +150,26 @@ async fn a_call_that_was_dropped_leaves_the_connection_to_the_others() {
 #[tokio::test]
 async fn a_redis_that_became_a_replica_is_an_outage_until_it_is_a_master_again() {
     let world = World::new().await;
-    let leases = RedisLeases::new(&world.client);
-    let offsets = RedisOffsets::new(&world.client);
-    let progress = Progress { fence: 0, last_entry_id: EntryId::new(5, 1) };
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    let checkpoints = RedisCheckpoints::new(&world.client);
+    let checkpoint = Checkpoint { fence: 0, last_entry_id: EntryId::new(5, 1) };
     world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     assert_unavailable(leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await);
     assert_unavailable(leases.extend_receipts(&[(key(0), "5-1")], DEDUPE_TTL).await);
-    assert_unavailable(offsets.save("notification:intents", progress).await);
+    assert_unavailable(checkpoints.save("notification:intents", checkpoint).await);
     world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     let won = leases.acquire_leases(&[key(0)], &token("a"), LEASE_TTL).await.expect("it is a master");
     assert_eq!(won, [Lease::Won]);
-    assert_eq!(offsets.save("notification:intents", progress).await.expect("it is a master"), Swap::Applied);
+    assert_eq!(
+        checkpoints.save("notification:intents", checkpoint).await.expect("it is a master"),
+        Swap::Applied
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_became_read_only_loses_its_connection_and_one_that_refuses_keeps_it() {
     let world = World::new().await;
-    let leases = RedisLeases::new(&world.client);
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
     let first: i64 = world.ask(&["CLIENT", "ID"]).await;
     world.ask::<()>(&["SET", "a", "b"]).await;
     let refused = world.client.command("push", cmd("RPUSH").arg("a").arg("c")).await;
@@ -205,8 +211,11 @@ async fn a_wrong_password_is_unavailable_and_nothing_that_is_printed_contains_it
     let error = client.ping().await.expect_err("the password is wrong");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     let stream = RedisIntentStream::new(&client, "notification:intents".to_owned());
-    let read = stream.read(EntryId::ZERO, 1, OPERATION_TIMEOUT).await.expect_err("the password is wrong");
-    let mut printed = vec![format!("{settings:?} {client:?} {stream:?} {:?}", RedisLeases::new(&client))];
+    let read = stream.read(EntryId::ZERO, ONE, OPERATION_TIMEOUT).await.expect_err("the password is wrong");
+    let mut printed = vec![format!(
+        "{settings:?} {client:?} {stream:?} {:?}",
+        RedisLeases::new(&client, &Keyspace::default())
+    )];
     for error in [&error, &read] {
         printed.push(format!("{error:?} {error:#?}"));
         let mut cause: Option<&dyn std::error::Error> = Some(error);

@@ -1,10 +1,14 @@
 //! The adapters against a real Redis: one private server for each test.
 
-mod append;
+mod checkpoint;
 mod connect;
-mod lease;
-mod offset;
-mod stream;
+mod contract;
+mod inspection;
+mod installation;
+mod intents;
+mod leader_notice;
+mod leases;
+mod outbound;
 
 use std::time::Duration;
 
@@ -15,7 +19,7 @@ use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::{Redis, private_redis};
 use redis::{FromRedisValue, Value, cmd, from_redis_value};
-use store_redis::{RedisClient, RedisSettings, StreamTarget, route_lease};
+use store_redis::{Keyspace, RedisClient, RedisSettings, StreamTarget};
 
 /// Long enough for a machine that is busy with other things; a test that waits for it fails.
 const BOUND: Duration = Duration::from_secs(20);
@@ -63,12 +67,17 @@ impl World {
     }
 }
 
+/// The key of a lease of an installation on the default stream.
+fn route_lease(key: &RouteKey) -> String {
+    Keyspace::default().route_lease(key)
+}
+
 fn client_of(addr: &str, operation_timeout: Duration) -> RedisClient {
     let settings = RedisSettings { addr: addr.to_owned(), password: None, db: 0, operation_timeout };
     RedisClient::new(settings).expect("an address")
 }
 
-/// Borrowed for ever, so that no test has to hold what its calls borrow.
+/// With a static lifetime, so that no test has to hold what its calls borrow.
 fn key(n: usize) -> &'static RouteKey {
     let notification_id = NotificationId::of(EntryId::new(1_775_121_700_000, n as u64), 0);
     Box::leak(Box::new(RouteKey { notification_id, route_id: "push:user:u1".to_owned() }))

@@ -1,5 +1,6 @@
 //! The four outcomes, and what comes out, as other services see it.
 
+use domain::intent::IntentDraft;
 use redis::streams::StreamRangeReply;
 
 use crate::world::*;
@@ -23,11 +24,8 @@ async fn a_user_intent_becomes_an_event_and_a_command_for_each_user_field_for_fi
     world.directory.set_user("u-1", "u-1@example.com", "en-GB");
     world.directory.set_user("u-101", "", "");
     let _service = world.service().start().await;
-    let mut fields = intent_fields(1);
-    fields.push(("request_id", "r-1".to_owned()));
-    let pairs: Vec<(&[u8], &[u8])> =
-        fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-    let id = world.add(&pairs).await;
+    let draft = IntentDraft { request_id: Some("r-1".to_owned()), ..intent_draft(1) };
+    let id = world.add_draft(draft).await;
     world.settled(1).await;
 
     let event = |user: &str| {
@@ -70,17 +68,15 @@ async fn a_user_intent_becomes_an_event_and_a_command_for_each_user_field_for_fi
     assert_eq!(skipped, ["email:user:u-101 no_email_address"]);
 }
 
+// INV-01
 #[tokio::test]
 async fn each_of_the_four_outcomes_moves_the_offset_past_its_entry() {
     let world = World::new().await;
     let _service = world.service().start().await;
     world.directory.remove_user("u-102");
     world.send([1, 1]).await;
-    let mut conflict = intent_fields(1);
-    conflict[6].1 = r#"{"game_id":"game-1","game_name":"Nova","turn_number":99}"#.to_owned();
-    let pairs: Vec<(&[u8], &[u8])> =
-        conflict.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-    let conflict_id = world.add(&pairs).await;
+    let payload_json = intent_draft(99).payload_json;
+    let conflict_id = world.add_draft(IntentDraft { payload_json, ..intent_draft(1) }).await;
     let unknown_id = world.add(&[(b"nonsense", b"x")]).await;
     world.send([2]).await;
     let missing_id = world.last_entry().await;

@@ -101,6 +101,7 @@ async fn a_stream_key_of_the_wrong_type_is_said_and_waited_for() {
     world.check(0..3).await;
 }
 
+// INV-09
 #[tokio::test]
 async fn an_outbound_key_of_the_wrong_type_spends_the_budget_of_its_channel_and_delays_no_other() {
     let world = World::new().await;
@@ -126,7 +127,7 @@ async fn an_outbound_key_of_the_wrong_type_spends_the_budget_of_its_channel_and_
 }
 
 #[tokio::test]
-async fn a_stream_made_anew_with_lower_ids_is_read_from_its_beginning_under_new_ids() {
+async fn a_recreated_stream_with_lower_ids_is_read_from_its_beginning_under_new_ids() {
     let world = World::new().await;
     let _service = world.service().start().await;
     let mut redis = world.redis().await;
@@ -154,7 +155,7 @@ async fn a_stream_made_anew_with_lower_ids_is_read_from_its_beginning_under_new_
 }
 
 #[tokio::test]
-async fn a_lost_or_garbled_offset_is_said_and_the_intake_resumes_from_postgresql() {
+async fn a_lost_or_garbled_cached_checkpoint_is_reported_and_intake_resumes_after_the_durable_one() {
     for garbled in
         [None, Some("garbage"), Some("12"), Some("99999999999999-0@x"), Some("1-0@999999999999999")]
     {
@@ -163,7 +164,7 @@ async fn a_lost_or_garbled_offset_is_said_and_the_intake_resumes_from_postgresql
         world.send(0..5).await;
         world.settled(5).await;
         let last = world.last_entry().await;
-        wait_for("the bookmark is there", BOUND, async || {
+        wait_for("the checkpoint is cached", BOUND, async || {
             (world.offset().await.as_ref() == Some(&last)).then_some(())
         })
         .await;
@@ -178,12 +179,15 @@ async fn a_lost_or_garbled_offset_is_said_and_the_intake_resumes_from_postgresql
         command.query_async::<()>(&mut redis).await.expect("Redis is there");
 
         let next = world.service().start().await;
-        wait_for("the bookmark is mended", BOUND, async || {
+        wait_for("the cached checkpoint is fixed", BOUND, async || {
             (world.offset().await.as_ref() == Some(&last)).then_some(())
         })
         .await;
         assert!(
-            next.logged("the offset in Redis is lost or garbled: intake resumes from PostgreSQL").is_some()
+            next.logged(
+                "the checkpoint cached in Redis is lost or garbled; resuming after the one in PostgreSQL"
+            )
+            .is_some()
         );
         world.send(5..6).await;
         world.settled(6).await;
@@ -222,7 +226,15 @@ async fn a_route_row_edited_by_hand_is_given_up_with_a_reason_and_harms_no_other
 #[tokio::test]
 async fn a_published_route_that_an_operator_sets_back_is_published_again() {
     let world = World::new().await;
-    let _service = world.service().env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "2s").start().await;
+    // As short a time as receipts can have.
+    let _service = world
+        .service()
+        .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "300ms")
+        .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "1s")
+        .env("NOTIFICATION_ROUTE_LEASE_TTL", "1s")
+        .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "5s")
+        .start()
+        .await;
     world.send(0..1).await;
     world.settled(1).await;
     // The receipt of the first time runs out first; until then it is the answer.

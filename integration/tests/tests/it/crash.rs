@@ -13,9 +13,10 @@ use crate::world::*;
 const RECORDS: &[u8] = b"Nova";
 const ROUTES_AND_COMMIT: &[u8] = b"push:user:u-";
 const LEASES: &[u8] = b"notification:route_leases:";
-const TURNS: &[u8] = b"notification:turns:";
+const SCAN_LOCKS: &[u8] = b"notification:scan_locks:";
 const OFFSETS: &[u8] = b"notification:stream_offsets:";
 
+// CRASH-01
 #[tokio::test]
 async fn killed_after_the_read_nothing_is_left_and_the_entries_are_read_again() {
     let world = World::new().await;
@@ -33,6 +34,7 @@ async fn killed_after_the_read_nothing_is_left_and_the_entries_are_read_again() 
     world.check(0..3).await;
 }
 
+// INV-02, CRASH-02
 #[tokio::test]
 async fn killed_before_the_commit_nothing_is_left_and_the_entries_are_read_again() {
     let world = World::new().await;
@@ -49,6 +51,7 @@ async fn killed_before_the_commit_nothing_is_left_and_the_entries_are_read_again
     world.check(0..3).await;
 }
 
+// INV-07, CRASH-04
 #[tokio::test]
 async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
     let world = World::new().await;
@@ -61,7 +64,7 @@ async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
     service.kill().await;
     let accepted = world.number("SELECT count(*) FROM records").await;
     assert!((1..=3).contains(&accepted), "{accepted} accepted");
-    assert_eq!(world.offset().await.as_deref(), Some("0-0"), "the bookmark is behind");
+    assert_eq!(world.offset().await.as_deref(), Some("0-0"), "the cached checkpoint is behind");
 
     let _next = world.service().start().await;
     world.settled(3).await;
@@ -69,6 +72,7 @@ async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
     assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0);
 }
 
+// CRASH-05
 #[tokio::test]
 async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a_second() {
     let world = World::new().await;
@@ -101,6 +105,7 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
     world.check(0..2).await;
 }
 
+// CRASH-06
 #[tokio::test]
 async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longer() {
     let world = World::new().await;
@@ -116,13 +121,13 @@ async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longe
 
     // What it accepted comes due, and the next one dies with the turn in its hands.
     redis.heal();
-    let taken = redis.hold_reply(TURNS);
+    let taken = redis.hold_reply(SCAN_LOCKS);
     let service = world.service_via(redis.port(), world.database.port()).start().await;
     taken.reached(BOUND).await;
     let mut direct = world.redis().await;
     let turns = wait_for("the turn is taken", BOUND, async || {
         let keys: Vec<String> =
-            redis::cmd("KEYS").arg("notification:turns:*").query_async(&mut direct).await.ok()?;
+            redis::cmd("KEYS").arg("notification:scan_locks:*").query_async(&mut direct).await.ok()?;
         (!keys.is_empty()).then_some(keys)
     })
     .await;
@@ -138,6 +143,7 @@ async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longe
     world.check(0..2).await;
 }
 
+// CRASH-07
 #[tokio::test]
 async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_completes() {
     for stream in [PUSH, MAIL] {
@@ -148,6 +154,9 @@ async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_comple
             .service_via(redis.port(), world.database.port())
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
+            .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
+            // The looks at the outbound streams name them, too.
+            .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
         // Redis must know the scripts, or the first request would be answered by a question for their text.
@@ -172,6 +181,7 @@ async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_comple
     }
 }
 
+// CRASH-09
 #[tokio::test]
 async fn killed_after_everything_was_written_a_restart_does_nothing_again() {
     let world = World::new().await;
@@ -189,6 +199,7 @@ async fn killed_after_everything_was_written_a_restart_does_nothing_again() {
     drop(next);
 }
 
+// INV-04
 #[tokio::test]
 async fn killed_again_and_again_under_load_nothing_is_lost_and_nothing_is_there_twice() {
     let world = World::new().await;

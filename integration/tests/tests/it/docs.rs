@@ -121,8 +121,10 @@ fn the_layers_stay_apart() {
         ("pg", &["ambient"]),
         ("lock", &["ambient", "pg"]),
         ("store-postgres", &["ambient", "domain", "pg"]),
-        ("store-redis", &["ambient", "domain"]),
-        ("directory", &["ambient", "domain"]),
+        ("store-redis", &["domain"]),
+        ("user-directory", &["domain"]),
+        ("election", &["ambient", "lock"]),
+        ("http-server", &["ambient"]),
         ("local-servers", &[]),
     ] {
         let strange: Vec<&str> = of_house(name).into_iter().filter(|used| !may_use.contains(used)).collect();
@@ -134,40 +136,139 @@ fn the_layers_stay_apart() {
     }
 }
 
+/// Name, kind and unit of every instrument.
 #[test]
 fn the_metrics_table_is_what_the_workers_make() {
     let source = read("crates/workers/src/metrics.rs");
+    // The closures that make instruments, with their kind and unit; a gauge names its unit after its name.
+    let closures = [
+        ("counter(", "counter", Some("")),
+        (" gauge(", "gauge", None),
+        (" age(", "gauge", Some("s")),
+        ("histogram(", "histogram", Some("s")),
+    ];
     let mut made = BTreeMap::new();
     for (at, _) in source.match_indices("\"notification.") {
-        let name = source[at + 1..].split('"').next().expect("a literal has an end");
-        let kinds = ["counter(", "gauge(", "histogram("];
-        let kind =
-            kinds.into_iter().max_by_key(|kind| source[..at].rfind(kind)).expect("one of them is last");
-        made.insert(name.to_owned(), kind.trim_end_matches('(').to_owned());
+        let mut literals = source[at..].split('"').skip(1).step_by(2);
+        let name = literals.next().expect("a literal has an end");
+        let (_, kind, unit) = closures
+            .into_iter()
+            .max_by_key(|(closure, ..)| source[..at].rfind(closure))
+            .expect("one of them is last");
+        let unit = unit.or_else(|| literals.next()).expect("a gauge has a unit");
+        made.insert(name.to_owned(), (kind.to_owned(), unit.to_owned()));
     }
-    let rows = table("README.md", "metrics table");
-    let written = rows.iter().map(|row| (first_quoted(&row[0]).to_owned(), row[1].clone())).collect();
+    let rows = table("docs/metrics.md", "metrics table");
+    let written = rows
+        .iter()
+        .map(|row| (first_quoted(&row[0]).to_owned(), (row[1].clone(), row[2].clone())))
+        .collect::<BTreeMap<_, _>>();
     assert_eq!(made, written);
 }
 
-/// Written anew by `UPDATE_DOCS=1 cargo test -p integration-tests`.
 #[test]
-fn the_knobs_of_the_readme_are_those_of_the_configuration_page() {
-    let mut expected = "| variable | default | what it is for |\n|---|---|---|\n".to_owned();
-    let page = read("docs/config.md");
-    for row in page.lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        expected.push_str(&format!("| {} | {} | {} |\n", cells[0], cells[1], cells[3]));
+fn every_metric_that_a_page_names_exists() {
+    let rows = table("docs/metrics.md", "metrics table");
+    let names: BTreeSet<&str> = rows.iter().map(|row| first_quoted(&row[0])).collect();
+    for page in files(".md") {
+        let text = fs::read_to_string(&page).expect("a page that can be read");
+        // The changelog tells of former names.
+        for name in
+            quoted(&text).filter(|name| name.starts_with("notification.") && !page.ends_with("CHANGELOG.md"))
+        {
+            assert!(names.contains(name), "{} names {name}, which is no metric", page.display());
+        }
     }
-    let readme = read("README.md");
-    let (begin, end) = ("<!-- config table: begin -->\n", "<!-- config table: end -->");
-    let (before, rest) = readme.split_once(begin).expect("README.md has a table of knobs");
-    let (written, after) = rest.split_once(end).expect("the table has an end");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        let renewed = [before, begin, &expected, end, after].concat();
-        fs::write(Path::new(ROOT).join("README.md"), renewed).expect("README.md can be written");
-    } else {
-        assert_eq!(written, expected);
+}
+
+#[test]
+fn every_variable_that_a_page_names_is_a_knob_or_a_retired_one() {
+    let config = read("docs/config.md");
+    let knobs = config.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    // (name, what to do instead)
+    let retired = read("crates/app/src/config/knobs.rs");
+    let retired =
+        retired.split('(').filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    let known: BTreeSet<&str> = knobs.chain(retired).collect();
+    let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let mut named = 0;
+    for page in files(".md") {
+        let text = fs::read_to_string(&page).expect("a page that can be read");
+        for (at, _) in text.match_indices("NOTIFICATION_") {
+            let name = text[at..].split(|c| !is_part(c)).next().unwrap_or_default();
+            let name = name.strip_suffix("_FILE").unwrap_or(name);
+            // The prefix of all of them, and one for each type with administrators.
+            if name != "NOTIFICATION_" && !name.starts_with("NOTIFICATION_ADMIN_EMAILS_") {
+                named += 1;
+                assert!(known.contains(name), "{} names {name}, which is no knob", page.display());
+            }
+        }
+    }
+    assert!(named > 0, "no page names a variable");
+}
+
+/// The first column of a table of names.
+fn names(page: &str, name: &str) -> Vec<String> {
+    table(page, name).iter().map(|row| first_quoted(&row[0]).to_owned()).collect()
+}
+
+/// The string literals of `source` between `begin` and the next `end` that follow `before`.
+fn literals(source: &str, begin: &str, end: &str, before: &str) -> Vec<String> {
+    let (_, rest) = source.split_once(begin).unwrap_or_else(|| panic!("no {begin}"));
+    let body = rest.split(end).next().unwrap_or_default();
+    let found =
+        body.split(before).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    found.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_for_producers_has_every_field_and_every_failure_code_in_order() {
+    let source = read("crates/domain/src/intent/envelope.rs");
+    let constants: BTreeSet<&str> = constants(&source)
+        .filter(|(_, kind, _)| *kind == "&str")
+        .filter_map(|(_, _, value)| value.strip_prefix('"')?.strip_suffix('"'))
+        .collect();
+    let fields = names("docs/producers.md", "intent fields");
+    assert_eq!(fields.iter().map(String::as_str).collect::<BTreeSet<_>>(), constants);
+    let codes = literals(&read("crates/domain/src/malformed.rs"), "fn as_str(self)", "\n    }\n", "=>");
+    assert_eq!(names("docs/producers.md", "failure codes"), codes);
+}
+
+#[test]
+fn the_page_for_consumers_has_every_field_of_both_entries_in_order() {
+    let source = read("crates/domain/src/outbound.rs");
+    let optional = literals(&source, "let optional = [", "];", "(");
+    let optional =
+        ["request_id".to_owned()].into_iter().chain(optional.into_iter().filter(|name| name != "request_id"));
+    let optional: Vec<String> = optional.collect();
+    for (function, name) in
+        [("fn client_event(", "client event"), ("fn delivery_command(", "delivery command")]
+    {
+        let mut fields = literals(&source, function, "\n}\n", "\n        (");
+        fields.extend(optional.clone());
+        assert_eq!(names("docs/consumers.md", name), fields, "{function}");
+    }
+}
+
+#[test]
+fn every_message_of_the_runbook_is_logged() {
+    let logged: Vec<String> =
+        table("docs/logging.md", "messages").into_iter().map(|row| row[2].clone()).collect();
+    let page = read("docs/operations.md");
+    let symptoms = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let messages: Vec<&str> =
+        symptoms.flat_map(quoted).filter(|symptom| symptom.contains(' ') && !symptom.contains('"')).collect();
+    assert!(messages.len() > 5, "the runbook names messages");
+    for message in messages {
+        assert!(logged.iter().any(|line| line.starts_with(message)), "{message:?} is in no log line");
+    }
+}
+
+#[test]
+fn the_first_pages_are_short() {
+    for (page, most) in [("README.md", 120), ("ARCHITECTURE.md", 200)] {
+        let lines = read(page).lines().count();
+        assert!(lines <= most, "{page} has {lines} lines and may have {most}");
     }
 }
 
@@ -194,6 +295,35 @@ fn every_relative_link_leads_to_a_file() {
             }
             let file = page.parent().expect("a file is in a folder").join(path);
             assert!(file.exists(), "{} links {target}, which is not there", page.display());
+        }
+    }
+}
+
+/// The anchor of a heading, as web views of repositories make it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+#[test]
+fn every_anchor_that_a_link_names_is_a_heading() {
+    for page in files(".md") {
+        let text = fs::read_to_string(&page).expect("a page that can be read");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let Some((path, wanted)) = target.split_once('#').filter(|_| !target.contains("://")) else {
+                continue;
+            };
+            let file = match path {
+                "" => page.clone(),
+                path => page.parent().expect("a file is in a folder").join(path),
+            };
+            let text = fs::read_to_string(&file).expect("a page that can be read");
+            let mut headings = text.lines().filter(|line| line.starts_with('#'));
+            assert!(
+                headings.any(|line| anchor(line.trim_start_matches('#').trim()) == wanted),
+                "{} links {target}, which has no such heading",
+                page.display()
+            );
         }
     }
 }
@@ -257,7 +387,7 @@ fn constants(source: &str) -> impl Iterator<Item = (&str, &str, &str)> {
 
 #[test]
 fn every_limit_is_a_constant_of_this_value_where_the_table_says() {
-    for row in table("ARCHITECTURE.md", "limits table") {
+    for row in table("docs/limits.md", "limits table") {
         let (name, file) = (first_quoted(&row[0]), first_quoted(&row[3]));
         let source = read(file);
         let (_, _, written) = constants(&source)
@@ -271,7 +401,7 @@ fn every_limit_is_a_constant_of_this_value_where_the_table_says() {
 
 #[test]
 fn every_time_and_every_maximum_in_the_source_is_in_the_table_of_limits() {
-    let rows = table("ARCHITECTURE.md", "limits table");
+    let rows = table("docs/limits.md", "limits table");
     let listed: BTreeSet<(&str, &str)> =
         rows.iter().map(|row| (first_quoted(&row[0]), first_quoted(&row[3]))).collect();
     // The first has a page of its own; the others are for tests and for a newcomer's first minutes.
@@ -311,31 +441,38 @@ fn every_promise_of_the_lock_has_a_test_and_every_test_a_promise() {
     assert_eq!(written, tested);
 }
 
-#[test]
-fn every_test_that_a_table_names_exists() {
-    let sources: String = files(".rs")
-        .iter()
-        .map(|file| fs::read_to_string(file).expect("a source that can be read"))
-        .collect();
-    let page = read("ARCHITECTURE.md");
-    for (title, rows, every_row) in
-        [("Invariants", 10, true), ("When it dies here", 10, false), ("One intake", 8, false)]
-    {
-        let (_, rest) =
-            page.split_once(&format!("## {title}\n")).unwrap_or_else(|| panic!("no section {title}"));
-        let section = rest.split("\n## ").next().unwrap_or_default();
-        let last_cells: Vec<&str> = section
-            .lines()
-            .filter(|line| line.starts_with("| "))
-            .skip(1)
-            .filter_map(|line| line.strip_suffix('|')?.rsplit('|').next())
-            .collect();
-        assert_eq!(last_cells.len(), rows, "{title}");
-        for cell in last_cells {
-            assert!(!every_row || quoted(cell).count() > 0, "{title}: a row names no test");
-            for test in quoted(cell) {
-                assert!(sources.contains(&format!("fn {test}(")), "{title}: there is no test {test}");
-            }
+/// The numbers in the comments directly above tests, such as `// INV-01, CRASH-02`.
+fn tags(source: &str) -> Vec<&str> {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(comment) = line.strip_prefix("// ") else { continue };
+        if comment.starts_with("INV-") || comment.starts_with("CRASH-") {
+            let mut rest = lines[at + 1..].iter().take_while(|line| line.starts_with("#["));
+            assert!(rest.any(|line| line.contains("test")), "{line} is not above a test");
+            found.extend(comment.split(", "));
         }
     }
+    found
+}
+
+#[test]
+fn every_invariant_and_every_crash_has_a_test_and_every_tag_a_row() {
+    let rows = ["invariants", "crash table", "leader table"].map(|name| table("ARCHITECTURE.md", name));
+    let numbers: Vec<&str> = rows.iter().flatten().map(|row| row[0].as_str()).collect();
+    let written: BTreeSet<&str> = numbers.iter().copied().collect();
+    assert_eq!(numbers.len(), written.len(), "a number is there twice");
+    let sources: Vec<String> = files(".rs")
+        .iter()
+        .filter(|file| !file.ends_with("tests/it/docs.rs"))
+        .map(|file| fs::read_to_string(file).expect("a source that can be read"))
+        .collect();
+    let tested: BTreeSet<&str> = sources.iter().flat_map(|source| tags(source)).collect();
+    assert_eq!(written, tested);
+}
+
+#[test]
+#[should_panic(expected = "is not above a test")]
+fn a_tag_above_anything_else_is_found() {
+    tags("// INV-01\nfn no_test() {}");
 }

@@ -22,6 +22,7 @@ async fn two(world: &World) -> (Service, Service) {
     (one, other)
 }
 
+// CRASH-11
 #[tokio::test]
 async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
     let world = World::new().await;
@@ -37,6 +38,7 @@ async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
     world.check(0..60).await;
 }
 
+// CRASH-10
 #[tokio::test]
 async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
     let world = World::new().await;
@@ -54,6 +56,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
     world.check(0..60).await;
 }
 
+// CRASH-10
 #[tokio::test]
 async fn a_single_replica_that_stopped_cleanly_leads_again_without_waiting_out_a_term() {
     let world = World::new().await;
@@ -70,6 +73,7 @@ async fn a_single_replica_that_stopped_cleanly_leads_again_without_waiting_out_a
     drop(next);
 }
 
+// INV-08, CRASH-12
 #[tokio::test]
 async fn a_leader_that_was_paused_past_its_term_is_deposed_and_its_writes_are_refused() {
     let world = World::new().await;
@@ -86,22 +90,23 @@ async fn a_leader_that_was_paused_past_its_term_is_deposed_and_its_writes_are_re
     assert!(paused.elapsed() < TERM + Duration::from_secs(2), "it took {:?}", paused.elapsed());
     world.settled(300).await;
     let last = world.last_entry().await;
-    let mark = wait_for("the bookmark is at the end", BOUND, async || {
-        world.bookmark().await.filter(|mark| mark.starts_with(&last))
+    let mark = wait_for("the checkpoint is cached at the end", BOUND, async || {
+        world.cached_checkpoint().await.filter(|mark| mark.starts_with(&last))
     })
     .await;
 
     leader.signal("CONT");
     wait_for("it has noticed", BOUND, async || (!leads(&leader).await).then_some(())).await;
-    assert_eq!(world.bookmark().await, Some(mark), "no offset goes back");
+    assert_eq!(world.cached_checkpoint().await, Some(mark), "no checkpoint goes back");
     world.send(300..400).await;
     world.settled(400).await;
     assert!(leads(&other).await && !leads(&leader).await);
     world.check(0..400).await;
 }
 
+// INV-08
 #[tokio::test]
-async fn the_bookmark_carries_the_fence_and_fences_only_rise() {
+async fn the_cached_checkpoint_carries_the_fence_and_fences_only_rise() {
     let world = World::new().await;
     let mut fences = Vec::new();
     for round in 0..3_u32 {
@@ -110,7 +115,7 @@ async fn the_bookmark_carries_the_fence_and_fences_only_rise() {
         world.settled(i64::from(round) + 1).await;
         service.signal("TERM");
         service.wait_exit(BOUND).await;
-        let mark = world.bookmark().await.expect("there is one");
+        let mark = world.cached_checkpoint().await.expect("there is one");
         let (id, fence) = mark.split_once('@').expect("it carries a fence");
         assert_eq!((id, fence.len()), (world.last_entry().await.as_str(), 15));
         fences.push(fence.parse::<u64>().expect("a number"));
@@ -118,8 +123,9 @@ async fn the_bookmark_carries_the_fence_and_fences_only_rise() {
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
 }
 
+// INV-08, CRASH-13
 #[tokio::test]
-async fn a_postgresql_with_lower_fences_than_the_bookmark_raises_its_counter_above_them() {
+async fn a_postgresql_with_lower_fences_than_the_cached_checkpoint_raises_its_counter_above_them() {
     let world = World::new().await;
     let mut redis = world.redis().await;
     redis::cmd("SET")
@@ -131,20 +137,12 @@ async fn a_postgresql_with_lower_fences_than_the_bookmark_raises_its_counter_abo
     let service = world.service().start().await;
     world.send(0..5).await;
     world.settled(5).await;
-    wait_for("the bookmark has a higher fence", BOUND, async || {
-        let mark = world.bookmark().await?;
+    wait_for("the cached checkpoint has a higher fence", BOUND, async || {
+        let mark = world.cached_checkpoint().await?;
         let fence: u64 = mark.split_once('@')?.1.parse().ok()?;
         (fence > 777).then_some(())
     })
     .await;
     world.check(0..5).await;
     drop(service);
-}
-
-#[test]
-fn the_migration_is_what_the_lock_crate_would_make_itself() {
-    let file = include_str!("../../../../migrations/V2__locks.sql");
-    let (head, body) = file.split_once("\n\n").expect("a head and the tables");
-    assert!(head.lines().all(|line| line.starts_with("--")), "{head}");
-    assert_eq!(body, lock::schema_sql(&lock::TableNames::default()));
 }

@@ -13,7 +13,7 @@ const GONE: Duration = Duration::from_secs(10);
 /// Waits until the service has seen for itself that something is wrong, and the outage has lasted its time.
 async fn outage_lasts(service: &Service, since: Instant) {
     wait_for("the outage is noticed and has lasted", BOUND, async || {
-        let noticed = service.logged("the worker cannot go on and tries again").is_some();
+        let noticed = service.logged("worker failed; retrying").is_some();
         (noticed && since.elapsed() >= GONE).then_some(())
     })
     .await;
@@ -87,6 +87,7 @@ async fn every_connection_killed_under_load_is_opened_anew() {
     world.check(0..500).await;
 }
 
+// INV-12
 #[tokio::test]
 async fn a_black_holed_postgresql_holds_nothing_for_ever() {
     let world = World::new().await;
@@ -102,6 +103,7 @@ async fn a_black_holed_postgresql_holds_nothing_for_ever() {
     world.check(0..300).await;
 }
 
+// INV-12
 #[tokio::test]
 async fn a_black_holed_redis_holds_nothing_for_ever() {
     let world = World::new().await;
@@ -117,6 +119,7 @@ async fn a_black_holed_redis_holds_nothing_for_ever() {
     world.check(0..300).await;
 }
 
+// CRASH-03
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_accepted_once() {
     let world = World::new().await;
@@ -131,11 +134,13 @@ async fn a_commit_whose_answer_is_lost_is_accepted_once() {
 
 #[tokio::test]
 async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_twice() {
-    // Leases, both appends, the bookmark: each is carried out, and the service never hears of it.
+    // Leases, both appends, the cached checkpoint: each is carried out, and the service never hears of it.
     for step in ["notification:route_leases:", PUSH, MAIL, "notification:stream_offsets:"] {
         let world = World::new().await;
         let redis = Proxy::start(world.redis.port()).await;
-        let _service = world.service_via(redis.port(), world.database.port()).start().await;
+        // The looks at the outbound streams name them, too.
+        let service = world.service_via(redis.port(), world.database.port());
+        let _service = service.env("NOTIFICATION_REPUBLISH_WINDOW", "0").start().await;
         world.send(0..1).await;
         world.settled(1).await;
         let lost = redis.lose_reply(step.as_bytes());
@@ -155,10 +160,8 @@ async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
     let waiting = intake_waits(&service).await;
     let first = waiting["entry_id"].as_str().expect("it names the entry").to_owned();
     assert!(waiting["cause"].as_str().expect("it names the cause").contains("user directory"), "{waiting}");
-    let line = wait_for("the log says it, too", BOUND, async || {
-        service.logged("the worker cannot go on and tries again")
-    })
-    .await;
+    let line =
+        wait_for("the log says it, too", BOUND, async || service.logged("worker failed; retrying")).await;
     assert_eq!((&line["worker"], &line["entry_id"]), (&"intake".into(), &first.as_str().into()), "{line}");
     assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
     assert!(world.column("SELECT last_entry_id FROM intake").await.iter().all(|progress| *progress < first));
@@ -193,6 +196,9 @@ async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
             .service_via(proxy.port(), world.database.port())
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
+            .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
+            // The looks at the outbound streams name them, too.
+            .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
         let held = proxy.hold_request(step.as_bytes());
@@ -230,8 +236,9 @@ async fn set_memory(world: &World, bytes: &str) {
     }
 }
 
+// INV-07, CRASH-14
 #[tokio::test]
-async fn a_postgresql_that_was_set_back_gets_its_intents_again_from_the_stream() {
+async fn a_postgresql_that_was_restored_to_an_older_state_gets_its_intents_again_from_the_stream() {
     let world = World::new().await;
     let service = world.service().start().await;
     world.send(0..3).await;
@@ -249,7 +256,9 @@ async fn a_postgresql_that_was_set_back_gets_its_intents_again_from_the_stream()
     world.check(0..7).await;
     assert!(
         service
-            .logged("the progress in PostgreSQL is not where this intake left it: it looks where to resume")
+            .logged(
+                "the checkpoint in PostgreSQL is not where this replica left it; finding out where to resume"
+            )
             .is_some()
     );
 }

@@ -136,6 +136,7 @@ async fn a_black_hole_at_start_ends_it_with_1_within_half_a_minute() {
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "1m")
             .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "1m")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "2m")
+            .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "15m")
             .spawn();
         assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     }
@@ -265,6 +266,7 @@ async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once()
     assert_eq!(sent, 2);
 }
 
+// INV-16
 #[tokio::test]
 async fn no_secret_payload_or_address_is_logged() {
     let world = World::new().await;

@@ -19,11 +19,13 @@ async fn under_load(replicas: usize) {
     world.check(0..2000).await;
 }
 
+// INV-06
 #[tokio::test]
 async fn two_replicas_under_load_lose_nothing_and_publish_nothing_twice() {
     under_load(2).await;
 }
 
+// INV-06
 #[tokio::test]
 async fn three_replicas_under_load_lose_nothing_and_publish_nothing_twice() {
     under_load(3).await;

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use domain::entry::RawFields;
+use domain::intent::IntentDraft;
 use harness::{
     Postgres, PostgresOptions, Redis, Service, ServiceBuilder, StandInDirectory, TestDatabase, private_redis,
-    wait_for,
+    turn_ready, wait_for,
 };
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
+use store_redis::append_command;
 
 pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
@@ -84,12 +87,14 @@ impl World {
 
     /// Adds an entry of any kind and returns its id.
     pub(crate) async fn add(&self, fields: &[(&[u8], &[u8])]) -> String {
-        let mut command = redis::cmd("XADD");
-        command.arg(INTENTS).arg("*");
-        for (name, value) in fields {
-            command.arg(*name).arg(*value);
-        }
-        command.query_async(&mut self.redis().await).await.expect("Redis is there")
+        let fields = fields.iter().copied().collect();
+        append_command(INTENTS, &fields).query_async(&mut self.redis().await).await.expect("Redis is there")
+    }
+
+    /// Adds the entry of a draft and returns its id.
+    pub(crate) async fn add_draft(&self, draft: IntentDraft) -> String {
+        let fields: RawFields = draft.into_entry();
+        append_command(INTENTS, &fields).query_async(&mut self.redis().await).await.expect("Redis is there")
     }
 
     /// The first column of every row, as text.
@@ -194,14 +199,14 @@ impl World {
         }
     }
 
-    /// The bookmark in Redis, as it stands there.
-    pub(crate) async fn bookmark(&self) -> Option<String> {
+    /// The checkpoint cached in Redis, as it stands there.
+    pub(crate) async fn cached_checkpoint(&self) -> Option<String> {
         redis::cmd("GET").arg(OFFSET).query_async(&mut self.redis().await).await.expect("Redis is there")
     }
 
-    /// The entry id in the bookmark.
+    /// Its entry id.
     pub(crate) async fn offset(&self) -> Option<String> {
-        self.bookmark().await.map(|mark| mark.split('@').next().unwrap_or_default().to_owned())
+        self.cached_checkpoint().await.map(|mark| mark.split('@').next().unwrap_or_default().to_owned())
     }
 
     pub(crate) async fn last_entry(&self) -> String {
@@ -220,7 +225,7 @@ impl World {
 
 /// Waits until the service has been elected and reads the stream.
 pub(crate) async fn reads(service: &Service) {
-    wait_for("the intake reads", BOUND, async || service.logged("intake reads the stream")).await;
+    wait_for("the intake reads", BOUND, async || service.logged("resuming after the checkpoint")).await;
 }
 
 /// Waits until `/readyz` says that the intake waits or fails, and returns what it says.
@@ -238,22 +243,14 @@ pub(crate) fn key(n: u32) -> String {
 
 /// `XADD` of a well-formed intent.
 pub(crate) fn intent(n: u32) -> redis::Cmd {
-    let mut command = redis::cmd("XADD");
-    command.arg(INTENTS).arg("*");
-    for (name, value) in intent_fields(n) {
-        command.arg(name).arg(value);
-    }
-    command
+    append_command(INTENTS, &intent_draft(n).into_entry())
+}
+
+/// A well-formed intent for two users.
+pub(crate) fn intent_draft(n: u32) -> IntentDraft {
+    turn_ready([format!("u-{}", n % 50), format!("u-{}", n % 50 + 100)], &key(n), n)
 }
 
 pub(crate) fn intent_fields(n: u32) -> Vec<(&'static str, String)> {
-    vec![
-        ("notification_type", "game.turn.ready".to_owned()),
-        ("producer", "game_master".to_owned()),
-        ("audience_kind", "user".to_owned()),
-        ("recipient_user_ids_json", format!(r#"["u-{}","u-{}"]"#, n % 50, n % 50 + 100)),
-        ("idempotency_key", key(n)),
-        ("occurred_at_ms", "1775121700000".to_owned()),
-        ("payload_json", format!(r#"{{"game_id":"game-1","game_name":"Nova","turn_number":{n}}}"#)),
-    ]
+    intent_draft(n).into_fields()
 }

@@ -32,8 +32,9 @@ fn vars(addr: &str) -> Vars {
 
 #[test]
 fn flags_become_an_entry_that_the_service_accepts() {
-    let fields = fields(turn_ready(), 1_775_121_700_000);
-    let intent = intent::decode(&fields, &Catalog::built_in()).expect("accepted");
+    let draft = draft(turn_ready(), 1_775_121_700_000);
+    let intent = draft.decode(&Catalog::built_in()).expect("accepted");
+    let fields = draft.into_entry();
     assert_eq!(intent.audience.users(), ["u-1", "u-2"]);
     assert_eq!(intent.payload_json, PAYLOAD);
     assert_eq!(value(&fields, "occurred_at_ms"), Some("1775121700000"));
@@ -50,9 +51,9 @@ fn an_entry_for_administrators_names_no_recipients() {
         payload: Some(r#"{"game_id":"g-1","game_name":"Nova"}"#.to_owned()),
         ..turn_ready()
     };
-    let fields = fields(args, 0);
-    assert_eq!(value(&fields, "recipient_user_ids_json"), None);
-    intent::decode(&fields, &Catalog::built_in()).expect("accepted");
+    let draft = draft(args, 0);
+    draft.decode(&Catalog::built_in()).expect("accepted");
+    assert_eq!(value(&draft.into_entry(), "recipient_user_ids_json"), None);
 }
 
 #[test]
@@ -61,14 +62,14 @@ fn a_file_says_what_flags_say() {
         r#"{{"type": "game.turn.ready", "producer": "game_master", "users": ["u-2", "u-1"], "key": "g-1:54",
             "payload": {PAYLOAD}, "occurred_at_ms": 7, "request_id": "r", "trace_id": "t"}}"#
     );
-    let from_file = fields(parse_file(&text).expect("an intent"), 0);
+    let from_file = draft(parse_file(&text).expect("an intent"), 0);
     let flags = SendArgs {
         occurred_at_ms: Some("7".to_owned()),
         request_id: Some("r".to_owned()),
         trace_id: Some("t".to_owned()),
         ..turn_ready()
     };
-    assert_eq!(from_file, fields(flags, 0));
+    assert_eq!(from_file, draft(flags, 0));
 }
 
 #[test]
@@ -116,7 +117,7 @@ async fn what_the_service_would_not_accept_is_not_sent() {
     assert_eq!(failure.exit_code(), 2);
     assert!(failure.to_string().starts_with("failure producer_not_allowed: "), "{failure}");
     assert_eq!(out, b"");
-    // Nobody called: the deadline passes without a connection.
+    // No command was sent: the deadline passes without a connection.
     tokio::time::timeout(Duration::from_millis(50), redis.accept()).await.expect_err("Redis was called");
 }
 

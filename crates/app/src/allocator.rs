@@ -1,0 +1,32 @@
+//! How much of what was freed stays with the process.
+//!
+//! The C library's allocator returns a large block to the system when it is freed, until one such block teaches it to keep
+//! blocks of that size, in an arena for each thread. A few entries of 16 MiB then cost that much for each processor, for good.
+//! Told a limit, it does not learn; but it is told by the environment, which it reads once, before this program runs. So the
+//! service starts itself again with two variables, in the same process.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// From which size on blocks are returned to the system when they are freed, in bytes: larger than what batches usually need.
+const VARIABLE: &str = "MALLOC_MMAP_THRESHOLD_";
+const RETURNED_BYTES: &str = "1048576";
+/// How much of what smaller blocks leave at its end an arena keeps, in bytes: what the next batch will need again.
+const KEPT_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_";
+const KEPT_BYTES: &str = "4194304";
+
+/// Starts this program again with these variables, unless the first is set, by this or by an operator. If that fails, the service works
+/// as well, with more memory.
+pub fn return_large_blocks() {
+    if !cfg!(target_env = "gnu") || std::env::var_os(VARIABLE).is_some() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut arguments = std::env::args_os();
+    let mut again = Command::new(program);
+    if let Some(name) = arguments.next() {
+        again.arg0(name);
+    }
+    // It returns only if it fails.
+    drop(again.args(arguments).env(VARIABLE, RETURNED_BYTES).env(KEPT_VARIABLE, KEPT_BYTES).exec());
+}

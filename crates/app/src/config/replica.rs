@@ -1,0 +1,85 @@
+//! The name of this replica.
+
+use std::fmt;
+
+use ambient::Tokens;
+
+use super::knobs::NOTIFICATION_REPLICA_ID;
+use super::reader::Reader;
+
+/// The longest name, in bytes.
+const MAX_REPLICA_ID_BYTES: usize = 64;
+/// Where Linux tells the host's name.
+const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
+
+/// By which an operator tells one replica from another: letters, digits, `.`, `_` and `-`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaId(String);
+
+impl ReplicaId {
+    /// The configured name; `Some(None)` if there is none.
+    pub(super) fn read(reader: &mut Reader) -> Option<Option<Self>> {
+        let parse = |text: &str| if text.is_empty() { Ok(None) } else { Self::parse(text).map(Some) };
+        reader
+            .read(&NOTIFICATION_REPLICA_ID, parse, |id| id.as_ref().map(Self::to_string).unwrap_or_default())
+    }
+
+    /// The host name and four hex digits: two replicas on one host are told apart, mostly.
+    pub fn of_this_host(tokens: &impl Tokens) -> Self {
+        // Without a readable name the digits still tell replicas apart.
+        let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
+        Self::of_host(host.trim(), tokens)
+    }
+
+    fn of_host(host: &str, tokens: &impl Tokens) -> Self {
+        let mut name: String =
+            host.chars().filter(|c| is_allowed(*c)).take(MAX_REPLICA_ID_BYTES - 5).collect();
+        if name.is_empty() {
+            name.push_str("replica");
+        }
+        let [.., high, low] = tokens.next();
+        Self(format!("{name}-{high:02x}{low:02x}"))
+    }
+
+    /// A name as it may be configured.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "" => Err("it is empty"),
+            _ if text.len() > MAX_REPLICA_ID_BYTES => Err("it is too long"),
+            _ if !text.chars().all(is_allowed) => Err("it holds another character"),
+            _ => Ok(Self(text.to_owned())),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_allowed(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "._-".contains(c)
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambient::{RandomTokens, SeededTokens};
+
+    use super::*;
+
+    #[test]
+    fn a_name_by_default_is_the_host_and_four_hex_digits_and_could_be_configured() {
+        let tokens = SeededTokens::new(0xab_cd);
+        assert_eq!(ReplicaId::of_host("web-1.example", &tokens).as_str(), "web-1.example-abcd");
+        assert_eq!(ReplicaId::of_host("ü", &tokens).as_str(), "replica-abce");
+        assert_eq!(ReplicaId::of_host(&"x".repeat(300), &tokens).as_str().len(), MAX_REPLICA_ID_BYTES);
+        let here = ReplicaId::of_this_host(&RandomTokens);
+        assert_eq!(ReplicaId::parse(here.as_str()), Ok(here.clone()));
+    }
+}

@@ -1,0 +1,49 @@
+//! Which stream a schema serves, and which schema a stream: each has one of the other (ADR 0019).
+//!
+//! Checked at every start, after the migrations. A process that dies between the row in PostgreSQL and the key in Redis
+//! leaves the row; the next start writes the key.
+
+use ambient::Tokens;
+use anyhow::{Context, bail};
+use store_postgres::{Installation, PgStore};
+use store_redis::{RedisClient, claim_stream, installation_key};
+
+/// The configured stream is not the one that the schema serves.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "NOTIFICATION_INTENTS_STREAM is {configured}, and this schema has served {stored} since its first start: \
+     another stream needs a schema of its own"
+)]
+pub(crate) struct WrongStream {
+    configured: String,
+    stored: String,
+}
+
+/// Makes `stream` and the schema each other's, or fails because one of them belongs to another: [`WrongStream`] if it is
+/// the schema.
+pub(crate) async fn claim(
+    postgres: &PgStore,
+    redis: &RedisClient,
+    tokens: &impl Tokens,
+    stream: &str,
+) -> anyhow::Result<()> {
+    let proposed = Installation {
+        id: format!("{:032x}", u128::from_be_bytes(tokens.next())),
+        intents_stream: stream.to_owned(),
+    };
+    let ours = postgres.installation(&proposed).await.context("the schema cannot be used")?;
+    if ours.intents_stream != stream {
+        bail!(WrongStream { configured: stream.to_owned(), stored: ours.intents_stream });
+    }
+    let serving = claim_stream(redis, stream, &ours.id).await.context("the stream cannot be claimed")?;
+    if serving != ours.id {
+        bail!(
+            "another installation ({serving}; this schema is {}) serves the stream {stream} on this Redis; \
+             if it is gone, delete the key {} in Redis and start again",
+            ours.id,
+            installation_key(stream),
+        );
+    }
+    tracing::info!(installation = ours.id, stream, "this installation serves the stream");
+    Ok(())
+}

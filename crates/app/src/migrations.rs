@@ -1,0 +1,61 @@
+//! The migrations of the service: its own tables from `migrations/` at the top of the repository, and those of the crates
+//! that bring tables of their own, numbered here into one history.
+
+use std::borrow::Cow;
+
+use domain::ports::StoreError;
+use lock::{TableNames, schema_sql};
+use pg::{Dsn, Migration};
+
+/// The migrations in their order.
+pub fn all() -> Vec<Migration> {
+    vec![
+        service_tables(1, "init", include_str!("../../../migrations/V1__init.sql")),
+        Migration { version: 2, name: "locks", sql: Cow::Owned(schema_sql(&TableNames::default())) },
+    ]
+}
+
+fn service_tables(version: u32, name: &'static str, sql: &'static str) -> Migration {
+    Migration { version, name, sql: Cow::Borrowed(sql) }
+}
+
+/// Applies those that the database lacks and returns how many that were.
+pub async fn migrate(dsn: &Dsn) -> Result<usize, StoreError> {
+    store_postgres::migrate(dsn, &all()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn versions_count_up_from_one() {
+        let versions: Vec<u32> = all().iter().map(|migration| migration.version).collect();
+        assert_eq!(versions, (1..=versions.len() as u32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_a_migration_under_its_own_number() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations");
+        let entries = fs::read_dir(folder).expect("the folder is there");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let written: BTreeMap<String, String> = paths
+            .filter(|path| path.extension().is_some_and(|extension| extension == "sql"))
+            .map(|path| {
+                let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+                (name, fs::read_to_string(&path).expect("a text"))
+            })
+            .collect();
+        let composed: BTreeMap<String, String> = all()
+            .into_iter()
+            .filter(|migration| matches!(migration.sql, Cow::Borrowed(_)))
+            .map(|migration| {
+                (format!("V{}__{}", migration.version, migration.name), migration.sql.into_owned())
+            })
+            .collect();
+        assert_eq!(written, composed);
+    }
+}

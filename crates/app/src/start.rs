@@ -1,0 +1,158 @@
+//! The start sequence: what must be there before the HTTP listener opens.
+//!
+//! In this order: Redis answers; PostgreSQL answers, has every migration and grants what the service needs; the schema and
+//! the intents stream belong to each other; the tables of the locks can be used. Any failure ends the start with an error
+//! within 30 seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no dependency ends the
+//! process.
+
+use std::time::Duration;
+
+use ambient::RandomTokens;
+use anyhow::Context;
+use lock::{LockManager, TableNames};
+use pg::{PgPool, PoolSettings, SessionSettings};
+use store_postgres::PgStore;
+use store_redis::RedisClient;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Config;
+use crate::{installation, migrations, wiring};
+
+/// How long Redis may take to answer at the start.
+const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long PostgreSQL may take: every host of the connection string gets its attempt, see [`pg::OPEN_TIMEOUT`].
+const POSTGRES_START_TIMEOUT: Duration = Duration::from_secs(16);
+const _: () =
+    assert!(POSTGRES_START_TIMEOUT.as_secs() > pg::OPEN_TIMEOUT.as_secs(), "every host gets its attempt");
+/// Between two attempts to reach a dependency.
+const START_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// The longest that migrations may take when a replica starts; longer ones are run by `notification migrate`.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(25);
+/// The largest value that intake reads without harm, in bytes; Redis accepts 512 MB by default.
+const MAX_SAFE_VALUE_BYTES: u64 = 16 << 20;
+/// Connections reserved for locks, so that a lease is renewed however busy the others are.
+const LOCK_CONNECTIONS: usize = 2;
+/// The longest that one operation on a lock may take: well within the third of a term that a renewal has.
+const LOCK_OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// PostgreSQL and Redis, checked and ready for use.
+pub(crate) struct Stores {
+    pub(crate) redis: RedisClient,
+    pub(crate) pool: PgPool,
+    pub(crate) postgres: PgStore,
+    pub(crate) locks: LockManager,
+}
+
+/// Runs the start sequence.
+pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
+    let redis = connect_redis(config).await?;
+    let pool = connect_postgres(config).await?;
+    let postgres = PgStore::new(pool.clone());
+    let dsn = &config.postgres.dsn;
+    postgres
+        .check_needs()
+        .await
+        .with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
+    installation::claim(&postgres, &redis, &RandomTokens, &config.intents.stream).await?;
+    let locks = open_locks(config).await?;
+    Ok(Stores { redis, pool, postgres, locks })
+}
+
+async fn connect_redis(config: &Config) -> anyhow::Result<RedisClient> {
+    let redis = RedisClient::new(wiring::redis_settings(&config.redis))
+        .context("Redis cannot be used as configured")?;
+    wait_until_reachable("Redis", REDIS_START_TIMEOUT, || redis.ping())
+        .await
+        .with_context(|| format!("Redis at {} does not serve", config.redis.addr))?;
+    check_value_limit(&redis).await;
+    Ok(redis)
+}
+
+/// Warns if a producer could send a value that would fill the memory of the replica that reads it. A Redis that does not
+/// disclose its configuration, as many managed ones do not, is accepted as it is.
+async fn check_value_limit(redis: &RedisClient) {
+    match redis.largest_value().await {
+        Ok(bytes) if bytes > MAX_SAFE_VALUE_BYTES => tracing::warn!(
+            largest_value_bytes = bytes,
+            "Redis takes values of more than 16 MiB, and a replica that reads one needs a multiple of that in memory: \
+             CONFIG SET proto-max-bulk-len 16mb, and the same in redis.conf"
+        ),
+        Ok(_) => {}
+        Err(error) => {
+            let error = domain::ports::error_chain(&error);
+            tracing::debug!(error, "Redis does not tell how large a value may be");
+        }
+    }
+}
+
+async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
+    let settings = PoolSettings {
+        max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS,
+        operation_timeout: config.postgres.operation_timeout,
+        session: store_postgres::SESSION,
+    };
+    let dsn = &config.postgres.dsn;
+    let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
+    wait_until_reachable("PostgreSQL", POSTGRES_START_TIMEOUT, || pool.ping())
+        .await
+        .with_context(|| format!("PostgreSQL at {dsn} does not serve"))?;
+    let applied = tokio::time::timeout(MIGRATION_TIMEOUT, migrations::migrate(dsn))
+        .await
+        .with_context(|| {
+            format!(
+                "the migrations were not done within {MIGRATION_TIMEOUT:?}: run `notification migrate` first"
+            )
+        })?
+        .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
+    tracing::info!(applied, "the database has every migration");
+    Ok(pool)
+}
+
+async fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
+    let settings = PoolSettings {
+        max_connections: LOCK_CONNECTIONS,
+        operation_timeout: LOCK_OPERATION_TIMEOUT.min(config.postgres.operation_timeout),
+        session: SessionSettings { parameters: lock::PLANNER_PARAMETERS, ..store_postgres::SESSION },
+    };
+    let dsn = &config.postgres.dsn;
+    let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
+    let locks = LockManager::new(pool, TableNames::default());
+    locks
+        .check_schema()
+        .await
+        .with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
+    Ok(locks)
+}
+
+/// Calls `ping` until it succeeds, for at most `limit`, however long one call takes.
+async fn wait_until_reachable<E, F>(
+    dependency: &'static str,
+    limit: Duration,
+    mut ping: impl FnMut() -> F,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = Result<(), E>>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let deadline = Instant::now() + limit;
+    let mut logged = false;
+    loop {
+        let error = match timeout_at(deadline, ping()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => anyhow::bail!("no answer within {limit:?}"),
+        };
+        if Instant::now() + START_RETRY_INTERVAL >= deadline {
+            return Err(error.into());
+        }
+        if !logged {
+            logged = true;
+            tracing::warn!(
+                dependency,
+                error = domain::ports::error_chain(&error),
+                "waiting for a dependency"
+            );
+        }
+        tokio::time::sleep(START_RETRY_INTERVAL).await;
+    }
+}

@@ -1,0 +1,199 @@
+//! The tasks of the service, by name, in stages that stop one after the other.
+//!
+//! A task ends because its stage was told to stop, and for no other reason: one that panics, or returns before, is a
+//! [`Failure`], upon which the process stops in order and ends with 1, so that the orchestrator restarts it. A
+//! process that continued without one of its loops would look healthy and do half of its work.
+//!
+//! What is left when a task dies is what is left when the process dies at that place (ARCHITECTURE.md); the other stages
+//! still finish what they have in hand.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::shutdown::Parts;
+
+/// When a task is told to stop: after every task of the stages before its own has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Reads and accepts intents.
+    Intake,
+    /// Publishes what was accepted.
+    Publishing,
+    /// Runs beside the two: retention, republishing, gauges.
+    Background,
+    /// Reports the state of the service.
+    Probes,
+}
+
+impl Stage {
+    /// In the order in which they stop.
+    const ALL: [Self; 4] = [Self::Intake, Self::Publishing, Self::Background, Self::Probes];
+}
+
+/// A task ended although its stage was not told to stop, or by a panic.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct Failure {
+    /// The task.
+    pub task: &'static str,
+    /// `panicked: ` and the message, or that it ended too early.
+    pub cause: String,
+}
+
+/// The running tasks.
+#[derive(Debug, Default)]
+pub struct Supervisor {
+    parts: Parts,
+    tasks: JoinSet<()>,
+    names: HashMap<Id, (Stage, &'static str)>,
+    stops: [CancellationToken; Stage::ALL.len()],
+}
+
+impl Supervisor {
+    /// Runs nothing yet. What it runs is counted in `parts`.
+    pub fn new(parts: Parts) -> Self {
+        Self { parts, ..Self::default() }
+    }
+
+    /// Runs what `task` gives for the token by which its stage is told to stop.
+    pub fn spawn<F>(&mut self, stage: Stage, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let part = self.parts.enter(name);
+        let running = task(self.stops[stage as usize].clone());
+        let handle = self.tasks.spawn(async move {
+            let _part = part;
+            running.await;
+        });
+        self.names.insert(handle.id(), (stage, name));
+    }
+
+    /// Returns when a task has failed. Nothing is told to stop meanwhile.
+    pub async fn failed(&mut self) -> Failure {
+        loop {
+            match self.next_failure().await {
+                Some(Some(failure)) => return failure,
+                Some(None) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Stops stage after stage and waits for each. The error is the first failure on the way, if there is one.
+    pub async fn stop(mut self) -> Result<(), Failure> {
+        let mut first = Ok(());
+        for stage in Stage::ALL {
+            self.stops[stage as usize].cancel();
+            while self.names.values().any(|(running, _)| *running == stage) {
+                match self.next_failure().await {
+                    Some(Some(failure)) => first = first.and(Err(failure)),
+                    Some(None) => {}
+                    None => break,
+                }
+            }
+        }
+        first
+    }
+
+    /// The end of the next task, and whether it is a failure; `None` if no task runs.
+    async fn next_failure(&mut self) -> Option<Option<Failure>> {
+        let ended = self.tasks.join_next_with_id().await?;
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
+        let (stage, task) = self.names.remove(&id)?;
+        let cause = match ended {
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => format!("panicked: {}", text_of(&*panic)),
+                Err(error) => error.to_string(),
+            },
+            Ok(_) if self.stops[stage as usize].is_cancelled() => return Some(None),
+            Ok(_) => "ended before it was told to".to_owned(),
+        };
+        Some(Some(Failure { task, cause }))
+    }
+}
+
+/// What a panic was raised with, if that is text.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let literal = panic.downcast_ref::<&str>().copied();
+    literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Notes its name in `ended` once it was told to stop.
+    async fn until_stopped(
+        stop: CancellationToken,
+        name: &'static str,
+        ended: Arc<Mutex<Vec<&'static str>>>,
+    ) {
+        stop.cancelled().await;
+        ended.lock().expect("not poisoned").push(name);
+    }
+
+    #[tokio::test]
+    async fn stages_stop_one_after_the_other_whatever_the_order_in_which_they_started() {
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let mut supervisor = Supervisor::default();
+        for (stage, name) in [
+            (Stage::Probes, "probes"),
+            (Stage::Background, "retention"),
+            (Stage::Publishing, "push"),
+            (Stage::Intake, "intake"),
+        ] {
+            supervisor.spawn(stage, name, |stop| until_stopped(stop, name, Arc::clone(&ended)));
+        }
+        assert_eq!(supervisor.stop().await, Ok(()));
+        assert_eq!(*ended.lock().expect("not poisoned"), ["intake", "push", "retention", "probes"]);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_a_failure_with_its_name_and_the_message() {
+        let mut supervisor = Supervisor::default();
+        supervisor.spawn(Stage::Background, "retention", |stop| async move { stop.cancelled().await });
+        supervisor.spawn(Stage::Intake, "intake", |_| async { panic!("the sky is {}", "falling") });
+        let failure = supervisor.failed().await;
+        assert_eq!((failure.task, failure.cause.as_str()), ("intake", "panicked: the sky is falling"));
+        // The others can still be stopped in order.
+        assert_eq!(supervisor.stop().await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_before_its_stage_was_stopped_is_a_failure() {
+        let mut supervisor = Supervisor::default();
+        supervisor.spawn(Stage::Publishing, "push", |_| async {});
+        let failure = supervisor.failed().await;
+        assert_eq!((failure.task, failure.cause.as_str()), ("push", "ended before it was told to"));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_while_it_stops_is_a_failure_and_keeps_no_other_from_stopping() {
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let mut supervisor = Supervisor::default();
+        supervisor.spawn(Stage::Intake, "intake", |stop| async move {
+            stop.cancelled().await;
+            panic!("too late");
+        });
+        supervisor.spawn(Stage::Probes, "probes", |stop| until_stopped(stop, "probes", Arc::clone(&ended)));
+        let failure = supervisor.stop().await.expect_err("a task panicked");
+        assert_eq!((failure.task, failure.cause.as_str()), ("intake", "panicked: too late"));
+        assert_eq!(*ended.lock().expect("not poisoned"), ["probes"]);
+    }
+
+    #[tokio::test]
+    async fn what_runs_is_counted_until_it_has_ended() {
+        let parts = Parts::default();
+        let mut supervisor = Supervisor::new(parts.clone());
+        supervisor.spawn(Stage::Intake, "intake", |stop| async move { stop.cancelled().await });
+        assert_eq!(parts.running(), ["intake"]);
+        assert_eq!(supervisor.stop().await, Ok(()));
+        assert_eq!(parts.running(), Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,70 @@
+//! The workers' port for elections, on the crate `election`, with leader-change notices through Redis.
+
+use std::time::Duration;
+
+use domain::ports::{self, Fence, StoreError};
+use election::{Leadership, Notice};
+use lock::{ErrorCode, LockError};
+use store_redis::LeaderNotice;
+
+/// A leadership as the workers see it.
+#[derive(Debug)]
+pub(super) struct Election<N>(pub(super) Leadership<N>);
+
+impl<N: Notice + Clone> ports::Election for Election<N> {
+    type Term = Term<N>;
+
+    async fn campaign(&self) -> Result<Option<Term<N>>, StoreError> {
+        let term = self.0.campaign().await.map_err(|error| store_error("campaign for leadership", error))?;
+        Ok(term.map(Term))
+    }
+
+    async fn leader_change(&self) {
+        self.0.leader_change().await;
+    }
+
+    async fn raise_fence(&self, floor: Fence) -> Result<(), StoreError> {
+        self.0.raise_fence(floor).await.map_err(|error| store_error("raise the fence", error))
+    }
+}
+
+/// A term as the workers see it.
+#[derive(Debug)]
+pub(super) struct Term<N>(election::Term<N>);
+
+impl<N: Notice> ports::Term for Term<N> {
+    fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    async fn lost(&self) {
+        self.0.lost().await;
+    }
+
+    async fn step_down(self) {
+        self.0.step_down().await;
+    }
+}
+
+/// Leader-change notices through Redis.
+#[derive(Clone, Debug)]
+pub(super) struct RedisNotice(pub(super) LeaderNotice);
+
+impl Notice for RedisNotice {
+    type Error = StoreError;
+
+    async fn announce(&self) -> Result<(), StoreError> {
+        self.0.announce().await
+    }
+
+    async fn wait(&self, at_most: Duration) -> Result<(), StoreError> {
+        self.0.wait(at_most).await
+    }
+}
+
+fn store_error(operation: &'static str, error: LockError) -> StoreError {
+    match error.code() {
+        ErrorCode::InvalidArgument => StoreError::Refused { operation, source: error.into() },
+        _ => StoreError::Unavailable { operation, source: error.into() },
+    }
+}

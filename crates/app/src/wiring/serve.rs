@@ -1,0 +1,305 @@
+//! The mode `serve`: what it is made of, in the order in which it starts.
+//!
+//! On a stop, intake ends first, then the publishers complete what it dispatched, then the rest (`supervisor.rs`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{RandomJitter, RandomTokens, SystemClock};
+use anyhow::Context;
+use domain::accept::Policy;
+use domain::route::Channel;
+use election::{Leadership, NoNotice, Notice};
+use store_redis::{
+    Keyspace, LeaderNotice, RedisCheckpoints, RedisIntentStream, RedisLeases, RedisOutbound, StreamTarget,
+};
+use tokio_util::sync::CancellationToken;
+use user_directory::{HttpUserDirectory, UserDirectorySettings};
+use workers::{
+    Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
+    Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, dispatch,
+};
+
+use super::election::{Election, RedisNotice};
+use crate::config::{Config, OutboundStream, ReplicaId};
+use crate::probes::{self, Phase, ReadyState};
+use crate::shutdown::{Parts, Watchdog};
+use crate::start::{self, Stores};
+use crate::supervisor::{Failure, Stage, Supervisor};
+
+/// How many users are looked up concurrently.
+const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
+/// How many users are cached.
+const DIRECTORY_CACHE_ENTRIES: usize = 10_000;
+/// How long a user is cached.
+const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
+
+/// A service that has stopped.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Still running: the caller keeps it until the last step before the process ends.
+    pub watchdog: Watchdog,
+    /// Whether a task failed, which the log says.
+    pub failed: bool,
+}
+
+/// Runs the service until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) -> anyhow::Result<Stopped> {
+    tracing::info!(replica = replica.as_str(), "the service is starting");
+    let directory = user_directory(&config)?;
+    let Some(stores) = stop.run_until_cancelled(start::connect(&config)).await else {
+        tracing::info!("the service was stopped before it was ready");
+        let watchdog = Watchdog::start(config.shutdown_timeout, Parts::default());
+        return Ok(Stopped { watchdog, failed: false });
+    };
+    let stores = stores?;
+    let ready = ReadyState::default();
+    ready.add_replica(&replica);
+    let parts = Parts::default();
+    let mut supervisor = Supervisor::new(parts.clone());
+    spawn_probes(&mut supervisor, &config, &ready).await?;
+    Wiring {
+        config: &config,
+        replica: &replica,
+        stores: &stores,
+        ready: &ready,
+        metrics: metrics(),
+        workers: ReplicaHealth::default(),
+    }
+    .spawn_workers(&mut supervisor, directory);
+    ready.set(Phase::Ready);
+    tracing::info!("the service is ready");
+
+    let failure = tokio::select! {
+        () = stop.cancelled() => None,
+        failure = supervisor.failed() => Some(failure),
+    };
+    ready.set(Phase::Stopping);
+    if let Some(failure) = &failure {
+        report(failure);
+    }
+    let watchdog = Watchdog::start(config.shutdown_timeout, parts);
+    let stopping = supervisor.stop().await;
+    if let Err(failure) = &stopping {
+        report(failure);
+    }
+    stores.pool.close();
+    tracing::info!("the service has stopped");
+    Ok(Stopped { watchdog, failed: failure.is_some() || stopping.is_err() })
+}
+
+fn report(failure: &Failure) {
+    tracing::error!(worker = failure.task, error = %failure, "a worker failed; the process stops and ends with 1");
+}
+
+async fn spawn_probes(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    ready: &ReadyState,
+) -> anyhow::Result<()> {
+    let addr = &config.http.addr;
+    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_INTERNAL_HTTP_ADDR)");
+    let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
+    let http_addr = listener.local_addr().with_context(cannot_listen)?;
+    let (ready, timeouts) = (ready.clone(), config.http.timeouts);
+    supervisor.spawn(Stage::Probes, "probes", |stop| probes::serve(listener, ready, timeouts, stop));
+    tracing::info!(http_addr = %http_addr, "http listener is ready");
+    Ok(())
+}
+
+fn metrics() -> Metrics {
+    Metrics::new(&opentelemetry::global::meter("notification"))
+}
+
+/// What the workers of one replica are made of.
+struct Wiring<'a> {
+    config: &'a Config,
+    replica: &'a ReplicaId,
+    stores: &'a Stores,
+    ready: &'a ReadyState,
+    metrics: Metrics,
+    workers: ReplicaHealth,
+}
+
+impl Wiring<'_> {
+    fn spawn_workers(self, supervisor: &mut Supervisor, directory: HttpUserDirectory) {
+        let (dispatcher, [push, email]) = dispatch(Channel::ALL);
+        let intents = RedisIntentStream::new(&self.stores.redis, self.config.intents.stream.clone());
+        self.spawn_intake(supervisor, intents.clone(), directory, dispatcher);
+        self.spawn_publisher(supervisor, Channel::Push, push);
+        self.spawn_publisher(supervisor, Channel::Email, email);
+        self.spawn_retention(supervisor);
+        if !self.config.publish.republish_window.is_zero() {
+            self.spawn_republisher(supervisor);
+        }
+        self.spawn_reporter(supervisor);
+        if self.config.telemetry.metrics.is_some() {
+            self.spawn_gauges(supervisor, intents);
+        }
+    }
+
+    fn spawn_intake(
+        &self,
+        supervisor: &mut Supervisor,
+        intents: RedisIntentStream,
+        directory: HttpUserDirectory,
+        dispatcher: Dispatcher,
+    ) {
+        let config = self.config;
+        let health = self.add_worker("intake");
+        self.ready.add_leader(&health);
+        let leadership = format!("intake:{}", config.intents.stream);
+        let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &leadership));
+        let intake = Intake {
+            election: self.election(&leadership, notice),
+            intents,
+            store: self.stores.postgres.clone(),
+            cache: RedisCheckpoints::new(&self.stores.redis),
+            directory,
+            clock: SystemClock,
+            policy: Arc::new(policy(config)),
+            dispatcher,
+            settings: IntakeSettings {
+                stream: config.intents.stream.clone(),
+                batch_size: config.intents.batch_size,
+                block: config.intents.read_block_timeout,
+                stream_retention: config.intents.stream_retention,
+            },
+            metrics: self.metrics.clone(),
+            health,
+        };
+        supervisor.spawn(Stage::Intake, "intake", |stop| intake.run(stop));
+    }
+
+    fn spawn_publisher(&self, supervisor: &mut Supervisor, channel: Channel, receiver: Receiver) {
+        let config = self.config;
+        let publisher = RoutePublisher {
+            channel,
+            routes: self.stores.postgres.clone(),
+            leases: RedisLeases::new(&self.stores.redis, &self.keyspace()),
+            outbound: self.outbound(),
+            clock: SystemClock,
+            jitter: RandomJitter,
+            tokens: RandomTokens,
+            settings: PublishSettings {
+                batch_size: config.publish.batch_size,
+                poll_interval: config.publish.poll_interval,
+                lease_ttl: config.routes.lease_ttl,
+                dedupe_ttl: config.publish.dedupe_ttl,
+                backoff: config.routes.backoff,
+            },
+            metrics: self.metrics.clone(),
+            health: self.add_worker(channel.as_str()),
+        };
+        supervisor.spawn(Stage::Publishing, channel.as_str(), |stop| publisher.run(receiver, stop));
+    }
+
+    fn spawn_retention(&self, supervisor: &mut Supervisor) {
+        let settings = &self.config.retention;
+        let retention = Retention {
+            election: self.election_for_passes("retention"),
+            store: self.stores.postgres.clone(),
+            clock: SystemClock,
+            settings: RetentionSettings {
+                records: settings.record,
+                malformed_intents: settings.malformed_intent,
+                interval: settings.cleanup_interval,
+            },
+            metrics: self.metrics.clone(),
+            health: self.add_worker("retention"),
+        };
+        supervisor.spawn(Stage::Background, "retention", |stop| retention.run(stop));
+    }
+
+    fn spawn_republisher(&self, supervisor: &mut Supervisor) {
+        let republisher = Republisher {
+            election: self.election_for_passes("republish"),
+            store: self.stores.postgres.clone(),
+            outbound: self.outbound(),
+            clock: SystemClock,
+            settings: RepublishSettings {
+                window: self.config.publish.republish_window,
+                dedupe_ttl: self.config.publish.dedupe_ttl,
+            },
+            metrics: self.metrics.clone(),
+            health: self.add_worker("republish"),
+        };
+        supervisor.spawn(Stage::Background, "republish", |stop| republisher.run(stop));
+    }
+
+    fn spawn_reporter(&self, supervisor: &mut Supervisor) {
+        let reporter = Reporter {
+            store: self.stores.postgres.clone(),
+            clock: SystemClock,
+            replica: self.replica.as_str().to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            workers: self.workers.clone(),
+            health: Health::new("reporter"),
+        };
+        supervisor.spawn(Stage::Background, "reporter", |stop| reporter.run(stop));
+    }
+
+    fn spawn_gauges(&self, supervisor: &mut Supervisor, intents: RedisIntentStream) {
+        let gauges = Gauges {
+            store: self.stores.postgres.clone(),
+            intents,
+            cache: RedisCheckpoints::new(&self.stores.redis),
+            clock: SystemClock,
+            stream: self.config.intents.stream.clone(),
+            metrics: self.metrics.clone(),
+            health: Health::new("gauges"),
+        };
+        let pool = self.stores.pool.clone();
+        supervisor.spawn(Stage::Background, "gauges", |stop| gauges.run(move || pool.usage(), stop));
+    }
+
+    /// The health of a worker, shown by the probes and reported by the replica.
+    fn add_worker(&self, name: &'static str) -> Health {
+        let health = self.workers.add_worker(name);
+        self.ready.add_worker(&health);
+        health
+    }
+
+    fn election<N: Notice + Clone>(&self, leadership: &str, notice: N) -> Election<N> {
+        Election(Leadership::new(self.stores.locks.clone(), leadership, self.replica.as_str(), notice))
+    }
+
+    fn election_for_passes(&self, leadership: &str) -> Election<NoNotice> {
+        let Election(leadership) = self.election(leadership, NoNotice);
+        Election(leadership.for_passes())
+    }
+
+    fn keyspace(&self) -> Keyspace {
+        Keyspace::of(&self.config.intents.stream)
+    }
+
+    fn outbound(&self) -> RedisOutbound {
+        let target =
+            |stream: &OutboundStream| StreamTarget { key: stream.key.clone(), max_len: stream.max_len };
+        let (gateway, mail) = (&self.config.outbound.gateway, &self.config.outbound.mail);
+        RedisOutbound::new(&self.stores.redis, &self.keyspace(), target(gateway), target(mail))
+    }
+}
+
+fn user_directory(config: &Config) -> anyhow::Result<HttpUserDirectory> {
+    let directory = HttpUserDirectory::new(UserDirectorySettings {
+        base_url: config.user_directory.base_url.clone(),
+        timeout: config.user_directory.timeout,
+        concurrency: DIRECTORY_MAX_CONCURRENT_LOOKUPS,
+        cache_ttl: DIRECTORY_CACHE_TTL,
+        cache_entries: DIRECTORY_CACHE_ENTRIES,
+    });
+    directory.context("the user directory cannot be used as configured")
+}
+
+fn policy(config: &Config) -> Policy {
+    Policy {
+        catalog: Arc::clone(&config.audience.catalog),
+        admin_emails: config.audience.admin_emails.clone(),
+        locales: config.audience.locales.clone(),
+        push_max_attempts: config.routes.push_max_attempts,
+        email_max_attempts: config.routes.email_max_attempts,
+        idempotency_ttl: config.intents.idempotency_ttl,
+        head_start: config.routes.lease_ttl,
+    }
+}

@@ -1,0 +1,220 @@
+//! How far a stream has been processed according to PostgreSQL and Redis, and what follows if they or the stream itself
+//! disagree (ADR 0011, ADR 0022). Pure.
+
+use crate::entry::EntryId;
+
+/// The fencing token of a leader's term; 0 where there is no election.
+pub type Fence = u64;
+
+/// How far a fence in Redis may be above the one of the present term. Up to that, PostgreSQL was restored to an older state and
+/// its counter is raised; beyond it, what stands in Redis is garbled and overwritten, because raising the counter to it would
+/// use up the fences.
+pub const MAX_FENCE_LEAD: Fence = 1_000_000;
+
+/// Up to which entry a stream has been processed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Checkpoint {
+    /// The fence of the term that wrote it.
+    pub fence: Fence,
+    /// Everything up to and including this entry has its outcome.
+    pub last_entry_id: EntryId,
+}
+
+/// What was found where the checkpoint is cached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CachedCheckpoint {
+    /// A checkpoint.
+    At(Checkpoint),
+    /// Nothing.
+    Missing,
+    /// Something that is no checkpoint.
+    Garbled(String),
+}
+
+impl CachedCheckpoint {
+    /// What it is worth to a term with `fence`: one whose fence is too high was not written by any term.
+    #[must_use]
+    pub fn judged_by(self, fence: Fence) -> Self {
+        match self {
+            Self::At(cached) if cached.fence > fence.saturating_add(MAX_FENCE_LEAD) => Self::Garbled(
+                format!("the fence {} is more than {MAX_FENCE_LEAD} above {fence}", cached.fence),
+            ),
+            other => other,
+        }
+    }
+
+    /// The entry, where there is one: `0-0` is what a leader writes who has processed nothing.
+    pub fn entry(&self) -> Option<EntryId> {
+        match self {
+            Self::At(cached) => Some(cached.last_entry_id).filter(|id| *id > EntryId::ZERO),
+            Self::Missing | Self::Garbled(_) => None,
+        }
+    }
+
+    /// The fence that shows that another term has been here. At the begin of a term the term's own `fence` is such a one.
+    pub fn superseding(&self, fence: Fence, begins: bool) -> Option<Fence> {
+        match self {
+            Self::At(cached) if cached.fence > fence || (begins && cached.fence == fence) => {
+                Some(cached.fence)
+            }
+            Self::At(_) | Self::Missing | Self::Garbled(_) => None,
+        }
+    }
+}
+
+/// What the leader of a new term finds.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// The stream has no checkpoint.
+    NoCheckpoint,
+    /// The durable checkpoint, which no term with a lower fence can move any more.
+    At(EntryId),
+    /// The checkpoint carries this fence, which is not below the one of this term.
+    Superseded(Fence),
+}
+
+/// Where a term begins to read, as far as the checkpoints know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resume {
+    /// The durable checkpoint.
+    pub durable: Option<EntryId>,
+    /// Read after this entry; `0-0` reads from the beginning.
+    pub after: EntryId,
+    /// Why the cached checkpoint does not count, if it does not.
+    pub ignored: Option<IgnoredCache>,
+}
+
+/// Why the cached checkpoint does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IgnoredCache {
+    /// It is beyond the durable one: PostgreSQL has lost outcomes.
+    Ahead(EntryId),
+    /// It is missing or garbled, and there is a durable one.
+    Lost,
+    /// It is garbled, and there is no durable one.
+    Garbled,
+}
+
+/// PostgreSQL has the last word; the cached checkpoint counts where it has none. `None` if another term has superseded this one.
+pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
+    let durable = match claim {
+        Claim::NoCheckpoint => None,
+        Claim::At(id) => Some(id),
+        Claim::Superseded(_) => return None,
+    };
+    let ignored = match (durable, cached) {
+        (Some(durable), CachedCheckpoint::At(cached)) if cached.last_entry_id > durable => {
+            Some(IgnoredCache::Ahead(cached.last_entry_id))
+        }
+        (Some(_), CachedCheckpoint::Missing | CachedCheckpoint::Garbled(_)) => Some(IgnoredCache::Lost),
+        (None, CachedCheckpoint::Garbled(_)) => Some(IgnoredCache::Garbled),
+        _ => None,
+    };
+    let after = durable.or(cached.entry()).unwrap_or(EntryId::ZERO);
+    Some(Resume { durable, after, ignored })
+}
+
+/// What Redis says about a stream as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StreamState {
+    /// The first entry that is still there.
+    pub first: Option<EntryId>,
+    /// The last id that the stream ever gave; zero if it never had an entry.
+    pub last_generated: EntryId,
+}
+
+/// What the stream as a whole says to a reader that has processed it up to some entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamCheck {
+    /// It goes on from there.
+    Continues,
+    /// It goes on from there, but begins after this entry: what may have been between was removed before it was read.
+    Gap(EntryId),
+    /// There is no such key although something was processed: it says nothing about the entries.
+    Absent,
+    /// It ends before that entry: it was cut short or recreated.
+    EndsBefore,
+}
+
+/// Compares a stream with the entry up to which it was processed.
+pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamCheck {
+    let Some(state) = state else {
+        return if processed > EntryId::ZERO { StreamCheck::Absent } else { StreamCheck::Continues };
+    };
+    if state.last_generated < processed {
+        return StreamCheck::EndsBefore;
+    }
+    match state.first.unwrap_or(state.last_generated) {
+        first if first > processed && processed > EntryId::ZERO => StreamCheck::Gap(first),
+        _ => StreamCheck::Continues,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> EntryId {
+        EntryId::new(number, 0)
+    }
+
+    fn cached(fence: Fence, number: u64) -> CachedCheckpoint {
+        CachedCheckpoint::At(Checkpoint { fence, last_entry_id: id(number) })
+    }
+
+    #[test]
+    fn a_fence_is_garbled_only_beyond_a_million_above_the_terms_own() {
+        assert_eq!(cached(1_000_007, 5).judged_by(7), cached(1_000_007, 5));
+        assert!(matches!(cached(1_000_008, 5).judged_by(7), CachedCheckpoint::Garbled(_)));
+        assert_eq!(cached(u64::MAX, 5).judged_by(u64::MAX), cached(u64::MAX, 5));
+    }
+
+    #[test]
+    fn a_terms_own_fence_supersedes_it_at_its_begin_and_not_later() {
+        for (fence, begins, expected) in
+            [(6, true, None), (7, true, Some(7)), (7, false, None), (8, true, Some(8)), (8, false, Some(8))]
+        {
+            assert_eq!(cached(fence, 1).superseding(7, begins), expected, "{fence} {begins}");
+        }
+    }
+
+    #[test]
+    fn the_durable_checkpoint_counts_and_the_cached_one_where_there_is_none() {
+        let garbled = CachedCheckpoint::Garbled("x".into());
+        for (claim, found, after, ignored) in [
+            (Claim::At(id(5)), cached(1, 5), id(5), None),
+            (Claim::At(id(5)), cached(1, 4), id(5), None),
+            (Claim::At(id(5)), cached(1, 6), id(5), Some(IgnoredCache::Ahead(id(6)))),
+            (Claim::At(id(5)), CachedCheckpoint::Missing, id(5), Some(IgnoredCache::Lost)),
+            (Claim::At(id(5)), garbled.clone(), id(5), Some(IgnoredCache::Lost)),
+            (Claim::NoCheckpoint, cached(1, 5), id(5), None),
+            (Claim::NoCheckpoint, CachedCheckpoint::Missing, EntryId::ZERO, None),
+            (Claim::NoCheckpoint, garbled, EntryId::ZERO, Some(IgnoredCache::Garbled)),
+        ] {
+            let resume = resume(claim, &found).expect("this term leads");
+            assert_eq!((resume.after, resume.ignored), (after, ignored), "{claim:?} {found:?}");
+        }
+        assert_eq!(resume(Claim::Superseded(9), &CachedCheckpoint::Missing), None);
+    }
+
+    #[test]
+    fn a_stream_is_compared_with_what_was_processed() {
+        let state =
+            |first: Option<u64>, last| Some(StreamState { first: first.map(id), last_generated: id(last) });
+        for (processed, state, expected) in [
+            (0, None, StreamCheck::Continues),
+            (5, None, StreamCheck::Absent),
+            (0, state(Some(9), 9), StreamCheck::Continues),
+            (5, state(Some(1), 5), StreamCheck::Continues),
+            (5, state(Some(5), 9), StreamCheck::Continues),
+            (5, state(Some(6), 9), StreamCheck::Gap(id(6))),
+            (5, state(None, 5), StreamCheck::Continues),
+            (5, state(None, 9), StreamCheck::Gap(id(9))),
+            (5, state(Some(1), 4), StreamCheck::EndsBefore),
+            (5, state(None, 0), StreamCheck::EndsBefore),
+        ] {
+            assert_eq!(check_stream(id(processed), state), expected, "{processed} {state:?}");
+        }
+    }
+}

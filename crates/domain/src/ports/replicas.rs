@@ -1,0 +1,109 @@
+//! What no single process knows about the replicas: which of them run, what their workers do, and what they did.
+
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use ambient::Timestamp;
+
+use crate::entry::EntryId;
+use crate::ports::StoreError;
+
+/// A replica as it reports itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaReport {
+    /// The name of the replica.
+    pub replica: String,
+    /// The version of the service that it runs.
+    pub version: String,
+    /// When it started, by its own clock.
+    pub started_at: Timestamp,
+    /// The workers that run on one replica at a time and run on this one.
+    pub leader_of: Vec<String>,
+    /// All its workers.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// What a worker of a replica is doing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkerReport {
+    /// The name of the worker.
+    pub worker: String,
+    /// The end of its last pass.
+    pub last_pass_at: Timestamp,
+    /// What keeps it from continuing, if something does.
+    pub blocked: Option<BlockedReport>,
+    /// The last entry with an outcome, for the intake of the leader.
+    pub position: Option<EntryId>,
+    /// Completions that wait apart, for a publisher.
+    pub deferred: usize,
+}
+
+/// What keeps a worker from continuing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockedReport {
+    /// The stream entry that waits, where it is one.
+    pub entry_id: Option<EntryId>,
+    /// What it waits for, or what failed.
+    pub cause: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What a replica did in some time: entries by outcome and attempts by result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Activity {
+    /// Accepted intents.
+    pub accepted: u64,
+    /// Intents that were accepted before.
+    pub duplicates: u64,
+    /// Other intents under a key that is taken.
+    pub conflicts: u64,
+    /// Malformed intents.
+    pub malformed: u64,
+    /// Published routes.
+    pub published: u64,
+    /// Failed attempts after which another one follows.
+    pub failed: u64,
+    /// Routes that became dead letters.
+    pub dead_lettered: u64,
+}
+
+impl AddAssign for Activity {
+    fn add_assign(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.duplicates += other.duplicates;
+        self.conflicts += other.conflicts;
+        self.malformed += other.malformed;
+        self.published += other.published;
+        self.failed += other.failed;
+        self.dead_lettered += other.dead_lettered;
+    }
+}
+
+/// The tables `replicas` and `activity`. All times in them but `started_at` and those of a worker are the store's own, so that
+/// rows of different replicas can be compared.
+pub trait ReplicaStore: Send + Sync {
+    /// Writes the row of a replica, seen now.
+    fn save_replica(&self, report: &ReplicaReport) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Adds to what the replica did in the present minute. If the answer is lost, so is whether it was added.
+    fn add_activity(
+        &self,
+        replica: &str,
+        activity: &Activity,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Deletes at most `limit` replicas that have not been seen for `age`, and returns how many.
+    fn delete_replicas(
+        &self,
+        age: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Deletes at most `limit` rows of activity that are older than `age`, and returns how many.
+    fn delete_activity(
+        &self,
+        age: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}

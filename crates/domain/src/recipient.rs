@@ -1,0 +1,21 @@
+//! A user, and what the user directory says about one.
+
+/// A user as the user directory has them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct User {
+    /// May be empty.
+    pub email: String,
+    /// A language tag; may be empty.
+    pub preferred_language: String,
+}
+
+/// What the directory said about one user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// There is such a user.
+    Found(User),
+    /// There is no such user.
+    Missing,
+    /// The directory gave no usable answer; this is why.
+    Unavailable(String),
+}

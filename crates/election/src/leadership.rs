@@ -1,0 +1,133 @@
+//! Campaigning for a leadership, and a leader's term.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::error_chain;
+use lock::{Guard, LockError, LockManager, Release};
+use tokio::time::{Instant, sleep_until};
+
+use crate::Notice;
+
+/// How long a term lasts unless it is renewed. It is renewed every third of this time.
+pub const TERM: Duration = Duration::from_secs(10);
+/// The longest time between two campaigns while a leader renews its term.
+pub const LEADER_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// The shortest time between two campaigns: while a term is about to end, or no process leads.
+pub const CAMPAIGN_INTERVAL_MIN: Duration = Duration::from_millis(400);
+
+/// A leadership, as one candidate for it.
+#[derive(Clone, Debug)]
+pub struct Leadership<N> {
+    locks: LockManager,
+    key: Arc<str>,
+    candidate: Arc<str>,
+    notice: N,
+    /// Terms are short and frequent, so their beginnings and ends are logged for debugging only.
+    for_passes: bool,
+}
+
+impl<N: Notice + Clone> Leadership<N> {
+    /// The leadership of `key` among all processes with the same tables of locks. `candidate` is the name of this process
+    /// in the log. Keys come from a bounded set: the lock keeps a counter for each.
+    pub fn new(locks: LockManager, key: &str, candidate: &str, notice: N) -> Self {
+        Self { locks, key: key.into(), candidate: candidate.into(), notice, for_passes: false }
+    }
+
+    /// The same leadership, for work that is led for the time of a pass: terms are not worth a line at level info.
+    #[must_use]
+    pub fn for_passes(self) -> Self {
+        Self { for_passes: true, ..self }
+    }
+
+    /// Campaigns once. `None` if another process leads.
+    pub async fn campaign(&self) -> Result<Option<Term<N>>, LockError> {
+        let Some(guard) = self.locks.try_hold(&self.key, TERM).await? else { return Ok(None) };
+        let (replica, leadership, fence) = (&*self.candidate, &*self.key, guard.fence());
+        match self.for_passes {
+            true => tracing::debug!(replica, leadership, fence, "leadership won"),
+            false => tracing::info!(replica, leadership, fence, "leadership won"),
+        }
+        Ok(Some(Term { leadership: self.clone(), guard }))
+    }
+
+    /// Returns when it is worth campaigning again: soon after the leader stepped down or its term ended, otherwise after
+    /// [`LEADER_POLL_INTERVAL`].
+    pub async fn leader_change(&self) {
+        let interval = self.campaign_interval().await;
+        let campaign_at = Instant::now() + interval;
+        // Without a working notice the interval alone decides.
+        if self.notice.wait(interval).await.is_err() {
+            sleep_until(campaign_at).await;
+        }
+    }
+
+    /// Makes the fences of all later terms higher than `floor`: for a database that was restored to an older state.
+    pub async fn raise_fence(&self, floor: u64) -> Result<(), LockError> {
+        self.locks.raise_fence(&self.key, floor).await.map(drop)
+    }
+
+    /// How long until the lease ends by PostgreSQL's clock unless it is renewed, within the bounds of the interval.
+    async fn campaign_interval(&self) -> Duration {
+        match self.locks.lookup(&self.key).await {
+            Ok(Some(held)) => held.free_in.clamp(CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL),
+            // Free or unknown: the next campaign finds out.
+            Ok(None) | Err(_) => CAMPAIGN_INTERVAL_MIN,
+        }
+    }
+}
+
+/// A leader's term. It is renewed in the background until it is dropped, which ends it without a notice.
+#[derive(Debug)]
+pub struct Term<N> {
+    leadership: Leadership<N>,
+    guard: Guard,
+}
+
+impl<N: Notice> Term<N> {
+    /// Higher than the fence of every term of this leadership before it.
+    pub fn fence(&self) -> u64 {
+        self.guard.fence()
+    }
+
+    /// Resolves when the term can no longer be relied on: before it ends for the others, by the monotonic clock of this
+    /// process.
+    pub async fn lost(&self) {
+        self.guard.lost().cancelled().await;
+    }
+
+    /// Ends the term and sends the leader-change notice, so that another candidate need not wait for the lease to expire.
+    /// What fails is logged: the lease then expires.
+    pub async fn step_down(self) {
+        let fence = self.guard.fence();
+        let Leadership { key, candidate, notice, for_passes, .. } = self.leadership;
+        match self.guard.release().await {
+            Ok(Release::Released) => {
+                let (replica, leadership) = (&*candidate, &*key);
+                match for_passes {
+                    true => tracing::debug!(replica, leadership, fence, "stepped down from leadership"),
+                    false => tracing::info!(replica, leadership, fence, "stepped down from leadership"),
+                }
+            }
+            // The lease has expired, or will: its next holder is not ours to announce.
+            Ok(Release::NotHeld) => return,
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::warn!(
+                    leadership = &*key,
+                    fence,
+                    error,
+                    "could not step down from leadership; the lease expires by itself"
+                );
+                return;
+            }
+        }
+        if let Err(error) = notice.announce().await {
+            tracing::debug!(
+                leadership = &*key,
+                error = error_chain(&error),
+                "the leader-change notice was not sent"
+            );
+        }
+    }
+}

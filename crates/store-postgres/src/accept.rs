@@ -1,0 +1,253 @@
+//! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one transaction.
+//!
+//! Two round trips: the first moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
+//! that happened, inserts the routes and the malformed rows and commits. The routes cannot be sent with the first: where a
+//! record was not inserted because its id was taken, they would belong to another record.
+//!
+//! Crash recovery: after a crash before COMMIT nothing is left; after a later one, intake resumes after the committed
+//! checkpoint; a lost answer to COMMIT is one or the other. A probe leaves nothing: its transaction is never committed.
+
+use std::collections::{HashMap, HashSet};
+
+use domain::accept::{Acceptance, Outcome, Probe};
+use domain::checkpoint::Checkpoint;
+use domain::entry::EntryId;
+use domain::malformed::MalformedIntent;
+use domain::ports::{
+    AcceptanceBatch, AcceptanceStore, Claim, Commit, Fence, Known, ProcessedTrace, StoreError,
+};
+use domain::record::IdempotencyScope;
+use futures_util::future::{join, join3};
+use pg::{PgError, Session};
+
+use crate::codec::column;
+use crate::error::store_error;
+use crate::records::{ids_taken, is_id_of, requests, requests_of};
+use crate::{PgStore, checkpoint, malformed_intents, records, routes};
+
+/// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
+/// pool has many connections.
+const MAX_KEPT_BUFFER: usize = 1024 * 1024;
+
+impl AcceptanceStore for PgStore {
+    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+        if intents.is_empty() {
+            return Ok(Known::default());
+        }
+        let session = self.session("look for known idempotency keys").await?;
+        let scopes = intents.iter().map(|(scope, _)| scope);
+        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
+        let by_id = session.prepare(&ids_taken(intents)).await.map_err(store_error)?;
+        let (by_scope, by_id) = join(session.run(&by_scope), session.run(&by_id)).await;
+
+        let requests = requests(&by_scope.map_err(store_error)?)?;
+        let taken: HashSet<String> = by_id
+            .map_err(store_error)?
+            .iter()
+            .map(|row| column(row, "records.notification_id", ""))
+            .collect::<Result<_, _>>()?;
+        let mut taken_ids = HashMap::new();
+        for (scope, id) in intents {
+            if !requests.contains_key(scope) && taken.contains(&id.to_string()) {
+                taken_ids.insert(*id, records::next_suffix(&session, *id).await?);
+            }
+        }
+        let fingerprints =
+            requests.into_iter().map(|(scope, request)| (scope, request.fingerprint)).collect();
+        Ok(Known { fingerprints, taken_ids })
+    }
+
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+        let session = self.session("accept a batch of intents").await?;
+        let rows = Rows::of(&batch.outcomes);
+        let written = match write(&session, &batch, &rows).await {
+            Ok(Written::Committed) => Ok(Commit::Committed),
+            Ok(Written::IdsOrKeysTaken) => {
+                session.rollback().await.map(|()| Commit::WriteConflict).map_err(store_error)
+            }
+            Ok(Written::CheckpointRefused) => {
+                session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
+            }
+            Err(error) => {
+                // The connection stays good if the server only refused a value; otherwise this fails, too, and the
+                // session closes it. Either way the error that matters is the first one.
+                drop(session.rollback().await);
+                Err(store_error(error))
+            }
+        };
+        if rows.bytes() > MAX_KEPT_BUFFER {
+            session.close();
+        }
+        written
+    }
+
+    async fn probe(&self, probe: &Probe) -> Result<(), StoreError> {
+        let session = self.session("insert a row and roll back").await?;
+        let rows = Rows {
+            acceptances: vec![&probe.acceptance],
+            malformed: vec![&probe.malformed],
+            large: Vec::new(),
+        };
+        let tried = try_rows(&session, &rows).await;
+        let rolled_back = session.rollback().await;
+        tried.and(rolled_back).map_err(store_error)
+    }
+
+    async fn find_last_processed(
+        &self,
+        stream: &str,
+        entries: &[ProcessedTrace],
+    ) -> Result<Option<EntryId>, StoreError> {
+        let session = self.session("look for the outcomes of entries").await?;
+        let scopes = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(scope, _)| scope);
+        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
+        let malformed =
+            session.prepare(&malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
+        let (by_scope, malformed) = join(session.run(&by_scope), session.run(&malformed)).await;
+
+        let requests = requests(&by_scope.map_err(store_error)?)?;
+        let malformed: HashSet<String> = malformed
+            .map_err(store_error)?
+            .iter()
+            .map(|row| column(row, "malformed_intents.stream_entry_id", stream))
+            .collect::<Result<_, _>>()?;
+        let accepted = |entry: &ProcessedTrace| {
+            entry.request.as_ref().is_some_and(|(scope, fingerprint)| {
+                requests.get(scope).is_some_and(|found| {
+                    found.fingerprint == *fingerprint && is_id_of(&found.notification_id, entry.entry_id)
+                })
+            })
+        };
+        let processed = entries
+            .iter()
+            .filter(|entry| accepted(entry) || malformed.contains(&entry.entry_id.to_string()))
+            .map(|entry| entry.entry_id);
+        Ok(processed.max())
+    }
+
+    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+        let session = self.session("claim the checkpoint").await?;
+        checkpoint::claim_for(&session, stream, fence, begins).await
+    }
+
+    async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
+        let session = self.session("load the checkpoint").await?;
+        checkpoint::load(&session, stream).await
+    }
+}
+
+fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> + Clone {
+    entries.iter().map(|entry| (entry.entry_id, entry.fields_fingerprint.as_str()))
+}
+
+/// What a batch writes, table by table.
+struct Rows<'a> {
+    acceptances: Vec<&'a Acceptance>,
+    malformed: Vec<&'a MalformedIntent>,
+    /// Those of them that are copied.
+    large: Vec<&'a MalformedIntent>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(outcomes: &[&'a Outcome]) -> Self {
+        let outcomes = || outcomes.iter().copied();
+        let rows = outcomes().filter_map(Outcome::malformed_row);
+        let (large, malformed) = rows.partition(|row| malformed_intents::is_large(row));
+        Self { acceptances: outcomes().filter_map(Outcome::acceptance).collect(), malformed, large }
+    }
+
+    /// About how many bytes are parameters.
+    fn bytes(&self) -> usize {
+        let payloads = self.acceptances.iter().map(|acceptance| acceptance.record.content.payload_json.len());
+        payloads.chain(self.malformed.iter().map(|row| row.raw_fields.json_length())).sum()
+    }
+}
+
+/// The outcome of the transaction.
+enum Written {
+    Committed,
+    /// Some records were not inserted: their key or their id has been taken.
+    IdsOrKeysTaken,
+    /// The checkpoint is not the expected one.
+    CheckpointRefused,
+}
+
+async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) -> Result<Written, PgError> {
+    let moving = match &batch.checkpoint {
+        None => None,
+        Some(to) => Some(match to.expected {
+            Some(expected) => session.prepare(&checkpoint::advance(to, expected)).await?,
+            None => session.prepare(&checkpoint::begin(to)).await?,
+        }),
+    };
+    let inserting = session.prepare(&records::insert(&rows.acceptances)).await?;
+
+    // A statement without rows is left out.
+    let with_checkpoint = async {
+        match &moving {
+            Some(statement) => session.change(statement).await.map(|rows| rows > 0),
+            None => Ok(true),
+        }
+    };
+    let with_records =
+        async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&inserting).await } };
+    let first = join3(session.begin(), with_checkpoint, with_records);
+    // Encoded while PostgreSQL inserts the records.
+    let second = async {
+        let for_routes = session.prepare(&routes::insert(&rows.acceptances)).await?;
+        Ok::<_, PgError>((for_routes, session.prepare(&malformed_intents::insert(&rows.malformed)).await?))
+    };
+    let ((begun, moved, inserted), second) = join(first, second).await;
+    begun?;
+    if !moved? {
+        return Ok(Written::CheckpointRefused);
+    }
+    if inserted? < rows.acceptances.len() as u64 {
+        return Ok(Written::IdsOrKeysTaken);
+    }
+    let (for_routes, for_malformed) = second?;
+    let with_routes =
+        async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&for_routes).await } };
+    let with_malformed =
+        async { if rows.malformed.is_empty() { Ok(0) } else { session.change(&for_malformed).await } };
+    // COPY cannot be pipelined with other statements.
+    copy_large(session, &rows.large).await?;
+    // A COMMIT after a failed statement rolls back without an error of its own, so every answer is looked at.
+    let (routes, malformed, committed) = join3(with_routes, with_malformed, session.commit()).await;
+    routes?;
+    malformed?;
+    committed?;
+    Ok(Written::Committed)
+}
+
+/// Copies the rows that are not there yet. No other replica writes rows of the stream meanwhile: the checkpoint's row is locked.
+async fn copy_large(session: &Session, rows: &[&MalformedIntent]) -> Result<(), PgError> {
+    for row in rows {
+        let entry = (row.entry_id, row.fields_fingerprint.as_str());
+        if session.query(&malformed_intents::known(&row.stream, [entry].into_iter())).await?.is_empty() {
+            session.copy_in(&malformed_intents::copy(), malformed_intents::copied(row)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Inserts rows and leaves the transaction open.
+async fn try_rows(session: &Session, rows: &Rows<'_>) -> Result<(), PgError> {
+    session.begin().await?;
+    if session.execute(&records::insert(&rows.acceptances)).await? < rows.acceptances.len() as u64 {
+        return Err(PgError::unavailable("insert a row and roll back", "the key of that row is taken"));
+    }
+    session.execute(&routes::insert(&rows.acceptances)).await?;
+    session.execute(&malformed_intents::insert(&rows.malformed)).await?;
+    // What would be checked at COMMIT.
+    session.execute_batch("SET CONSTRAINTS ALL IMMEDIATE").await
+}
+
+pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
+    records::prepare_all(session).await?;
+    checkpoint::prepare_all(session).await?;
+    session.prepare(&routes::insert(&[])).await?;
+    session.prepare(&malformed_intents::insert(&[])).await?;
+    session.prepare(&malformed_intents::known("", traces(&[]))).await?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! Records: one for each accepted intent; the row reserves the intent's idempotency key.
+
+use std::collections::HashMap;
+
+use ambient::Timestamp;
+use domain::accept::Acceptance;
+use domain::entry::EntryId;
+use domain::ports::StoreError;
+use domain::record::{IdempotencyScope, Record};
+use pg::sql::{any, insert_rows, unnest};
+use pg::{PgError, Session, bind};
+use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement};
+use tokio_postgres::Row;
+
+use crate::codec::column;
+use crate::error::store_error;
+use crate::schema::{Input, Records};
+
+/// The number after the highest `~n` of an entry id that is taken.
+pub(crate) async fn next_suffix(session: &Session, id: EntryId) -> Result<u32, StoreError> {
+    let mut highest: u32 = 0;
+    for row in session.query(&suffixed_ids(id)).await.map_err(store_error)? {
+        let name: String = column(&row, "records.notification_id", "")?;
+        let suffix = name.rsplit_once('~').and_then(|(_, digits)| digits.parse().ok());
+        highest = Ord::max(highest, suffix.unwrap_or(0));
+    }
+    Ok(highest.saturating_add(1))
+}
+
+pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
+    session.prepare(&requests_of([].into_iter())).await?;
+    session.prepare(&ids_taken(&[])).await?;
+    session.prepare(&suffixed_ids(EntryId::ZERO)).await?;
+    session.prepare(&insert(&[])).await?;
+    Ok(())
+}
+
+/// The accepted intent that has reserved a key.
+pub(crate) struct Request {
+    pub(crate) notification_id: String,
+    pub(crate) fingerprint: String,
+}
+
+pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, Request>, StoreError> {
+    let request = |row: &Row| {
+        let producer = column(row, "records.producer", "")?;
+        let key: String = column(row, "records.idempotency_key", "")?;
+        let fingerprint = column(row, "records.request_fingerprint", &key)?;
+        let notification_id = column(row, "records.notification_id", &key)?;
+        Ok((IdempotencyScope { producer, key }, Request { notification_id, fingerprint }))
+    };
+    rows.iter().map(request).collect()
+}
+
+/// Whether a notification's id is `<id>` or `<id>~<n>`.
+pub(crate) fn is_id_of(notification_id: &str, id: EntryId) -> bool {
+    notification_id.split('~').next() == Some(&id.to_string())
+}
+
+/// By the unique key of producer and idempotency key.
+pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope> + Clone) -> SelectStatement {
+    let producers = bind::texts(scopes.clone().map(|scope| scope.producer.as_str()));
+    let keys = bind::texts(scopes.map(|scope| scope.key.as_str()));
+    let given = Query::select()
+        .expr_as(unnest(producers), Input::Producer)
+        .expr_as(unnest(keys), Input::IdempotencyKey)
+        .take();
+    Query::select()
+        .columns([
+            (Records::Table, Records::Producer),
+            (Records::Table, Records::IdempotencyKey),
+            (Records::Table, Records::RequestFingerprint),
+            (Records::Table, Records::NotificationId),
+        ])
+        .from_subquery(given, Input::Table)
+        .inner_join(
+            Records::Table,
+            Expr::col((Records::Table, Records::Producer)).equals((Input::Table, Input::Producer)).and(
+                Expr::col((Records::Table, Records::IdempotencyKey))
+                    .equals((Input::Table, Input::IdempotencyKey)),
+            ),
+        )
+        .take()
+}
+
+/// By the primary key.
+pub(crate) fn ids_taken(intents: &[(IdempotencyScope, EntryId)]) -> SelectStatement {
+    let ids = bind::texts(intents.iter().map(|(_, id)| id.to_string()));
+    Query::select()
+        .column(Records::NotificationId)
+        .from(Records::Table)
+        .and_where(Expr::col(Records::NotificationId).eq(any(ids)))
+        .take()
+}
+
+/// All ids of the form `<id>~<n>`: in byte order they lie between `<id>~` and `<id>` followed by the next character.
+fn suffixed_ids(id: EntryId) -> SelectStatement {
+    Query::select()
+        .column(Records::NotificationId)
+        .from(Records::Table)
+        .and_where(Expr::col(Records::NotificationId).gte(bind::text(format!("{id}~"))))
+        .and_where(Expr::col(Records::NotificationId).lt(bind::text(format!("{id}\u{7f}"))))
+        .take()
+}
+
+/// Inserts the records whose key and id are free; the number of rows says whether that was all of them.
+pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
+    let records = || acceptances.iter().map(|acceptance| &acceptance.record);
+    let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(value)));
+    let instants = |value: fn(&Record) -> Timestamp| unnest(bind::instants(records().map(value)));
+    let recipients = records().map(|record| serde_json::json!(record.recipient_user_ids).to_string());
+    let columns_and_values = [
+        (Records::NotificationId, texts(|record| record.notification_id.as_str())),
+        (Records::NotificationType, texts(|record| &record.content.notification_type)),
+        (Records::Producer, texts(|record| &record.scope.producer)),
+        (Records::AudienceKind, texts(|record| record.audience_kind)),
+        (Records::RecipientUserIds, unnest(bind::jsonbs(recipients))),
+        (Records::PayloadJson, texts(|record| &record.content.payload_json)),
+        (Records::IdempotencyKey, texts(|record| &record.scope.key)),
+        (Records::RequestFingerprint, texts(|record| &record.fingerprint)),
+        (Records::RequestId, texts(|record| &record.content.request_id)),
+        (Records::TraceId, texts(|record| &record.content.trace_id)),
+        (Records::OccurredAt, instants(|record| record.content.occurred_at)),
+        (Records::AcceptedAt, instants(|record| record.content.accepted_at)),
+        (Records::UpdatedAt, instants(|record| record.content.accepted_at)),
+        (Records::IdempotencyExpiresAt, instants(|record| record.idempotency_expires_at)),
+    ];
+    let mut insert = insert_rows(Records::Table, columns_and_values);
+    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
+    insert
+}

@@ -1,0 +1,40 @@
+//! The plans of the statements that compare what was published.
+
+use harness::TestDatabase;
+
+use super::*;
+use crate::routes::tests::{most_rows, nodes, plan, rows, sorts_a_table, store};
+
+const RECORDS: usize = 200;
+const ROUTES_OF_EACH: u64 = 2;
+
+#[tokio::test]
+async fn a_page_of_published_entries_reads_one_page_of_the_listing_index_and_routes_by_their_key() {
+    let database = TestDatabase::new().await;
+    let client = database.client().await;
+    // The planner's statistics are of empty tables.
+    client.batch_execute("ALTER TABLE records SET (autovacuum_enabled = false)").await.expect("it is ours");
+    client.batch_execute("ALTER TABLE routes SET (autovacuum_enabled = false)").await.expect("it is ours");
+    client.batch_execute(&rows(1, 10_000, "published", "NULL")).await.expect("rows");
+    client.batch_execute("UPDATE routes SET published_at = created_at").await.expect("it is right");
+    let store = store(&database);
+    let session = store.session("explain").await.expect("is there");
+    let after = RecordCursor::before(Timestamp::MIN);
+    let page = plan(&session, &published(Timestamp::MIN, &after, Timestamp::MAX, RECORDS)).await;
+    assert!(most_rows(&page) <= RECORDS as u64 * ROUTES_OF_EACH, "{page:#}");
+    assert!(!sorts_a_table(&page), "{page:#}");
+    let text = page.to_string();
+    assert!(text.contains("records_listing_idx") && text.contains("routes_pkey"), "{page:#}");
+
+    let key =
+        RouteKey { notification_id: NotificationId::from("1-0".to_owned()), route_id: "push:user:u".into() };
+    let version = domain::route::Version::read(Timestamp::MIN);
+    let done = [Published { key: key.clone(), version, entry_id: "1-0".into() }];
+    for plan in [
+        plan(&session, &published_routes(&[&key])).await,
+        plan(&session, &replace_entries(&done, Timestamp::MAX)).await,
+    ] {
+        assert!(nodes(&plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{plan:#}");
+        assert!(plan.to_string().contains("routes_pkey"), "{plan:#}");
+    }
+}

@@ -1,0 +1,204 @@
+//! What was published, page by page, and its entry ids replaced.
+
+use domain::outbound::encode;
+use domain::ports::{Published, PublishedPage, RecordCursor, RepublishStore, RouteStore, Swap};
+use domain::record::NotificationId;
+use domain::republish::SeenStream;
+use domain::route::{RouteKey, Version};
+
+use crate::*;
+
+/// Intents `1..=count`, accepted a second apart, whose routes are all published at the same times.
+async fn published(count: i64) -> World {
+    let world = World::new().await;
+    for n in 1..=count {
+        world.accept([n as u64], at(n)).await;
+    }
+    world
+        .execute(
+            "UPDATE routes SET status = 'published', next_attempt_at = NULL, published_at = created_at,
+             published_entry_id = split_part(notification_id, '-', 1) || '-7'",
+        )
+        .await;
+    world
+}
+
+async fn page(world: &World, since: Timestamp, after: &RecordCursor, records: usize) -> PublishedPage {
+    world.store.list_published_entries(since, after, at(1_000), records).await.expect("is there")
+}
+
+fn names(page: &PublishedPage) -> Vec<String> {
+    page.entries.iter().map(|entry| format!("{} {}", entry.key, entry.entry_id)).collect()
+}
+
+/// Every page from the beginning.
+async fn all(world: &World, since: Timestamp, accepted_from: Timestamp, records: usize) -> Vec<String> {
+    let mut after = RecordCursor::before(accepted_from);
+    let mut found = Vec::new();
+    loop {
+        let page = page(world, since, &after, records).await;
+        found.extend(names(&page));
+        match page.next {
+            Some(next) => after = next,
+            None => return found,
+        }
+    }
+}
+
+#[tokio::test]
+async fn published_entries_are_listed_in_the_order_of_acceptance_whatever_the_page() {
+    let world = published(5).await;
+    let whole = all(&world, at(0), at(0), 100).await;
+    assert_eq!(whole.len(), 10);
+    assert!(whole.is_sorted());
+    for records in [1, 2, 3, 5] {
+        assert_eq!(all(&world, at(0), at(0), records).await, whole, "{records}");
+    }
+    assert_eq!(all(&world, at(0), at(3), 2).await, whole[4..], "accepted at the third second or later");
+    assert_eq!(all(&world, at(4), at(0), 2).await, whole[6..], "published at the fourth second or later");
+    let until = world.store.list_published_entries(at(0), &RecordCursor::before(at(0)), at(2), 100).await;
+    assert_eq!(names(&until.expect("is there")), whole[..4], "accepted at the second second or before");
+}
+
+#[tokio::test]
+async fn routes_that_are_not_published_are_not_listed() {
+    let world = published(3).await;
+    world
+        .execute(
+            "UPDATE routes SET status = 'pending', next_attempt_at = now() WHERE notification_id LIKE '%1-0'",
+        )
+        .await;
+    world.execute("UPDATE routes SET status = 'dead_letter' WHERE notification_id LIKE '%2-0'").await;
+    assert_eq!(all(&world, at(0), at(0), 1).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_page_that_a_large_record_cuts_leaves_that_record_to_the_next() {
+    let world = published(4).await;
+    world
+        .execute(
+            "INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts, created_at,
+                updated_at, published_at, published_entry_id)
+             SELECT notification_id, 'push:user:x' || n, 'push', 'user:x' || n, 'published', 3, accepted_at, accepted_at,
+                accepted_at, '5-' || n
+             FROM records, generate_series(1, 1998) n",
+        )
+        .await;
+    let first = page(&world, at(0), &RecordCursor::before(at(0)), 100).await;
+    assert_eq!(first.entries.len(), 4_000, "two whole records");
+    assert_eq!(all(&world, at(0), at(0), 100).await.len(), 8_000);
+}
+
+#[tokio::test]
+async fn an_entry_id_that_cannot_be_read_harms_only_its_route() {
+    let world = published(2).await;
+    world.execute("UPDATE routes SET published_entry_id = 'x' WHERE notification_id LIKE '%1-0' AND channel = 'push'").await;
+    let page = page(&world, at(0), &RecordCursor::before(at(0)), 100).await;
+    assert_eq!((page.entries.len(), page.corrupt.len()), (3, 1));
+    let error = page.corrupt[0].to_string();
+    assert!(error.starts_with("routes.published_entry_id of "), "{error}");
+}
+
+async fn read(world: &World, keys: &[RouteKey]) -> Vec<(RouteKey, Version)> {
+    let keys: Vec<&RouteKey> = keys.iter().collect();
+    let page = world.store.get_published_routes(&keys).await.expect("is there");
+    page.routes.into_iter().map(|route| (route.key, route.version)).collect()
+}
+
+async fn keys_of(world: &World) -> Vec<RouteKey> {
+    let page = page(world, at(0), &RecordCursor::before(at(0)), 100).await;
+    page.entries.into_iter().map(|entry| entry.key).collect()
+}
+
+// INV-03
+#[tokio::test]
+async fn replacing_an_entry_id_changes_nothing_else_but_the_version() {
+    let world = published(1).await;
+    let rows = async || {
+        world.column("SELECT (to_jsonb(routes) - 'updated_at' - 'published_entry_id')::text FROM routes ORDER BY 1").await
+    };
+    let before = rows().await;
+    let read = read(&world, &keys_of(&world).await).await;
+    let replaced: Vec<Published> = read
+        .iter()
+        .map(|(key, version)| Published { key: key.clone(), version: *version, entry_id: "9-9".into() })
+        .collect();
+    // The version rises even if the clock does not.
+    let swaps = world.store.replace_published_entries(&replaced, at(0)).await.expect("is there");
+    assert_eq!(swaps, [Swap::Applied; 2]);
+    assert_eq!(rows().await, before);
+    assert_eq!(world.column("SELECT DISTINCT published_entry_id FROM routes").await, ["9-9"]);
+    assert_eq!(world.column("SELECT count(*)::text FROM routes WHERE updated_at > created_at").await, ["2"]);
+    let again = world.store.replace_published_entries(&replaced, at(0)).await.expect("is there");
+    assert_eq!(again, [Swap::Conflict; 2], "the version was used");
+}
+
+#[tokio::test]
+async fn a_route_that_was_deleted_or_is_live_again_is_a_conflict() {
+    let world = published(2).await;
+    let read = read(&world, &keys_of(&world).await).await;
+    world.execute("DELETE FROM records WHERE notification_id LIKE '%1-0'").await;
+    world
+        .execute("UPDATE routes SET status = 'pending', next_attempt_at = now() WHERE channel = 'push'")
+        .await;
+    let replaced: Vec<Published> = read
+        .iter()
+        .map(|(key, version)| Published { key: key.clone(), version: *version, entry_id: "9-9".into() })
+        .collect();
+    let swaps = world.store.replace_published_entries(&replaced, at(9)).await.expect("is there");
+    let applied: Vec<&RouteKey> = read
+        .iter()
+        .zip(&swaps)
+        .filter(|(_, swap)| **swap == Swap::Applied)
+        .map(|((key, _), _)| key)
+        .collect();
+    assert_eq!(applied.len(), 1, "{swaps:?}");
+    assert!(applied[0].route_id.starts_with("email:"));
+}
+
+#[tokio::test]
+async fn a_published_route_is_encoded_as_its_publisher_encoded_it() {
+    let world = World::new().await;
+    world.accept([1], at(1)).await;
+    world.execute("UPDATE routes SET attempt_count = 2, status = 'failed'").await;
+    let keys: Vec<RouteKey> = ["email:user:u-1", "push:user:u-1"]
+        .map(|route_id| RouteKey {
+            notification_id: NotificationId::of(EntryId::new(1, 0), 0),
+            route_id: route_id.into(),
+        })
+        .to_vec();
+    let keys: Vec<&RouteKey> = keys.iter().collect();
+    let encoded = |mut routes: Vec<domain::route::LiveRoute>| {
+        routes.sort_by(|one, other| one.key.cmp(&other.key));
+        let entries = routes.iter().map(|route| format!("{:?}", encode(route).expect("it can be encoded")));
+        entries.collect::<Vec<_>>()
+    };
+    let live = encoded(world.store.get_live_routes(&keys).await.expect("is there").routes);
+    assert!(world.store.get_published_routes(&keys).await.expect("is there").routes.is_empty());
+    world
+        .execute("UPDATE routes SET status = 'published', next_attempt_at = NULL, published_at = now()")
+        .await;
+    let published = encoded(world.store.get_published_routes(&keys).await.expect("is there").routes);
+    assert_eq!(published.len(), 2);
+    assert_eq!(published, live);
+}
+
+#[tokio::test]
+async fn how_a_stream_was_seen_is_loaded_as_it_was_saved_last() {
+    let world = World::new().await;
+    let seen = |stream: &str, run_id: &str, millis| SeenStream {
+        stream: stream.into(),
+        run_id: run_id.into(),
+        replication_id: "r".into(),
+        last_generated: EntryId::new(millis, 3),
+        seen_at: at(1),
+    };
+    let load = async || world.store.load_outbound_streams(&["a", "b"]).await.expect("is there");
+    assert_eq!(load().await, []);
+    let first = [seen("a", "one", 5), seen("b", "one", 6), seen("other", "one", 7)];
+    world.store.save_outbound_streams(&first).await.expect("is there");
+    world.store.save_outbound_streams(&[seen("b", "two", 1)]).await.expect("is there");
+    let mut loaded = load().await;
+    loaded.sort_by(|one, other| one.stream.cmp(&other.stream));
+    assert_eq!(loaded, [seen("a", "one", 5), seen("b", "two", 1)]);
+}

@@ -1,0 +1,94 @@
+//! Commands that block, on a connection of their own.
+//!
+//! A blocking command would delay every other command on its connection. So its connection is not shared, and it is taken
+//! out of its slot while a command waits: if the caller drops the wait, the connection is dropped as well, because Redis
+//! continues to block on it. The next command then opens another.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ports::StoreError;
+use redis::{Cmd, Value};
+use tokio::time::timeout;
+
+use crate::connect::{RedisClient, TimedOut, redis_error, unavailable};
+use crate::socket::Connection;
+
+/// The largest reply after which a connection is used again: the client library keeps a buffer of that size.
+pub(crate) const MAX_KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// A connection for blocking commands; opened by the first of them. Clones share it.
+#[derive(Clone)]
+pub(crate) struct BlockingConnection {
+    client: RedisClient,
+    slot: Arc<Mutex<Slot>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Counts the calls of `close`: a connection from before the last one is not used again.
+    generation: u64,
+    idle: Option<Connection>,
+}
+
+impl BlockingConnection {
+    pub(crate) fn new(client: &RedisClient) -> Self {
+        Self { client: client.clone(), slot: Arc::default() }
+    }
+
+    /// The reply to `command`, which blocks for at most `block`; `None` if the reply exceeds `max_bytes`.
+    pub(crate) async fn ask(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+        block: Duration,
+        max_bytes: usize,
+    ) -> Result<Option<Value>, StoreError> {
+        let (generation, idle) = {
+            let mut slot = self.slot();
+            (slot.generation, slot.idle.take())
+        };
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.client.dedicated(operation).await?,
+        };
+        let limit = block + self.client.operation_timeout();
+        let reply = ask_within(operation, &mut connection, command, max_bytes, limit).await?;
+        if reply.is_some() && connection.received() <= MAX_KEPT_BUFFER_BYTES {
+            let mut slot = self.slot();
+            if slot.generation == generation {
+                slot.idle = Some(connection);
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Closes the connection; a command that waits keeps its own until it ends.
+    pub(crate) fn close(&self) {
+        let mut slot = self.slot();
+        slot.generation += 1;
+        slot.idle = None;
+    }
+
+    /// Nothing panics while the lock is held.
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The reply to `command` within `limit`; `None` if it exceeds `max_bytes`: then the connection is broken.
+pub(crate) async fn ask_within(
+    operation: &'static str,
+    connection: &mut Connection,
+    command: &Cmd,
+    max_bytes: usize,
+    limit: Duration,
+) -> Result<Option<Value>, StoreError> {
+    connection.allow(max_bytes);
+    match timeout(limit, command.query_async::<Value>(&mut connection.commands)).await {
+        Ok(Ok(reply)) => Ok(Some(reply)),
+        _ if connection.exceeded() => Ok(None),
+        Ok(Err(error)) => Err(redis_error(operation, error)),
+        Err(_) => Err(unavailable(operation, TimedOut(limit))),
+    }
+}

@@ -1,0 +1,22 @@
+//! Which installation serves a stream, so that two of them never read the same one (ADR 0019).
+
+use domain::ports::StoreError;
+use redis::{Script, Value};
+
+use crate::connect::{RedisClient, ScriptCall, unexpected};
+use crate::keyspace;
+
+const CLAIM: &str = include_str!("scripts/claim_installation.lua");
+
+/// Claims `stream` for the installation `id` unless another one has claimed it, and returns the id of the one that serves
+/// it. If Redis lost the key, the first installation to call this claims the stream again.
+pub async fn claim_stream(client: &RedisClient, stream: &str, id: &str) -> Result<String, StoreError> {
+    const OPERATION: &str = "claim the intents stream";
+    let script = Script::new(CLAIM);
+    let mut call = ScriptCall::new(&script, [keyspace::installation(stream)].into_iter());
+    call.arg(id);
+    match client.script(OPERATION, &call).await? {
+        Value::BulkString(held) => Ok(String::from_utf8_lossy(&held).into_owned()),
+        other => Err(unexpected(OPERATION, &other)),
+    }
+}

@@ -1,0 +1,133 @@
+//! Leases that become receipts: who may append a route now, and whether it has been appended already.
+//!
+//! A lease is a hint (ADR 0007): it saves work and narrows the window for duplicates; what counts is the version check
+//! in SQL. Each operation is one script over all keys of a chunk. A key that holds a value that this service never writes
+//! counts as held, and gets a TTL if it has none, so that no route waits for it indefinitely. The scan lock of a channel is a
+//! lease, too.
+
+use std::time::Duration;
+
+use domain::ports::{Lease, LeaseStore, LeaseToken, StoreError};
+use domain::route::{Channel, RouteKey};
+use redis::{Script, Value};
+
+use crate::connect::{RedisClient, ScriptCall, millis, unexpected};
+use crate::keyspace::Keyspace;
+use crate::receipt;
+
+const ACQUIRE: &str = include_str!("scripts/acquire_leases.lua");
+const RELEASE: &str = include_str!("scripts/release_leases.lua");
+const EXTEND: &str = include_str!("scripts/extend_receipts.lua");
+
+/// The leases of routes.
+#[derive(Clone, Debug)]
+pub struct RedisLeases {
+    client: RedisClient,
+    keyspace: Keyspace,
+    acquire: Script,
+    release: Script,
+    extend: Script,
+}
+
+impl RedisLeases {
+    /// Leases on the shared connection of `client`, under the keys of `keyspace`.
+    pub fn new(client: &RedisClient, keyspace: &Keyspace) -> Self {
+        Self {
+            client: client.clone(),
+            keyspace: keyspace.clone(),
+            acquire: receipt::script(ACQUIRE),
+            release: Script::new(RELEASE),
+            extend: receipt::script(EXTEND),
+        }
+    }
+
+    async fn acquire(
+        &self,
+        operation: &'static str,
+        keys: impl ExactSizeIterator<Item = String>,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<Vec<Lease>, StoreError> {
+        let count = keys.len();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut call = ScriptCall::new(&self.acquire, keys);
+        call.arg(&token.0).arg(millis(ttl));
+        match self.client.script(operation, &call).await? {
+            Value::Array(answers) if answers.len() == count => {
+                answers.into_iter().map(|answer| lease(operation, answer)).collect()
+            }
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    async fn release(
+        &self,
+        operation: &'static str,
+        keys: impl ExactSizeIterator<Item = String>,
+        token: &LeaseToken,
+    ) -> Result<(), StoreError> {
+        if keys.len() == 0 {
+            return Ok(());
+        }
+        let mut call = ScriptCall::new(&self.release, keys);
+        call.arg(&token.0);
+        self.client.script(operation, &call).await.map(drop)
+    }
+
+    fn lease_keys(&self, keys: &[&RouteKey]) -> impl ExactSizeIterator<Item = String> {
+        keys.iter().map(|key| self.keyspace.route_lease(key))
+    }
+}
+
+impl LeaseStore for RedisLeases {
+    async fn acquire_leases(
+        &self,
+        keys: &[&RouteKey],
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<Vec<Lease>, StoreError> {
+        self.acquire("acquire route leases", self.lease_keys(keys), token, ttl).await
+    }
+
+    async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
+        self.release("release route leases", self.lease_keys(keys), token).await
+    }
+
+    async fn acquire_scan_lock(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        let key = [self.keyspace.scan_lock(channel)].into_iter();
+        Ok(self.acquire("acquire the scan lock", key, token, ttl).await? == [Lease::Won])
+    }
+
+    async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
+        self.release("release the scan lock", [self.keyspace.scan_lock(channel)].into_iter(), token).await
+    }
+
+    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {
+        if receipts.is_empty() {
+            return Ok(());
+        }
+        let mut call =
+            ScriptCall::new(&self.extend, receipts.iter().map(|(key, _)| self.keyspace.route_lease(key)));
+        call.arg(millis(ttl));
+        for (_, entry_id) in receipts {
+            call.arg(*entry_id);
+        }
+        self.client.script("extend receipts", &call).await.map(drop)
+    }
+}
+
+fn lease(operation: &'static str, answer: Value) -> Result<Lease, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Lease::Won),
+        Value::Int(_) => Ok(Lease::Held),
+        Value::BulkString(id) => Ok(Lease::Published(String::from_utf8_lossy(&id).into_owned())),
+        other => Err(unexpected(operation, &other)),
+    }
+}

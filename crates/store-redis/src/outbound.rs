@@ -1,0 +1,121 @@
+//! The outbound streams, to which client events and delivery commands are appended.
+
+mod inspection;
+
+use std::time::Duration;
+
+use domain::outbound::OutboundEntry;
+use domain::ports::{Append, LeaseToken, Outbound, StoreError};
+use domain::route::{Channel, RouteKey};
+use redis::{Script, Value};
+
+use crate::connect::{RedisClient, ScriptCall, is_outage, millis, unavailable, unexpected};
+use crate::keyspace::Keyspace;
+use crate::receipt;
+use inspection::InspectionScripts;
+
+/// An outbound stream.
+#[derive(Clone, Debug)]
+pub struct StreamTarget {
+    /// Its key.
+    pub key: String,
+    /// About how many entries it keeps; `None` for all.
+    pub max_len: Option<u64>,
+}
+
+const APPEND: &str = include_str!("scripts/append.lua");
+const ADD_ENTRY_FUNCTION: &str = include_str!("scripts/add_entry.lua");
+
+/// A script that appends entries under receipts.
+fn append_script(body: &str) -> Script {
+    receipt::script(&[ADD_ENTRY_FUNCTION, body].concat())
+}
+
+/// The outbound streams.
+#[derive(Clone, Debug)]
+pub struct RedisOutbound {
+    client: RedisClient,
+    keyspace: Keyspace,
+    gateway: StreamTarget,
+    mail: StreamTarget,
+    append: Script,
+    inspection: InspectionScripts,
+}
+
+impl RedisOutbound {
+    /// Push routes go to `gateway`, e-mail routes to `mail`; the leases are those of `keyspace`.
+    pub fn new(client: &RedisClient, keyspace: &Keyspace, gateway: StreamTarget, mail: StreamTarget) -> Self {
+        Self {
+            client: client.clone(),
+            keyspace: keyspace.clone(),
+            gateway,
+            mail,
+            append: append_script(APPEND),
+            inspection: InspectionScripts::default(),
+        }
+    }
+
+    /// The stream, then the lease of each entry.
+    fn append_keys(&self, channel: Channel, entries: &[(&RouteKey, &OutboundEntry<'_>)]) -> Vec<String> {
+        let mut keys = Vec::with_capacity(entries.len() + 1);
+        keys.push(self.target(channel).key.clone());
+        keys.extend(entries.iter().map(|(key, _)| self.keyspace.route_lease(key)));
+        keys
+    }
+
+    fn target(&self, channel: Channel) -> &StreamTarget {
+        match channel {
+            Channel::Push => &self.gateway,
+            Channel::Email => &self.mail,
+        }
+    }
+}
+
+impl Outbound for RedisOutbound {
+    async fn append(
+        &self,
+        channel: Channel,
+        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        token: &LeaseToken,
+        dedupe_ttl: Duration,
+    ) -> Result<Vec<Append>, StoreError> {
+        const OPERATION: &str = "append to the outbound stream";
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut call = ScriptCall::new(&self.append, self.append_keys(channel, entries).iter());
+        call.arg(&token.0).arg(millis(dedupe_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
+        add_entries(&mut call, entries);
+        match self.client.script(OPERATION, &call).await? {
+            Value::Array(answers) if answers.len() == entries.len() => {
+                answers.into_iter().map(|answer| appended(OPERATION, answer)).collect()
+            }
+            other => Err(unexpected(OPERATION, &other)),
+        }
+    }
+}
+
+/// For each entry the number of its names and values, then these.
+fn add_entries(call: &mut ScriptCall<'_>, entries: &[(&RouteKey, &OutboundEntry<'_>)]) {
+    for (_, OutboundEntry(fields)) in entries {
+        call.arg(fields.len() * 2);
+        for (name, value) in fields {
+            call.arg(*name).arg(&**value);
+        }
+    }
+}
+
+fn appended(operation: &'static str, answer: Value) -> Result<Append, StoreError> {
+    match answer {
+        Value::BulkString(id) => Ok(Append::Done(String::from_utf8_lossy(&id).into_owned())),
+        Value::Int(_) => Ok(Append::LeaseLost),
+        Value::Array(refusal) => match refusal.first() {
+            Some(Value::BulkString(error)) => {
+                let error = String::from_utf8_lossy(error).into_owned();
+                Ok(if is_outage(&error) { Append::Outage(error) } else { Append::Refused(error) })
+            }
+            _ => Err(unavailable(operation, "Redis gave an answer without an error")),
+        },
+        other => Err(unexpected(operation, &other)),
+    }
+}

@@ -1,0 +1,37 @@
+//! The intents stream as a producer sees it.
+
+use domain::entry::{EntryId, RawFields};
+use domain::ports::{IntentProducer, StoreError};
+use redis::{Cmd, cmd};
+
+use crate::connect::{RedisClient, unexpected};
+use crate::stream_state::entry_id;
+
+/// Appends to the intents stream at one key.
+#[derive(Clone, Debug)]
+pub struct RedisIntentProducer {
+    client: RedisClient,
+    key: String,
+}
+
+impl RedisIntentProducer {
+    /// Appends to the stream at `key`.
+    pub fn new(client: &RedisClient, key: String) -> Self {
+        Self { client: client.clone(), key }
+    }
+}
+
+impl IntentProducer for RedisIntentProducer {
+    async fn append(&self, fields: &RawFields) -> Result<EntryId, StoreError> {
+        const OPERATION: &str = "append the intent";
+        let answer = self.client.command(OPERATION, &append_command(&self.key, fields)).await?;
+        entry_id(&answer).ok_or_else(|| unexpected(OPERATION, &answer))
+    }
+}
+
+/// The command that appends an entry with these fields to the stream at `key`, for a pipeline of the caller's own.
+pub fn append_command(key: &str, fields: &RawFields) -> Cmd {
+    let mut add = cmd("XADD");
+    add.arg(key).arg("*").arg(&fields.0);
+    add
+}

@@ -1,0 +1,33 @@
+//! Receipts: the value `published:<entry id>` of a lease key says that the route is in the outbound stream, as which entry.
+//!
+//! Receipts are read and written inside scripts only. `scripts/receipt.lua` is the one place that knows their format; a
+//! script that needs it is made by [`script`].
+
+use redis::Script;
+
+/// The Lua functions `receipt(entry_id)` and `published_entry_id(value)`.
+const FUNCTIONS: &str = include_str!("scripts/receipt.lua");
+
+/// A script that calls the functions of receipts.
+pub(crate) fn script(body: &str) -> Script {
+    Script::new(&[FUNCTIONS, body].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn no_other_script_knows_the_format_of_a_receipt() {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/scripts");
+        let mut known_by = Vec::new();
+        for entry in fs::read_dir(scripts).expect("the folder of the scripts") {
+            let entry = entry.expect("an entry that can be read");
+            if fs::read_to_string(entry.path()).expect("a script").contains("published:") {
+                known_by.push(entry.file_name());
+            }
+        }
+        assert_eq!(known_by, ["receipt.lua"]);
+    }
+}

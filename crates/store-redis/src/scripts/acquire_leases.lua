@@ -1,0 +1,26 @@
+-- Acquires leases for one token. A key that already holds the token is extended; one that holds anything that this service
+-- never writes counts as held, and gets a TTL if it has none.
+-- KEYS: leases. ARGV: token, TTL in ms.
+-- Returns for each key: 1 if won, 0 if held, or the entry id of its receipt.
+local token, ttl = ARGV[1], ARGV[2]
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local set = redis.pcall('SET', key, token, 'NX', 'PX', ttl)
+  if set then
+    if set.err then return set end
+    answers[i] = 1
+  else
+    local held = redis.pcall('GET', key)
+    local published = published_entry_id(held)
+    if held == token then
+      redis.call('PEXPIRE', key, ttl)
+      answers[i] = 1
+    elseif published then
+      answers[i] = published
+    else
+      if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl) end
+      answers[i] = 0
+    end
+  end
+end
+return answers

@@ -1,0 +1,2 @@
+-- KEYS: a stream. Returns its state.
+return state(KEYS[1])

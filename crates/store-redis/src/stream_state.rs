@@ -1,0 +1,41 @@
+//! What Redis reports on a stream as a whole, without its entries: an entry may be as large as Redis lets its producer make it.
+
+use domain::entry::EntryId;
+use domain::ports::{OutboundState, StoreError};
+use redis::{Script, Value};
+
+use crate::connect::{unavailable, unexpected};
+
+/// The Lua function `state(key)`.
+const STATE_FUNCTION: &str = include_str!("scripts/stream_state.lua");
+
+/// A script that calls `state(key)`.
+pub(crate) fn script(body: &str) -> Script {
+    Script::new(&[STATE_FUNCTION, body].concat())
+}
+
+/// Reads what `state(key)` returned; `None` if there is no such key.
+pub(crate) fn parse_state(
+    operation: &'static str,
+    value: &Value,
+) -> Result<Option<OutboundState>, StoreError> {
+    let state = match value {
+        Value::Nil => return Ok(None),
+        Value::Array(state) => state,
+        other => return Err(unexpected(operation, other)),
+    };
+    let id = |at: usize| state.get(at).and_then(entry_id);
+    match (id(1), id(2)) {
+        (Some(last_generated), Some(max_deleted)) => {
+            Ok(Some(OutboundState { first: id(0), last_generated, max_deleted }))
+        }
+        _ => Err(unavailable(operation, "Redis gave a stream without its ids")),
+    }
+}
+
+pub(crate) fn entry_id(value: &Value) -> Option<EntryId> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+        _ => None,
+    }
+}

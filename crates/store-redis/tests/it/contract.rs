@@ -1,0 +1,131 @@
+//! The suites of the ports on Redis.
+
+use domain::ports::{CheckpointCache, IntentProducer, IntentStream, LeaseStore, Outbound};
+use domain::route::Channel;
+use harness::contract::checkpoints::CheckpointsFixture;
+use harness::contract::publishing::PublishingFixture;
+use harness::contract::streams::StreamsFixture;
+use harness::memory::PublishedFields;
+use store_redis::{
+    RedisCheckpoints, RedisIntentProducer, RedisIntentStream, RedisLeases, RedisOutbound, checkpoint_key,
+};
+
+use crate::*;
+
+const INTENTS: &str = "notification:intents";
+
+struct Publishing {
+    world: World,
+    leases: RedisLeases,
+    outbound: RedisOutbound,
+}
+
+impl Publishing {
+    async fn new() -> Self {
+        let world = World::new().await;
+        let keyspace = Keyspace::default();
+        let target = |channel: Channel| StreamTarget { key: stream_of(channel).to_owned(), max_len: None };
+        let leases = RedisLeases::new(&world.client, &keyspace);
+        let outbound =
+            RedisOutbound::new(&world.client, &keyspace, target(Channel::Push), target(Channel::Email));
+        Self { world, leases, outbound }
+    }
+}
+
+fn stream_of(channel: Channel) -> &'static str {
+    match channel {
+        Channel::Push => "gateway:client-events",
+        Channel::Email => "mail:delivery_commands",
+    }
+}
+
+impl PublishingFixture for Publishing {
+    fn leases(&self) -> &impl LeaseStore {
+        &self.leases
+    }
+
+    fn outbound(&self) -> &impl Outbound {
+        &self.outbound
+    }
+
+    async fn expire(&self, key: &RouteKey) {
+        let expired: i64 = self.world.ask(&["PEXPIREAT", &route_lease(key), "1"]).await;
+        assert_eq!(expired, 1, "it lives");
+    }
+
+    async fn remaining(&self, key: &RouteKey) -> Option<Duration> {
+        u64::try_from(self.world.pttl(key).await).ok().map(Duration::from_millis)
+    }
+
+    async fn entries(&self, channel: Channel) -> Vec<(EntryId, PublishedFields)> {
+        let found: Vec<(String, Vec<String>)> =
+            self.world.ask(&["XRANGE", stream_of(channel), "-", "+"]).await;
+        let pairs =
+            |flat: Vec<String>| flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        let entry = |(id, flat): (String, _)| (id.parse().expect("an entry id"), pairs(flat));
+        found.into_iter().map(entry).collect()
+    }
+}
+
+struct Checkpoints {
+    world: World,
+    cache: RedisCheckpoints,
+}
+
+impl Checkpoints {
+    async fn new() -> Self {
+        let world = World::new().await;
+        Self { cache: RedisCheckpoints::new(&world.client), world }
+    }
+}
+
+impl CheckpointsFixture for Checkpoints {
+    fn cache(&self) -> &impl CheckpointCache {
+        &self.cache
+    }
+
+    async fn garble(&self, stream: &str) {
+        self.world.ask::<()>(&["SET", &checkpoint_key(stream), "garbled"]).await;
+    }
+}
+
+struct Intents {
+    world: World,
+    stream: RedisIntentStream,
+    producer: RedisIntentProducer,
+}
+
+impl Intents {
+    async fn new() -> Self {
+        let world = World::new().await;
+        let stream = RedisIntentStream::new(&world.client, INTENTS.to_owned());
+        let producer = RedisIntentProducer::new(&world.client, INTENTS.to_owned());
+        Self { world, stream, producer }
+    }
+}
+
+impl StreamsFixture for Intents {
+    fn stream(&self) -> &impl IntentStream {
+        &self.stream
+    }
+
+    fn producer(&self) -> &impl IntentProducer {
+        &self.producer
+    }
+
+    async fn delete(&self) {
+        self.world.ask::<i64>(&["DEL", INTENTS]).await;
+    }
+}
+
+mod publishing {
+    harness::publishing_contract!(super::Publishing::new().await);
+}
+
+mod checkpoints {
+    harness::checkpoints_contract!(super::Checkpoints::new().await);
+}
+
+mod streams {
+    harness::streams_contract!(super::Intents::new().await);
+}

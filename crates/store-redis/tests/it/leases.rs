@@ -1,0 +1,176 @@
+//! Leases and the receipts that they become.
+
+use std::time::Duration;
+
+use domain::ports::{Lease, LeaseStore};
+use domain::route::Channel;
+use store_redis::RedisLeases;
+
+use crate::*;
+
+#[tokio::test]
+async fn a_lease_is_won_once_and_held_for_every_other_token() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    let mine = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there");
+    assert_eq!(mine, [Lease::Won]);
+    assert_life(world.pttl(key(1)).await, LEASE_TTL);
+    let theirs = leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL).await.expect("Redis is there");
+    assert_eq!(theirs, [Lease::Held]);
+    assert_eq!(world.value(key(1)).await.as_deref(), Some("a"));
+}
+
+#[tokio::test]
+async fn a_refused_token_does_not_lengthen_the_lease_of_the_holder() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    drop(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there"));
+    drop(leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL * 10).await.expect("Redis is there"));
+    assert_life(world.pttl(key(1)).await, LEASE_TTL);
+}
+
+#[tokio::test]
+async fn the_holder_wins_again_and_its_lease_restarts() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    drop(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there"));
+    let again = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL * 10).await.expect("Redis is there");
+    assert_eq!(again, [Lease::Won]);
+    assert_life(world.pttl(key(1)).await, LEASE_TTL * 10);
+}
+
+#[tokio::test]
+async fn a_lease_is_released_by_its_own_token_only() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    drop(leases.acquire_leases(&keys(0..2), &token("a"), LEASE_TTL).await.expect("Redis is there"));
+    leases.release_leases(&keys(0..2), &token("b")).await.expect("Redis is there");
+    assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
+    // Key 2 does not exist, and neither it nor a receipt is in the way of the others.
+    world.put(key(3), "published:5-1").await;
+    leases.release_leases(&[key(2), key(3), key(0)], &token("a")).await.expect("Redis is there");
+    assert_eq!(world.value(key(0)).await, None);
+    assert_eq!(world.value(key(1)).await.as_deref(), Some("a"));
+    assert_eq!(world.value(key(3)).await.as_deref(), Some("published:5-1"));
+}
+
+#[tokio::test]
+async fn a_scan_lock_is_held_once_for_each_channel_and_released_by_its_token() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    let take = async |channel, name| {
+        leases.acquire_scan_lock(channel, &token(name), LEASE_TTL).await.expect("Redis is there")
+    };
+    assert!(take(Channel::Push, "a").await);
+    assert!(!take(Channel::Push, "b").await);
+    assert!(take(Channel::Email, "b").await, "each channel has its own");
+    leases.release_scan_lock(Channel::Push, &token("b")).await.expect("Redis is there");
+    assert!(!take(Channel::Push, "b").await, "another token releases nothing");
+    leases.release_scan_lock(Channel::Push, &token("a")).await.expect("Redis is there");
+    assert!(take(Channel::Push, "b").await);
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_is_won_by_the_next() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    drop(
+        leases
+            .acquire_leases(&[key(1)], &token("a"), Duration::from_millis(1))
+            .await
+            .expect("Redis is there"),
+    );
+    harness::wait_for("the lease runs out", BOUND, async || {
+        let leases = leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL).await.expect("Redis is there");
+        (leases == [Lease::Won]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_key_of_a_call_has_its_own_answer_in_the_order_asked() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    world.put(key(1), "someone else").await;
+    world.put(key(2), "published:7-3").await;
+    world.put(key(3), "mine").await;
+    let answers =
+        leases.acquire_leases(&keys(0..5), &token("mine"), LEASE_TTL).await.expect("Redis is there");
+    assert_eq!(answers, [Lease::Won, Lease::Held, Lease::Published("7-3".into()), Lease::Won, Lease::Won]);
+    let many = leases.acquire_leases(&keys(5..517), &token("mine"), LEASE_TTL).await.expect("Redis is there");
+    assert_eq!(many, vec![Lease::Won; 512]);
+}
+
+#[tokio::test]
+async fn no_keys_need_no_call() {
+    // No server listens there.
+    let leases = RedisLeases::new(&client_of("127.0.0.1:1", OPERATION_TIMEOUT), &Keyspace::default());
+    assert_eq!(leases.acquire_leases(&[], &token("a"), LEASE_TTL).await.expect("nothing to ask"), []);
+    leases.release_leases(&[], &token("a")).await.expect("nothing to ask");
+    leases.extend_receipts(&[], DEDUPE_TTL).await.expect("nothing to ask");
+}
+
+// INV-04
+#[tokio::test]
+async fn a_garbled_lease_counts_as_held_and_is_given_an_end() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    for garbage in [
+        "",
+        "published:",
+        "PUBLISHED:5-1",
+        "x published:5-1",
+        "published:foo",
+        "published:5-1 ",
+        "published:5-1\0",
+        "published:5-",
+    ] {
+        world.put(key(1), garbage).await;
+        let answer = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there");
+        assert_eq!(answer, [Lease::Held], "{garbage:?}");
+        assert_eq!(world.value(key(1)).await.as_deref(), Some(garbage));
+        assert_life(world.pttl(key(1)).await, LEASE_TTL);
+    }
+}
+
+#[tokio::test]
+async fn a_garbled_lease_that_has_an_end_keeps_it() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    world.ask::<()>(&["SET", &route_lease(key(1)), "garbage", "PX", "100000"]).await;
+    drop(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there"));
+    assert_life(world.pttl(key(1)).await, Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn a_lease_of_the_wrong_type_harms_no_neighbour_and_is_given_an_end() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    world.ask::<()>(&["RPUSH", &route_lease(key(1)), "x"]).await;
+    let answers = leases.acquire_leases(&keys(0..3), &token("a"), LEASE_TTL).await.expect("Redis is there");
+    assert_eq!(answers, [Lease::Won, Lease::Held, Lease::Won]);
+    assert_life(world.pttl(key(1)).await, LEASE_TTL);
+    leases.release_leases(&keys(0..3), &token("a")).await.expect("Redis is there");
+    assert_eq!(world.value(key(0)).await, None);
+    assert_eq!(world.value(key(2)).await, None);
+    assert_eq!(world.ask::<i64>(&["LLEN", &route_lease(key(1))]).await, 1);
+}
+
+#[tokio::test]
+async fn receipts_are_extended_and_written_again_where_they_are_gone() {
+    let world = World::new().await;
+    let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    world.ask::<()>(&["SET", &route_lease(key(0)), "published:5-1", "PX", "1000000"]).await;
+    world.put(key(2), "another token").await;
+    world.ask::<()>(&["RPUSH", &route_lease(key(3)), "x"]).await;
+    let receipts: Vec<_> = keys(0..4).into_iter().zip(["5-1", "5-2", "5-3", "5-4"]).collect();
+    leases.extend_receipts(&receipts, DEDUPE_TTL).await.expect("Redis is there");
+    for (key, id) in &receipts {
+        assert_eq!(world.value(key).await, Some(format!("published:{id}")));
+        assert_life(world.pttl(key).await, DEDUPE_TTL);
+    }
+    let found = leases.acquire_leases(&keys(0..2), &token("a"), LEASE_TTL).await.expect("Redis is there");
+    assert_eq!(found, [Lease::Published("5-1".into()), Lease::Published("5-2".into())]);
+    // Finding a receipt does not shorten its TTL.
+    assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
+}

@@ -1,0 +1,129 @@
+//! What the directory's answers mean. One that is not as agreed is no answer.
+
+use domain::ports::User;
+use serde::Deserialize;
+
+/// The longest address that mail can go to, in bytes.
+const MAX_EMAIL_BYTES: usize = 320;
+/// No language tag is longer.
+const MAX_LANGUAGE_TAG_BYTES: usize = 64;
+
+#[derive(Deserialize)]
+struct Found {
+    user: FoundUser,
+}
+
+#[derive(Deserialize)]
+struct FoundUser {
+    user_id: String,
+    #[serde(default)]
+    email: String,
+    #[serde(default)]
+    preferred_language: String,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    error: FailureCode,
+}
+
+#[derive(Deserialize)]
+struct FailureCode {
+    code: String,
+}
+
+/// The user in the body of a 200. An address that cannot be one is as good as none.
+pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
+    // The parser's own words could repeat what it read.
+    let found: Found = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
+    let user = found.user;
+    if user.user_id != asked {
+        return Err("the answer is about another user".to_owned());
+    }
+    let email = if is_address(&user.email) { user.email } else { String::new() };
+    let plain = |text: &str| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
+    let preferred_language =
+        if plain(&user.preferred_language) { user.preferred_language } else { String::new() };
+    Ok(User { email, preferred_language })
+}
+
+/// Whether the body of a 404 says that there is no such user; any other 404 comes from somewhere else.
+pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
+    let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
+    match failure.error.code.as_str() {
+        "subject_not_found" => Ok(()),
+        _ => Err("status 404 with another code than subject_not_found".to_owned()),
+    }
+}
+
+fn not_as_agreed(status: u16, error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    format!("status {status} with a body that is not as agreed (line {line}, column {column})")
+}
+
+fn is_address(email: &str) -> bool {
+    let has_both_sides =
+        email.split_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
+    has_both_sides
+        && email.len() <= MAX_EMAIL_BYTES
+        && !email.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(email: &str, language: &str) -> Vec<u8> {
+        serde_json::json!({"user": {"user_id": "u", "email": email, "preferred_language": language}})
+            .to_string()
+            .into()
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_one_is_none() {
+        let long = format!("{}@example.com", "x".repeat(309));
+        for email in [
+            "",
+            "nobody",
+            "@example.com",
+            "u@",
+            "u\0@example.com",
+            "u @example.com",
+            "u@example.com\r\nBcc: x",
+            &long,
+        ] {
+            assert_eq!(user("u", &body(email, "en")).map(|user| user.email), Ok(String::new()), "{email:?}");
+        }
+        let longest = format!("{}@example.com", "x".repeat(308));
+        assert_eq!(user("u", &body(&longest, "en")).map(|user| user.email), Ok(longest));
+    }
+
+    #[test]
+    fn a_language_that_cannot_be_one_is_none() {
+        for language in ["e\0n", &"x".repeat(65)] {
+            assert_eq!(
+                user("u", &body("u@e.com", language)).map(|user| user.preferred_language),
+                Ok(String::new())
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_as_agreed_is_no_answer_and_is_not_repeated() {
+        for garbage in [
+            "",
+            "null",
+            "[]",
+            r#"{"user":{}}"#,
+            r#"{"user":{"user_id":7,"email":"secret@example.com"}}"#,
+            "<html>",
+        ] {
+            let error = user("u", garbage.as_bytes()).expect_err(garbage);
+            assert!(!error.contains("secret"), "{error}");
+            missing(garbage.as_bytes()).expect_err(garbage);
+        }
+        user("v", &body("u@example.com", "en")).expect_err("another user");
+        missing(br#"{"error":{"code":"no_such_route"}}"#).expect_err("another 404");
+        assert_eq!(missing(br#"{"error":{"code":"subject_not_found","message":"x"}}"#), Ok(()));
+    }
+}

@@ -1,0 +1,257 @@
+//! Which user of one look-up is asked next, and when the look-up stops asking. No I/O: the time is an argument.
+//!
+//! Users are asked in the order given, so that the caller's first entry is not delayed by later ones. A user whose request
+//! met an overloaded or unreachable directory is asked again after a pause that doubles, before users that were not asked
+//! yet. What is in flight is always awaited; asking stops
+//!
+//! * when as many requests in a row failed as were allowed at the last answer: the directory answers no request,
+//! * when a request fails and there was no answer for a whole timeout: each further one would cost another,
+//! * [`MAX_CALL_TIME`] after the beginning, so that the caller can report what is unanswered.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use domain::ports::Lookup;
+use tokio::time::Instant;
+
+use crate::concurrency::Concurrency;
+
+/// No request is sent later than this after the beginning of a look-up.
+const MAX_CALL_TIME: Duration = Duration::from_secs(20);
+/// The most that the pauses of one user may add up to: a user that is always refused delays the others of the call by no
+/// more. The caller tries again later.
+const MAX_RETRY_PAUSES: Duration = Duration::from_secs(2);
+/// The pause before a user is asked again; it doubles.
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// With fewer requests allowed than this, this many failures in a row stop the look-up: one alone says little.
+const MIN_FAILURES: usize = 4;
+
+/// What one request brought.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The directory knows the user, or knows that there is none.
+    Answer(Lookup),
+    /// The directory is overloaded or unreachable. It may have said how long to wait.
+    Refused { cause: String, retry_after: Option<Duration> },
+    /// The directory serves, and this answer cannot be used; the next one would be the same.
+    Unusable { cause: String },
+}
+
+#[derive(Debug)]
+struct User {
+    next_pause: Duration,
+    /// The sum of the pauses so far.
+    paused: Duration,
+    /// The last outcome, if there is one.
+    lookup: Option<Lookup>,
+}
+
+/// The users of one look-up, by their index.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    users: Vec<User>,
+    /// Users from here on were not asked yet.
+    unasked: usize,
+    /// Users to ask again, by when.
+    again: BTreeSet<(Instant, usize)>,
+    timeout: Duration,
+    started: Instant,
+    last_answer: Instant,
+    /// Since the last answer.
+    failures: usize,
+    /// The limit of concurrency at the last answer.
+    allowed: usize,
+    stopped: Option<&'static str>,
+}
+
+impl Schedule {
+    /// For `users` users, whose requests end after `timeout` each.
+    pub(crate) fn new(users: usize, timeout: Duration, concurrency: &Concurrency, now: Instant) -> Self {
+        let user = |_| User { next_pause: FIRST_RETRY_PAUSE, paused: Duration::ZERO, lookup: None };
+        Self {
+            users: (0..users).map(user).collect(),
+            unasked: 0,
+            again: BTreeSet::new(),
+            timeout,
+            started: now,
+            last_answer: now,
+            failures: 0,
+            allowed: concurrency.limit(),
+            stopped: None,
+        }
+    }
+
+    /// The user to ask now.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<usize> {
+        if now >= self.started + MAX_CALL_TIME {
+            self.stop("the look-ups before took too long");
+        }
+        if let Some(&(due, index)) = self.again.first()
+            && due <= now
+        {
+            self.again.pop_first();
+            return Some(index);
+        }
+        let index = self.unasked;
+        if self.stopped.is_some() || index == self.users.len() {
+            return None;
+        }
+        self.unasked += 1;
+        Some(index)
+    }
+
+    /// When the next user is to be asked again.
+    pub(crate) fn next_retry(&self) -> Option<Instant> {
+        self.again.first().map(|(due, _)| *due)
+    }
+
+    /// Takes note of what the request for user `index` brought.
+    pub(crate) fn record(
+        &mut self,
+        index: usize,
+        outcome: Outcome,
+        concurrency: &mut Concurrency,
+        now: Instant,
+    ) {
+        let user = &mut self.users[index];
+        user.lookup = Some(match outcome {
+            Outcome::Answer(lookup) => {
+                concurrency.answered();
+                (self.last_answer, self.failures, self.allowed) = (now, 0, concurrency.limit());
+                user.lookup = Some(lookup);
+                return;
+            }
+            Outcome::Refused { cause, retry_after } => {
+                let pause = user.next_pause.max(retry_after.unwrap_or_default());
+                user.next_pause *= 2;
+                user.paused = user.paused.saturating_add(pause);
+                if self.stopped.is_none() && user.paused <= MAX_RETRY_PAUSES {
+                    self.again.insert((now + pause, index));
+                }
+                Lookup::Unavailable(cause)
+            }
+            Outcome::Unusable { cause } => Lookup::Unavailable(cause),
+        });
+        concurrency.failed();
+        self.failures += 1;
+        let silent = now.duration_since(self.last_answer) >= self.timeout;
+        if silent || self.failures >= self.allowed.max(MIN_FAILURES) {
+            self.stop("the look-ups before had failed");
+        }
+    }
+
+    /// The result for each user.
+    pub(crate) fn into_lookups(self) -> impl Iterator<Item = Lookup> {
+        let reason = self.stopped.unwrap_or_default();
+        let not_asked = move || Lookup::Unavailable(format!("the user directory was not asked: {reason}"));
+        self.users.into_iter().map(move |user| user.lookup.unwrap_or_else(not_asked))
+    }
+
+    fn stop(&mut self, reason: &'static str) {
+        self.again.clear();
+        self.stopped.get_or_insert(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(1);
+
+    fn refused() -> Outcome {
+        Outcome::Refused { cause: "status 503".into(), retry_after: None }
+    }
+
+    fn missing() -> Outcome {
+        Outcome::Answer(Lookup::Missing)
+    }
+
+    /// A schedule for this many users with a window of 32, and its beginning.
+    fn schedule(users: usize) -> (Schedule, Concurrency, Instant) {
+        let (concurrency, now) = (Concurrency::new(32), Instant::now());
+        (Schedule::new(users, TIMEOUT, &concurrency, now), concurrency, now)
+    }
+
+    #[test]
+    fn a_refused_user_is_asked_again_before_later_users_and_after_a_pause_that_doubles() {
+        let (mut schedule, mut concurrency, start) = schedule(3);
+        assert_eq!(schedule.next(start), Some(0));
+        schedule.record(0, refused(), &mut concurrency, start);
+        assert_eq!(schedule.next(start), Some(1), "the first one is not due yet");
+        let due = start + FIRST_RETRY_PAUSE;
+        assert_eq!(schedule.next_retry(), Some(due));
+        assert_eq!(schedule.next(due), Some(0));
+        schedule.record(0, refused(), &mut concurrency, due);
+        assert_eq!(schedule.next_retry(), Some(due + FIRST_RETRY_PAUSE * 2));
+    }
+
+    #[test]
+    fn a_user_is_asked_again_until_its_pauses_are_two_seconds() {
+        let (mut schedule, mut concurrency, start) = schedule(2);
+        let mut now = start;
+        assert_eq!(schedule.next(now), Some(0));
+        assert_eq!(schedule.next(now), Some(1));
+        schedule.record(0, refused(), &mut concurrency, now);
+        while let Some(due) = schedule.next_retry() {
+            now = due;
+            assert_eq!(schedule.next(now), Some(0));
+            // The directory serves: another user is answered meanwhile.
+            schedule.record(1, missing(), &mut concurrency, now);
+            schedule.record(0, refused(), &mut concurrency, now);
+        }
+        assert!(now > start + MAX_RETRY_PAUSES / 2 && now <= start + MAX_RETRY_PAUSES, "{:?}", now - start);
+    }
+
+    #[test]
+    fn retry_after_is_waited_for_if_the_user_is_still_to_be_asked_then() {
+        for (seconds, retried) in [(2, true), (3, false), (u64::MAX, false)] {
+            let (mut schedule, mut concurrency, start) = schedule(1);
+            assert_eq!(schedule.next(start), Some(0));
+            let wait = Duration::from_secs(seconds);
+            let outcome = Outcome::Refused { cause: "status 429".into(), retry_after: Some(wait) };
+            schedule.record(0, outcome, &mut concurrency, start);
+            assert_eq!(schedule.next_retry(), retried.then(|| start + wait));
+        }
+    }
+
+    #[test]
+    fn a_whole_window_of_failures_stops_the_asking_and_one_answer_between_them_does_not() {
+        for answered in [false, true] {
+            let (mut schedule, mut concurrency, now) = schedule(100);
+            for _ in 0..32 {
+                schedule.next(now).expect("it is a whole window");
+            }
+            for index in 0..32 {
+                let outcome = if answered && index == 16 { missing() } else { refused() };
+                schedule.record(index, outcome, &mut concurrency, now);
+            }
+            assert_eq!(schedule.next(now).is_some(), answered);
+            assert_eq!(schedule.next_retry().is_some(), answered);
+        }
+    }
+
+    #[test]
+    fn a_failure_after_a_timeout_without_an_answer_stops_the_asking() {
+        let (mut schedule, mut concurrency, start) = schedule(100);
+        assert_eq!(schedule.next(start), Some(0));
+        schedule.record(0, refused(), &mut concurrency, start + TIMEOUT);
+        assert_eq!(schedule.next(start + TIMEOUT), None);
+        let lookups: Vec<Lookup> = schedule.into_lookups().collect();
+        assert_eq!(lookups[0], Lookup::Unavailable("status 503".into()));
+        let not_asked = "the user directory was not asked: the look-ups before had failed";
+        assert_eq!(lookups[99], Lookup::Unavailable(not_asked.into()));
+    }
+
+    #[test]
+    fn a_look_up_that_takes_too_long_stops_asking_and_keeps_its_answers() {
+        let (mut schedule, mut concurrency, start) = schedule(2);
+        assert_eq!(schedule.next(start), Some(0));
+        let end = start + MAX_CALL_TIME;
+        schedule.record(0, missing(), &mut concurrency, end);
+        assert_eq!(schedule.next(end), None);
+        let lookups: Vec<Lookup> = schedule.into_lookups().collect();
+        assert_eq!(lookups[0], Lookup::Missing);
+        assert!(matches!(&lookups[1], Lookup::Unavailable(cause) if cause.contains("took too long")));
+    }
+}

@@ -1,0 +1,120 @@
+//! How much goes into one statement, learned from how long statements take.
+//!
+//! A statement that times out is repeated with half of its elements: the same batch would take too long again. The limit
+//! grows back once statements are quick. It is kept between passes, so that a slow database is not asked for the full
+//! batch at the start of each.
+//!
+//! The unit is the caller's: elements, or bytes where elements differ a lot in size.
+
+use std::time::Duration;
+
+/// A statement that took less than this may be twice as large next time, unless there is a target time.
+const QUICK_STATEMENT: Duration = Duration::from_millis(250);
+
+/// The largest statement at present, from 1 to a configured maximum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BatchLimit {
+    current: usize,
+    max: usize,
+    /// What is quicker than this grows the limit.
+    quick: Duration,
+    /// What is slower than this halves the limit, but not below `floor`.
+    slow: Duration,
+    floor: usize,
+}
+
+impl BatchLimit {
+    /// Starts at `max`, which is at least 1. Only a timeout makes it smaller.
+    pub(crate) fn new(max: usize) -> Self {
+        let max = max.max(1);
+        Self { current: max, max, quick: QUICK_STATEMENT, slow: Duration::MAX, floor: 1 }
+    }
+
+    /// Starts at `floor` and keeps statements near `target`. A slow statement never makes it smaller than `floor`, where most
+    /// of the time may be the network's; a timeout does.
+    pub(crate) fn with_target(floor: usize, max: usize, target: Duration) -> Self {
+        Self { current: floor, max, quick: target / 2, slow: target, floor }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.current
+    }
+
+    /// A statement of `size` took too long. False if it cannot be made smaller.
+    pub(crate) fn timed_out(&mut self, size: usize) -> bool {
+        self.current = self.current.min(size / 2).max(1);
+        size > 1
+    }
+
+    /// A statement of `size` succeeded after `took`. One that is smaller than the limit does not show that more is possible.
+    pub(crate) fn succeeded(&mut self, size: usize, took: Duration) {
+        if took > self.slow {
+            self.current = self.current.min((size / 2).max(self.floor));
+        } else if size >= self.current && took < self.quick {
+            self.current = (self.current * 2).min(self.max);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_halves_down_to_one_element_and_no_further() {
+        let mut limit = BatchLimit::new(9);
+        let mut sizes = vec![limit.get()];
+        while limit.timed_out(limit.get()) {
+            sizes.push(limit.get());
+        }
+        assert_eq!(sizes, [9, 4, 2, 1]);
+    }
+
+    #[test]
+    fn a_limit_grows_back_only_by_full_and_quick_statements() {
+        let mut limit = BatchLimit::new(9);
+        assert!(limit.timed_out(9));
+        limit.succeeded(3, Duration::ZERO);
+        limit.succeeded(4, QUICK_STATEMENT);
+        assert_eq!(limit.get(), 4);
+        limit.succeeded(4, Duration::ZERO);
+        limit.succeeded(8, Duration::ZERO);
+        assert_eq!(limit.get(), 9);
+    }
+
+    #[test]
+    fn a_limit_with_a_target_follows_it_between_its_floor_and_its_maximum() {
+        let target = Duration::from_millis(5);
+        let mut limit = BatchLimit::with_target(50, 1_000, target);
+        for expected in [100, 200, 400, 800, 1_000, 1_000] {
+            limit.succeeded(limit.get(), target / 4);
+            assert_eq!(limit.get(), expected);
+        }
+        limit.succeeded(1_000, target);
+        assert_eq!(limit.get(), 1_000, "it is on target");
+        for expected in [500, 250, 125, 62, 50, 50] {
+            limit.succeeded(limit.get(), target * 2);
+            assert_eq!(limit.get(), expected);
+        }
+    }
+
+    #[test]
+    fn only_a_timeout_makes_a_limit_smaller_than_its_floor() {
+        let mut limit = BatchLimit::with_target(50, 1_000, Duration::from_millis(5));
+        assert!(limit.timed_out(30));
+        assert_eq!(limit.get(), 15);
+        limit.succeeded(15, Duration::from_secs(1));
+        assert_eq!(limit.get(), 15);
+        limit.succeeded(15, Duration::ZERO);
+        assert_eq!(limit.get(), 30);
+    }
+
+    #[test]
+    fn one_large_element_that_takes_long_does_not_raise_the_limit() {
+        let mut limit = BatchLimit::with_target(50, 1_000, Duration::from_millis(5));
+        assert!(limit.timed_out(5_000));
+        assert_eq!(limit.get(), 50);
+        limit.succeeded(5_000, Duration::from_secs(1));
+        assert_eq!(limit.get(), 50);
+    }
+}

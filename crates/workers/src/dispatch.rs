@@ -1,0 +1,140 @@
+//! Freshly accepted routes on their way to the publishers of this replica, in memory.
+//!
+//! Losing what is in here loses nothing: every route is a committed row that becomes due one lease TTL after its
+//! acceptance, and the due scan of any replica finds it then. So the queues are bounded, and a channel that is blocked
+//! does not delay the others: what it cannot take is left to the scan.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use domain::accept::Acceptance;
+use domain::route::{Channel, LiveRoute};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// The most batches that wait for one channel.
+const QUEUED_BATCHES_MAX: usize = 16;
+/// The most routes and bytes in one batch.
+pub(crate) const BATCH_ROUTES: usize = 256;
+const BATCH_BYTES: usize = 512 * 1024;
+/// How long acceptance waits in all for a channel that has no room, before it leaves the rest of a batch to the scan. Beside
+/// a backlog that is a long wait, so it is well above the time of a few chunks.
+const DISPATCH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Routes of one channel and when they were known to be so in SQL.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) routes: Vec<LiveRoute>,
+    pub(crate) read_at: Instant,
+}
+
+/// The side of acceptance.
+#[derive(Debug)]
+pub struct Dispatcher {
+    queues: Vec<ChannelQueue>,
+}
+
+#[derive(Debug)]
+struct ChannelQueue {
+    channel: Channel,
+    sender: mpsc::Sender<Batch>,
+    backpressure: Backpressure,
+}
+
+/// The side of one channel's publisher.
+#[derive(Debug)]
+pub struct Receiver {
+    pub(crate) batches: mpsc::Receiver<Batch>,
+    pub(crate) backpressure: Backpressure,
+}
+
+/// Whether a channel is blocked. While it is, acceptance does not wait for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backpressure(Arc<AtomicBool>);
+
+impl Backpressure {
+    pub(crate) fn set(&self, blocked: bool) {
+        self.0.store(blocked, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A dispatcher to `channels`, with a receiver for each.
+pub fn dispatch<const N: usize>(channels: [Channel; N]) -> (Dispatcher, [Receiver; N]) {
+    let mut queues = Vec::with_capacity(N);
+    let receivers = channels.map(|channel| {
+        let (sender, batches) = mpsc::channel(QUEUED_BATCHES_MAX);
+        let backpressure = Backpressure::default();
+        queues.push(ChannelQueue { channel, sender, backpressure: backpressure.clone() });
+        Receiver { batches, backpressure }
+    });
+    (Dispatcher { queues }, receivers)
+}
+
+impl Dispatcher {
+    /// Sends the live routes of `acceptances`, which have just been committed, to their channels, and returns how many
+    /// were left to the scan.
+    pub(crate) async fn send<'a>(&self, acceptances: impl Iterator<Item = &'a Acceptance> + Clone) -> usize {
+        let committed_at = Instant::now();
+        let sent = self.queues.iter().map(|queue| {
+            let routes = acceptances.clone().flat_map(Acceptance::live_routes);
+            queue.send(batches(routes.filter(|route| route.channel == queue.channel), committed_at))
+        });
+        futures_util::future::join_all(sent).await.into_iter().sum()
+    }
+
+    /// Whether a channel is blocked: what is accepted now will be left to the scan.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.queues.iter().any(|queue| queue.backpressure.is_set())
+    }
+}
+
+#[cfg(test)]
+impl Dispatcher {
+    /// Puts a batch straight into a queue.
+    pub(crate) fn give(&self, channel: Channel, batch: Batch) {
+        let queue = self.queues.iter().find(|queue| queue.channel == channel).expect("there is such a queue");
+        queue.sender.try_send(batch).expect("the queue has room");
+    }
+}
+
+impl ChannelQueue {
+    async fn send(&self, batches: Vec<Batch>) -> usize {
+        let deadline = Instant::now() + DISPATCH_TIMEOUT;
+        let mut left = 0;
+        for batch in batches {
+            let routes = batch.routes.len();
+            let wait = if self.backpressure.is_set() {
+                Duration::ZERO
+            } else {
+                deadline.saturating_duration_since(Instant::now())
+            };
+            let taken = self.sender.send_timeout(batch, wait).await.is_ok();
+            left += if taken { 0 } else { routes };
+        }
+        left
+    }
+}
+
+fn batches(routes: impl Iterator<Item = LiveRoute>, read_at: Instant) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut bytes = 0;
+    for route in routes {
+        let size = route.content.payload_json.len();
+        match batches.last_mut() {
+            Some(last) if last.routes.len() < BATCH_ROUTES && bytes + size <= BATCH_BYTES => {
+                bytes += size;
+                last.routes.push(route);
+            }
+            _ => {
+                bytes = size;
+                batches.push(Batch { routes: vec![route], read_at });
+            }
+        }
+    }
+    batches
+}

@@ -1,0 +1,297 @@
+//! The health of a worker, reported in one place: in the log, in `/readyz`, in the table `replicas`, and to acceptance, which
+//! does not wait for a publisher that is blocked.
+
+mod failure_log;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::accept::Wait;
+use domain::entry::EntryId;
+use domain::ports::Activity;
+use domain::ports::{StoreError, error_chain};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::activity::ActivityCounts;
+use crate::dispatch::Backpressure;
+use crate::passes::pause;
+use failure_log::FailureLog;
+
+/// What a worker is doing: a snapshot.
+#[derive(Clone, Debug)]
+pub struct WorkerStatus {
+    /// The end of the last pass, whether or not there was something to do.
+    pub last_pass: Instant,
+    /// Set while the worker cannot continue.
+    pub blocked: Option<Blocked>,
+    /// Whether this replica leads, for a worker that runs on one replica at a time.
+    pub leader: bool,
+    /// The last entry with an outcome, for the intake of the leader.
+    pub position: Option<EntryId>,
+    /// Leases that were asked for, and those of them that another publisher held or that ran out before the append, for a
+    /// publisher.
+    pub leases: (u64, u64),
+    /// Completions that cannot be committed for now and wait apart, for a publisher.
+    pub deferred: usize,
+}
+
+/// What keeps a worker from continuing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Blocked {
+    /// The stream entry that waits, where it is one.
+    pub entry_id: Option<EntryId>,
+    /// What it waits for, or what failed.
+    pub cause: String,
+    /// Since when.
+    pub since: Instant,
+}
+
+/// The service stops; the next publisher finds what was in hand.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Stopped;
+
+/// The health of one worker. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Health {
+    worker: &'static str,
+    state: Arc<Mutex<State>>,
+    backpressure: Backpressure,
+    activity: ActivityCounts,
+    /// Notified when the worker is blocked or recovers, and when it wins or loses leadership.
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    failures: FailureLog,
+    /// How often the worker has recovered from a failure.
+    recoveries: u64,
+    status: WorkerStatus,
+}
+
+impl Health {
+    /// The health of a worker of this name that is not reported in a table.
+    pub fn new(worker: &'static str) -> Self {
+        Self::reported(worker, ActivityCounts::default(), Arc::default())
+    }
+
+    /// The health of a worker that counts in `activity` and notifies `changed`.
+    pub(crate) fn reported(worker: &'static str, activity: ActivityCounts, changed: Arc<Notify>) -> Self {
+        let status = WorkerStatus {
+            last_pass: Instant::now(),
+            blocked: None,
+            leader: false,
+            position: None,
+            leases: (0, 0),
+            deferred: 0,
+        };
+        let state = State { failures: FailureLog::new(worker), recoveries: 0, status };
+        let (state, backpressure) = (Arc::new(Mutex::new(state)), Backpressure::default());
+        Self { worker, state, backpressure, activity, changed }
+    }
+
+    /// The same, which also blocks and unblocks `backpressure`.
+    pub(crate) fn with_backpressure(self, backpressure: Backpressure) -> Self {
+        Self { backpressure, ..self }
+    }
+
+    /// The name of the worker.
+    pub fn worker(&self) -> &'static str {
+        self.worker
+    }
+
+    /// What the worker is doing now.
+    pub fn status(&self) -> WorkerStatus {
+        self.state().status.clone()
+    }
+
+    /// A pass or a call succeeded.
+    pub(crate) fn mark_healthy(&self) {
+        self.backpressure.set(false);
+        let mut state = self.state();
+        state.recoveries += u64::from(state.failures.recovered());
+        self.unblock(&mut state.status);
+    }
+
+    /// The worker makes progress. Whether it has recovered, the next call shows: only that ends a failure in the log.
+    pub(crate) fn mark_progress(&self) {
+        self.unblock(&mut self.state().status);
+    }
+
+    /// A call failed: logs it and returns how long to wait before the next attempt.
+    pub(crate) fn mark_failed(&self, error: &StoreError) -> Duration {
+        self.mark_blocked(&error_chain(error))
+    }
+
+    /// As [`Health::mark_failed`], for what is no error and blocks the worker all the same.
+    pub(crate) fn mark_blocked(&self, cause: &str) -> Duration {
+        self.fail(None, cause)
+    }
+
+    /// As [`Health::mark_failed`], for an entry that must wait.
+    pub(crate) fn mark_waiting(&self, wait: &Wait) -> Duration {
+        self.fail(Some(wait.entry_id), &wait.cause)
+    }
+
+    /// The worker takes no new work for this reason, although every call succeeds. Not a failure, so it is not logged here.
+    pub(crate) fn mark_full(&self, cause: &str) {
+        self.backpressure.set(true);
+        self.block(&mut self.state().status, None, cause);
+    }
+
+    fn fail(&self, entry_id: Option<EntryId>, cause: &str) -> Duration {
+        self.backpressure.set(true);
+        let mut state = self.state();
+        self.block(&mut state.status, entry_id, cause);
+        state.failures.failed(entry_id, cause)
+    }
+
+    fn block(&self, status: &mut WorkerStatus, entry_id: Option<EntryId>, cause: &str) {
+        status.last_pass = Instant::now();
+        let before = status.blocked.take();
+        if before.is_none() {
+            self.changed.notify_one();
+        }
+        let before = before.filter(|blocked| blocked.entry_id == entry_id);
+        let since = before.map_or(status.last_pass, |blocked| blocked.since);
+        status.blocked = Some(Blocked { entry_id, cause: cause.to_owned(), since });
+    }
+
+    fn unblock(&self, status: &mut WorkerStatus) {
+        status.last_pass = Instant::now();
+        if status.blocked.take().is_some() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// How often the worker has recovered from a failure so far.
+    pub(crate) fn recoveries(&self) -> u64 {
+        self.state().recoveries
+    }
+
+    /// Whether this replica leads.
+    pub(crate) fn set_leader(&self, leader: bool) {
+        let mut state = self.state();
+        state.status.leader = leader;
+        // The next leader may be another replica, and this one would not know its position.
+        state.status.position = state.status.position.filter(|_| leader);
+        self.changed.notify_one();
+    }
+
+    /// Every entry up to this one has its outcome.
+    pub(crate) fn set_position(&self, position: EntryId) {
+        self.state().status.position = Some(position);
+    }
+
+    /// Counts what the worker did, for the table `activity`.
+    pub(crate) fn count(&self, activity: &Activity) {
+        self.activity.add(activity);
+    }
+
+    /// Counts leases that were asked for and those of them that were not won or not kept.
+    pub(crate) fn count_leases(&self, asked: usize, held: usize) {
+        let mut state = self.state();
+        state.status.leases.0 += asked as u64;
+        state.status.leases.1 += held as u64;
+    }
+
+    /// This many completions are deferred.
+    pub(crate) fn set_deferred(&self, completions: usize) {
+        self.state().status.deferred = completions;
+    }
+
+    /// Calls until a call succeeds, with growing pauses. `Err` if the service stops before.
+    pub(crate) async fn until_answered<V, F: Future<Output = Result<V, StoreError>>>(
+        &self,
+        stop: &CancellationToken,
+        mut call: impl FnMut() -> F,
+    ) -> Result<V, Stopped> {
+        loop {
+            match call().await {
+                Ok(value) => {
+                    self.mark_healthy();
+                    return Ok(value);
+                }
+                Err(error) => self.pause_after(&error, stop).await?,
+            }
+        }
+    }
+
+    /// Marks the failure and waits. `Err` if the service stops meanwhile.
+    pub(crate) async fn pause_after(
+        &self,
+        error: &StoreError,
+        stop: &CancellationToken,
+    ) -> Result<(), Stopped> {
+        let wait = self.mark_failed(error);
+        if pause(stop, wait).await { Ok(()) } else { Err(Stopped) }
+    }
+
+    /// Nothing panics while the lock is held.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn cause(health: &Health) -> Option<String> {
+        health.status().blocked.map(|blocked| blocked.cause)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_sets_backpressure_and_status_until_the_next_success() {
+        let backpressure = Backpressure::default();
+        let health = Health::new("test").with_backpressure(backpressure.clone());
+        let begun = Instant::now();
+        health.mark_blocked("first");
+        advance(Duration::from_secs(3)).await;
+        health.mark_blocked("second");
+        let blocked = health.status().blocked.expect("it is blocked");
+        assert_eq!((blocked.cause.as_str(), blocked.since), ("second", begun));
+        assert!(backpressure.is_set());
+
+        health.mark_healthy();
+        assert!(cause(&health).is_none() && !backpressure.is_set());
+        assert_eq!(health.recoveries(), 1);
+        health.mark_healthy();
+        assert_eq!(health.recoveries(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_entry_that_waits_is_shown_since_its_own_time() {
+        let health = Health::new("test");
+        let wait = |number| Wait { entry_id: EntryId::new(number, 0), cause: "slow".into() };
+        health.mark_waiting(&wait(1));
+        advance(Duration::from_secs(3)).await;
+        let second = Instant::now();
+        health.mark_waiting(&wait(2));
+        let blocked = health.status().blocked.expect("it is blocked");
+        assert_eq!((blocked.entry_id, blocked.since), (Some(EntryId::new(2, 0)), second));
+    }
+
+    #[test]
+    fn a_channel_that_is_full_is_blocked_and_has_not_failed() {
+        let health = Health::new("test");
+        health.mark_full("full");
+        assert_eq!(cause(&health).as_deref(), Some("full"));
+        health.mark_healthy();
+        assert_eq!((cause(&health), health.recoveries()), (None, 0));
+    }
+
+    #[test]
+    fn a_replica_that_stepped_down_shows_no_position() {
+        let health = Health::new("test");
+        health.set_leader(true);
+        health.set_position(EntryId::new(7, 0));
+        assert_eq!(health.status().position, Some(EntryId::new(7, 0)));
+        health.set_leader(false);
+        assert_eq!((health.status().leader, health.status().position), (false, None));
+    }
+}

@@ -1,0 +1,373 @@
+//! Stream entries → outcomes in PostgreSQL → publishers in memory → the cached checkpoint in Redis.
+//!
+//! One replica leads and reads (ADR 0015). Three parts work for the time of a term: the reader asks Redis for entries, the
+//! acceptor gives each of them its outcome, the checkpoint keeper knows where to resume. While a batch is committed, the next
+//! entries are read, if the last read shows that there are more, and the cached checkpoint of the batch before is moved.
+//!
+//! Crash recovery: after the read, nothing is left, and the entries are read again; after the commit, the cached checkpoint is
+//! older than the durable one, which counts. What the acceptor keeps of a waiting entry (answers of the directory) is asked for
+//! again.
+
+mod acceptor;
+mod checkpoint;
+mod reader;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::Clock;
+use domain::accept::{Decoded, Policy, Wait};
+use domain::checkpoint::StreamCheck;
+use domain::ports::{
+    AcceptanceStore, CheckpointCache, Election, Fence, IntentStream, StoreError, UserDirectory,
+};
+use futures_util::future::{join, join3};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::dispatch::Dispatcher;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+
+use acceptor::{Acceptor, Ended, Target};
+use checkpoint::{CheckpointKeeper, Resumed};
+use reader::{ReadResult, Reader};
+
+/// The most that goes into one transaction, besides the configured number of entries: cost in bytes, and routes. An entry that
+/// is larger goes alone.
+const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
+const MAX_BATCH_ROUTES: usize = 4_096;
+
+/// What blocks intake when it finds where to resume and loses it at once.
+const MOVED_AGAIN: &str = "the checkpoint or the stream changes with each pass";
+
+/// The configuration of intake.
+#[derive(Clone, Debug)]
+pub struct IntakeSettings {
+    /// The intents stream.
+    pub stream: String,
+    /// The most entries in one transaction.
+    pub batch_size: usize,
+    /// How long a read waits for the first entry.
+    pub block: Duration,
+    /// How long processed entries stay in the stream; `None` leaves trimming to others.
+    pub stream_retention: Option<Duration>,
+}
+
+/// The worker that reads the intents stream while this replica leads.
+#[derive(Debug)]
+pub struct Intake<E, I, A, K, D, C> {
+    /// Which replica reads.
+    pub election: E,
+    /// The stream.
+    pub intents: I,
+    /// Where acceptance becomes a fact.
+    pub store: A,
+    /// The cached checkpoint.
+    pub cache: K,
+    /// Who the recipients are.
+    pub directory: D,
+    /// The time.
+    pub clock: C,
+    /// Which type may go to whom, and how.
+    pub policy: Arc<Policy>,
+    /// To the publishers of this replica.
+    pub dispatcher: Dispatcher,
+    /// Bounds.
+    pub settings: IntakeSettings,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How the worker is doing.
+    pub health: Health,
+}
+
+/// An entry that was read and has no outcome yet.
+#[derive(Debug)]
+struct UnprocessedEntry {
+    decoded: Decoded,
+    read_at: Instant,
+    span: Span,
+}
+
+/// How a step of a term ended.
+enum Step {
+    /// Continue at once.
+    Continue,
+    /// The first entry must wait.
+    Waiting(Wait),
+    /// Nothing can be read now, for this reason.
+    Blocked(String),
+    /// Where to resume is no longer known: another replica moved the checkpoint, PostgreSQL was restored, or the stream is
+    /// another one.
+    CheckpointMoved,
+    /// Another term has this fence, which is not below the one of this term: campaign again.
+    Superseded(Fence),
+}
+
+impl<E, I, A, K, D, C> Intake<E, I, A, K, D, C>
+where
+    E: Election,
+    I: IntentStream,
+    A: AcceptanceStore,
+    K: CheckpointCache,
+    D: UserDirectory,
+    C: Clock,
+{
+    /// Runs until `stop`: campaigns, leads, and steps down. A transaction that has begun is finished.
+    pub async fn run(self, stop: CancellationToken) {
+        // Recorded from the start, so that "no replica leads" is a sum of 0 and not a missing series.
+        self.metrics.leads(false);
+        run_passes(&self.health, &stop, Duration::ZERO, Campaigns(&self)).await;
+    }
+
+    /// Reads and processes until the term is over, or until another term turns out to have superseded it. The fence keeps
+    /// every earlier leader from writing.
+    async fn lead(&self, term: Leadership) {
+        let Leadership { fence, over } = term;
+        self.metrics.leads(true);
+        let mut work = Work::new(self, fence);
+        run_passes(
+            &self.health,
+            &over,
+            Duration::ZERO,
+            Steps { intake: self, work: &mut work, moved: false },
+        )
+        .await;
+        work.finish().await;
+        self.metrics.leads(false);
+    }
+
+    /// Another term has a fence that is not below the one of this term: the fences of the terms to come are raised above it.
+    async fn raise_fence(&self, superseding: Fence, over: &CancellationToken) -> Result<(), StoreError> {
+        tracing::warn!(
+            stream = self.settings.stream,
+            fence = superseding,
+            "another term has a fence that is not lower; stepping down"
+        );
+        over.run_until_cancelled(self.election.raise_fence(superseding)).await.unwrap_or(Ok(()))
+    }
+}
+
+/// The passes of [`Intake::run`]: campaigns, and the terms that follow from them.
+struct Campaigns<'a, E, I, A, K, D, C>(&'a Intake<E, I, A, K, D, C>);
+
+impl<E, I, A, K, D, C> Passes for Campaigns<'_, E, I, A, K, D, C>
+where
+    E: Election,
+    I: IntentStream,
+    A: AcceptanceStore,
+    K: CheckpointCache,
+    D: UserDirectory,
+    C: Clock,
+{
+    async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
+        let Self(intake) = self;
+        let led = while_leading(&intake.election, &intake.health, stop, |term| intake.lead(term)).await?;
+        if led.is_none() {
+            intake.health.mark_healthy();
+            stop.run_until_cancelled(intake.election.leader_change()).await;
+        }
+        Ok(Pass::Undecided)
+    }
+}
+
+/// The passes of a term.
+struct Steps<'a, 'b, E, I, A, K, D, C> {
+    intake: &'a Intake<E, I, A, K, D, C>,
+    work: &'b mut Work<'a, I, A, K, D, C>,
+    /// The checkpoint moved, and nothing has been processed since.
+    moved: bool,
+}
+
+impl<E, I, A, K, D, C> Passes for Steps<'_, '_, E, I, A, K, D, C>
+where
+    E: Election,
+    I: IntentStream,
+    A: AcceptanceStore,
+    K: CheckpointCache,
+    D: UserDirectory,
+    C: Clock,
+{
+    async fn run_once(&mut self, over: &CancellationToken) -> Result<Pass, StoreError> {
+        let step = match self.work.run_once(over).await {
+            Ok(Step::Superseded(fence)) => self.intake.raise_fence(fence, over).await.map(|()| Pass::Done),
+            Ok(Step::Continue) => {
+                self.moved = false;
+                Ok(Pass::Continue)
+            }
+            Ok(Step::CheckpointMoved) => {
+                self.work.forget();
+                // Once is how another leader or stream is found out; again, with nothing processed in between, is a failure.
+                match std::mem::replace(&mut self.moved, true) {
+                    false => Ok(Pass::Undecided),
+                    true => Ok(Pass::Blocked(MOVED_AGAIN.to_owned())),
+                }
+            }
+            Ok(Step::Waiting(wait)) => Ok(Pass::Waiting(wait)),
+            Ok(Step::Blocked(cause)) => Ok(Pass::Blocked(cause)),
+            Err(error) => Err(error),
+        };
+        if step.is_err() {
+            // The stream may have changed while it could not be reached: find out where to resume.
+            self.work.forget();
+            self.work.reader.failed();
+        }
+        step
+    }
+}
+
+/// The three parts, for the time of a term.
+struct Work<'a, I, A, K, D, C> {
+    settings: &'a IntakeSettings,
+    health: &'a Health,
+    reader: Reader<'a, I, C>,
+    acceptor: Acceptor<'a, A, D, C>,
+    keeper: CheckpointKeeper<'a, I, A, K, C>,
+    /// What was read after the acceptor's batch.
+    queue: VecDeque<UnprocessedEntry>,
+}
+
+impl<'a, I, A, K, D, C> Work<'a, I, A, K, D, C>
+where
+    I: IntentStream,
+    A: AcceptanceStore,
+    K: CheckpointCache,
+    D: UserDirectory,
+    C: Clock,
+{
+    fn new<E>(intake: &'a Intake<E, I, A, K, D, C>, fence: Fence) -> Self {
+        Self {
+            settings: &intake.settings,
+            health: &intake.health,
+            reader: Reader::new(&intake.intents, &intake.clock, &intake.policy, &intake.settings),
+            acceptor: Acceptor::new(intake),
+            keeper: CheckpointKeeper::new(intake, fence),
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Forgets where it was, and what was read after that.
+    fn forget(&mut self) {
+        self.keeper.forget();
+        self.acceptor.forget();
+        self.queue.clear();
+    }
+
+    /// What is done once the term is over: the last checkpoint is cached, the last lines are logged.
+    async fn finish(&mut self) {
+        self.acceptor.report_suppressed(true);
+        self.keeper.move_cache().await;
+    }
+
+    /// Finds out where to resume, or reads and processes one batch.
+    async fn run_once(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
+        self.acceptor.report_suppressed(false);
+        let Some(processed) = self.keeper.processed() else { return self.resume(stop).await };
+        if self.acceptor.is_idle() && self.queue.is_empty() {
+            let reading = stop.run_until_cancelled(self.reader.read(processed, self.settings.block));
+            let (read, ()) = join(reading, self.keeper.maintain()).await;
+            let Some(read) = read else { return Ok(Step::Continue) };
+            match read? {
+                ReadResult::Entries(entries) => self.queue.extend(entries),
+                ReadResult::TooLarge => return self.too_large().await,
+            }
+            if self.queue.is_empty() {
+                return self.check_idle().await;
+            }
+        }
+        self.process(stop).await
+    }
+
+    async fn resume(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
+        let Some(resumed) = stop.run_until_cancelled(self.keeper.resume(&self.reader)).await else {
+            return Ok(Step::Continue);
+        };
+        Ok(match resumed? {
+            Resumed::After(entry_id) => {
+                self.health.set_position(entry_id);
+                // Whether that helps, the next pass shows: a failure is not over yet.
+                return Box::pin(self.run_once(stop)).await;
+            }
+            Resumed::Absent(cause) => Step::Blocked(cause),
+            Resumed::Superseded(fence) => Step::Superseded(fence),
+        })
+    }
+
+    /// Gives outcomes to the batch in hand, or to a new one, and reads on meanwhile.
+    async fn process(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
+        let mut read_after = None;
+        if self.acceptor.is_idle() {
+            let batch = self.cut_batch();
+            let cost: usize = batch.iter().map(|entry| entry.decoded.cost).sum();
+            // While a large entry is in hand, nothing else is: together they would take twice the memory.
+            if self.queue.is_empty() && cost <= MAX_BATCH_COST {
+                read_after = batch.back().map(|last| last.decoded.id);
+            }
+            self.acceptor.begin(batch);
+        }
+        let target = Target { fence: self.keeper.fence(), expected: self.keeper.durable() };
+        let (processed, read, ()) = join3(
+            self.acceptor.process(target, stop),
+            self.reader.read_ahead(read_after),
+            self.keeper.maintain(),
+        )
+        .await;
+        if let Some(committed) = processed.committed {
+            self.keeper.committed(committed);
+        }
+        let ended = processed.ended?;
+        self.queue.extend(read?);
+        Ok(match ended {
+            Ended::Continue => Step::Continue,
+            Ended::Waiting(wait) => Step::Waiting(wait),
+            Ended::CheckpointMoved => Step::CheckpointMoved,
+        })
+    }
+
+    /// As many of the entries that were read as fit into one transaction; at least one.
+    fn cut_batch(&mut self) -> VecDeque<UnprocessedEntry> {
+        let (mut cost, mut routes) = (0, 0);
+        let fits = self.queue.iter().take(self.settings.batch_size).take_while(|entry| {
+            cost += entry.decoded.cost;
+            routes += entry.decoded.routes();
+            cost <= MAX_BATCH_COST && routes <= MAX_BATCH_ROUTES
+        });
+        let length = fits.count().max(1);
+        let rest = self.queue.split_off(length.min(self.queue.len()));
+        std::mem::replace(&mut self.queue, rest)
+    }
+
+    /// Nothing came: is it still the stream that was read, is nothing missing in it, and does the connection still see it?
+    async fn check_idle(&mut self) -> Result<Step, StoreError> {
+        let Some(idle) = self.keeper.check_idle().await? else { return Ok(Step::CheckpointMoved) };
+        match idle.stream {
+            StreamCheck::EndsBefore => return Ok(Step::CheckpointMoved),
+            StreamCheck::Absent => return Ok(Step::Blocked(checkpoint::absent(idle.processed))),
+            StreamCheck::Continues | StreamCheck::Gap(_) => {}
+        }
+        let missed = self.reader.missed_after(idle.processed, idle.has_more).await?;
+        Ok(match missed {
+            Some(entry_id) => Step::Blocked(format!(
+                "reads return nothing although the stream has entry {entry_id}: the connection is replaced"
+            )),
+            None => Step::Continue,
+        })
+    }
+
+    /// The next entry is larger than anything that is read at once: what to do about it is for a person to decide.
+    async fn too_large(&mut self) -> Result<Step, StoreError> {
+        let Some(processed) = self.keeper.processed() else { return Ok(Step::CheckpointMoved) };
+        let Some(entry_id) = self.reader.next_after(processed).await? else { return Ok(Step::Continue) };
+        let stream = &self.settings.stream;
+        let cause = format!(
+            "the entry is larger than any that is read; to go on without it: XDEL {stream} {entry_id}"
+        );
+        Ok(Step::Waiting(Wait { entry_id, cause }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The acceptor: gives every entry of a batch its outcome, in stream order.
+//!
+//! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new, and a transaction
+//! over a key that is taken writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So known keys are looked up
+//! beforehand only if the batch before had some, or if the directory objects to an acceptance: what becomes of a replay never
+//! depends on what the directory answers today.
+//!
+//! A batch stays in hand until each of its entries has an outcome, and with it the directory's answers about its users: they
+//! were asked for after its entries were read, so they never get too old for them.
+
+mod decider;
+mod writer;
+
+use std::collections::VecDeque;
+
+use ambient::Clock;
+use domain::accept::{Decision, Rest, Wait};
+use domain::entry::EntryId;
+use domain::ports::{AcceptanceStore, Fence, StoreError, UserDirectory};
+use tokio_util::sync::CancellationToken;
+
+use super::{Intake, UnprocessedEntry};
+use crate::metrics::Metrics;
+
+use decider::Decider;
+use writer::{WriteEnd, Writer};
+
+/// How often a batch may meet a key that was taken meanwhile before intake finds out again where to resume.
+const MAX_CONFLICT_RETRIES: usize = 5;
+
+/// Processes one batch at a time.
+#[derive(Debug)]
+pub(super) struct Acceptor<'a, A, D, C> {
+    metrics: &'a Metrics,
+    decider: Decider<'a, A, D, C>,
+    writer: Writer<'a, A, C>,
+    /// The entries in hand that have no outcome yet.
+    batch: VecDeque<UnprocessedEntry>,
+    /// Whether the keys of the next batch are looked up before it is decided.
+    ask_known: bool,
+}
+
+/// Where a batch is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// The fence of this term.
+    pub(super) fence: Fence,
+    /// The durable checkpoint.
+    pub(super) expected: Option<EntryId>,
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(super) struct Processed {
+    /// The last entry whose outcome is committed, also if it failed after that.
+    pub(super) committed: Option<EntryId>,
+    /// How it ended.
+    pub(super) ended: Result<Ended, StoreError>,
+}
+
+/// How processing ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The batch is done, or the stop has come.
+    Continue,
+    /// An entry must wait; it and those after it stay in hand.
+    Waiting(Wait),
+    /// The durable checkpoint is not the expected one.
+    CheckpointMoved,
+}
+
+impl<'a, A, D, C> Acceptor<'a, A, D, C>
+where
+    A: AcceptanceStore,
+    D: UserDirectory,
+    C: Clock,
+{
+    pub(super) fn new<E, I, K>(intake: &'a Intake<E, I, A, K, D, C>) -> Self {
+        Self {
+            metrics: &intake.metrics,
+            decider: Decider::new(intake),
+            writer: Writer::new(intake),
+            batch: VecDeque::new(),
+            ask_known: true,
+        }
+    }
+
+    /// Whether it has nothing in hand.
+    pub(super) fn is_idle(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Takes the next batch in hand.
+    pub(super) fn begin(&mut self, batch: VecDeque<UnprocessedEntry>) {
+        self.batch = batch;
+        self.decider.forget_answers();
+    }
+
+    /// Forgets what is in hand: it will be read again.
+    pub(super) fn forget(&mut self) {
+        self.begin(VecDeque::new());
+        self.ask_known = true;
+    }
+
+    /// Logs how many lines about entries were not, once a second is over or none will follow (`ends`).
+    pub(super) fn report_suppressed(&mut self, ends: bool) {
+        self.writer.report_suppressed(ends);
+    }
+
+    /// Brings the entries in hand to their outcomes, as far as that is possible now.
+    pub(super) async fn process(&mut self, target: Target, stop: &CancellationToken) -> Processed {
+        let Target { fence, expected } = target;
+        let mut committed = None;
+        let mut ask_known = self.ask_known;
+        let mut conflicts = 0;
+        let ended = loop {
+            if self.batch.is_empty() {
+                break Ok(Ended::Continue);
+            }
+            // If the term ends meanwhile, nothing is lost: nothing has been written.
+            let deciding = stop.run_until_cancelled(self.decider.decide(&self.batch, ask_known)).await;
+            let (decision, asked) = match deciding {
+                None => break Ok(Ended::Continue),
+                Some(Err(error)) => break Err(error),
+                Some(Ok(decided)) => decided,
+            };
+            ask_known = asked;
+            self.ask_known = decision.next_has_known_keys();
+            let Decision { decided, rest } = decision;
+            let written = self.writer.write(decided, fence, committed.or(expected)).await;
+            committed = written.committed.or(committed);
+            if let Some(first) = self.batch.front().filter(|_| !written.outcomes.is_empty()) {
+                self.metrics.accepted_within(first.read_at.elapsed());
+            }
+            for (entry, outcome) in self.batch.drain(..written.outcomes.len()).zip(written.outcomes) {
+                entry.span.record("outcome", outcome);
+            }
+            match written.end {
+                Ok(WriteEnd::Written) => match rest {
+                    Rest::Waits(wait) => break Ok(Ended::Waiting(wait)),
+                    Rest::Nothing | Rest::NotAsked => {}
+                },
+                Ok(WriteEnd::DecideAgain) => {}
+                Ok(WriteEnd::Waiting(wait)) => break Ok(Ended::Waiting(wait)),
+                Ok(WriteEnd::WriteConflict) if !ask_known => ask_known = true,
+                Ok(WriteEnd::WriteConflict) if conflicts < MAX_CONFLICT_RETRIES => conflicts += 1,
+                Ok(WriteEnd::WriteConflict | WriteEnd::CheckpointMoved) => break Ok(Ended::CheckpointMoved),
+                Err(error) => break Err(error),
+            }
+        };
+        Processed { committed, ended }
+    }
+}

@@ -1,0 +1,343 @@
+//! The checkpoint keeper: where to resume, at the begin of a term, after a failure, and whenever the stores or the stream
+//! disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable one, and trims what is below.
+//!
+//! Crash recovery: resuming writes nothing but the term's fence, over both checkpoints. A recreated stream is found recreated
+//! again until its first batch moves the checkpoint. A trim is repeated by the next leader.
+
+use std::time::Duration;
+
+use ambient::Clock;
+use domain::checkpoint::{self, CachedCheckpoint, Checkpoint, IgnoredCache, Resume, StreamCheck};
+use domain::entry::EntryId;
+use domain::ports::{
+    AcceptanceStore, CheckpointCache, Fence, IntentStream, ReadLimit, StoreError, StreamState, Swap,
+    error_chain,
+};
+use tokio::time::Instant;
+
+use super::reader::Reader;
+use super::{Intake, IntakeSettings};
+
+/// How often an idle intake makes sure that PostgreSQL still has the checkpoint.
+const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How often processed entries are removed from the stream, where that is configured.
+const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+/// How much of a stream's end is looked at to tell whether it was cut short or recreated.
+const LAST_ENTRIES: ReadLimit = ReadLimit { entries: 100, bytes: 4 * 1024 * 1024 };
+
+/// Knows the checkpoint for the time of a term.
+#[derive(Debug)]
+pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
+    intents: &'a I,
+    store: &'a A,
+    cache: &'a K,
+    clock: &'a C,
+    settings: &'a IntakeSettings,
+    fence: Fence,
+    /// This term's fence has been written over the durable checkpoint, and over the cached one: found there, it is our own.
+    claimed: bool,
+    cache_claimed: bool,
+    /// `None` until it is known where to resume.
+    position: Option<Position>,
+    /// A gap up to this entry has been reported.
+    reported_gap: EntryId,
+    trimmed_at: Option<Instant>,
+}
+
+/// Where the term is in the stream.
+#[derive(Debug)]
+struct Position {
+    /// The durable checkpoint, which the next batch expects.
+    durable: Option<EntryId>,
+    /// Everything in the stream up to here has its outcome. Below the durable checkpoint if the stream was recreated or cut
+    /// short and no batch of it is committed yet.
+    processed: EntryId,
+    /// When PostgreSQL was last seen to have the checkpoint.
+    checked_at: Instant,
+    /// The cached checkpoint.
+    cached: EntryId,
+}
+
+/// What resuming found.
+#[derive(Debug)]
+pub(super) enum Resumed {
+    /// Read after this entry.
+    After(EntryId),
+    /// There is a checkpoint and no stream.
+    Absent(String),
+    /// Another term has this fence.
+    Superseded(Fence),
+}
+
+/// What a check of an idle stream found.
+#[derive(Debug)]
+pub(super) struct Idle {
+    /// What was looked for.
+    pub(super) processed: EntryId,
+    /// The stream, compared with that.
+    pub(super) stream: StreamCheck,
+    /// The stream has had entries after that.
+    pub(super) has_more: bool,
+}
+
+/// What an absent stream is waited for with.
+pub(super) fn absent(processed: EntryId) -> String {
+    format!(
+        "the intents stream is absent; intake keeps its checkpoint {processed} and waits until the stream is back"
+    )
+}
+
+impl<'a, I, A, K, C> CheckpointKeeper<'a, I, A, K, C>
+where
+    I: IntentStream,
+    A: AcceptanceStore,
+    K: CheckpointCache,
+    C: Clock,
+{
+    pub(super) fn new<E, D>(intake: &'a Intake<E, I, A, K, D, C>, fence: Fence) -> Self {
+        Self {
+            intents: &intake.intents,
+            store: &intake.store,
+            cache: &intake.cache,
+            clock: &intake.clock,
+            settings: &intake.settings,
+            fence,
+            claimed: false,
+            cache_claimed: false,
+            position: None,
+            reported_gap: EntryId::ZERO,
+            trimmed_at: None,
+        }
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Up to where the stream has been processed; `None` if that is not known.
+    pub(super) fn processed(&self) -> Option<EntryId> {
+        self.position.as_ref().map(|position| position.processed)
+    }
+
+    /// What the next batch expects.
+    pub(super) fn durable(&self) -> Option<EntryId> {
+        self.position.as_ref().and_then(|position| position.durable)
+    }
+
+    /// A batch up to this entry is committed.
+    pub(super) fn committed(&mut self, last: EntryId) {
+        if let Some(position) = &mut self.position {
+            position.durable = Some(last);
+            position.processed = last;
+            position.checked_at = Instant::now();
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.position = None;
+    }
+
+    /// Finds out where to resume, and keeps every earlier term from writing. PostgreSQL has the last word; the cached
+    /// checkpoint counts where it has none.
+    pub(super) async fn resume(&mut self, reader: &Reader<'_, I, C>) -> Result<Resumed, StoreError> {
+        let stream = self.settings.stream.as_str();
+        let claim = self.store.claim_checkpoint(stream, self.fence, !self.claimed).await?;
+        if let domain::ports::Claim::Superseded(fence) = claim {
+            return Ok(Resumed::Superseded(fence));
+        }
+        self.claimed = true;
+        let cached = self.cache.load(stream).await?.judged_by(self.fence);
+        if let Some(fence) = cached.superseding(self.fence, !self.cache_claimed) {
+            return Ok(Resumed::Superseded(fence));
+        }
+        let Some(resume) = checkpoint::resume(claim, &cached) else {
+            return Ok(Resumed::Superseded(self.fence));
+        };
+        self.report_ignored(&resume, &cached);
+
+        let state = self.intents.inspect().await?;
+        let processed = match checkpoint::check_stream(resume.after, state) {
+            StreamCheck::Absent => return Ok(Resumed::Absent(absent(resume.after))),
+            StreamCheck::Continues => resume.after,
+            StreamCheck::Gap(first) => {
+                self.report_gap(resume.after, first);
+                resume.after
+            }
+            StreamCheck::EndsBefore => {
+                self.after_cut_or_recreation(resume.after, state.unwrap_or_default(), reader).await?
+            }
+        };
+        // The entry stays what it was; only the fence is written over it.
+        let checkpoint = Checkpoint { fence: self.fence, last_entry_id: resume.after };
+        if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
+            && let CachedCheckpoint::At(other) = self.cache.load(stream).await?
+        {
+            return Ok(Resumed::Superseded(other.fence));
+        }
+        self.cache_claimed = true;
+        tracing::info!(stream, resume_after = %processed, fence = self.fence, "resuming after the checkpoint");
+        self.position = Some(Position {
+            durable: resume.durable,
+            processed,
+            checked_at: Instant::now(),
+            cached: resume.after,
+        });
+        Ok(Resumed::After(processed))
+    }
+
+    fn report_ignored(&self, resume: &Resume, cached: &CachedCheckpoint) {
+        let (stream, resume_after) = (self.settings.stream.as_str(), resume.after);
+        let reason = match cached {
+            CachedCheckpoint::Garbled(reason) => reason.as_str(),
+            CachedCheckpoint::At(_) | CachedCheckpoint::Missing => "there is none",
+        };
+        match resume.ignored {
+            None => {}
+            Some(IgnoredCache::Ahead(cached)) => tracing::warn!(
+                stream,
+                offset = %cached,
+                %resume_after,
+                "the checkpoint in PostgreSQL is before the one cached in Redis; resuming after the one in PostgreSQL"
+            ),
+            Some(IgnoredCache::Lost) => tracing::warn!(
+                stream,
+                reason,
+                %resume_after,
+                "the checkpoint cached in Redis is lost or garbled; resuming after the one in PostgreSQL"
+            ),
+            Some(IgnoredCache::Garbled) => tracing::warn!(
+                stream,
+                reason,
+                "the checkpoint cached in Redis is garbled and PostgreSQL has none; reading from the beginning"
+            ),
+        }
+    }
+
+    /// The stream ends before the entry up to which it was processed. If its last entries are known, it is the same stream and
+    /// has lost its newest ones: reading resumes after the last known entry, so that nothing is accepted twice and nothing that
+    /// was appended since is missed. Otherwise it is another stream under the same name, and is read from its beginning.
+    async fn after_cut_or_recreation(
+        &self,
+        processed: EntryId,
+        state: StreamState,
+        reader: &Reader<'_, I, C>,
+    ) -> Result<EntryId, StoreError> {
+        let stream = self.settings.stream.as_str();
+        let read_at = Instant::now();
+        let entries = self.intents.list_last(LAST_ENTRIES).await?.into_iter();
+        let traces: Vec<_> = entries.map(|entry| reader.decode(entry, read_at).decoded.trace()).collect();
+        let known = self.store.find_last_processed(stream, &traces).await?;
+        match known {
+            Some(known) => tracing::warn!(
+                stream,
+                resume_after = %known,
+                after = %state.last_generated,
+                before = %processed,
+                "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, \
+                 later ones, if there were any, are lost"
+            ),
+            None => tracing::warn!(
+                stream,
+                offset = %processed,
+                last_generated = %state.last_generated,
+                "the stream was recreated; reading it from the beginning"
+            ),
+        }
+        Ok(known.unwrap_or(EntryId::ZERO))
+    }
+
+    /// Entries that were trimmed before they were read are lost to the service; all it can do is report that.
+    fn report_gap(&mut self, after: EntryId, first: EntryId) {
+        if first > self.reported_gap {
+            self.reported_gap = first;
+            tracing::warn!(stream = self.settings.stream, %after, before = %first,
+                "the stream was trimmed past the checkpoint; entries between these ids, if there were any, are lost");
+        }
+    }
+
+    /// Nothing came: compares the stream with what was processed, and now and then PostgreSQL with what was committed. `None` if
+    /// PostgreSQL has another checkpoint.
+    pub(super) async fn check_idle(&mut self) -> Result<Option<Idle>, StoreError> {
+        let Some(position) = &mut self.position else { return Ok(None) };
+        let processed = position.processed;
+        let state = self.intents.inspect().await?;
+        // While nothing comes, no transaction would notice that PostgreSQL was restored to an older state.
+        if position.checked_at.elapsed() > CHECKPOINT_CHECK_INTERVAL {
+            let durable = self.store.load_checkpoint(&self.settings.stream).await?;
+            if durable.map(|checkpoint| checkpoint.last_entry_id) != position.durable {
+                return Ok(None);
+            }
+            position.checked_at = Instant::now();
+        }
+        let stream = checkpoint::check_stream(processed, state);
+        // An entry that came since the read is the first one, too: only a stream that is empty shows a loss.
+        if let (StreamCheck::Gap(first), true) = (stream, state.is_some_and(|state| state.first.is_none())) {
+            self.report_gap(processed, first);
+        }
+        let has_more = state.is_some_and(|state| state.first.is_some() && state.last_generated > processed);
+        Ok(Some(Idle { processed, stream, has_more }))
+    }
+
+    /// What may be done beside everything else: neither is needed for anything to be right.
+    pub(super) async fn maintain(&mut self) {
+        self.move_cache().await;
+        self.trim().await;
+    }
+
+    /// Moves the cached checkpoint to the durable one, back too. PostgreSQL has the last word, and the next batch writes a later
+    /// one, so a failure is only reported.
+    pub(super) async fn move_cache(&mut self) {
+        let Some(position) = &mut self.position else { return };
+        let Some(last_entry_id) = position.durable.filter(|durable| *durable != position.cached) else {
+            return;
+        };
+        let goes_back = last_entry_id < position.cached;
+        position.cached = last_entry_id;
+        let stream = self.settings.stream.as_str();
+        let checkpoint = Checkpoint { fence: self.fence, last_entry_id };
+        let moved = match goes_back {
+            true => self.cache.reset(stream, checkpoint).await,
+            false => self.cache.save(stream, checkpoint).await,
+        };
+        match moved {
+            Ok(Swap::Applied) => {}
+            Ok(Swap::Conflict) => tracing::warn!(
+                stream,
+                offset = %last_entry_id,
+                "the checkpoint cached in Redis is another leader's; it is left alone"
+            ),
+            Err(error) => {
+                tracing::warn!(
+                    error = error_chain(&error),
+                    "the checkpoint cached in Redis could not be moved"
+                );
+            }
+        }
+    }
+
+    /// Removes entries that are older than their retention and have been processed. The last processed entry stays, whatever
+    /// its age: after it the stream is compared with the checkpoint.
+    async fn trim(&mut self) {
+        let (Some(retention), Some(position)) = (self.settings.stream_retention, &self.position) else {
+            return;
+        };
+        let is_due = self.trimmed_at.is_none_or(|at| at.elapsed() >= TRIM_INTERVAL);
+        if !is_due || position.durable != Some(position.processed) {
+            return;
+        }
+        self.trimmed_at = Some(Instant::now());
+        let oldest = (self.clock.now() - retention).as_millis();
+        let oldest = EntryId::new(u64::try_from(oldest).unwrap_or(0), 0);
+        let before = oldest.min(position.processed);
+        let stream = self.settings.stream.as_str();
+        match self.intents.trim(before).await {
+            Ok(0) => {}
+            Ok(entries) => {
+                tracing::info!(stream, entries, %before, "processed entries past their retention were removed");
+            }
+            Err(error) => {
+                tracing::warn!(stream, error = error_chain(&error), "the stream could not be trimmed");
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The reader: asks Redis for entries, as many at once as memory allows, and decodes them.
+
+use std::time::Duration;
+
+use ambient::Clock;
+use domain::accept::{self, Policy};
+use domain::entry::{EntryId, RawEntry};
+use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
+use tokio::time::Instant;
+
+use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
+use crate::SPANS;
+
+/// How many entries are asked for before their size is known, and the most that are asked for at once: the next ones may be
+/// a thousand times as large as the last.
+const FIRST_COUNT: usize = 16;
+const LARGEST_COUNT: usize = 256;
+/// The cost that one read aims at: half of what it may bring.
+const READ_COST: usize = 2 * 1024 * 1024;
+/// The most bytes that a read of several entries brings. Small fields take up to thirteen times as much memory as bytes, so this
+/// is what bounds it.
+const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
+/// The most bytes that a read of one entry brings.
+const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
+/// How often a read may find nothing in a row although there is something, before its connection is replaced: an entry may
+/// have come just after the first.
+const MAX_MISSES: u32 = 2;
+
+/// Reads entries in stream order.
+#[derive(Debug)]
+pub(super) struct Reader<'a, I, C> {
+    intents: &'a I,
+    clock: &'a C,
+    policy: &'a Policy,
+    settings: &'a IntakeSettings,
+    window: ReadWindow,
+    misses: u32,
+}
+
+/// What a read brought.
+#[derive(Debug)]
+pub(super) enum ReadResult {
+    /// Entries in stream order; none if none came in time.
+    Entries(Vec<UnprocessedEntry>),
+    /// The next entry alone is more than [`MAX_ENTRY_BYTES`].
+    TooLarge,
+}
+
+impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
+    pub(super) fn new(
+        intents: &'a I,
+        clock: &'a C,
+        policy: &'a Policy,
+        settings: &'a IntakeSettings,
+    ) -> Self {
+        Self { intents, clock, policy, settings, window: ReadWindow::new(), misses: 0 }
+    }
+
+    /// The entries after `after`; waits up to `block` for the first.
+    pub(super) async fn read(&mut self, after: EntryId, block: Duration) -> Result<ReadResult, StoreError> {
+        loop {
+            match self.intents.read(after, self.window.limit(), block).await? {
+                Read::Entries(entries) => {
+                    if !entries.is_empty() {
+                        self.misses = 0;
+                    }
+                    self.window.brought(&entries);
+                    let read_at = Instant::now();
+                    let decode = |entry| self.decode(entry, read_at);
+                    return Ok(ReadResult::Entries(entries.into_iter().map(decode).collect()));
+                }
+                Read::TooLarge if self.window.narrow() => {}
+                Read::TooLarge => return Ok(ReadResult::TooLarge),
+            }
+        }
+    }
+
+    /// What is there already after `after`, up to a full transaction; nothing if there is no `after`, or if the last read shows
+    /// that there is no more.
+    pub(super) async fn read_ahead(
+        &mut self,
+        after: Option<EntryId>,
+    ) -> Result<Vec<UnprocessedEntry>, StoreError> {
+        let mut ahead: Vec<UnprocessedEntry> = Vec::new();
+        let Some(mut after) = after else { return Ok(ahead) };
+        let mut cost = 0;
+        while self.window.more && ahead.len() < self.settings.batch_size && cost < MAX_BATCH_COST {
+            let ReadResult::Entries(entries) = self.read(after, Duration::ZERO).await? else { break };
+            after = entries.last().map_or(after, |last| last.decoded.id);
+            cost += entries.iter().map(|entry| entry.decoded.cost).sum::<usize>();
+            ahead.extend(entries);
+        }
+        Ok(ahead)
+    }
+
+    /// What could not be read was perhaps too much.
+    pub(super) fn failed(&mut self) {
+        self.window.count = (self.window.count / 2).clamp(1, FIRST_COUNT);
+    }
+
+    /// A read brought nothing. The entry that it should have brought, if the stream `has_more` and that has happened several
+    /// times in a row; its connection is closed then. It may lead to a server that is no longer the master.
+    pub(super) async fn missed_after(
+        &mut self,
+        after: EntryId,
+        has_more: bool,
+    ) -> Result<Option<EntryId>, StoreError> {
+        let next = if has_more { self.next_after(after).await? } else { None };
+        let Some(entry_id) = next else {
+            self.misses = 0;
+            return Ok(None);
+        };
+        self.misses += 1;
+        if self.misses < MAX_MISSES {
+            return Ok(None);
+        }
+        self.intents.reconnect().await;
+        Ok(Some(entry_id))
+    }
+
+    /// The id of the next entry.
+    pub(super) async fn next_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
+        self.intents.first_after(after).await
+    }
+
+    /// Reads an entry by the rules of the envelope.
+    pub(super) fn decode(&self, entry: RawEntry, read_at: Instant) -> UnprocessedEntry {
+        let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
+        let decoded = accept::decode(&self.settings.stream, entry, self.policy, self.clock.now());
+        UnprocessedEntry { decoded, read_at, span }
+    }
+}
+
+/// How much to read at once, by what came last.
+#[derive(Debug)]
+struct ReadWindow {
+    /// How many entries the next read asks for.
+    count: usize,
+    /// The last read got all that it asked for: there is more to read.
+    more: bool,
+}
+
+impl ReadWindow {
+    fn new() -> Self {
+        Self { count: FIRST_COUNT, more: false }
+    }
+
+    fn limit(&self) -> ReadLimit {
+        let bytes = if self.count == 1 { MAX_ENTRY_BYTES } else { MAX_READ_BYTES };
+        ReadLimit { entries: self.count, bytes }
+    }
+
+    /// Asks for as many next time as stay within [`READ_COST`], if they are like these. A read that brought nothing shows nothing
+    /// about the next entries.
+    fn brought(&mut self, entries: &[RawEntry]) {
+        self.more = entries.len() == self.count;
+        if entries.is_empty() {
+            return;
+        }
+        let average = entries.iter().map(|entry| entry.fields.cost()).sum::<usize>() / entries.len();
+        self.count = (READ_COST / average.max(1)).min(self.count * 4).clamp(1, LARGEST_COUNT);
+    }
+
+    /// Asks for one entry next time. False if that is what was asked for.
+    fn narrow(&mut self) -> bool {
+        self.more = true;
+        std::mem::replace(&mut self.count, 1) > 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::entry::RawFields;
+
+    use super::*;
+
+    #[test]
+    fn a_read_asks_for_as_much_as_it_may_bring_by_what_came_last() {
+        let entry = |bytes: usize| RawEntry {
+            id: EntryId::new(1, 0),
+            fields: RawFields::from_iter([("f", "x".repeat(bytes.saturating_sub(1)))]),
+        };
+        for (asked, got, bytes, next) in [
+            (16, 16, 500, 64),
+            (64, 64, 500, 256),
+            (256, 256, 500, 256),
+            (256, 256, 256 * 1024, 7),
+            (16, 1, 64 * 1024 * 1024, 1),
+            (1, 1, 500, 4),
+            (16, 0, 0, 16),
+            (1, 0, 0, 1),
+        ] {
+            let mut window = ReadWindow { count: asked, more: false };
+            window.brought(&vec![entry(bytes); got]);
+            assert_eq!((window.count, window.more), (next, got == asked), "{asked}: {got} of {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn many_empty_fields_narrow_the_next_read() {
+        let fields = RawFields(vec![Default::default(); 100_000]);
+        let mut window = ReadWindow { count: 16, more: false };
+        window.brought(&[RawEntry { id: EntryId::new(1, 0), fields }]);
+        assert_eq!(window.limit(), ReadLimit { entries: 1, bytes: MAX_ENTRY_BYTES });
+    }
+}

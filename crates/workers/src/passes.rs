@@ -1,0 +1,241 @@
+//! The two shapes of every worker: passes one after the other, and work for the time of a term.
+
+use std::time::Duration;
+
+use domain::accept::Wait;
+use domain::ports::{Election, Fence, StoreError, Term};
+use tokio_util::sync::CancellationToken;
+
+use crate::health::Health;
+
+/// How a pass ended, if it did not fail.
+#[derive(Debug)]
+pub(crate) enum Pass {
+    /// It succeeded; the next one follows at once.
+    Continue,
+    /// It succeeded; the next one follows after this pause.
+    PauseFor(Duration),
+    /// The next one follows at once, and shows whether the worker is healthy.
+    Undecided,
+    /// A stream entry must wait.
+    Waiting(Wait),
+    /// The worker cannot continue for now, for this reason.
+    Blocked(String),
+    /// There is no next one.
+    Done,
+}
+
+/// What runs in passes, each of them bounded. A closure would do, were it not that its future cannot be known to be `Send`.
+pub(crate) trait Passes: Send {
+    /// One pass. What it waits for ends at `stop`.
+    fn run_once(&mut self, stop: &CancellationToken)
+    -> impl Future<Output = Result<Pass, StoreError>> + Send;
+}
+
+/// Runs one pass after the other until `stop`, or until a pass is the last one. The loop stops between passes. After a failure
+/// it pauses for at least `min_pause`.
+pub(crate) async fn run_passes(
+    health: &Health,
+    stop: &CancellationToken,
+    min_pause: Duration,
+    mut passes: impl Passes,
+) {
+    while !stop.is_cancelled() {
+        let wait = match passes.run_once(stop).await {
+            Ok(Pass::Continue) => {
+                health.mark_healthy();
+                continue;
+            }
+            Ok(Pass::PauseFor(wait)) => {
+                health.mark_healthy();
+                wait
+            }
+            Ok(Pass::Undecided) => continue,
+            Ok(Pass::Done) => break,
+            Ok(Pass::Waiting(wait)) => health.mark_waiting(&wait).max(min_pause),
+            Ok(Pass::Blocked(cause)) => health.mark_blocked(&cause).max(min_pause),
+            Err(error) => health.mark_failed(&error).max(min_pause),
+        };
+        pause(stop, wait).await;
+    }
+}
+
+/// What a replica is told that leads.
+#[derive(Debug)]
+pub(crate) struct Leadership {
+    /// The fence of the term.
+    pub(crate) fence: Fence,
+    /// Cancelled when the service stops or the term is lost.
+    pub(crate) over: CancellationToken,
+}
+
+/// Campaigns, and if this replica is elected, runs `work` and steps down after it. `None` if another replica leads, or if
+/// the service stops before that is known.
+///
+/// `work` is told when the term is over and ends by itself, so that a transaction that has begun is finished; every call to
+/// a store has a timeout. Until then, fences keep it from writing over the next leader.
+pub(crate) async fn while_leading<E: Election, F: Future>(
+    election: &E,
+    health: &Health,
+    stop: &CancellationToken,
+    work: impl FnOnce(Leadership) -> F,
+) -> Result<Option<F::Output>, StoreError> {
+    let Some(term) = stop.run_until_cancelled(election.campaign()).await.transpose()?.flatten() else {
+        return Ok(None);
+    };
+    let (fence, over) = (term.fence(), stop.child_token());
+    health.set_leader(true);
+    let value = {
+        let work = work(Leadership { fence, over: over.clone() });
+        tokio::pin!(work);
+        tokio::select! {
+            value = &mut work => value,
+            () = term.lost() => {
+                tracing::warn!(worker = health.worker(), fence, "leadership lost; stopping");
+                over.cancel();
+                work.await
+            }
+        }
+    };
+    health.set_leader(false);
+    term.step_down().await;
+    Ok(Some(value))
+}
+
+/// Waits; false if the service stops meanwhile.
+pub(crate) async fn pause(stop: &CancellationToken, time: Duration) -> bool {
+    stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::fakes::{World, down};
+
+    /// Ends passes as scripted, and remembers when each began.
+    struct Script {
+        ends: std::vec::IntoIter<Result<Pass, StoreError>>,
+        begun: Vec<Duration>,
+        started: Instant,
+    }
+
+    impl Passes for &mut Script {
+        async fn run_once(&mut self, _: &CancellationToken) -> Result<Pass, StoreError> {
+            self.begun.push(self.started.elapsed());
+            self.ends.next().unwrap_or(Ok(Pass::Done))
+        }
+    }
+
+    /// When each pass began, in milliseconds, the last one being after all of `ends`.
+    async fn run(
+        health: &Health,
+        min_pause: u64,
+        ends: impl IntoIterator<Item = Result<Pass, StoreError>>,
+    ) -> Vec<u128> {
+        let ends = ends.into_iter().collect::<Vec<_>>().into_iter();
+        let mut script = Script { ends, begun: Vec::new(), started: Instant::now() };
+        let min_pause = Duration::from_millis(min_pause);
+        run_passes(health, &CancellationToken::new(), min_pause, &mut script).await;
+        script.begun.iter().map(Duration::as_millis).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn passes_follow_at_once_after_a_pause_or_after_the_pause_of_a_failure() {
+        let health = Health::new("test");
+        let ends = [
+            Ok(Pass::Continue),
+            Ok(Pass::PauseFor(Duration::from_millis(700))),
+            Err(down("pass")),
+            Ok(Pass::Blocked("absent".into())),
+            Ok(Pass::Undecided),
+            Err(down("pass")),
+            Ok(Pass::Continue),
+        ];
+        assert_eq!(run(&health, 0, ends).await, [0, 0, 700, 750, 850, 850, 1_050, 1_050]);
+        assert_eq!((health.status().blocked, health.recoveries()), (None, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_failure_the_pause_is_at_least_the_shortest_one() {
+        let health = Health::new("test");
+        let ends = [Err(down("pass")), Ok(Pass::Undecided)];
+        assert_eq!(run(&health, 2_000, ends).await, [0, 2_000, 2_000]);
+        assert!(health.status().blocked.is_some(), "no pass has shown that it recovered");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_ends_the_pause_between_two_passes() {
+        let (health, stop) = (Health::new("test"), CancellationToken::new());
+        let ends = vec![Ok(Pass::PauseFor(Duration::MAX))].into_iter();
+        let mut script = Script { ends, begun: Vec::new(), started: Instant::now() };
+        let stopping = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            stop.cancel();
+        };
+        tokio::join!(run_passes(&health, &stop, Duration::ZERO, &mut script), stopping);
+        assert_eq!(script.begun.len(), 1);
+    }
+
+    /// Elected once, for a term that is lost after a second.
+    #[derive(Debug)]
+    struct ShortTerm;
+
+    impl Term for ShortTerm {
+        fn fence(&self) -> Fence {
+            7
+        }
+
+        async fn lost(&self) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+
+        async fn step_down(self) {}
+    }
+
+    impl Election for ShortTerm {
+        type Term = Self;
+
+        async fn campaign(&self) -> Result<Option<Self>, StoreError> {
+            Ok(Some(Self))
+        }
+
+        async fn leader_change(&self) {}
+
+        async fn raise_fence(&self, _: Fence) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_told_that_the_term_is_lost_and_finishes_what_it_has_begun() {
+        let (health, stop, started) = (Health::new("test"), CancellationToken::new(), Instant::now());
+        let work = |leadership: Leadership| {
+            let health = health.clone();
+            async move {
+                assert!(health.status().leader);
+                leadership.over.cancelled().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                leadership.fence
+            }
+        };
+        let led = while_leading(&ShortTerm, &health, &stop, work).await;
+        assert!(matches!(led, Ok(Some(7))), "{led:?}");
+        assert_eq!(started.elapsed(), Duration::from_secs(3));
+        assert!(!health.status().leader && !stop.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_campaign_that_fails_is_an_error_and_a_stop_is_none() {
+        let (health, stop, world) = (Health::new("test"), CancellationToken::new(), World::default());
+        let work = |leadership: Leadership| async move { leadership.fence };
+        world.fail("campaign", down("campaign"));
+        while_leading(&world, &health, &stop, work).await.expect_err("the campaign failed");
+        let led = while_leading(&world, &health, &stop, work).await.expect("the campaign succeeds");
+        assert_eq!(led, Some(1));
+        stop.cancel();
+        let led = while_leading(&world, &health, &stop, work).await.expect("nothing was asked");
+        assert_eq!(led, None);
+    }
+}

@@ -1,0 +1,379 @@
+//! Live routes → leases → appends with receipts → completions in SQL, for one channel.
+//!
+//! Crash recovery, step by step: a lease is a key that ends by itself; an append leaves its receipt in the
+//! place of the lease, and whichever publisher tries the route next finds it and completes without appending; a
+//! completion is the end. A reply that was lost is asked for again under the same token, and the answer is what
+//! happened. While a completion is not committed, its receipt is kept alive ([`receipts`]); one that cannot be
+//! committed for a reason of its own waits apart from the others ([`deferred`]).
+//!
+//! Work comes from two sides: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the scan
+//! for all that is due ([`scan`]): retries, what dispatch could not take, and what a dead replica left. One replica at a
+//! time reads a page of due routes of a channel, under the scan lock.
+
+mod chunk;
+mod complete;
+mod deferred;
+mod log;
+mod receipts;
+mod scan;
+mod unreadable;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ambient::{Clock, Jitter, Timestamp, Tokens};
+use domain::backoff::Backoff;
+use domain::ports::{LeaseStore, Outbound, RouteStore, StoreError, error_chain};
+use domain::route::Channel;
+use futures_util::future::join_all;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use self::chunk::Report;
+use self::deferred::Deferred;
+use self::log::RouteLog;
+use self::receipts::Receipts;
+use self::scan::{PageResult, Scan};
+use self::unreadable::UnreadableRows;
+use crate::batch_limit::BatchLimit;
+use crate::dispatch::{BATCH_ROUTES, Batch, Receiver};
+use crate::health::{Health, Stopped};
+use crate::metrics::Metrics;
+
+/// How long a replica has the due routes of a channel to itself, unless it is done with its page before: after a crash,
+/// the others wait no longer.
+const SCAN_LOCK_TTL: Duration = Duration::from_secs(1);
+/// How many chunks of a channel are published at the same time, so that Redis appends one while PostgreSQL completes the
+/// other.
+const MAX_CONCURRENT_CHUNKS: usize = 2;
+/// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
+const DISPATCHED_CHUNKS_PER_PAGE: usize = 8;
+/// How long after the stop what is in hand may still be published; the rest is found by the next publisher.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What blocks a channel whose list of deferred completions is full.
+const DEFERRED_FULL: &str = "too many completions wait for rows that are locked or refused: the channel takes no new work until some are committed";
+
+/// The configuration of publishing.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishSettings {
+    /// The most routes in one append.
+    pub batch_size: usize,
+    /// How soon the scan lists again while there are due routes that it could not take.
+    pub poll_interval: Duration,
+    /// How long a lease lives.
+    pub lease_ttl: Duration,
+    /// How long a receipt lives.
+    pub dedupe_ttl: Duration,
+    /// Between attempts.
+    pub backoff: Backoff,
+}
+
+/// The worker that publishes the routes of one channel.
+#[derive(Debug)]
+pub struct RoutePublisher<R, L, O, C, J, T> {
+    /// Its channel.
+    pub channel: Channel,
+    /// The state of routes.
+    pub routes: R,
+    /// Exclusivity and receipts.
+    pub leases: L,
+    /// The streams.
+    pub outbound: O,
+    /// The time.
+    pub clock: C,
+    /// The jitter of retries.
+    pub jitter: J,
+    /// Lease tokens.
+    pub tokens: T,
+    /// Bounds and times.
+    pub settings: PublishSettings,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How the worker is doing.
+    pub health: Health,
+}
+
+/// What the chunks that are published at the same time share.
+#[derive(Debug)]
+struct Shared {
+    health: Health,
+    stop: CancellationToken,
+    receipts: Receipts,
+    deferred: Mutex<Deferred>,
+    batch_limit: Mutex<BatchLimit>,
+    log: Mutex<RouteLog>,
+}
+
+impl Shared {
+    fn mark_healthy(&self) {
+        self.health.mark_healthy();
+    }
+
+    fn mark_failed(&self, error: &StoreError) {
+        // The caller continues with something else.
+        let _pause: Duration = self.health.mark_failed(error);
+    }
+
+    async fn pause_after(&self, error: &StoreError) -> Result<(), Stopped> {
+        self.health.pause_after(error, &self.stop).await
+    }
+
+    async fn until_answered<V, F: Future<Output = Result<V, StoreError>>>(
+        &self,
+        call: impl FnMut() -> F,
+    ) -> Result<V, Stopped> {
+        self.health.until_answered(&self.stop, call).await
+    }
+
+    fn deferred(&self) -> MutexGuard<'_, Deferred> {
+        lock(&self.deferred)
+    }
+
+    fn log(&self) -> MutexGuard<'_, RouteLog> {
+        lock(&self.log)
+    }
+
+    fn batch_limit(&self) -> MutexGuard<'_, BatchLimit> {
+        lock(&self.batch_limit)
+    }
+}
+
+/// Nothing panics while one of these locks is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What only the loop of passes uses, and no chunk.
+struct Loop {
+    scan: Scan,
+    unreadable: UnreadableRows,
+    /// Chunks of dispatched routes since the last page of due ones.
+    dispatched: usize,
+    /// The worker's recoveries that the scan knows of.
+    recoveries: u64,
+    /// No more completions can be deferred, and this has been logged.
+    full: bool,
+}
+
+impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
+where
+    R: RouteStore,
+    L: LeaseStore,
+    O: Outbound,
+    C: Clock,
+    J: Jitter,
+    T: Tokens,
+{
+    /// Runs until `stop`. What has been dispatched by then is still published, if the stores let it and within five seconds:
+    /// intake stops first.
+    pub async fn run(self, receiver: Receiver, stop: CancellationToken) {
+        let Receiver { batches, backpressure } = receiver;
+        let shared = Shared {
+            health: self.health.clone().with_backpressure(backpressure),
+            stop: stop.clone(),
+            receipts: Receipts::default(),
+            deferred: Mutex::default(),
+            batch_limit: Mutex::new(BatchLimit::new(self.settings.batch_size)),
+            log: Mutex::new(RouteLog::new(self.channel)),
+        };
+        let too_late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(DRAIN_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.work(batches, &shared) => {}
+            never = shared.receipts.keep_alive(&self.leases, self.settings.dedupe_ttl) => match never {},
+            () = too_late => {
+                let channel = self.channel.as_str();
+                tracing::warn!(channel, "stopped before everything in hand was published; the next publisher continues");
+            }
+        }
+        shared.log().report_suppressed(true);
+    }
+
+    async fn work(&self, mut batches: mpsc::Receiver<Batch>, shared: &Shared) {
+        let now = Instant::now();
+        let mut state = Loop {
+            scan: Scan::new(now, self.settings.lease_ttl, self.settings.poll_interval),
+            unreadable: UnreadableRows::new(now),
+            dispatched: 0,
+            recoveries: 0,
+            full: false,
+        };
+        while !shared.stop.is_cancelled() {
+            if self.pass(&mut state, &mut batches, shared).await == Err(Stopped) {
+                return;
+            }
+        }
+        // Nothing more comes: intake has stopped.
+        while let Ok(batch) = batches.try_recv() {
+            if self.publish(batch, shared).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Does what is due first: deferred completions, a page of due routes, or what was dispatched. Waits if nothing is.
+    async fn pass(
+        &self,
+        state: &mut Loop,
+        batches: &mut mpsc::Receiver<Batch>,
+        shared: &Shared,
+    ) -> Result<(), Stopped> {
+        shared.log().report_suppressed(false);
+        let now = Instant::now();
+        let (retry_at, full) = {
+            let deferred = shared.deferred();
+            (deferred.next_at(), deferred.is_full())
+        };
+        if retry_at.is_some_and(|at| at <= now) {
+            self.retry_deferred(shared).await?;
+        }
+        if full {
+            shared.health.mark_full(DEFERRED_FULL);
+        }
+        if std::mem::replace(&mut state.full, full) != full && full {
+            tracing::error!(
+                channel = self.channel.as_str(),
+                deferred = deferred::DEFERRED_MAX,
+                "{DEFERRED_FULL}"
+            );
+        }
+        // While it waited for a store, routes became due, or leases of a replica that crashed ended.
+        let recoveries = shared.health.recoveries();
+        if std::mem::replace(&mut state.recoveries, recoveries) != recoveries {
+            state.scan.wake_by(now);
+        }
+        // Beside a backlog, what has just been accepted goes first, but not without end.
+        let first = batches.is_empty() || state.dispatched >= DISPATCHED_CHUNKS_PER_PAGE;
+        if !full && first && state.scan.next_at() <= now {
+            state.dispatched = 0;
+            match self.scan_once(state, shared).await? {
+                Ok(()) => self.health.mark_progress(),
+                Err(error) => shared.pause_after(&error).await?,
+            }
+        }
+        let deferred_at = shared.deferred().next_at();
+        let scan_at = (!full).then(|| state.scan.next_at());
+        let Some(wake) = [scan_at, deferred_at].into_iter().flatten().min() else { return Ok(()) };
+        let batch = tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => return Ok(()),
+            Some(batch) = batches.recv(), if !full => batch,
+            () = sleep_until(wake) => return Ok(()),
+        };
+        let chunks = merge(batch, batches, self.settings.batch_size);
+        state.dispatched += chunks.len();
+        let reports = join_all(chunks.into_iter().map(|chunk| self.publish(chunk, shared))).await;
+        for report in reports {
+            self.take_up(state, &report?);
+        }
+        self.health.mark_progress();
+        Ok(())
+    }
+
+    /// Scans again when the first of the routes that failed is to be retried.
+    fn take_up(&self, state: &mut Loop, report: &Report) {
+        if let Some(at) = report.retry_at {
+            state.scan.wake_by(Instant::now() + at.saturating_since(self.clock.now()));
+        }
+    }
+
+    /// One page of due routes, if there are any and no other replica is at them.
+    async fn scan_once(&self, state: &mut Loop, shared: &Shared) -> Result<Result<(), StoreError>, Stopped> {
+        let now = self.clock.now();
+        if state.scan.is_idle() {
+            let due = match self.routes.next_due().await {
+                Ok(next) => next.get(&self.channel).copied(),
+                Err(error) => return Ok(Err(error)),
+            };
+            let wait = due.map_or(Duration::MAX, |due| due.saturating_since(now));
+            if !wait.is_zero() {
+                state.scan.nothing_due(Instant::now(), wait);
+                shared.mark_healthy();
+                return Ok(Ok(()));
+            }
+        }
+        // Two replicas that read the same page would ask for the same leases, and one of them in vain.
+        let token = self.token();
+        match self.leases.acquire_scan_lock(self.channel, &token, SCAN_LOCK_TTL).await {
+            Ok(true) => {}
+            Ok(false) => {
+                state.scan.locked(Instant::now());
+                shared.mark_healthy();
+                return Ok(Ok(()));
+            }
+            Err(error) => return Ok(Err(error)),
+        }
+        let scanned = self.publish_page(state, shared, now).await;
+        if let Err(error) = self.leases.release_scan_lock(self.channel, &token).await {
+            tracing::debug!(error = error_chain(&error), "the scan lock was not released; it ends by itself");
+        }
+        scanned
+    }
+
+    /// Reads one page of due routes and publishes it.
+    async fn publish_page(
+        &self,
+        state: &mut Loop,
+        shared: &Shared,
+        now: Timestamp,
+    ) -> Result<Result<(), StoreError>, Stopped> {
+        let read_at = Instant::now();
+        let request = state.scan.next_page(read_at);
+        let limit = self.settings.batch_size;
+        let listed =
+            self.routes.list_due_routes(self.channel, request.order, now, request.after.as_ref(), limit);
+        let page = match listed.await {
+            Ok(page) => page,
+            Err(error) => return Ok(Err(error)),
+        };
+        shared.mark_healthy();
+        for report in state.unreadable.report(&page.corrupt, read_at) {
+            tracing::error!(channel = self.channel.as_str(), error = report.problem, routes = ?report.routes,
+                "routes cannot be read; they wait until their rows are corrected");
+        }
+        let mut routes = page.routes;
+        {
+            let deferred = shared.deferred();
+            routes.retain(|route| !deferred.contains(&route.key));
+        }
+        let found = !routes.is_empty();
+        let report = match found {
+            true => self.publish(Batch { routes, read_at }, shared).await?,
+            false => Report::default(),
+        };
+        let result = PageResult { next: page.next, found, contended: report.contended };
+        if state.scan.page_done(Instant::now(), result) {
+            state.unreadable.sweep_done();
+        }
+        self.take_up(state, &report);
+        Ok(Ok(()))
+    }
+}
+
+/// The batch and what else is waiting, in as few full chunks as may go out at the same time: a burst of small batches is
+/// published as a few large ones. Nothing is waited for.
+fn merge(first: Batch, waiting: &mut mpsc::Receiver<Batch>, batch_size: usize) -> Vec<Batch> {
+    let mut batches = vec![first];
+    while let Some(last) = batches.last_mut() {
+        let has_room = last.routes.len() + BATCH_ROUTES <= batch_size;
+        if !has_room && batches.len() >= MAX_CONCURRENT_CHUNKS {
+            break;
+        }
+        let Ok(next) = waiting.try_recv() else { break };
+        match batches.last_mut() {
+            Some(last) if has_room => {
+                last.read_at = last.read_at.min(next.read_at);
+                last.routes.extend(next.routes);
+            }
+            _ => batches.push(next),
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests;

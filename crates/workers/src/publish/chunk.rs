@@ -1,0 +1,274 @@
+//! One chunk of routes through its stages: encoded, leased, appended, completed. Every step is repeated until it is
+//! answered; what a stage gives on is what the next one takes.
+
+use std::collections::HashSet;
+
+use ambient::{Clock, Jitter, Timestamp, Tokens};
+use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
+use domain::outbound::{self, OutboundEntry};
+use domain::ports::{
+    Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError, error_chain,
+};
+use domain::route::{AfterFailure, LiveRoute, RouteKey};
+use tokio::time::Instant;
+
+use super::{RoutePublisher, Shared};
+use crate::dispatch::Batch;
+use crate::health::Stopped;
+
+/// The most that goes into one append.
+const CHUNK_BYTES: usize = 1024 * 1024;
+/// How often the leases of a chunk may run out before their append until the rest is left to the scan.
+const MAX_LEASE_RETRIES: usize = 3;
+
+/// A route with the entry that is to be appended for it.
+struct Encoded<'a> {
+    route: &'a LiveRoute,
+    entry: OutboundEntry<'a>,
+}
+
+/// Routes whose leases are won, by one token.
+struct Leased<'a> {
+    token: LeaseToken,
+    routes: Vec<Encoded<'a>>,
+}
+
+/// What is to be completed in SQL.
+#[derive(Default)]
+pub(super) struct Appended {
+    pub(super) published: Vec<Published>,
+    pub(super) failed: Vec<Failed>,
+    /// Routes whose lease ran out before the append.
+    lease_lost: Vec<RouteKey>,
+}
+
+/// What the scan has to know about routes that were published or failed.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// Another replica holds some of them, or their leases ran out.
+    pub(super) contended: bool,
+    /// When the first of those that failed is tried again.
+    pub(super) retry_at: Option<Timestamp>,
+}
+
+impl Report {
+    pub(super) fn merge(self, other: Self) -> Self {
+        let retry_at = [self.retry_at, other.retry_at].into_iter().flatten().min();
+        Self { contended: self.contended || other.contended, retry_at }
+    }
+}
+
+impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
+where
+    R: RouteStore,
+    L: LeaseStore,
+    O: Outbound,
+    C: Clock,
+    J: Jitter,
+    T: Tokens,
+{
+    /// Publishes a batch in chunks. Routes whose leases ran out before the append are read again and retried at once.
+    pub(super) async fn publish(&self, batch: Batch, shared: &Shared) -> Result<Report, Stopped> {
+        let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
+        for _ in 0..MAX_LEASE_RETRIES {
+            if lost.is_empty() {
+                return Ok(report);
+            }
+            let keys: Vec<&RouteKey> = lost.iter().collect();
+            let read_at = Instant::now();
+            let routes = shared.until_answered(|| self.routes.get_live_routes(&keys)).await?.routes;
+            let (again, still_lost) = self.publish_once(&Batch { routes, read_at }, shared).await?;
+            (report, lost) = (report.merge(again), still_lost);
+        }
+        report.contended |= !lost.is_empty();
+        Ok(report)
+    }
+
+    /// The routes of a batch, chunk by chunk; gives back the keys of those whose lease was lost.
+    async fn publish_once(&self, batch: &Batch, shared: &Shared) -> Result<(Report, Vec<RouteKey>), Stopped> {
+        let (mut report, mut lost) = (Report::default(), Vec::new());
+        let mut routes = &batch.routes[..];
+        while !routes.is_empty() {
+            let (encoded, failed) = self.encode(routes);
+            routes = &routes[encoded.len() + failed.len()..];
+            let (of_chunk, lost_here) = self.publish_chunk(encoded, failed, batch.read_at, shared).await?;
+            report = report.merge(of_chunk);
+            lost.extend(lost_here);
+        }
+        Ok((report, lost))
+    }
+
+    /// As many of the first routes as make a chunk: their entries, and those that cannot be encoded.
+    fn encode<'a>(&self, routes: &'a [LiveRoute]) -> (Vec<Encoded<'a>>, Vec<Failed>) {
+        let mut encoded = Vec::with_capacity(routes.len().min(self.settings.batch_size));
+        let mut failed = Vec::new();
+        let mut bytes = 0;
+        for route in routes.iter().take(self.settings.batch_size) {
+            match outbound::encode(route) {
+                Ok(entry) => {
+                    let size = entry.size();
+                    if bytes > 0 && bytes + size > CHUNK_BYTES {
+                        break;
+                    }
+                    bytes += size;
+                    encoded.push(Encoded { route, entry });
+                }
+                Err(error) => failed.push(self.failed(route, PAYLOAD_ENCODING_FAILED, error.to_string())),
+            }
+        }
+        (encoded, failed)
+    }
+
+    #[tracing::instrument(target = "notification::spans", level = "info", name = "publish", skip_all,
+        fields(channel = self.channel.as_str(), routes = encoded.len()))]
+    async fn publish_chunk(
+        &self,
+        encoded: Vec<Encoded<'_>>,
+        failed: Vec<Failed>,
+        read_at: Instant,
+        shared: &Shared,
+    ) -> Result<(Report, Vec<RouteKey>), Stopped> {
+        let token = self.token();
+        let mut outcomes = Appended { failed, ..Appended::default() };
+        let mut report = Report::default();
+        if !encoded.is_empty() {
+            let asked = encoded.len();
+            let (leased, receipts) = self.lease(encoded, token.clone(), shared).await?;
+            report.contended = leased.routes.len() + receipts.len() < asked;
+            outcomes.published = receipts;
+            // The receipt of another publisher could have ended since the route was read, and it may have been half as old
+            // already: whether the route is still to be published is asked again.
+            let appended = if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
+                let live = self.read_again(&leased, shared).await?;
+                let (routes, failed) = self.encode(&live);
+                outcomes.failed.extend(failed);
+                self.append(Leased { token: leased.token, routes }, shared).await?
+            } else {
+                self.append(leased, shared).await?
+            };
+            outcomes.published.extend(appended.published);
+            outcomes.failed.extend(appended.failed);
+            outcomes.lease_lost = appended.lease_lost;
+        }
+        report.retry_at = outcomes.failed.iter().filter_map(|failed| failed.retry_at).min();
+        let lost = std::mem::take(&mut outcomes.lease_lost);
+        self.complete(outcomes, &token, shared).await?;
+        Ok((report, lost))
+    }
+
+    /// Takes the leases of a chunk. Those that another replica holds are left to it; a receipt is as good as an append.
+    async fn lease<'a>(
+        &self,
+        encoded: Vec<Encoded<'a>>,
+        token: LeaseToken,
+        shared: &Shared,
+    ) -> Result<(Leased<'a>, Vec<Published>), Stopped> {
+        let keys: Vec<&RouteKey> = encoded.iter().map(|encoded| &encoded.route.key).collect();
+        let ttl = self.settings.lease_ttl;
+        let leases = shared.until_answered(|| self.leases.acquire_leases(&keys, &token, ttl)).await?;
+        let asked = encoded.len();
+        let (mut won, mut receipts) = (Vec::with_capacity(asked), Vec::new());
+        for (encoded, lease) in encoded.into_iter().zip(leases) {
+            match lease {
+                Lease::Won => won.push(encoded),
+                Lease::Held => {}
+                Lease::Published(entry_id) => receipts.push(published(encoded.route, entry_id)),
+            }
+        }
+        let held = asked - won.len() - receipts.len();
+        self.metrics.contended(self.channel, held);
+        self.health.count_leases(asked, held);
+        Ok((Leased { token, routes: won }, receipts))
+    }
+
+    /// Those of the routes that are still live, at their present version; the leases of the others are released.
+    async fn read_again(&self, leased: &Leased<'_>, shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
+        let mut keys: Vec<&RouteKey> = leased.routes.iter().map(|encoded| &encoded.route.key).collect();
+        let live = shared.until_answered(|| self.routes.get_live_routes(&keys)).await?.routes;
+        let still: HashSet<&RouteKey> = live.iter().map(|route| &route.key).collect();
+        keys.retain(|key| !still.contains(key));
+        self.release(&keys, &leased.token).await;
+        Ok(live)
+    }
+
+    /// Appends what is leased. What Redis is in no state to append is tried again, under the same token.
+    async fn append(&self, leased: Leased<'_>, shared: &Shared) -> Result<Appended, Stopped> {
+        let Leased { token, mut routes } = leased;
+        let mut appended = Appended::default();
+        while !routes.is_empty() {
+            let entries: Vec<_> = routes.iter().map(|encoded| (&encoded.route.key, &encoded.entry)).collect();
+            let dedupe_ttl = self.settings.dedupe_ttl;
+            let appends = shared
+                .until_answered(|| self.outbound.append(self.channel, &entries, &token, dedupe_ttl))
+                .await?;
+            let now = self.clock.now();
+            let mut again = Vec::new();
+            let mut outage = None;
+            for (encoded, append) in routes.into_iter().zip(appends) {
+                let route = encoded.route;
+                match append {
+                    Append::Done(entry_id) => {
+                        let latency = now.saturating_since(route.content.accepted_at);
+                        self.metrics.published_after(self.channel, latency);
+                        appended.published.push(published(route, entry_id));
+                    }
+                    Append::LeaseLost => appended.lease_lost.push(route.key.clone()),
+                    Append::Refused(message) => {
+                        appended.failed.push(self.failed(route, self.channel.publish_failed(), message));
+                    }
+                    Append::Outage(message) => {
+                        outage = Some(message);
+                        again.push(encoded);
+                    }
+                }
+            }
+            routes = again;
+            if let Some(message) = outage {
+                let error = StoreError::Unavailable {
+                    operation: "append to the outbound stream",
+                    source: message.into(),
+                };
+                shared.pause_after(&error).await?;
+            }
+        }
+        self.metrics.attempts(self.channel, "lease_lost", appended.lease_lost.len());
+        self.health.count_leases(0, appended.lease_lost.len());
+        Ok(appended)
+    }
+
+    /// What follows a failed attempt.
+    fn failed(&self, route: &LiveRoute, classification: &'static str, message: String) -> Failed {
+        let after = route.after_failure(self.clock.now(), &self.settings.backoff, self.jitter.fraction());
+        let (attempt_count, retry_at) = match after {
+            AfterFailure::Retry { attempt_count, at } => (attempt_count, Some(at)),
+            AfterFailure::DeadLetter { attempt_count } => (attempt_count, None),
+        };
+        Failed {
+            key: route.key.clone(),
+            version: route.version,
+            channel: self.channel,
+            attempt_count,
+            retry_at,
+            classification,
+            message,
+        }
+    }
+
+    /// Gives leases back early. That saves others the wait for their end, and no more.
+    pub(super) async fn release(&self, keys: &[&RouteKey], token: &LeaseToken) {
+        if keys.is_empty() {
+            return;
+        }
+        if let Err(error) = self.leases.release_leases(keys, token).await {
+            tracing::debug!(error = error_chain(&error), "leases were not released; they end by themselves");
+        }
+    }
+
+    pub(super) fn token(&self) -> LeaseToken {
+        LeaseToken(self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+fn published(route: &LiveRoute, entry_id: String) -> Published {
+    Published { key: route.key.clone(), version: route.version, entry_id }
+}

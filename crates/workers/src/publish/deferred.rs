@@ -1,0 +1,157 @@
+//! Completions that cannot be committed for now, each for a reason of its own: another transaction has locked the row,
+//! PostgreSQL refuses it, or it alone takes too long.
+//!
+//! They wait here, apart from the work of the channel, and are tried again with growing pauses. Until one is committed,
+//! its route is not published again by this replica, and its receipt is kept alive, so that no other replica appends it.
+//! The list is bounded; when it is full, the channel takes no new work. After a crash of this replica the routes are still due:
+//! the next publisher finds their receipts and defers them, too.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use domain::ports::{Failed, Published, StoreError, error_chain};
+use domain::route::RouteKey;
+use tokio::time::Instant;
+
+/// The most completions of a channel that wait.
+pub(super) const DEFERRED_MAX: usize = 4_096;
+/// The most that are tried again together.
+const RETRIED_AT_ONCE: usize = 64;
+/// The pause before the first retry, and the longest.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What is to be written about a route.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    Published(Published),
+    Failed(Failed),
+}
+
+impl Change {
+    pub(super) fn key(&self) -> &RouteKey {
+        match self {
+            Self::Published(route) => &route.key,
+            Self::Failed(route) => &route.key,
+        }
+    }
+}
+
+/// Why a completion was not committed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// Another transaction has locked the row.
+    Locked,
+    /// It takes too long by itself.
+    TimedOut,
+    /// PostgreSQL refuses it, with this message.
+    Refused(String),
+}
+
+impl Cause {
+    /// Why this error concerns the completions of one statement; `None` for an outage, which concerns all.
+    pub(super) fn of(error: &StoreError) -> Option<Self> {
+        match error {
+            StoreError::Unavailable { .. } => None,
+            StoreError::TimedOut { .. } => Some(Self::TimedOut),
+            StoreError::Locked { .. } => Some(Self::Locked),
+            StoreError::Refused { .. } | StoreError::Corrupt { .. } => {
+                Some(Self::Refused(error_chain(error)))
+            }
+        }
+    }
+}
+
+/// The completions that wait.
+#[derive(Debug, Default)]
+pub(super) struct Deferred {
+    waiting: HashMap<RouteKey, Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    change: Change,
+    /// How often it was refused or too slow; a lock does not count, it ends when its transaction does.
+    failures: u32,
+    retry_at: Instant,
+}
+
+impl Deferred {
+    /// Adds a completion, or one that was tried again in vain. True if it is new here.
+    pub(super) fn add(&mut self, change: Change, cause: &Cause, failures: u32, now: Instant) -> bool {
+        let failures = failures + u32::from(*cause != Cause::Locked);
+        let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(16));
+        let retry_at = now + (RETRY_MIN * factor).min(RETRY_MAX);
+        let key = change.key().clone();
+        self.waiting.insert(key, Waiting { change, failures, retry_at }).is_none()
+    }
+
+    pub(super) fn remove(&mut self, key: &RouteKey) {
+        self.waiting.remove(key);
+    }
+
+    pub(super) fn contains(&self, key: &RouteKey) -> bool {
+        self.waiting.contains_key(key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= DEFERRED_MAX
+    }
+
+    /// When the first of them is to be tried again.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.waiting.values().map(|waiting| waiting.retry_at).min()
+    }
+
+    /// Those to be tried again now, with how often they have failed. They stay in the list meanwhile.
+    pub(super) fn due(&self, now: Instant) -> Vec<(Change, u32)> {
+        let due = self.waiting.values().filter(|waiting| waiting.retry_at <= now);
+        due.take(RETRIED_AT_ONCE).map(|waiting| (waiting.change.clone(), waiting.failures)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fakes::route;
+
+    fn published(number: u64) -> Change {
+        let route = route(number, 0);
+        Change::Published(Published { key: route.key, version: route.version, entry_id: "1-0".into() })
+    }
+
+    #[test]
+    fn a_locked_row_is_tried_every_second_and_a_refused_one_ever_more_rarely() {
+        let now = Instant::now();
+        let waits = |cause: &Cause| -> Vec<u64> {
+            let mut deferred = Deferred::default();
+            let mut failures = 0;
+            let mut waits = Vec::new();
+            for _ in 0..7 {
+                deferred.add(published(1), cause, failures, now);
+                let at = deferred.next_at().expect("it waits");
+                waits.push((at - now).as_secs());
+                assert_eq!(deferred.due(at - Duration::from_millis(1)), []);
+                failures = deferred.due(at)[0].1;
+            }
+            waits
+        };
+        assert_eq!(waits(&Cause::Locked), [1; 7]);
+        assert_eq!(waits(&Cause::Refused("check".into())), [1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    #[test]
+    fn a_completion_is_new_once() {
+        let now = Instant::now();
+        let mut deferred = Deferred::default();
+        assert!(deferred.add(published(1), &Cause::Locked, 0, now));
+        assert!(!deferred.add(published(1), &Cause::Locked, 0, now));
+        assert_eq!(deferred.len(), 1);
+        deferred.remove(published(1).key());
+        assert!(deferred.add(published(1), &Cause::Locked, 0, now));
+    }
+}

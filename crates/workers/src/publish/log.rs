@@ -1,0 +1,110 @@
+//! Log lines about single routes: attempts that failed and completions that are deferred, a few lines of each kind in
+//! a second, and then how many more there were. The tables have them all.
+
+use domain::ports::Failed;
+use domain::route::{Channel, RouteKey};
+
+use super::deferred::Cause;
+use crate::log_limiter::LogLimiter;
+
+/// The log of one channel.
+#[derive(Debug)]
+pub(super) struct RouteLog {
+    channel: &'static str,
+    /// By result and classification.
+    failed: LogLimiter<(&'static str, &'static str)>,
+    deferred: LogLimiter<DeferredKind>,
+}
+
+/// A [`Cause`] without PostgreSQL's message about a single route.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum DeferredKind {
+    Locked,
+    TimedOut,
+    Refused,
+}
+
+impl RouteLog {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self { channel: channel.as_str(), failed: LogLimiter::new(), deferred: LogLimiter::new() }
+    }
+
+    /// An attempt failed and this has been written down.
+    pub(super) fn attempt_failed(&mut self, route: &Failed) {
+        self.report_suppressed(false);
+        let result = if route.retry_at.is_some() { "failed" } else { "dead_letter" };
+        if self.failed.admits((result, route.classification)) {
+            tracing::warn!(channel = self.channel, notification_id = %route.key.notification_id,
+                route_id = route.key.loggable_route_id(), attempt = route.attempt_count, result,
+                classification = route.classification, error = route.message, "an attempt to publish failed");
+        }
+    }
+
+    /// A completion is deferred that was not before.
+    pub(super) fn deferred(&mut self, key: &RouteKey, cause: &Cause) {
+        self.report_suppressed(false);
+        let kind = match cause {
+            Cause::Locked => DeferredKind::Locked,
+            Cause::TimedOut => DeferredKind::TimedOut,
+            Cause::Refused(_) => DeferredKind::Refused,
+        };
+        if !self.deferred.admits(kind) {
+            return;
+        }
+        let (channel, id, route) = (self.channel, key.notification_id.as_str(), key.loggable_route_id());
+        match cause {
+            Cause::Locked => tracing::warn!(
+                channel,
+                notification_id = id,
+                route_id = route,
+                "another transaction has locked a route; its completion is deferred and retried every second"
+            ),
+            Cause::TimedOut => tracing::warn!(
+                channel,
+                notification_id = id,
+                route_id = route,
+                "completing one route takes too long; its completion is deferred and retried"
+            ),
+            Cause::Refused(error) => tracing::error!(
+                channel,
+                notification_id = id,
+                route_id = route,
+                error,
+                "PostgreSQL refuses the completion of a route; it is deferred until the cause is corrected"
+            ),
+        }
+    }
+
+    /// Logs how many lines were not, once their second is over or none will follow (`ends`).
+    pub(super) fn report_suppressed(&mut self, ends: bool) {
+        let channel = self.channel;
+        for ((result, classification), suppressed) in self.failed.suppressed(ends) {
+            tracing::warn!(
+                channel,
+                result,
+                classification,
+                suppressed,
+                "more attempts to publish failed for the same reason; routes and dead_letters have them all"
+            );
+        }
+        for (kind, suppressed) in self.deferred.suppressed(ends) {
+            match kind {
+                DeferredKind::Locked => tracing::warn!(
+                    channel,
+                    suppressed,
+                    "other transactions have locked more routes; their completions are deferred"
+                ),
+                DeferredKind::TimedOut => tracing::warn!(
+                    channel,
+                    suppressed,
+                    "completing more routes takes too long; their completions are deferred"
+                ),
+                DeferredKind::Refused => tracing::error!(
+                    channel,
+                    suppressed,
+                    "PostgreSQL refuses the completion of more routes; they are deferred"
+                ),
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Receipts of routes whose completion is not committed yet, kept alive until it is.
+//!
+//! As long as the receipt lives, no replica appends the route again. It was written with the append and lives for the
+//! dedupe TTL; where the completion takes longer than one statement, it is renewed several times within that. After a
+//! crash of this replica, the receipts end after one TTL at the latest, and long before that another replica finds the route due
+//! and its receipt in place.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ports::{LeaseStore, Published, StoreError, error_chain};
+use domain::route::RouteKey;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+/// How many times within their lifetime receipts are renewed.
+const RENEWALS_PER_TTL: u32 = 4;
+/// The most receipts that are renewed by one call.
+const RENEWED_AT_ONCE: usize = 512;
+/// How soon a renewal that failed is tried again.
+const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The receipts that are kept alive.
+#[derive(Debug, Default)]
+pub(super) struct Receipts {
+    held: Mutex<HashMap<RouteKey, String>>,
+    added: Notify,
+}
+
+impl Receipts {
+    /// Keeps these alive, beginning at once: how old they are is not known.
+    pub(super) fn hold<'a>(&self, published: impl Iterator<Item = &'a Published>) {
+        let mut held = self.held();
+        let before = held.len();
+        held.extend(published.map(|route| (route.key.clone(), route.entry_id.clone())));
+        if held.len() > before {
+            self.added.notify_one();
+        }
+    }
+
+    /// Lets these end by themselves.
+    pub(super) fn let_go<'a>(&self, keys: impl Iterator<Item = &'a RouteKey>) {
+        let mut held = self.held();
+        if !held.is_empty() {
+            keys.for_each(|key| drop(held.remove(key)));
+        }
+    }
+
+    /// Renews what is held, for as long as it is polled.
+    pub(super) async fn keep_alive<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Infallible {
+        let interval = ttl / RENEWALS_PER_TTL;
+        let mut wait = interval;
+        loop {
+            // Elapsed or woken up, what is held is renewed.
+            drop(timeout(wait, self.added.notified()).await);
+            wait = match self.renew(leases, ttl).await {
+                Ok(()) => interval,
+                Err(error) => {
+                    tracing::debug!(error = error_chain(&error), "receipts were not renewed; trying again");
+                    sleep(RENEWAL_RETRY_INTERVAL.min(interval)).await;
+                    Duration::ZERO
+                }
+            };
+        }
+    }
+
+    async fn renew<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Result<(), StoreError> {
+        let held: Vec<(RouteKey, String)> =
+            self.held().iter().map(|(key, id)| (key.clone(), id.clone())).collect();
+        for chunk in held.chunks(RENEWED_AT_ONCE) {
+            let receipts: Vec<(&RouteKey, &str)> = chunk.iter().map(|(key, id)| (key, id.as_str())).collect();
+            leases.extend_receipts(&receipts, ttl).await?;
+        }
+        Ok(())
+    }
+
+    /// Nothing panics while the lock is held.
+    fn held(&self) -> MutexGuard<'_, HashMap<RouteKey, String>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,214 @@
+//! Reports this replica to the others, and to operators: the tables `replicas` and `activity`.
+//!
+//! A report is written every [`REPORT_INTERVAL`], and soon after a worker wins or loses leadership, is blocked or recovers.
+//! Nothing depends on it: the tables are for operators, and are as old as `seen_at`.
+//!
+//! Crash recovery: the counts since the last report are lost, and the row of the replica is deleted by the others an hour later.
+//! If the answer to adding counts is lost, they are added again: then they count twice.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ambient::{Clock, Timestamp};
+use domain::ports::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
+use domain::ports::{StoreError, error_chain};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::activity::ActivityCounts;
+use crate::health::{Health, WorkerStatus};
+use crate::passes::{Pass, Passes, run_passes};
+
+/// Between two reports while nothing changes.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a change must last to be reported before the interval is over, and so the shortest time between two reports.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the last report may delay a stop.
+const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Between two deletions of what is old.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
+/// How long the row of a replica stays after its last report.
+const REPLICA_RETENTION: Duration = Duration::from_secs(3_600);
+/// How long activity is kept.
+const ACTIVITY_RETENTION: Duration = Duration::from_secs(24 * 3_600);
+/// The most rows that one statement deletes; the rest waits for the next cleanup.
+const MAX_DELETED_ROWS: usize = 10_000;
+/// The most characters of a cause that are reported; the log has all of them.
+const MAX_CAUSE_CHARS: usize = 1_000;
+
+/// The health of all workers of this replica. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct ReplicaHealth(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    workers: Mutex<Vec<Health>>,
+    activity: ActivityCounts,
+    changed: Arc<Notify>,
+}
+
+impl ReplicaHealth {
+    /// The health of one more worker.
+    pub fn add_worker(&self, worker: &'static str) -> Health {
+        let Shared { workers, activity, changed } = &*self.0;
+        let health = Health::reported(worker, activity.clone(), Arc::clone(changed));
+        // Nothing panics while the lock is held.
+        workers.lock().unwrap_or_else(PoisonError::into_inner).push(health.clone());
+        health
+    }
+
+    /// Of each worker, whether it leads and whether it is blocked.
+    fn conditions(&self) -> Vec<(bool, bool)> {
+        let status = |health: &Health| health.status();
+        self.workers().iter().map(status).map(|status| (status.leader, status.blocked.is_some())).collect()
+    }
+
+    fn workers(&self) -> Vec<Health> {
+        self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The worker that reports.
+#[derive(Debug)]
+pub struct Reporter<S, C> {
+    /// Where to.
+    pub store: S,
+    /// The time.
+    pub clock: C,
+    /// The name of this replica.
+    pub replica: String,
+    /// The version of the service.
+    pub version: &'static str,
+    /// What is reported.
+    pub workers: ReplicaHealth,
+    /// How the worker is doing.
+    pub health: Health,
+}
+
+impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
+    /// Runs until `stop`, and then reports once more: the other workers have stopped by then.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut reports = Reports {
+            reporter: &self,
+            started_at: self.clock.now(),
+            reported_at: None,
+            cleaned_up_at: None,
+            unreported: Activity::default(),
+            reported: Vec::new(),
+        };
+        run_passes(&self.health, &stop, MIN_REPORT_INTERVAL, &mut reports).await;
+        match timeout(LAST_REPORT_TIMEOUT, reports.report()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(
+                    error = error_chain(&error),
+                    "the last report of this replica was not written"
+                );
+            }
+            Err(_) => tracing::debug!("the last report of this replica was not written in time"),
+        }
+    }
+
+    fn report(&self, started_at: Timestamp) -> ReplicaReport {
+        let (now, instant) = (self.clock.now(), Instant::now());
+        let at = |then: Instant| now - instant.saturating_duration_since(then);
+        let statuses = self.workers.workers().into_iter().map(|health| (health.worker(), health.status()));
+        let (mut leader_of, mut workers) = (Vec::new(), Vec::new());
+        for (worker, status) in statuses {
+            if status.leader {
+                leader_of.push(worker.to_owned());
+            }
+            let WorkerStatus { last_pass, blocked, position, deferred, .. } = status;
+            let blocked = blocked.map(|blocked| BlockedReport {
+                entry_id: blocked.entry_id,
+                cause: blocked.cause.chars().take(MAX_CAUSE_CHARS).collect(),
+                since: at(blocked.since),
+            });
+            let last_pass_at = at(last_pass);
+            workers.push(WorkerReport {
+                worker: worker.to_owned(),
+                last_pass_at,
+                blocked,
+                position,
+                deferred,
+            });
+        }
+        let (replica, version) = (self.replica.clone(), self.version.to_owned());
+        ReplicaReport { replica, version, started_at, leader_of, workers }
+    }
+}
+
+/// The passes of [`Reporter::run`].
+struct Reports<'a, S, C> {
+    reporter: &'a Reporter<S, C>,
+    started_at: Timestamp,
+    /// When the last report was written, unless the last attempt failed.
+    reported_at: Option<Instant>,
+    cleaned_up_at: Option<Instant>,
+    /// What the replica did and the store has not confirmed.
+    unreported: Activity,
+    /// What the last report was about.
+    reported: Vec<(bool, bool)>,
+}
+
+impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
+    async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
+        if self.reported_at.take().is_some() {
+            // Whether something has changed or the time is over, a report follows.
+            let wait = timeout(REPORT_INTERVAL, self.changed());
+            if stop.run_until_cancelled(wait).await.is_none() {
+                return Ok(Pass::Done);
+            }
+        }
+        let write = async {
+            self.report().await?;
+            self.clean_up().await
+        };
+        // A stop does not wait for a store that does not answer.
+        let Some(written) = stop.run_until_cancelled(write).await else { return Ok(Pass::Done) };
+        written?;
+        self.reported_at = Some(Instant::now());
+        Ok(Pass::Continue)
+    }
+}
+
+impl<S: ReplicaStore, C: Clock> Reports<'_, S, C> {
+    /// Waits for a change that lasts: a pass of retention, which leads for a moment, is none.
+    async fn changed(&self) {
+        let workers = &self.reporter.workers;
+        loop {
+            workers.0.changed.notified().await;
+            tokio::time::sleep(MIN_REPORT_INTERVAL).await;
+            if workers.conditions() != self.reported {
+                return;
+            }
+        }
+    }
+
+    async fn report(&mut self) -> Result<(), StoreError> {
+        let Reporter { store, replica, workers, .. } = self.reporter;
+        self.reported = workers.conditions();
+        store.save_replica(&self.reporter.report(self.started_at)).await?;
+        self.unreported += workers.0.activity.take();
+        if self.unreported != Activity::default() {
+            store.add_activity(replica, &self.unreported).await?;
+            self.unreported = Activity::default();
+        }
+        Ok(())
+    }
+
+    async fn clean_up(&mut self) -> Result<(), StoreError> {
+        if self.cleaned_up_at.is_some_and(|at| at.elapsed() < CLEANUP_INTERVAL) {
+            return Ok(());
+        }
+        let store = &self.reporter.store;
+        store.delete_replicas(REPLICA_RETENTION, MAX_DELETED_ROWS).await?;
+        store.delete_activity(ACTIVITY_RETENTION, MAX_DELETED_ROWS).await?;
+        self.cleaned_up_at = Some(Instant::now());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

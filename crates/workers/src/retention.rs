@@ -1,0 +1,327 @@
+//! Deletes what is older than its knob: oldest first, in short chunks, beside running traffic.
+//!
+//! A record with a live route stays, however old it is. A row that another transaction holds, or that cannot be deleted, is
+//! passed over until the next pass. Both are counted and reported, and neither keeps other rows from being deleted.
+//!
+//! # Crash recovery
+//!
+//! A chunk is one transaction, so a crash leaves the chunks before it deleted and the others as they were; row
+//! locks end with the connection. The next pass of any replica continues with what is left. Two replicas at once
+//! delete the same rows once: the lock saves work and no more. Sizes that were learned are lost and learned again.
+
+use std::time::Duration;
+
+use ambient::Clock;
+use domain::ports::{Cutoff, Election, Expired, MalformedKey, RetentionStore, StoreError, error_chain};
+use domain::record::NotificationId;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::batch_limit::BatchLimit;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
+
+/// How long one chunk should take. As short as what the traffic itself asks for, so that a statement of the traffic waits
+/// for no more than a moment.
+const CHUNK_TARGET_TIME: Duration = Duration::from_millis(5);
+/// What deleting a row costs beside its values, in bytes: a large value is stored in rows of about this size.
+const ROW_COST: usize = 2 * 1024;
+/// The cost of the first chunk, and of the smallest one that is not caused by a timeout. In a smaller one, the round trips and
+/// the commit would take most of the time.
+const MIN_CHUNK_COST: usize = 512 * 1024;
+/// The most that a chunk may cost, unless it is a single row.
+const MAX_CHUNK_COST: usize = 16 * 1024 * 1024;
+/// Expired rows that are listed together.
+const MAX_PAGE_ROWS: usize = 200;
+/// After a chunk or a page, how many times as long as it took the others have the database to themselves.
+const REST_FACTOR: u32 = 3;
+const MAX_REST: Duration = Duration::from_secs(1);
+
+/// The configuration of retention.
+#[derive(Clone, Copy, Debug)]
+pub struct RetentionSettings {
+    /// How long a record is kept after its acceptance.
+    pub records: Duration,
+    /// How long a malformed intent is kept.
+    pub malformed_intents: Duration,
+    /// Between passes.
+    pub interval: Duration,
+}
+
+/// The worker that deletes what is too old.
+#[derive(Debug)]
+pub struct Retention<E, S, C> {
+    /// Which of the replicas runs a pass.
+    pub election: E,
+    /// What it deletes from.
+    pub store: S,
+    /// The time.
+    pub clock: C,
+    /// How old is too old.
+    pub settings: RetentionSettings,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How the worker is doing.
+    pub health: Health,
+}
+
+/// How much is listed and deleted at once, by table. Kept between passes: a database for which a chunk was too large is
+/// not asked for the same chunk again.
+#[derive(Debug, Default)]
+struct Limits {
+    records: TableLimits,
+    malformed_intents: TableLimits,
+}
+
+#[derive(Debug)]
+struct TableLimits {
+    /// Rows of a page.
+    page: BatchLimit,
+    /// The cost of a chunk.
+    chunk: BatchLimit,
+}
+
+impl Default for TableLimits {
+    fn default() -> Self {
+        Self {
+            page: BatchLimit::new(MAX_PAGE_ROWS),
+            chunk: BatchLimit::with_target(MIN_CHUNK_COST, MAX_CHUNK_COST, CHUNK_TARGET_TIME),
+        }
+    }
+}
+
+/// What one pass did in one table.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct TablePass {
+    /// Rows that were deleted, without those that went with them.
+    deleted: u64,
+    /// Expired records that stay because a route of theirs is live.
+    live: u64,
+    /// Rows that another transaction held.
+    locked: u64,
+    /// Rows that could not be deleted even alone.
+    failed: u64,
+    /// Why the last of them could not.
+    failure: Option<String>,
+    /// The longest that one chunk took.
+    longest_chunk: Duration,
+}
+
+impl<E, S, C> Retention<E, S, C>
+where
+    E: Election,
+    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey>,
+    C: Clock,
+{
+    /// Runs until `stop`, a pass every interval.
+    pub async fn run(self, stop: CancellationToken) {
+        let passes = RetentionLoop { retention: &self, limits: Limits::default() };
+        run_passes(&self.health, &stop, Duration::ZERO, passes).await;
+    }
+
+    /// One pass over both tables, ended early by `stop` between two chunks. A table that fails does not keep the other one
+    /// from its pass.
+    async fn run_once(&self, limits: &mut Limits, stop: &CancellationToken) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut records = TablePass::default();
+        let cutoff = Cutoff::new(now, self.settings.records);
+        let first = self
+            .delete_expired::<NotificationId>("records", cutoff, &mut limits.records, &mut records, stop)
+            .await;
+        let mut malformed = TablePass::default();
+        let cutoff = Cutoff::new(now, self.settings.malformed_intents);
+        let limits = &mut limits.malformed_intents;
+        let second = self
+            .delete_expired::<MalformedKey>("malformed_intents", cutoff, limits, &mut malformed, stop)
+            .await;
+        let result = first.and(second);
+        report_deleted(&records, &malformed);
+        // A pass that failed is repeated soon, and would log the same again.
+        if result.is_ok() {
+            report_what_stays(&records, &malformed);
+        }
+        result
+    }
+
+    async fn delete_expired<K: Clone + Send + Sync>(
+        &self,
+        table: &'static str,
+        cutoff: Cutoff,
+        limits: &mut TableLimits,
+        pass: &mut TablePass,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError>
+    where
+        S: RetentionStore<K>,
+    {
+        let mut last: Option<Expired<K>> = None;
+        while !stop.is_cancelled() {
+            let limit = limits.page.get();
+            let started = Instant::now();
+            let page = match self.store.list_expired(cutoff, last.as_ref(), limit).await {
+                Err(StoreError::TimedOut { .. }) if limits.page.timed_out(limit) => {
+                    rest(stop, started.elapsed()).await;
+                    continue;
+                }
+                page => page?,
+            };
+            limits.page.succeeded(page.len(), started.elapsed());
+            let took = started.elapsed();
+            let (live, removable): (Vec<&Expired<K>>, Vec<&Expired<K>>) =
+                page.iter().partition(|row| row.live);
+            pass.live += live.len() as u64;
+            self.metrics.stays(table, "live", live.len() as u64);
+            self.delete_page(table, cutoff, &removable, &mut limits.chunk, pass, stop).await?;
+            // A page may hold nothing to delete: the listing alone is worth a rest.
+            if page.len() < limit || !rest(stop, took).await {
+                break;
+            }
+            last = page.into_iter().next_back();
+        }
+        Ok(())
+    }
+
+    /// Deletes the rows of a page in chunks. A chunk that fails because of its rows is bisected to isolate them.
+    async fn delete_page<K: Sync>(
+        &self,
+        table: &'static str,
+        cutoff: Cutoff,
+        mut rows: &[&Expired<K>],
+        limit: &mut BatchLimit,
+        pass: &mut TablePass,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError>
+    where
+        S: RetentionStore<K>,
+    {
+        while !rows.is_empty() && !stop.is_cancelled() {
+            let (chunk, later) = rows.split_at(chunk_length(rows, limit.get()));
+            let chunk_cost = chunk.iter().map(|row| cost(row)).sum();
+            let keys: Vec<&K> = chunk.iter().map(|row| &row.key).collect();
+            let started = Instant::now();
+            let result = self.store.delete_expired(&keys, cutoff).await;
+            let took = started.elapsed();
+            pass.longest_chunk = pass.longest_chunk.max(took);
+            match result {
+                Ok(removal) => {
+                    // What was cut by the limit was as large as the limit allows.
+                    let size = if later.is_empty() { chunk_cost } else { limit.get().max(chunk_cost) };
+                    limit.succeeded(size, took);
+                    pass.deleted += removal.removed;
+                    pass.live += removal.live;
+                    pass.locked += removal.locked;
+                    self.metrics.deleted(table, removal.removed);
+                    self.metrics.stays(table, "live", removal.live);
+                    self.metrics.stays(table, "locked", removal.locked);
+                    rows = later;
+                }
+                Err(error) if !is_about_the_rows(&error) => return Err(error),
+                Err(_) if chunk.len() > 1 => {
+                    limit.timed_out(chunk_cost);
+                }
+                Err(StoreError::Locked { .. }) => {
+                    pass.locked += 1;
+                    self.metrics.stays(table, "locked", 1);
+                    rows = later;
+                }
+                Err(error) => {
+                    pass.failed += 1;
+                    pass.failure = Some(error_chain(&error));
+                    self.metrics.stays(table, "failed", 1);
+                    rows = later;
+                }
+            }
+            rest(stop, took).await;
+        }
+        Ok(())
+    }
+}
+
+/// The passes of [`Retention::run`].
+struct RetentionLoop<'a, E, S, C> {
+    retention: &'a Retention<E, S, C>,
+    limits: Limits,
+}
+
+impl<E, S, C> Passes for RetentionLoop<'_, E, S, C>
+where
+    E: Election,
+    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey>,
+    C: Clock,
+{
+    async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
+        let (retention, limits) = (self.retention, &mut self.limits);
+        let pass = |leadership: Leadership| async move { retention.run_once(limits, &leadership.over).await };
+        // If another replica leads, it deletes.
+        while_leading(&retention.election, &retention.health, stop, pass).await?.transpose()?;
+        Ok(Pass::PauseFor(retention.settings.interval))
+    }
+}
+
+fn report_what_stays(records: &TablePass, malformed_intents: &TablePass) {
+    if records.live > 0 {
+        tracing::warn!(
+            records = records.live,
+            "expired records stay because a route of theirs is still live"
+        );
+    }
+    for (table, pass) in [("records", records), ("malformed_intents", malformed_intents)] {
+        if pass.locked > 0 {
+            tracing::warn!(
+                table,
+                rows = pass.locked,
+                "expired rows stay because another transaction holds them; the next pass tries again"
+            );
+        }
+        if let Some(failure) = &pass.failure {
+            tracing::warn!(
+                table,
+                rows = pass.failed,
+                error = failure,
+                "expired rows could not be deleted; the next pass tries again"
+            );
+        }
+    }
+}
+
+fn report_deleted(records: &TablePass, malformed_intents: &TablePass) {
+    if records.deleted + malformed_intents.deleted > 0 {
+        let longest = records.longest_chunk.max(malformed_intents.longest_chunk);
+        tracing::info!(
+            records = records.deleted,
+            malformed_intents = malformed_intents.deleted,
+            longest_chunk_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+            "retention removed old rows"
+        );
+    }
+}
+
+/// Whether fewer rows, or others, might be deleted where these could not.
+fn is_about_the_rows(error: &StoreError) -> bool {
+    matches!(error, StoreError::TimedOut { .. } | StoreError::Locked { .. } | StoreError::Refused { .. })
+}
+
+/// Leaves the database to the others for several times as long as it was just used. False if the service stops.
+async fn rest(stop: &CancellationToken, time: Duration) -> bool {
+    pause(stop, (time * REST_FACTOR).min(MAX_REST)).await
+}
+
+/// What deleting a row costs, with all that goes with it, in bytes.
+fn cost<K>(row: &Expired<K>) -> usize {
+    let rows = usize::try_from(row.rows).unwrap_or(usize::MAX);
+    rows.saturating_mul(ROW_COST).saturating_add(usize::try_from(row.bytes).unwrap_or(usize::MAX))
+}
+
+/// How many of the rows make a chunk that costs at most `limit`; at least one.
+fn chunk_length<K>(rows: &[&Expired<K>], limit: usize) -> usize {
+    let mut sum: usize = 0;
+    let fits = rows.iter().take_while(|row| {
+        sum = sum.saturating_add(cost(row));
+        sum <= limit
+    });
+    fits.count().max(1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! How chunks are cut, what becomes of a chunk that fails, and that a pass ends when it is told to.
+
+use std::fmt::Debug;
+use std::sync::{Mutex, MutexGuard};
+
+use ambient::{ManualClock, Timestamp};
+use domain::ports::Removal;
+use opentelemetry::global::meter;
+
+use super::*;
+use crate::fakes::World;
+
+/// How long rows are kept. All rows of these tests are older.
+const AGE: Duration = Duration::from_secs(3_600);
+const MIB: u64 = 1024 * 1024;
+
+/// A table whose statements take time by what they cost.
+#[derive(Debug)]
+struct Table<K> {
+    rows: Vec<Expired<K>>,
+    /// A deletion that costs more than this times out, unless it is of one row.
+    times_out_above: usize,
+    /// Deletions of any of these rows are refused.
+    refused: Vec<K>,
+    /// Nothing can be listed.
+    unavailable: bool,
+    /// A listing of more rows than this times out.
+    longest_page: usize,
+    time_of_deletion: Duration,
+    /// The rows of each deletion, and whether it succeeded.
+    deletions: Vec<(usize, bool)>,
+    /// The rows that were asked for by each listing.
+    listings: Vec<usize>,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Self {
+            rows: Vec::new(),
+            times_out_above: usize::MAX,
+            refused: Vec::new(),
+            unavailable: false,
+            longest_page: usize::MAX,
+            time_of_deletion: Duration::ZERO,
+            deletions: Vec::new(),
+            listings: Vec::new(),
+        }
+    }
+}
+
+impl<K: Clone + PartialEq> Table<K> {
+    fn list(&mut self, after: Option<&Expired<K>>, limit: usize) -> Result<Vec<Expired<K>>, StoreError> {
+        self.listings.push(limit);
+        if self.unavailable {
+            return Err(StoreError::Unavailable { operation: "list", source: "it is down".into() });
+        }
+        if limit > self.longest_page {
+            return Err(StoreError::TimedOut { operation: "list", source: "too many rows".into() });
+        }
+        let later = self.rows.iter().filter(|row| after.is_none_or(|after| row.at > after.at));
+        Ok(later.take(limit).cloned().collect())
+    }
+
+    fn delete(&mut self, keys: &[&K]) -> Result<Removal, StoreError> {
+        let cost: usize = self.rows.iter().filter(|row| keys.contains(&&row.key)).map(cost).sum();
+        let operation = "delete";
+        let result = if cost > self.times_out_above && keys.len() > 1 {
+            Err(StoreError::TimedOut { operation, source: "too large".into() })
+        } else if self.refused.iter().any(|key| keys.contains(&key)) {
+            Err(StoreError::Refused { operation, source: "a foreign key".into() })
+        } else {
+            self.rows.retain(|row| !keys.contains(&&row.key));
+            Ok(Removal { removed: keys.len() as u64, ..Removal::default() })
+        };
+        self.deletions.push((keys.len(), result.is_ok()));
+        result
+    }
+
+    fn timeouts(&self) -> usize {
+        self.deletions.iter().filter(|(_, succeeded)| !succeeded).count()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    records: Mutex<Table<NotificationId>>,
+    malformed: Mutex<Table<MalformedKey>>,
+}
+
+impl Store {
+    fn records(&self) -> MutexGuard<'_, Table<NotificationId>> {
+        self.records.lock().expect("not poisoned")
+    }
+
+    fn malformed(&self) -> MutexGuard<'_, Table<MalformedKey>> {
+        self.malformed.lock().expect("not poisoned")
+    }
+}
+
+impl RetentionStore<NotificationId> for Store {
+    async fn list_expired(
+        &self,
+        _: Cutoff,
+        after: Option<&Expired<NotificationId>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<NotificationId>>, StoreError> {
+        self.records().list(after, limit)
+    }
+
+    async fn delete_expired(&self, keys: &[&NotificationId], _: Cutoff) -> Result<Removal, StoreError> {
+        let time = self.records().time_of_deletion;
+        tokio::time::sleep(time).await;
+        self.records().delete(keys)
+    }
+}
+
+impl RetentionStore<MalformedKey> for Store {
+    async fn list_expired(
+        &self,
+        _: Cutoff,
+        after: Option<&Expired<MalformedKey>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<MalformedKey>>, StoreError> {
+        self.malformed().list(after, limit)
+    }
+
+    async fn delete_expired(&self, keys: &[&MalformedKey], _: Cutoff) -> Result<Removal, StoreError> {
+        let time = self.malformed().time_of_deletion;
+        tokio::time::sleep(time).await;
+        self.malformed().delete(keys)
+    }
+}
+
+fn at(number: i64) -> Timestamp {
+    Timestamp::from_millis(number).expect("in range")
+}
+
+fn record(number: i64, rows: u64) -> Expired<NotificationId> {
+    let key = NotificationId::from(format!("{number}-0"));
+    Expired { key, at: at(number), rows, bytes: 0, live: false }
+}
+
+fn malformed(number: i64, bytes: u64) -> Expired<MalformedKey> {
+    let key =
+        MalformedKey { stream: "s".into(), entry_id: format!("{number}-0"), fields_fingerprint: "f".into() };
+    Expired { key, at: at(number), rows: 1, bytes, live: false }
+}
+
+fn retention<S>(store: S) -> Retention<World, S, ManualClock> {
+    Retention {
+        election: World::default(),
+        store,
+        clock: ManualClock::new(at(0) + 2 * AGE),
+        settings: RetentionSettings {
+            records: AGE,
+            malformed_intents: AGE,
+            interval: Duration::from_secs(3_600),
+        },
+        metrics: Metrics::new(&meter("test")),
+        health: Health::new("retention"),
+    }
+}
+
+impl Retention<World, Store, ManualClock> {
+    async fn pass(&self, limits: &mut Limits) -> Result<(), StoreError> {
+        self.run_once(limits, &CancellationToken::new()).await
+    }
+}
+
+// INV-14
+#[test]
+fn a_chunk_is_cut_by_cost_and_never_empty() {
+    let rows = [record(1, 4), record(2, 4), record(3, 2_000), record(4, 4)];
+    let rows: Vec<&Expired<NotificationId>> = rows.iter().collect();
+    assert_eq!(chunk_length(&rows, 8 * ROW_COST), 2);
+    assert_eq!(chunk_length(&rows, 8 * ROW_COST - 1), 1);
+    assert_eq!(chunk_length(&rows[2..], 8 * ROW_COST), 1);
+    assert_eq!(chunk_length(&rows, usize::MAX), 4);
+    let large = [malformed(1, u64::MAX), malformed(2, 1)];
+    assert_eq!(chunk_length(&large.iter().collect::<Vec<_>>(), usize::MAX - 1), 1);
+}
+
+// INV-14
+#[tokio::test(start_paused = true)]
+async fn malformed_intents_of_megabytes_go_in_chunks_that_end_in_time_and_the_next_pass_starts_there() {
+    let store = Store::default();
+    store.malformed().time_of_deletion = CHUNK_TARGET_TIME * 10;
+    store.malformed().times_out_above = 5 * MIB as usize;
+    let retention = retention(store);
+    let mut limits = Limits::default();
+    // Deletions of small rows are quick, and large ones follow.
+    limits.malformed_intents.chunk.succeeded(usize::MAX, Duration::ZERO);
+    for _ in 0..10 {
+        let size = limits.malformed_intents.chunk.get();
+        limits.malformed_intents.chunk.succeeded(size, Duration::ZERO);
+    }
+    assert_eq!(limits.malformed_intents.chunk.get(), MAX_CHUNK_COST);
+    for first in [0, 1_000] {
+        retention.store.malformed().deletions.clear();
+        retention.store.malformed().rows = (first..first + 1_000).map(|n| malformed(n, 2 * MIB)).collect();
+        retention.pass(&mut limits).await.expect("nothing is down");
+        let table = retention.store.malformed();
+        assert_eq!(table.rows, []);
+        assert_eq!(table.timeouts(), if first == 0 { 2 } else { 0 }, "{:?}", table.deletions);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_that_time_out_together_are_bisected_down_to_one() {
+    let store = Store::default();
+    store.records().rows = (0..50).map(|n| record(n, 1)).collect();
+    store.records().times_out_above = 0;
+    let retention = retention(store);
+    let mut limits = Limits::default();
+    retention.pass(&mut limits).await.expect("nothing is down");
+    assert_eq!(retention.store.records().rows, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chunk_grows_again_when_the_database_is_quick_again() {
+    let store = Store::default();
+    let retention = retention(store);
+    let mut limits = Limits::default();
+    let chunk = &mut limits.records.chunk;
+    while chunk.timed_out(chunk.get()) {}
+    assert_eq!(limits.records.chunk.get(), 1);
+    retention.store.records().rows = (0..400).map(|n| record(n, 3)).collect();
+    retention.pass(&mut limits).await.expect("nothing is down");
+    assert_eq!(retention.store.records().rows, []);
+    assert!(limits.records.chunk.get() > MIN_CHUNK_COST, "{}", limits.records.chunk.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_cannot_be_deleted_stays_alone_and_the_pass_says_why() {
+    let store = Store::default();
+    store.records().rows = (0..100).map(|n| record(n, 3)).collect();
+    store.records().refused = [17, 18, 63].map(|n| record(n, 3).key).to_vec();
+    let refused = store.records().refused.clone();
+    let retention = retention(store);
+    let mut pass = TablePass::default();
+    let cutoff = Cutoff::new(retention.clock.now(), AGE);
+    retention
+        .delete_expired::<NotificationId>(
+            "records",
+            cutoff,
+            &mut TableLimits::default(),
+            &mut pass,
+            &CancellationToken::new(),
+        )
+        .await
+        .expect("nothing is down");
+    let left: Vec<NotificationId> =
+        retention.store.records().rows.iter().map(|row| row.key.clone()).collect();
+    assert_eq!(left, refused);
+    assert_eq!((pass.deleted, pass.failed), (97, 3));
+    assert_eq!(pass.failure.as_deref(), Some("delete was refused: a foreign key"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_times_out_is_made_smaller() {
+    let store = Store::default();
+    store.records().rows = (0..100).map(|n| record(n, 3)).collect();
+    store.records().longest_page = 30;
+    let retention = retention(store);
+    let mut limits = Limits::default();
+    retention.pass(&mut limits).await.expect("nothing is down");
+    let table = retention.store.records();
+    assert_eq!(table.rows, []);
+    assert_eq!(table.listings[..4], [200, 100, 50, 25]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_that_cannot_be_read_does_not_keep_the_other_one_from_its_pass() {
+    let store = Store::default();
+    store.records().unavailable = true;
+    store.malformed().rows = (0..10).map(|n| malformed(n, 10)).collect();
+    let retention = retention(store);
+    let error = retention.pass(&mut Limits::default()).await.expect_err("it is down");
+    assert_eq!(error.to_string(), "could not list");
+    assert_eq!(retention.store.malformed().rows, []);
+}
+
+/// Page after page of expired records that each have a live route; the service is stopped while the third is read.
+struct KeptBack {
+    pages: Mutex<usize>,
+    stop: CancellationToken,
+}
+
+impl RetentionStore<NotificationId> for KeptBack {
+    async fn list_expired(
+        &self,
+        _: Cutoff,
+        _: Option<&Expired<NotificationId>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<NotificationId>>, StoreError> {
+        let mut pages = self.pages.lock().expect("not poisoned");
+        *pages += 1;
+        if *pages == 3 {
+            self.stop.cancel();
+        }
+        assert!(*pages <= 3, "the stop was not looked at");
+        Ok(vec![Expired { live: true, ..record(1, 3) }; limit])
+    }
+
+    async fn delete_expired(&self, _: &[&NotificationId], _: Cutoff) -> Result<Removal, StoreError> {
+        panic!("records with live routes stay")
+    }
+}
+
+impl RetentionStore<MalformedKey> for KeptBack {
+    async fn list_expired(
+        &self,
+        _: Cutoff,
+        _: Option<&Expired<MalformedKey>>,
+        _: usize,
+    ) -> Result<Vec<Expired<MalformedKey>>, StoreError> {
+        panic!("the service is stopped")
+    }
+
+    async fn delete_expired(&self, _: &[&MalformedKey], _: Cutoff) -> Result<Removal, StoreError> {
+        panic!("the service is stopped")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_look_at_records_that_all_stay() {
+    let stop = CancellationToken::new();
+    let retention = retention(KeptBack { pages: Mutex::new(0), stop: stop.clone() });
+    retention.run_once(&mut Limits::default(), &stop).await.expect("nothing is down");
+    assert_eq!(*retention.store.pages.lock().expect("not poisoned"), 3);
+}

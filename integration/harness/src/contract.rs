@@ -1,0 +1,32 @@
+//! One suite for each port, run on the store in memory and on the real one.
+//!
+//! A suite is a set of cases that are generic over a fixture: the store, and what a test must do to it or see of it that
+//! no port offers. A macro beside the cases makes each of them a test of the crate that has the store; a test in
+//! `tests/contract.rs` checks that it names them all.
+
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod acceptance;
+mod accepted;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod checkpoints;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod publishing;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod retention;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod routes;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod streams;
+
+/// Makes each case of a suite a test, each on a fixture of its own.
+#[macro_export]
+macro_rules! contract_cases {
+    ($suite:ident, $fixture:expr; $($case:ident),* $(,)?) => {
+        $(
+            #[tokio::test]
+            async fn $case() {
+                $crate::contract::$suite::$case($fixture).await;
+            }
+        )*
+    };
+}

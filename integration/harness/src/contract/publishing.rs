@@ -1,0 +1,241 @@
+//! Leases become receipts, and no entry is appended without the lease.
+
+use std::time::Duration;
+
+use domain::entry::EntryId;
+use domain::outbound::OutboundEntry;
+use domain::ports::{Append, Lease, LeaseStore, LeaseToken, Outbound};
+use domain::record::NotificationId;
+use domain::route::{Channel, RouteKey};
+
+use crate::memory::PublishedFields;
+
+/// A store to try, and what a test must see of it or do to it.
+pub trait PublishingFixture {
+    /// Leases and receipts.
+    fn leases(&self) -> &impl LeaseStore;
+
+    /// The streams that the receipts are of.
+    fn outbound(&self) -> &impl Outbound;
+
+    /// Ends the lease or receipt of `key` as if its time had passed.
+    fn expire(&self, key: &RouteKey) -> impl Future<Output = ()>;
+
+    /// How long the lease or receipt of `key` still lives.
+    fn remaining(&self, key: &RouteKey) -> impl Future<Output = Option<Duration>>;
+
+    /// The entries of a channel's stream.
+    fn entries(&self, channel: Channel) -> impl Future<Output = Vec<(EntryId, PublishedFields)>>;
+}
+
+/// Runs every case of [`crate::contract::publishing`], each on a fixture of its own.
+#[macro_export]
+macro_rules! publishing_contract {
+    ($fixture:expr) => {
+        $crate::contract_cases!(
+            publishing, $fixture;
+            a_lease_is_won_once_and_held_for_every_other_token,
+            a_refused_token_does_not_extend_the_lease,
+            the_holder_wins_again_and_renews_its_lease,
+            a_lease_is_released_by_its_own_token_only,
+            an_expired_lease_is_won_by_the_next_token,
+            a_channel_has_one_scan_lock_which_only_its_token_releases,
+            an_append_under_the_lease_leaves_a_receipt_that_every_token_finds,
+            a_repeated_append_returns_the_first_entry,
+            an_append_without_the_lease_appends_nothing,
+            an_append_after_the_lease_expired_appends_nothing,
+            a_receipt_is_not_released,
+            an_expired_receipt_lets_the_route_be_leased_again,
+            an_extended_receipt_replaces_what_is_there,
+            each_key_of_a_call_has_its_own_answer_in_the_order_asked,
+            each_channel_has_its_own_stream,
+        );
+    };
+}
+
+const LEASE_TTL: Duration = Duration::from_secs(60);
+const DEDUPE_TTL: Duration = Duration::from_secs(600);
+/// The longest that a real server may take between a call and a look at what it left.
+const SLACK: Duration = Duration::from_secs(20);
+
+fn key(n: u64) -> RouteKey {
+    let notification_id = NotificationId::of(EntryId::new(1_775_121_700_000, n), 0);
+    RouteKey { notification_id, route_id: "push:user:u-1".to_owned() }
+}
+
+fn token(name: &str) -> LeaseToken {
+    LeaseToken(name.to_owned())
+}
+
+async fn acquire(fixture: &impl PublishingFixture, n: u64, name: &str, ttl: Duration) -> Lease {
+    let mut leases =
+        fixture.leases().acquire_leases(&[&key(n)], &token(name), ttl).await.expect("the store is there");
+    assert_eq!(leases.len(), 1);
+    leases.remove(0)
+}
+
+async fn append(fixture: &impl PublishingFixture, channel: Channel, n: u64, name: &str) -> Append {
+    let key = key(n);
+    let entry = OutboundEntry(vec![("event_id", key.to_string().into()), ("attempt", "1".into())]);
+    let appended = fixture.outbound().append(channel, &[(&key, &entry)], &token(name), DEDUPE_TTL).await;
+    let mut appended = appended.expect("the store is there");
+    assert_eq!(appended.len(), 1);
+    appended.remove(0)
+}
+
+fn id_of(append: Append) -> String {
+    match append {
+        Append::Done(id) => id,
+        other => panic!("not appended: {other:?}"),
+    }
+}
+
+async fn assert_remaining(fixture: &impl PublishingFixture, n: u64, ttl: Duration) {
+    let remaining = fixture.remaining(&key(n)).await.expect("it lives and has an end");
+    assert!(remaining <= ttl && remaining > ttl - SLACK, "{remaining:?} is not about {ttl:?}");
+}
+
+pub async fn a_lease_is_won_once_and_held_for_every_other_token(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_remaining(&fixture, 1, LEASE_TTL).await;
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Held);
+    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, Lease::Won);
+}
+
+pub async fn a_refused_token_does_not_extend_the_lease(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL * 10).await, Lease::Held);
+    assert_remaining(&fixture, 1, LEASE_TTL).await;
+}
+
+pub async fn the_holder_wins_again_and_renews_its_lease(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL * 10).await, Lease::Won);
+    assert_remaining(&fixture, 1, LEASE_TTL * 10).await;
+}
+
+pub async fn a_lease_is_released_by_its_own_token_only(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    fixture.leases().release_leases(&[&key(1)], &token("b")).await.expect("the store is there");
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Held);
+    // A key that does not exist is not in the way.
+    fixture.leases().release_leases(&[&key(2), &key(1)], &token("a")).await.expect("the store is there");
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+}
+
+pub async fn an_expired_lease_is_won_by_the_next_token(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    fixture.expire(&key(1)).await;
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Held);
+}
+
+pub async fn a_channel_has_one_scan_lock_which_only_its_token_releases(fixture: impl PublishingFixture) {
+    let leases = fixture.leases();
+    let acquire = async |channel, name| {
+        leases.acquire_scan_lock(channel, &token(name), LEASE_TTL).await.expect("the store is there")
+    };
+    assert!(acquire(Channel::Push, "a").await);
+    assert!(!acquire(Channel::Push, "b").await);
+    assert!(acquire(Channel::Email, "b").await);
+    leases.release_scan_lock(Channel::Push, &token("b")).await.expect("the store is there");
+    assert!(!acquire(Channel::Push, "b").await);
+    leases.release_scan_lock(Channel::Push, &token("a")).await.expect("the store is there");
+    assert!(acquire(Channel::Push, "b").await);
+}
+
+pub async fn an_append_under_the_lease_leaves_a_receipt_that_every_token_finds(
+    fixture: impl PublishingFixture,
+) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
+    let entries = fixture.entries(Channel::Push).await;
+    let fields = [("event_id", key(1).to_string()), ("attempt", "1".to_owned())];
+    let fields = fields.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    assert_eq!(entries, [(id.parse().expect("an entry id"), fields)]);
+    for name in ["a", "b"] {
+        assert_eq!(acquire(&fixture, 1, name, LEASE_TTL).await, Lease::Published(id.clone()));
+    }
+    assert_remaining(&fixture, 1, DEDUPE_TTL).await;
+}
+
+pub async fn a_repeated_append_returns_the_first_entry(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    let first = append(&fixture, Channel::Push, 1, "a").await;
+    for name in ["a", "b"] {
+        assert_eq!(append(&fixture, Channel::Push, 1, name).await, first);
+    }
+    assert_eq!(fixture.entries(Channel::Push).await.len(), 1);
+}
+
+pub async fn an_append_without_the_lease_appends_nothing(fixture: impl PublishingFixture) {
+    assert_eq!(append(&fixture, Channel::Push, 1, "a").await, Append::LeaseLost);
+    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, Lease::Won);
+    assert_eq!(append(&fixture, Channel::Push, 2, "a").await, Append::LeaseLost);
+    assert_eq!(fixture.entries(Channel::Push).await, []);
+    assert_remaining(&fixture, 2, LEASE_TTL).await;
+}
+
+pub async fn an_append_after_the_lease_expired_appends_nothing(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    fixture.expire(&key(1)).await;
+    assert_eq!(append(&fixture, Channel::Push, 1, "a").await, Append::LeaseLost);
+    assert_eq!(fixture.entries(Channel::Push).await, []);
+}
+
+pub async fn a_receipt_is_not_released(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
+    fixture.leases().release_leases(&[&key(1)], &token("a")).await.expect("the store is there");
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Published(id));
+}
+
+pub async fn an_expired_receipt_lets_the_route_be_leased_again(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    let first = id_of(append(&fixture, Channel::Push, 1, "a").await);
+    fixture.expire(&key(1)).await;
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    let second = id_of(append(&fixture, Channel::Push, 1, "b").await);
+    assert_ne!(first, second);
+    assert_eq!(fixture.entries(Channel::Push).await.len(), 2);
+}
+
+pub async fn an_extended_receipt_replaces_what_is_there(fixture: impl PublishingFixture) {
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    let (leased, absent) = (key(1), key(2));
+    let receipts = [(&leased, "5-1"), (&absent, "5-2")];
+    fixture.leases().extend_receipts(&receipts, DEDUPE_TTL).await.expect("the store is there");
+    assert_remaining(&fixture, 1, DEDUPE_TTL).await;
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Published("5-1".to_owned()));
+    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, Lease::Published("5-2".to_owned()));
+}
+
+pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: impl PublishingFixture) {
+    let keys: Vec<RouteKey> = (0..4).map(key).collect();
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
+    fixture.leases().extend_receipts(&[(&keys[2], "7-3")], DEDUPE_TTL).await.expect("the store is there");
+    let asked: Vec<&RouteKey> = keys.iter().collect();
+    let leases = fixture.leases().acquire_leases(&asked, &token("a"), LEASE_TTL).await;
+    let published = Lease::Published("7-3".to_owned());
+    assert_eq!(leases.expect("the store is there"), [Lease::Won, Lease::Held, published, Lease::Won]);
+
+    let entries: Vec<OutboundEntry<'_>> =
+        keys.iter().map(|key| OutboundEntry(vec![("event_id", key.to_string().into())])).collect();
+    let given: Vec<_> = keys.iter().zip(&entries).collect();
+    let appended = fixture.outbound().append(Channel::Push, &given, &token("a"), DEDUPE_TTL).await;
+    let appended = appended.expect("the store is there");
+    assert_eq!(appended[1..3], [Append::LeaseLost, Append::Done("7-3".to_owned())]);
+    let ids = [&appended[0], &appended[3]].map(|append| id_of(append.clone()));
+    let found: Vec<String> =
+        fixture.entries(Channel::Push).await.iter().map(|(id, _)| id.to_string()).collect();
+    assert_eq!(found, ids);
+}
+
+pub async fn each_channel_has_its_own_stream(fixture: impl PublishingFixture) {
+    for (n, channel) in [(1, Channel::Push), (2, Channel::Email)] {
+        assert_eq!(acquire(&fixture, n, "a", LEASE_TTL).await, Lease::Won);
+        let id = id_of(append(&fixture, channel, n, "a").await);
+        let entries = fixture.entries(channel).await;
+        assert_eq!(entries.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>(), [id]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The cached checkpoints.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use domain::checkpoint::{CachedCheckpoint, Checkpoint, MAX_FENCE_LEAD};
+use domain::ports::{CheckpointCache, StoreError, Swap};
+
+use super::lock;
+
+/// The cached checkpoints of streams.
+#[derive(Debug, Default)]
+pub struct MemoryCheckpoints(Mutex<HashMap<String, CachedCheckpoint>>);
+
+impl MemoryCheckpoints {
+    /// Makes the checkpoint of `stream` something that is no checkpoint.
+    pub fn garble(&self, stream: &str) {
+        lock(&self.0).insert(stream.to_owned(), CachedCheckpoint::Garbled("garbled".to_owned()));
+    }
+
+    /// Loses every checkpoint, as a server that restarts empty.
+    pub fn lose_all(&self) {
+        lock(&self.0).clear();
+    }
+
+    fn write(&self, stream: &str, checkpoint: Checkpoint, must_advance: bool) -> Swap {
+        let mut all = lock(&self.0);
+        if let Some(CachedCheckpoint::At(stored)) = all.get(stream)
+            && *stored != checkpoint
+            && stored.fence <= checkpoint.fence.saturating_add(MAX_FENCE_LEAD)
+        {
+            let advances = stored.fence < checkpoint.fence
+                || !must_advance
+                || checkpoint.last_entry_id > stored.last_entry_id;
+            if stored.fence > checkpoint.fence || !advances {
+                return Swap::Conflict;
+            }
+        }
+        all.insert(stream.to_owned(), CachedCheckpoint::At(checkpoint));
+        Swap::Applied
+    }
+}
+
+impl CheckpointCache for MemoryCheckpoints {
+    async fn load(&self, stream: &str) -> Result<CachedCheckpoint, StoreError> {
+        Ok(lock(&self.0).get(stream).cloned().unwrap_or(CachedCheckpoint::Missing))
+    }
+
+    async fn save(&self, stream: &str, checkpoint: Checkpoint) -> Result<Swap, StoreError> {
+        Ok(self.write(stream, checkpoint, true))
+    }
+
+    async fn reset(&self, stream: &str, checkpoint: Checkpoint) -> Result<Swap, StoreError> {
+        Ok(self.write(stream, checkpoint, false))
+    }
+}

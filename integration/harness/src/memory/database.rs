@@ -1,0 +1,471 @@
+//! Records, routes, malformed intents and durable checkpoints.
+//!
+//! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The database's clock
+//! is that of the caller, so an age is as long by either.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::accept::{Acceptance, Known, Outcome, Probe, ProcessedTrace};
+use domain::checkpoint::{Checkpoint, Claim, Fence};
+use domain::entry::EntryId;
+use domain::malformed::{MalformedIntent, MalformedKey};
+use domain::ports::{
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit, Completion, Cutoff, DueCursor, DueOrder,
+    DuePage, Expired, Removal, RetentionStore, RouteStore, RowLocks, StoreError,
+};
+use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus, Version};
+
+use super::lock;
+
+/// A database. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDatabase(Arc<Mutex<Tables>>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    records: BTreeMap<NotificationId, Record>,
+    scopes: HashMap<IdempotencyScope, NotificationId>,
+    routes: BTreeMap<RouteKey, Row>,
+    dead_letters: BTreeSet<RouteKey>,
+    malformed: HashMap<MalformedKey, MalformedIntent>,
+    checkpoints: HashMap<String, Checkpoint>,
+    locked: HashSet<RouteKey>,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// The row as far as publishing needs it; its version is `updated_at`.
+    route: LiveRoute,
+    status: RouteStatus,
+    published_entry_id: String,
+    last_error_classification: &'static str,
+}
+
+/// Another transaction that has locked a route. It ends when this is dropped.
+#[derive(Debug)]
+pub struct RowLock {
+    database: MemoryDatabase,
+    key: RouteKey,
+}
+
+impl Drop for RowLock {
+    fn drop(&mut self) {
+        lock(&self.database.0).locked.remove(&self.key);
+    }
+}
+
+impl MemoryDatabase {
+    /// Locks a route as another transaction does.
+    pub fn lock_route(&self, key: &RouteKey) -> RowLock {
+        lock(&self.0).locked.insert(key.clone());
+        RowLock { database: self.clone(), key: key.clone() }
+    }
+
+    /// The ids of all records, sorted.
+    pub fn records(&self) -> Vec<NotificationId> {
+        lock(&self.0).records.keys().cloned().collect()
+    }
+
+    /// The keys of all routes with their status, sorted.
+    pub fn routes(&self) -> Vec<(RouteKey, RouteStatus)> {
+        lock(&self.0).routes.iter().map(|(key, row)| (key.clone(), row.status)).collect()
+    }
+
+    /// The keys of all dead letters, sorted.
+    pub fn dead_letters(&self) -> Vec<RouteKey> {
+        lock(&self.0).dead_letters.iter().cloned().collect()
+    }
+
+    /// All malformed intents, by entry id.
+    pub fn malformed(&self) -> Vec<MalformedIntent> {
+        let mut rows: Vec<MalformedIntent> = lock(&self.0).malformed.values().cloned().collect();
+        rows.sort_by_key(|row| row.entry_id);
+        rows
+    }
+}
+
+impl Tables {
+    /// Whether the checkpoint is where `to` expects it.
+    fn admits(&self, to: &CheckpointMove<'_>) -> bool {
+        match (self.checkpoints.get(to.stream), to.expected) {
+            (None, None) => true,
+            (Some(stored), Some(expected)) => stored.fence <= to.fence && stored.last_entry_id == expected,
+            (None, Some(_)) | (Some(_), None) => false,
+        }
+    }
+
+    /// Whether no record has a key or an id of these, and none of them is there twice.
+    fn are_new(&self, acceptances: &[&Acceptance]) -> bool {
+        let (mut scopes, mut ids) = (HashSet::new(), HashSet::new());
+        acceptances.iter().all(|Acceptance { record, .. }| {
+            !self.scopes.contains_key(&record.scope)
+                && !self.records.contains_key(&record.notification_id)
+                && scopes.insert(&record.scope)
+                && ids.insert(&record.notification_id)
+        })
+    }
+
+    fn insert(&mut self, acceptance: &Acceptance) {
+        let record = &acceptance.record;
+        self.scopes.insert(record.scope.clone(), record.notification_id.clone());
+        self.records.insert(record.notification_id.clone(), record.clone());
+        for route in acceptance.live_routes() {
+            let row = Row {
+                route,
+                status: RouteStatus::Pending,
+                published_entry_id: String::new(),
+                last_error_classification: "",
+            };
+            self.routes.insert(row.route.key.clone(), row);
+        }
+    }
+
+    /// Gives the row of `key` to `change` if it is live at `version`, and its version rises.
+    fn complete(
+        &mut self,
+        (key, version): (&RouteKey, Version),
+        now: Timestamp,
+        is_intended: impl FnOnce(&Row) -> bool,
+        change: impl FnOnce(&mut Row),
+    ) -> Completion {
+        let locked = self.locked.contains(key);
+        let Some(row) = self.routes.get_mut(key) else { return Completion::Conflict };
+        if row.status.is_live() && row.route.version == version {
+            if locked {
+                return Completion::Locked;
+            }
+            change(row);
+            let least = row.route.version.updated_at() + Duration::from_micros(1);
+            row.route.version = Version::read(now.max(least));
+            return Completion::Applied;
+        }
+        if is_intended(row) { Completion::Applied } else { Completion::Conflict }
+    }
+
+    fn routes_of(&self, id: &NotificationId) -> impl Iterator<Item = &Row> {
+        self.routes.values().filter(move |row| row.route.key.notification_id == *id)
+    }
+
+    /// Removes a record with all that belongs to it.
+    fn remove(&mut self, id: &NotificationId) {
+        if let Some(record) = self.records.remove(id) {
+            self.scopes.remove(&record.scope);
+        }
+        self.routes.retain(|key, _| key.notification_id != *id);
+        self.dead_letters.retain(|key| key.notification_id != *id);
+    }
+
+    fn due(&self, now: Timestamp) -> impl Iterator<Item = &LiveRoute> {
+        self.live().filter(move |route| route.next_attempt_at <= now)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &LiveRoute> {
+        self.routes.values().filter(|row| row.status.is_live()).map(|row| &row.route)
+    }
+}
+
+fn malformed_key(row: &MalformedIntent) -> MalformedKey {
+    MalformedKey {
+        stream: row.stream.clone(),
+        entry_id: row.entry_id.to_string(),
+        fields_fingerprint: row.fields_fingerprint.clone(),
+    }
+}
+
+impl AcceptanceStore for MemoryDatabase {
+    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+        let tables = lock(&self.0);
+        let mut known = Known::default();
+        for (scope, id) in intents {
+            if let Some(found) = tables.scopes.get(scope) {
+                let fingerprint = tables.records[found].fingerprint.clone();
+                known.fingerprints.insert(scope.clone(), fingerprint);
+            } else if tables.records.contains_key(&NotificationId::of(*id, 0)) {
+                let free = (1..).find(|n| !tables.records.contains_key(&NotificationId::of(*id, *n)));
+                known.taken_ids.extend(free.map(|free| (*id, free)));
+            }
+        }
+        Ok(known)
+    }
+
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+        let mut tables = lock(&self.0);
+        if batch.checkpoint.as_ref().is_some_and(|to| !tables.admits(to)) {
+            return Ok(Commit::CheckpointMoved);
+        }
+        let acceptances: Vec<&Acceptance> =
+            batch.outcomes.iter().filter_map(|outcome| outcome.acceptance()).collect();
+        if !tables.are_new(&acceptances) {
+            return Ok(Commit::WriteConflict);
+        }
+        for acceptance in acceptances {
+            tables.insert(acceptance);
+        }
+        for row in batch.outcomes.iter().copied().filter_map(Outcome::malformed_row) {
+            tables.malformed.entry(malformed_key(row)).or_insert_with(|| row.clone());
+        }
+        if let Some(CheckpointMove { stream, fence, last_entry_id, .. }) = batch.checkpoint {
+            tables.checkpoints.insert(stream.to_owned(), Checkpoint { fence, last_entry_id });
+        }
+        Ok(Commit::Committed)
+    }
+
+    async fn probe(&self, _: &Probe) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn find_last_processed(
+        &self,
+        stream: &str,
+        entries: &[ProcessedTrace],
+    ) -> Result<Option<EntryId>, StoreError> {
+        let tables = lock(&self.0);
+        let accepted = |entry: &ProcessedTrace| {
+            let (scope, fingerprint) = entry.request.as_ref()?;
+            let record = &tables.records[tables.scopes.get(scope)?];
+            let id = record.notification_id.as_str().split('~').next();
+            (record.fingerprint == *fingerprint && id == Some(&entry.entry_id.to_string())).then_some(())
+        };
+        let malformed = |entry: &ProcessedTrace| {
+            tables.malformed.contains_key(&MalformedKey {
+                stream: stream.to_owned(),
+                entry_id: entry.entry_id.to_string(),
+                fields_fingerprint: entry.fields_fingerprint.clone(),
+            })
+        };
+        let processed = entries.iter().filter(|entry| accepted(entry).is_some() || malformed(entry));
+        Ok(processed.map(|entry| entry.entry_id).max())
+    }
+
+    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+        let mut tables = lock(&self.0);
+        Ok(match tables.checkpoints.get_mut(stream) {
+            None => Claim::NoCheckpoint,
+            Some(stored) if stored.fence > fence || (begins && stored.fence == fence) => {
+                Claim::Superseded(stored.fence)
+            }
+            Some(stored) => {
+                stored.fence = fence;
+                Claim::At(stored.last_entry_id)
+            }
+        })
+    }
+
+    async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
+        Ok(lock(&self.0).checkpoints.get(stream).copied())
+    }
+}
+
+/// The order of the list of due routes.
+fn place(route: &LiveRoute) -> (i64, &RouteKey) {
+    (route.next_attempt_at.as_micros(), &route.key)
+}
+
+impl RouteStore for MemoryDatabase {
+    async fn list_due_routes(
+        &self,
+        channel: Channel,
+        order: DueOrder,
+        now: Timestamp,
+        after: Option<&DueCursor>,
+        limit: usize,
+    ) -> Result<DuePage, StoreError> {
+        let after = match after {
+            None => None,
+            Some(DueCursor { next_attempt_at, key }) => {
+                let micros: i64 = next_attempt_at.parse().map_err(|_| StoreError::Refused {
+                    operation: "list due routes",
+                    source: "the cursor is of another store".into(),
+                })?;
+                Some((micros, key))
+            }
+        };
+        let tables = lock(&self.0);
+        let mut routes: Vec<&LiveRoute> = tables.due(now).filter(|route| route.channel == channel).collect();
+        routes.sort_by_key(|route| place(route));
+        if order == DueOrder::NewestFirst {
+            routes.reverse();
+        }
+        routes.retain(|route| match order {
+            DueOrder::OldestFirst => after.is_none_or(|after| place(route) > after),
+            DueOrder::NewestFirst => after.is_none_or(|after| place(route) < after),
+        });
+        routes.truncate(limit);
+        let next = routes.last().filter(|_| routes.len() == limit).map(|last| DueCursor {
+            next_attempt_at: last.next_attempt_at.as_micros().to_string(),
+            key: last.key.clone(),
+        });
+        Ok(DuePage { routes: routes.into_iter().cloned().collect(), corrupt: Vec::new(), next })
+    }
+
+    async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
+        let mut next = HashMap::new();
+        for route in lock(&self.0).live() {
+            let first = next.entry(route.channel).or_insert(route.next_attempt_at);
+            *first = route.next_attempt_at.min(*first);
+        }
+        Ok(next)
+    }
+
+    async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
+        Ok(lock(&self.0).due(now).take(cap).count() as u64)
+    }
+
+    async fn get_live_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
+        let tables = lock(&self.0);
+        let rows = keys.iter().filter_map(|key| tables.routes.get(*key));
+        let routes = rows.filter(|row| row.status.is_live()).map(|row| row.route.clone()).collect();
+        Ok(DuePage { routes, ..DuePage::default() })
+    }
+
+    async fn complete_routes_published(
+        &self,
+        routes: &[Published],
+        now: Timestamp,
+        _: RowLocks,
+    ) -> Result<Vec<Completion>, StoreError> {
+        let mut tables = lock(&self.0);
+        let mut complete = |published: &Published| {
+            tables.complete(
+                (&published.key, published.version),
+                now,
+                |row| row.status == RouteStatus::Published && row.published_entry_id == published.entry_id,
+                |row| {
+                    row.status = RouteStatus::Published;
+                    row.published_entry_id.clone_from(&published.entry_id);
+                },
+            )
+        };
+        Ok(routes.iter().map(&mut complete).collect())
+    }
+
+    async fn complete_routes_failed(
+        &self,
+        routes: &[Failed],
+        now: Timestamp,
+        _: RowLocks,
+    ) -> Result<Vec<Completion>, StoreError> {
+        let mut tables = lock(&self.0);
+        let mut complete = |failed: &Failed| {
+            let status = failed.retry_at.map_or(RouteStatus::DeadLetter, |_| RouteStatus::Failed);
+            let mut dies = false;
+            let completion = tables.complete(
+                (&failed.key, failed.version),
+                now,
+                |row| {
+                    row.status == status
+                        && row.route.attempt_count == failed.attempt_count
+                        && row.last_error_classification == failed.classification
+                        && failed.retry_at.is_none_or(|at| row.route.next_attempt_at == at)
+                },
+                |row| {
+                    row.status = status;
+                    row.route.attempt_count = failed.attempt_count;
+                    row.last_error_classification = failed.classification;
+                    match failed.retry_at {
+                        Some(at) => row.route.next_attempt_at = at,
+                        None => dies = true,
+                    }
+                },
+            );
+            if dies {
+                tables.dead_letters.insert(failed.key.clone());
+            }
+            completion
+        };
+        Ok(routes.iter().map(&mut complete).collect())
+    }
+}
+
+impl RetentionStore<NotificationId> for MemoryDatabase {
+    async fn list_expired(
+        &self,
+        cutoff: Cutoff,
+        after: Option<&Expired<NotificationId>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<NotificationId>>, StoreError> {
+        let tables = lock(&self.0);
+        let mut expired: Vec<Expired<NotificationId>> = tables
+            .records
+            .values()
+            .filter(|record| record.content.accepted_at < cutoff.at)
+            .map(|record| Expired {
+                key: record.notification_id.clone(),
+                at: record.content.accepted_at,
+                rows: 1 + tables.routes_of(&record.notification_id).count() as u64,
+                bytes: record.content.payload_json.len() as u64,
+                live: tables.routes_of(&record.notification_id).any(|row| row.status.is_live()),
+            })
+            .filter(|row| after.is_none_or(|after| (row.at, &row.key) > (after.at, &after.key)))
+            .collect();
+        expired.sort_by(|one, other| (one.at, &one.key).cmp(&(other.at, &other.key)));
+        expired.truncate(limit);
+        Ok(expired)
+    }
+
+    async fn delete_expired(&self, keys: &[&NotificationId], cutoff: Cutoff) -> Result<Removal, StoreError> {
+        let mut tables = lock(&self.0);
+        let mut removal = Removal::default();
+        for id in keys {
+            match tables.records.get(*id) {
+                Some(record) if record.content.accepted_at < cutoff.at => {}
+                Some(_) | None => continue,
+            }
+            if tables.routes_of(id).any(|row| row.status.is_live()) {
+                removal.live += 1;
+            } else if tables.routes_of(id).any(|row| tables.locked.contains(&row.route.key)) {
+                removal.locked += 1;
+            } else {
+                tables.remove(id);
+                removal.removed += 1;
+            }
+        }
+        Ok(removal)
+    }
+}
+
+impl RetentionStore<MalformedKey> for MemoryDatabase {
+    async fn list_expired(
+        &self,
+        cutoff: Cutoff,
+        after: Option<&Expired<MalformedKey>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<MalformedKey>>, StoreError> {
+        let tables = lock(&self.0);
+        let old = tables.malformed.iter().filter(|(_, row)| row.recorded_at < cutoff.at);
+        let mut expired: Vec<Expired<MalformedKey>> = old
+            .map(|(key, row)| Expired {
+                key: key.clone(),
+                at: row.recorded_at,
+                rows: 1,
+                bytes: row.raw_fields.json_length() as u64,
+                live: false,
+            })
+            .filter(|row| after.is_none_or(|after| malformed_place(row) > malformed_place(after)))
+            .collect();
+        expired.sort_by(|one, other| malformed_place(one).cmp(&malformed_place(other)));
+        expired.truncate(limit);
+        Ok(expired)
+    }
+
+    async fn delete_expired(&self, keys: &[&MalformedKey], cutoff: Cutoff) -> Result<Removal, StoreError> {
+        let mut tables = lock(&self.0);
+        let mut removal = Removal::default();
+        for key in keys {
+            if tables.malformed.get(*key).is_some_and(|row| row.recorded_at < cutoff.at) {
+                tables.malformed.remove(*key);
+                removal.removed += 1;
+            }
+        }
+        Ok(removal)
+    }
+}
+
+/// The order of expired malformed intents.
+fn malformed_place(row: &Expired<MalformedKey>) -> (Timestamp, &str, &str, &str) {
+    (row.at, &row.key.stream, &row.key.entry_id, &row.key.fields_fingerprint)
+}

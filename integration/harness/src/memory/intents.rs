@@ -1,0 +1,115 @@
+//! The intents stream.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use domain::checkpoint::StreamState;
+use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, StoreError};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::lock;
+
+/// An intents stream. Ids rise by one millisecond with each entry, whatever the time.
+#[derive(Debug, Default)]
+pub struct MemoryIntents {
+    stream: Mutex<Option<Stream>>,
+    appended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    entries: Vec<RawEntry>,
+    last_generated: EntryId,
+}
+
+impl MemoryIntents {
+    /// Loses the last `entries` entries, and their ids with them, as a server that restarts with an older state.
+    pub fn lose_tail(&self, entries: usize) {
+        if let Some(stream) = lock(&self.stream).as_mut() {
+            stream.entries.truncate(stream.entries.len().saturating_sub(entries));
+            stream.last_generated = stream.entries.last().map_or(EntryId::ZERO, |entry| entry.id);
+        }
+    }
+
+    /// Deletes the key.
+    pub fn delete(&self) {
+        *lock(&self.stream) = None;
+    }
+
+    fn read_now(&self, after: EntryId, limit: ReadLimit) -> Read {
+        let stream = lock(&self.stream);
+        let entries = stream.iter().flat_map(|stream| &stream.entries).filter(|entry| entry.id > after);
+        let entries: Vec<RawEntry> = entries.take(limit.entries).cloned().collect();
+        match entries.iter().map(|entry| entry.fields.size()).sum::<usize>() > limit.bytes {
+            true => Read::TooLarge,
+            false => Read::Entries(entries),
+        }
+    }
+}
+
+impl IntentProducer for MemoryIntents {
+    async fn append(&self, fields: &RawFields) -> Result<EntryId, StoreError> {
+        let id = {
+            let mut stream = lock(&self.stream);
+            let stream = stream.get_or_insert_default();
+            let id = EntryId::new(stream.last_generated.millis + 1, 0);
+            stream.last_generated = id;
+            stream.entries.push(RawEntry { id, fields: fields.clone() });
+            id
+        };
+        self.appended.notify_waiters();
+        Ok(id)
+    }
+}
+
+impl IntentStream for MemoryIntents {
+    async fn read(&self, after: EntryId, limit: ReadLimit, block: Duration) -> Result<Read, StoreError> {
+        let some = async {
+            loop {
+                let appended = self.appended.notified();
+                match self.read_now(after, limit) {
+                    Read::Entries(entries) if entries.is_empty() => appended.await,
+                    read => return read,
+                }
+            }
+        };
+        Ok(timeout(block, some).await.unwrap_or(Read::Entries(Vec::new())))
+    }
+
+    async fn reconnect(&self) {}
+
+    async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
+        let stream = lock(&self.stream);
+        let mut ids = stream.iter().flat_map(|stream| &stream.entries).map(|entry| entry.id);
+        Ok(ids.find(|id| *id > after))
+    }
+
+    async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
+        let stream = lock(&self.stream);
+        let mut bytes = 0;
+        let newest = stream.iter().flat_map(|stream| stream.entries.iter().rev()).take(limit.entries);
+        let within = newest.take_while(|entry| {
+            bytes += entry.fields.size();
+            bytes <= limit.bytes
+        });
+        Ok(within.cloned().collect())
+    }
+
+    async fn inspect(&self) -> Result<Option<StreamState>, StoreError> {
+        let stream = lock(&self.stream);
+        Ok(stream.as_ref().map(|stream| StreamState {
+            first: stream.entries.first().map(|entry| entry.id),
+            last_generated: stream.last_generated,
+        }))
+    }
+
+    async fn trim(&self, before: EntryId) -> Result<u64, StoreError> {
+        let mut stream = lock(&self.stream);
+        let Some(stream) = stream.as_mut() else { return Ok(0) };
+        let count = stream.entries.len();
+        stream.entries.retain(|entry| entry.id >= before);
+        Ok((count - stream.entries.len()) as u64)
+    }
+}

@@ -1,0 +1,209 @@
+//! The suites of the ports on the stores in memory.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{ManualClock, Timestamp};
+use domain::entry::EntryId;
+use domain::ports::{
+    AcceptanceStore, CheckpointCache, IntentProducer, IntentStream, LeaseStore, MalformedKey, Outbound,
+    RetentionStore, RouteStore,
+};
+use domain::record::NotificationId;
+use domain::route::{Channel, RouteKey};
+use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::checkpoints::CheckpointsFixture;
+use harness::contract::publishing::PublishingFixture;
+use harness::contract::retention::RetentionFixture;
+use harness::contract::routes::RoutesFixture;
+use harness::contract::streams::StreamsFixture;
+use harness::memory::{
+    MemoryCheckpoints, MemoryDatabase, MemoryIntents, MemoryPublishing, PublishedFields, RowLock,
+};
+
+struct Publishing {
+    clock: Arc<ManualClock>,
+    store: MemoryPublishing,
+}
+
+impl Publishing {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
+        Self { store: MemoryPublishing::new(Arc::clone(&clock)), clock }
+    }
+}
+
+impl PublishingFixture for Publishing {
+    fn leases(&self) -> &impl LeaseStore {
+        &self.store
+    }
+
+    fn outbound(&self) -> &impl Outbound {
+        &self.store
+    }
+
+    async fn expire(&self, key: &RouteKey) {
+        self.clock.advance(self.store.remaining(key).expect("it lives"));
+    }
+
+    async fn remaining(&self, key: &RouteKey) -> Option<Duration> {
+        self.store.remaining(key)
+    }
+
+    async fn entries(&self, channel: Channel) -> Vec<(EntryId, PublishedFields)> {
+        self.store.entries(channel)
+    }
+}
+
+struct Database(MemoryDatabase);
+
+impl AcceptanceFixture for Database {
+    fn store(&self) -> &impl AcceptanceStore {
+        &self.0
+    }
+
+    async fn records(&self) -> Vec<String> {
+        self.0.records().iter().map(ToString::to_string).collect()
+    }
+
+    async fn routes(&self) -> Vec<String> {
+        self.0.routes().iter().map(|(key, _)| key.to_string()).collect()
+    }
+
+    async fn malformed(&self) -> Vec<String> {
+        self.0.malformed().iter().map(|row| row.entry_id.to_string()).collect()
+    }
+}
+
+impl RoutesFixture for Database {
+    type Lock = RowLock;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
+        &self.0
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn release(&self, lock: RowLock) {
+        drop(lock);
+    }
+
+    async fn dead_letters(&self) -> Vec<String> {
+        self.0.dead_letters().iter().map(ToString::to_string).collect()
+    }
+}
+
+impl RetentionFixture for Database {
+    type Lock = RowLock;
+
+    fn store(
+        &self,
+    ) -> &(impl AcceptanceStore + RouteStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>)
+    {
+        &self.0
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn release(&self, lock: RowLock) {
+        drop(lock);
+    }
+
+    async fn dependents(&self) -> Vec<String> {
+        let routes = self.0.routes().into_iter().map(|(key, _)| key);
+        let mut keys: Vec<String> = routes.chain(self.0.dead_letters()).map(|key| key.to_string()).collect();
+        keys.sort();
+        keys
+    }
+}
+
+struct Checkpoints(MemoryCheckpoints);
+
+impl CheckpointsFixture for Checkpoints {
+    fn cache(&self) -> &impl CheckpointCache {
+        &self.0
+    }
+
+    async fn garble(&self, stream: &str) {
+        self.0.garble(stream);
+    }
+}
+
+struct Intents(MemoryIntents);
+
+impl StreamsFixture for Intents {
+    fn stream(&self) -> &impl IntentStream {
+        &self.0
+    }
+
+    fn producer(&self) -> &impl IntentProducer {
+        &self.0
+    }
+
+    async fn delete(&self) {
+        self.0.delete();
+    }
+}
+
+mod publishing {
+    harness::publishing_contract!(super::Publishing::new());
+}
+
+mod acceptance {
+    harness::acceptance_contract!(super::Database(Default::default()));
+}
+
+mod retention {
+    harness::retention_contract!(super::Database(Default::default()));
+}
+
+mod routes {
+    harness::routes_contract!(super::Database(Default::default()));
+}
+
+mod checkpoints {
+    harness::checkpoints_contract!(super::Checkpoints(Default::default()));
+}
+
+mod streams {
+    harness::streams_contract!(super::Intents(Default::default()));
+}
+
+#[test]
+fn every_case_of_a_suite_is_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/contract");
+    for suite in ["acceptance", "checkpoints", "publishing", "retention", "routes", "streams"] {
+        let text = fs::read_to_string(folder.join(suite).with_extension("rs")).expect("a suite");
+        let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
+        for case in cases.filter_map(|line| line.split('(').next()) {
+            assert!(text.contains(&format!("            {case},\n")), "{suite}::{case} is not in its list");
+        }
+    }
+}
+
+/// What a server forgets when it restarts with an older state.
+mod losses {
+    use domain::checkpoint::StreamState;
+    use domain::entry::RawFields;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_lost_its_tail_gives_its_ids_again() {
+        let intents = MemoryIntents::default();
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(intents.append(&RawFields::default()).await.expect("it is there"));
+        }
+        intents.lose_tail(2);
+        let state = intents.inspect().await.expect("it is there");
+        assert_eq!(state, Some(StreamState { first: Some(ids[0]), last_generated: ids[0] }));
+        assert_eq!(intents.append(&RawFields::default()).await.expect("it is there"), ids[1]);
+    }
+}

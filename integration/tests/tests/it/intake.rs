@@ -1,0 +1,392 @@
+//! Intake under what producers, operators and broken servers do to it: streams that vanish or lose entries, rows that are
+//! refused, locked or slow, floods of malformed entries.
+
+use std::time::{Duration, Instant};
+
+use domain::intent::IntentDraft;
+use harness::{Service, wait_for};
+use serde_json::Value;
+
+use crate::world::*;
+
+/// Where a stream is kept that is absent for a moment.
+const ELSEWHERE: &[u8] = b"elsewhere";
+
+/// Runs a command on Redis.
+async fn ask<T: redis::FromRedisValue>(world: &World, words: &[&[u8]]) -> T {
+    let mut command = redis::cmd(std::str::from_utf8(words[0]).expect("a command"));
+    for word in &words[1..] {
+        command.arg(*word);
+    }
+    command.query_async(&mut world.redis().await).await.expect("Redis is there")
+}
+
+/// The log lines with this message.
+fn lines(service: &Service, message: &str) -> Vec<Value> {
+    let output = service.output();
+    let parsed = output.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    parsed.filter(|line| line["message"] == message).collect()
+}
+
+/// Waits until `/readyz` says that intake waits for something whose cause contains `text`.
+async fn waits_for(service: &Service, text: &str) -> Value {
+    wait_for(&format!("intake waits: {text}"), BOUND, async || {
+        let waiting = service.get("/readyz").await.1["intake"]["waiting"].clone();
+        waiting["cause"].as_str().is_some_and(|cause| cause.contains(text)).then_some(waiting)
+    })
+    .await
+}
+
+/// Waits until both checkpoints are at the last entry of the stream.
+async fn caught_up(world: &World) -> String {
+    let last = world.last_entry().await;
+    wait_for("both checkpoints are at the last entry", BOUND, async || {
+        let durable = world.column("SELECT last_entry_id FROM intake").await;
+        (durable == [last.clone()] && world.offset().await.as_ref() == Some(&last)).then_some(())
+    })
+    .await;
+    last
+}
+
+/// What retention leaves of the records: if one is accepted again, it was read again.
+async fn keep_record(world: &World, key: &str) {
+    world.execute(&format!("DELETE FROM records WHERE idempotency_key <> '{key}'")).await;
+}
+
+async fn keys(world: &World) -> Vec<String> {
+    world.column("SELECT idempotency_key FROM records ORDER BY 1").await
+}
+
+#[tokio::test]
+async fn a_stream_that_is_absent_while_intake_runs_is_waited_for_and_not_read_again() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..5).await;
+    world.settled(5).await;
+    let last = caught_up(&world).await;
+    keep_record(&world, "game-1:turn-4").await;
+
+    ask::<()>(&world, &[b"RENAME", INTENTS.as_bytes(), ELSEWHERE]).await;
+    waits_for(&service, "the intents stream is absent").await;
+    assert_eq!(world.column("SELECT last_entry_id FROM intake").await, [last]);
+    ask::<()>(&world, &[b"RENAME", ELSEWHERE, INTENTS.as_bytes()]).await;
+    world.send(5..6).await;
+    world.settled(2).await;
+    assert_eq!(keys(&world).await, [key(4), key(5)]);
+    let absent = |line: &Value| line["error"].as_str().is_some_and(|error| error.contains("absent"));
+    let reports = lines(&service, "worker failed; retrying");
+    assert_eq!(reports.iter().filter(|line| absent(line)).count(), 1, "{reports:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_absent_at_start_is_waited_for_and_not_read_again() {
+    let world = World::new().await;
+    let mut first = world.service().start().await;
+    world.send(0..5).await;
+    world.settled(5).await;
+    let last = caught_up(&world).await;
+    first.signal("TERM");
+    first.wait_exit(BOUND).await;
+    keep_record(&world, "game-1:turn-4").await;
+    ask::<()>(&world, &[b"RENAME", INTENTS.as_bytes(), ELSEWHERE]).await;
+
+    let service = world.service().start().await;
+    waits_for(&service, "the intents stream is absent").await;
+    assert_eq!(world.column("SELECT last_entry_id FROM intake").await, [last]);
+    ask::<()>(&world, &[b"RENAME", ELSEWHERE, INTENTS.as_bytes()]).await;
+    world.send(5..6).await;
+    world.settled(2).await;
+    assert_eq!(keys(&world).await, [key(4), key(5)]);
+}
+
+#[tokio::test]
+async fn a_new_installation_without_a_stream_is_ready_and_reports_nothing() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    reads(&service).await;
+    // Two idle reads, after each of which it looks around.
+    let begun = Instant::now();
+    wait_for("it has looked around", BOUND, async || {
+        assert!(service.get("/readyz").await.1["intake"]["waiting"].is_null());
+        (begun.elapsed() > Duration::from_millis(1_200)).then_some(())
+    })
+    .await;
+    assert_eq!(lines(&service, "worker failed; retrying"), Vec::<Value>::new());
+    world.send(0..1).await;
+    world.settled(1).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_lost_its_newest_entries_is_not_read_again_from_its_beginning() {
+    for while_it_runs in [true, false] {
+        let world = World::new().await;
+        let mut service = world.service().start().await;
+        world.send(0..5).await;
+        world.settled(5).await;
+        let kept = caught_up(&world).await;
+        let dump: Vec<u8> = ask(&world, &[b"DUMP", INTENTS.as_bytes()]).await;
+        world.send(5..8).await;
+        world.settled(8).await;
+        let lost = caught_up(&world).await;
+        keep_record(&world, "game-1:turn-4").await;
+        if !while_it_runs {
+            service.signal("TERM");
+            service.wait_exit(BOUND).await;
+        }
+
+        // As after a failover to a replica that lacked the last entries.
+        ask::<()>(&world, &[b"RESTORE", INTENTS.as_bytes(), b"0", &dump, b"REPLACE"]).await;
+        if !while_it_runs {
+            service = world.service().start().await;
+        }
+        let message = "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their \
+                       outcomes, later ones, if there were any, are lost";
+        let report = wait_for("the loss is reported", BOUND, async || lines(&service, message).pop()).await;
+        assert_eq!(
+            (&report["resume_after"], &report["after"], &report["before"]),
+            (&kept.as_str().into(), &kept.as_str().into(), &lost.as_str().into())
+        );
+        world.send(8..10).await;
+        world.settled(3).await;
+        assert_eq!(keys(&world).await, [key(4), key(8), key(9)]);
+        caught_up(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fence_that_redis_has_seen_already_is_never_used_again() {
+    // PostgreSQL was restored by one term: its next fence is the one that the cached checkpoint carries.
+    for (stored, least) in [("0-0@000000000000001", 2), ("0-0@000000001000001", 1_000_002)] {
+        let world = World::new().await;
+        ask::<()>(&world, &[b"SET", OFFSET.as_bytes(), stored.as_bytes()]).await;
+        let _service = world.service().start().await;
+        world.send(0..3).await;
+        world.settled(3).await;
+        caught_up(&world).await;
+        let cached = world.cached_checkpoint().await.expect("there is one");
+        let fence: u64 = cached.split_once('@').expect("with a fence").1.parse().expect("a number");
+        assert!((least..least + 5).contains(&fence), "{stored}: {fence}");
+    }
+}
+
+#[tokio::test]
+async fn a_garbled_fence_in_redis_does_not_use_up_the_fences() {
+    let world = World::new().await;
+    let garbled = "0-0@000000001000002";
+    ask::<()>(&world, &[b"SET", OFFSET.as_bytes(), garbled.as_bytes()]).await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    caught_up(&world).await;
+    let cached = world.cached_checkpoint().await.expect("there is one");
+    assert!(cached.ends_with("@000000000000001"), "{cached}");
+    let message =
+        "the checkpoint cached in Redis is garbled and PostgreSQL has none; reading from the beginning";
+    assert_eq!(lines(&service, message).len(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_that_affects_every_row_makes_no_intent_not_storable() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    world.execute("ALTER TABLE records ADD COLUMN x int NOT NULL").await;
+    world.send(0..50).await;
+    let waiting = waits_for(&service, "PostgreSQL refuses a valid row of the service, too").await;
+    assert!(waiting["entry_id"].is_string(), "{waiting}");
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0);
+    world.execute("ALTER TABLE records DROP COLUMN x").await;
+    world.settled(50).await;
+    world.check(0..50).await;
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, 0);
+}
+
+#[tokio::test]
+async fn an_intent_that_is_refused_alone_is_not_storable_and_shows_nothing_of_its_content() {
+    let world = World::new().await;
+    world.directory.set_user("u-7", "marked@example.com", "en");
+    let service = world.service().start().await;
+    world.execute("ALTER TABLE records ADD CHECK (payload_json NOT LIKE '%marked payload%')").await;
+    world.send(0..5).await;
+    let payload_json = r#"{"game_id":"marked payload","game_name":"Nova","turn_number":7}"#.to_owned();
+    let refused = world.add_draft(IntentDraft { payload_json, ..intent_draft(7) }).await;
+    world.send(10..15).await;
+    world.settled(10).await;
+    world.check((0..5).chain(10..15)).await;
+    let rows = world
+        .column(
+            "SELECT stream_entry_id || ' ' || failure_code || ' ' || failure_message FROM malformed_intents",
+        )
+        .await;
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert!(row.starts_with(&format!("{refused} not_storable ")), "{row}");
+    assert!(row.contains("records_payload_json_check"), "{row}");
+    let said = [rows, service.output()].concat().join("\n");
+    for marked in ["marked payload", "marked@example.com", "u-107"] {
+        assert!(!said.contains(marked), "{marked} is in {said}");
+    }
+}
+
+#[tokio::test]
+async fn batches_that_postgresql_is_too_slow_for_are_made_smaller_until_they_get_through() {
+    let world = World::new().await;
+    world
+        .execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END'",
+        )
+        .await;
+    world.execute("CREATE TRIGGER slow BEFORE INSERT ON records FOR EACH ROW EXECUTE FUNCTION slow()").await;
+    world.send(0..48).await;
+    let _service = world.service().start().await;
+    world.settled(48).await;
+    world.check(0..48).await;
+}
+
+#[tokio::test]
+async fn entries_before_a_locked_one_are_accepted_and_the_rest_when_the_lock_is_gone() {
+    let world = World::new().await;
+    let service = world.service().start().await;
+    reads(&service).await;
+    let mut client = world.database.client().await;
+    let open = client.transaction().await.expect("a transaction");
+    let taken = "INSERT INTO records (notification_id, notification_type, producer, audience_kind, payload_json, idempotency_key,
+                 request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
+                 VALUES ('x', '', 'game_master', 'user', '{}', 'game-1:turn-11', '', now(), now(), now(), now())";
+    open.execute(taken, &[]).await.expect("the statement is right");
+    world.send(0..16).await;
+    let waiting = waits_for(&service, "another transaction holds a lock").await;
+    let accepted = world.column("SELECT idempotency_key FROM records ORDER BY notification_id").await;
+    assert_eq!(accepted.len(), 11, "{waiting}: {accepted:?}");
+    open.rollback().await.expect("the statement is right");
+    world.settled(16).await;
+    world.check(0..16).await;
+}
+
+#[tokio::test]
+async fn five_thousand_malformed_entries_are_all_kept_and_do_not_flood_the_log() {
+    const ENTRIES: u64 = 5_000;
+    let world = World::new().await;
+    let mut pipeline = redis::pipe();
+    for n in 0..ENTRIES {
+        pipeline.cmd("XADD").arg(INTENTS).arg("*").arg("nonsense").arg(n).ignore();
+    }
+    pipeline.query_async::<()>(&mut world.redis().await).await.expect("Redis is there");
+    let mut service = world.service().start().await;
+    caught_up(&world).await;
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await as u64, ENTRIES);
+    service.signal("TERM");
+    service.wait_exit(BOUND).await;
+    let logged = lines(&service, "an entry was not accepted").len() as u64;
+    let rest =
+        lines(&service, "more entries were not accepted for the same reason; malformed_intents has them all");
+    let suppressed: u64 = rest.iter().filter_map(|line| line["suppressed"].as_u64()).sum();
+    assert_eq!(logged + suppressed, ENTRIES);
+    assert!(service.output().len() < 300, "{} lines", service.output().len());
+}
+
+#[tokio::test]
+async fn intake_goes_on_soon_after_ten_seconds_without_redis() {
+    let mut world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    world.redis.kill().await;
+    let killed = Instant::now();
+    wait_for("the outage has lasted", BOUND, async || {
+        (killed.elapsed() > Duration::from_secs(10)).then_some(())
+    })
+    .await;
+    world.redis.start_again().await.expect("it starts again");
+    let back = Instant::now();
+    world.send(1..2).await;
+    accepted(&world, 2).await;
+    assert!(back.elapsed() < Duration::from_secs(3), "it took {:?}", back.elapsed());
+    drop(service);
+}
+
+#[tokio::test]
+async fn intake_goes_on_soon_after_ten_seconds_without_postgresql() {
+    let mut world = World::with_own_postgres().await;
+    let service = world.service().start().await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    let mut postgres = world.postgres.take().expect("its own");
+    postgres.kill().await;
+    let killed = Instant::now();
+    world.send(1..2).await;
+    wait_for("the outage has lasted", BOUND, async || {
+        (killed.elapsed() > Duration::from_secs(10)).then_some(())
+    })
+    .await;
+    postgres.start_again().await.expect("it starts again");
+    let back = Instant::now();
+    accepted(&world, 2).await;
+    assert!(back.elapsed() < Duration::from_secs(3), "it took {:?}", back.elapsed());
+    drop(service);
+}
+
+/// Waits until there are this many records.
+async fn accepted(world: &World, records: i64) {
+    let client = world.database.client().await;
+    wait_for("the intents are accepted", BOUND, async || {
+        let row = client.query_one("SELECT count(*) FROM records", &[]).await.ok()?;
+        (row.get::<_, i64>(0) == records).then_some(())
+    })
+    .await;
+}
+
+/// The most memory that the service has had, in bytes.
+fn peak_memory(service: &Service) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has it");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// The most memory that it takes to process `entries` malformed entries of these fields, among small intents.
+async fn peak_with(entries: u32, fields: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    let world = World::new().await;
+    // A busy machine may need more than a second for 16 MiB, and this is not about time.
+    let service = world
+        .service()
+        .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
+        .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
+        .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "5m")
+        .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "10s")
+        .start()
+        .await;
+    let pairs: Vec<(&[u8], &[u8])> =
+        fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+    for n in 0..entries {
+        world.send([n]).await;
+        world.add(&pairs).await;
+    }
+    world.send([entries]).await;
+    world.settled(i64::from(entries) + 1).await;
+    world.check(0..=entries).await;
+    assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, i64::from(entries));
+    peak_memory(&service)
+}
+
+/// Less than 128 MB, whatever the machine's other threads and the state of its allocator add.
+const MAX_MEMORY: u64 = 128_000_000;
+/// With what an entry costs beside its bytes, just below 16 MiB.
+const LARGE: usize = 16 * 1024 * 1024 - 1024;
+
+#[tokio::test]
+async fn entries_of_one_field_of_16_mib_take_bounded_memory() {
+    for (what, value) in [("text", b'x'), ("bytes that are no text", 0xff), ("control characters", 1)] {
+        let peak = peak_with(4, &[(b"f".to_vec(), vec![value; LARGE])]).await;
+        assert!(peak < MAX_MEMORY, "{what}: {peak} bytes");
+    }
+}
+
+#[tokio::test]
+async fn entries_of_many_fields_take_bounded_memory() {
+    for (what, fields) in [
+        ("kept whole", vec![(b"name".to_vec(), vec![b'x'; 1020]); 14_000]),
+        ("cut", vec![(b"name".to_vec(), vec![b'x'; 1020]); 16_384]),
+        ("empty", vec![(Vec::new(), Vec::new()); 100_000]),
+    ] {
+        let peak = peak_with(4, &fields).await;
+        assert!(peak < MAX_MEMORY, "{what}: {peak} bytes");
+    }
+}

@@ -1,0 +1,125 @@
+//! How soon everything that is due goes out once a store is back.
+
+use std::time::{Duration, Instant};
+
+use harness::{Proxy, Service, ServiceBuilder, wait_for};
+
+use crate::world::*;
+
+/// What the operations page promises: from the return of the store to the last route that was due.
+const RECOVERY: Duration = Duration::from_secs(3);
+
+/// Waits until an outage that began at `since` has been noticed and has lasted for `time`.
+async fn outage_lasts(service: &Service, since: Instant, time: Duration) {
+    wait_for("the outage is noticed and has lasted", BOUND, async || {
+        let noticed = service.logged("worker failed; retrying").is_some();
+        (noticed && since.elapsed() >= time).then_some(())
+    })
+    .await;
+}
+
+/// Waits until `records` intents are published, and asserts that it took no longer than promised.
+async fn recovers(world: &World, records: u32) {
+    let back = Instant::now();
+    world.settled(records.into()).await;
+    let took = back.elapsed();
+    world.check(0..records).await;
+    assert!(took < RECOVERY, "everything was out {took:?} after the store was back");
+}
+
+/// The times that are configured by default, and batches so small that the publishers' queues overflow.
+fn usual(service: ServiceBuilder) -> ServiceBuilder {
+    service
+        .env("NOTIFICATION_ROUTE_LEASE_TTL", "5s")
+        .env("NOTIFICATION_INTENTS_BATCH_SIZE", "1")
+        // The looks at the outbound streams name them, too, and would be trapped.
+        .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
+}
+
+async fn config(world: &World, pairs: &[(&str, &str)]) {
+    let mut redis = world.redis().await;
+    for (name, value) in pairs {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg(name).arg(value);
+        set.query_async::<()>(&mut redis).await.expect("Redis is there");
+    }
+}
+
+// INV-11
+#[tokio::test]
+async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
+    let mut world = World::new().await;
+    let proxy = Proxy::start(world.redis.port()).await;
+    let service = usual(world.service_via(proxy.port(), world.database.port())).start().await;
+    // Redis must know the scripts, or the first request would be answered by a question for their text.
+    world.send(0..1).await;
+    world.settled(1).await;
+    // Leases are won, and end while Redis is away.
+    let appending = proxy.hold_request(PUSH.as_bytes());
+    world.send(1..300).await;
+    appending.reached(BOUND).await;
+    world.redis.kill().await;
+    outage_lasts(&service, Instant::now(), Duration::from_secs(10)).await;
+    world.redis.start_again().await.expect("it starts again");
+    proxy.heal();
+    recovers(&world, 300).await;
+}
+
+// INV-11
+#[tokio::test]
+async fn after_ten_seconds_without_postgresql_everything_due_is_out_within_three() {
+    let mut world = World::with_own_postgres().await;
+    let service = usual(world.service()).start().await;
+    world.send(0..200).await;
+    wait_for("some are accepted", BOUND, async || {
+        (world.number("SELECT count(*) FROM records").await > 0).then_some(())
+    })
+    .await;
+    let mut postgres = world.postgres.take().expect("its own");
+    postgres.kill().await;
+    let since = Instant::now();
+    world.send(200..300).await;
+    outage_lasts(&service, since, Duration::from_secs(10)).await;
+    postgres.start_again().await.expect("it starts again");
+    recovers(&world, 300).await;
+}
+
+#[tokio::test]
+async fn after_a_redis_that_was_full_everything_due_is_out_within_three_seconds() {
+    let world = World::new().await;
+    let service = usual(world.service()).start().await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    // XADD is refused by a full Redis: the intents are there before.
+    let mut redis = world.redis().await;
+    let mut pipeline = redis::pipe();
+    pipeline.atomic();
+    for n in 1..100 {
+        pipeline.add_command(intent(n)).ignore();
+    }
+    pipeline.cmd("CONFIG").arg("SET").arg("maxmemory").arg("1").ignore();
+    config(&world, &[("maxmemory-policy", "noeviction")]).await;
+    pipeline.query_async::<()>(&mut redis).await.expect("Redis is there");
+    outage_lasts(&service, Instant::now(), Duration::from_secs(1)).await;
+    config(&world, &[("maxmemory", "0")]).await;
+    recovers(&world, 100).await;
+}
+
+#[tokio::test]
+async fn after_a_redis_that_was_read_only_everything_due_is_out_within_three_seconds() {
+    let world = World::new().await;
+    let service = usual(world.service()).start().await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    let mut redis = world.redis().await;
+    let mut pipeline = redis::pipe();
+    for n in 1..100 {
+        pipeline.add_command(intent(n)).ignore();
+    }
+    // A replica of a server that does not exist keeps its data and is read-only.
+    pipeline.cmd("REPLICAOF").arg("127.0.0.1").arg("1").ignore();
+    pipeline.query_async::<()>(&mut redis).await.expect("Redis is there");
+    outage_lasts(&service, Instant::now(), Duration::from_secs(1)).await;
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").query_async::<()>(&mut redis).await.expect("is there");
+    recovers(&world, 100).await;
+}

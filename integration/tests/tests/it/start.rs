@@ -1,0 +1,84 @@
+//! What a start says about itself and about what it found.
+
+use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, wait_for};
+use tokio::net::TcpListener;
+
+use crate::world::*;
+
+const LARGE_VALUES: &str = "Redis takes values of more than 16 MiB, and a replica that reads one needs a multiple of \
+     that in memory: CONFIG SET proto-max-bulk-len 16mb, and the same in redis.conf";
+
+async fn world_with(arguments: &[&str]) -> World {
+    let options = RedisOptions {
+        arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+        ..RedisOptions::default()
+    };
+    World {
+        database: TestDatabase::new().await,
+        redis: Redis::start(options).await.expect("a private Redis starts"),
+        directory: StandInDirectory::start().await.expect("a stand-in directory starts"),
+        postgres: None,
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other() {
+    for (arguments, expected) in [
+        (&["--proto-max-bulk-len", "512mb"][..], Some(512 << 20)),
+        (&["--proto-max-bulk-len", "16mb"], None),
+        // As where somebody else runs Redis.
+        (&["--rename-command", "CONFIG", ""], None),
+    ] {
+        let world = world_with(arguments).await;
+        let service = world.service().start().await;
+        let warning = service.logged(LARGE_VALUES);
+        assert_eq!(
+            warning.map(|line| line["largest_value_bytes"].as_i64()),
+            expected.map(Some),
+            "{arguments:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_replica_says_its_name_in_the_log_and_in_readyz() {
+    let world = World::new().await;
+    let named = world.service().env("NOTIFICATION_REPLICA_ID", "web-1").start().await;
+    reads(&named).await;
+    for message in ["the service is starting", "leadership won"] {
+        assert_eq!(named.logged(message).expect("it is logged")["replica"], "web-1", "{message}");
+    }
+    assert_eq!(named.get("/readyz").await.1["replica"], "web-1");
+    drop(named);
+
+    let unnamed = world.service().start().await;
+    let name = unnamed.get("/readyz").await.1["replica"].as_str().map(str::to_owned).expect("it has a name");
+    let digits = name.rsplit('-').next().expect("a part");
+    assert!(digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{name}");
+}
+
+#[tokio::test]
+async fn dev_sends_traces_where_it_is_told_to_and_its_output_stays_readable() {
+    let collector = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let endpoint = format!("http://{}", collector.local_addr().expect("bound"));
+    let mut dev = ServiceBuilder::default()
+        .arguments(["dev"])
+        .env("OTEL_TRACES_EXPORTER", "otlp")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        .env("OTEL_BSP_SCHEDULE_DELAY", "100")
+        .spawn();
+    tokio::time::timeout(BOUND, collector.accept())
+        .await
+        .expect("traces are sent")
+        .expect("it can be accepted");
+    wait_for("the sample comes out", BOUND, async || {
+        dev.output().iter().any(|line| line.starts_with("Any user exists here")).then_some(())
+    })
+    .await;
+    let output = dev.output();
+    assert!(!output.iter().any(|line| line.starts_with('{')), "{output:?}");
+    assert!(!output.join("\n").contains(LARGE_VALUES), "{output:?}");
+    drop(collector);
+    dev.signal("INT");
+    assert_eq!(dev.wait_exit(BOUND).await.code(), Some(0), "{:?}", dev.output());
+}
