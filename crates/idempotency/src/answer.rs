@@ -15,7 +15,7 @@ use crate::{Answer, IdempotencyError};
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// Headers that belong to one connection or to one response, not to the answer. `Content-Length` follows from the body.
-const NOT_STORED: [HeaderName; 20] = [
+static NOT_STORED: [HeaderName; 20] = [
     CONNECTION,
     CONTENT_LENGTH,
     DATE,

@@ -6,6 +6,7 @@ mod http_postgres;
 mod kill;
 mod model;
 mod observed;
+mod once;
 mod open_transactions;
 mod postgres;
 mod support;
