@@ -78,7 +78,8 @@ impl<S: Store> Abandoner<S> {
             let left = match self.store.abandon(&ids).await {
                 // Fenced: there is no such claim, or no longer.
                 Ok(outcomes) => {
-                    let busy = outcomes.into_iter().zip(batch).filter(|(outcome, _)| *outcome == Guarded::Busy);
+                    let busy =
+                        outcomes.into_iter().zip(batch).filter(|(outcome, _)| *outcome == Guarded::Busy);
                     busy.map(|(_, claim)| claim).collect()
                 }
                 // The failure is that of the operation before, which its caller has reported.

@@ -46,7 +46,9 @@ impl Answer {
         let named = named_by_connection(&parts.headers);
         let mut headers = BytesMut::new();
         for (name, value) in &parts.headers {
-            if !NOT_STORED.contains(name) && !named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str())) {
+            if !NOT_STORED.contains(name)
+                && !named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str()))
+            {
                 for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\n"] {
                     headers.extend_from_slice(part);
                 }
@@ -61,8 +63,7 @@ impl Answer {
     pub fn replay(&self) -> Result<Response<Body>, IdempotencyError> {
         let corrupt = IdempotencyError::Corrupt;
         let mut response = Response::new(Body::from(self.body.clone()));
-        *response.status_mut() =
-            StatusCode::from_u16(self.status).map_err(|_| corrupt("response_status"))?;
+        *response.status_mut() = StatusCode::from_u16(self.status).map_err(|_| corrupt("response_status"))?;
         for line in self.headers.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let (name, value) = header(line).ok_or(corrupt("response_headers"))?;
             response.headers_mut().append(name, value);
@@ -120,7 +121,8 @@ mod tests {
     // I-15
     #[test]
     fn what_belongs_to_one_connection_or_response_is_not_stored() {
-        let mut headers: Vec<(&str, &[u8])> = NOT_STORED.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
+        let mut headers: Vec<(&str, &[u8])> =
+            NOT_STORED.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
         headers.push(("connection", b"close, X-Hop"));
         headers.push(("x-hop", b"v"));
         headers.push(("etag", b"\"kept\""));
@@ -130,7 +132,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_cannot_be_is_an_error_that_names_its_column() {
-        let answer = |status, headers: &'static str| Answer { status, headers: headers.into(), body: Bytes::new() };
+        let answer =
+            |status, headers: &'static str| Answer { status, headers: headers.into(), body: Bytes::new() };
         for (answer, column) in [
             (answer(7, ""), "response_status"),
             (answer(200, "no colon"), "response_headers"),

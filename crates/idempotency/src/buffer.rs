@@ -20,7 +20,8 @@ pub(crate) enum Buffered {
 /// never ends, and a response that switches protocols has none.
 pub(crate) async fn buffer(response: Response<Body>, max_bytes: usize) -> Buffered {
     let length = response.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS || length.is_none_or(|length| length > max_bytes) {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS || length.is_none_or(|length| length > max_bytes)
+    {
         return Buffered::Passed(response);
     }
     let (parts, body) = response.into_parts();

@@ -139,8 +139,9 @@ where
                 Err(problem) => return Ok((shared.respond)(&problem, &parts)),
             };
             let forwarded = http::Request::from_parts(parts.clone(), Body::from(body));
-            let handler =
-                async move || Ok::<_, Inner::Error>(inner.ready().await?.call(forwarded).await?.map(Body::new));
+            let handler = async move || {
+                Ok::<_, Inner::Error>(inner.ready().await?.call(forwarded).await?.map(Body::new))
+            };
             let problem = match shared.idempotency.run_once(request, handler).await? {
                 Run::Handled(response) | Run::Replayed(response) => return Ok(response),
                 Run::InProgress => Problem::InProgress,

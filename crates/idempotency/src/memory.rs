@@ -84,7 +84,8 @@ impl Store for MemoryStore {
         if entries.len().saturating_add(requests.len()) > self.max_entries {
             entries.retain(|_, entry| entry.is_live(now));
             let keys = requests.iter().map(|request| (request.id.scope.clone(), request.id.key.clone()));
-            let absent: std::collections::HashSet<_> = keys.filter(|key| !entries.contains_key(key)).collect();
+            let absent: std::collections::HashSet<_> =
+                keys.filter(|key| !entries.contains_key(key)).collect();
             if entries.len() + absent.len() > self.max_entries {
                 return Err(IdempotencyError::Full { max_entries: self.max_entries });
             }

@@ -313,7 +313,10 @@ impl<S: Store> Shared<S> {
             may_be_stored |= error.is_some();
             if Instant::now() + pause >= end {
                 let error = error.map_or_else(|| "the key is locked".to_owned(), |error| error_chain(&error));
-                tracing::warn!(error, "an answer could not be stored; its key is blocked until the lock TTL ends");
+                tracing::warn!(
+                    error,
+                    "an answer could not be stored; its key is blocked until the lock TTL ends"
+                );
                 return;
             }
             sleep(pause).await;

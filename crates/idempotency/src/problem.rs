@@ -76,10 +76,12 @@ impl Problem {
             Self::Forbidden => "requests with an idempotency key need a known client".to_owned(),
             Self::BodyTooLarge { max_bytes } => format!("the body has more than {max_bytes} bytes"),
             Self::InProgress => {
-                "a request with this idempotency key is being processed; repeat it later with the same key".to_owned()
+                "a request with this idempotency key is being processed; repeat it later with the same key"
+                    .to_owned()
             }
             Self::Conflict => {
-                "the idempotency key was used for a request with another method, path or body; use a new key".to_owned()
+                "the idempotency key was used for a request with another method, path or body; use a new key"
+                    .to_owned()
             }
             Self::Unavailable(_) => {
                 "whether the request was processed is unknown; repeat it later with the same key".to_owned()

@@ -68,7 +68,9 @@ impl Default for RetentionTtl {
 
 fn checked(what: &str, ttl: Duration, max: Duration) -> Result<Duration, IdempotencyError> {
     if ttl < Duration::from_millis(1) || ttl > max {
-        return Err(IdempotencyError::InvalidArgument(format!("{what} is from 1 ms to {max:?}, not {ttl:?}")));
+        return Err(IdempotencyError::InvalidArgument(format!(
+            "{what} is from 1 ms to {max:?}, not {ttl:?}"
+        )));
     }
     Ok(ttl)
 }

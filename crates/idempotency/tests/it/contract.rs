@@ -78,12 +78,15 @@ async fn a_claim_is_not_reentrant(world: &impl World) {
 // I-03
 async fn a_replay_is_the_answer_byte_for_byte(world: &impl World) {
     let large: Vec<u8> = (0..1024 * 1024_u32).map(|at| (at % 251) as u8).collect();
-    for (key, body) in [("empty", &b""[..]), ("zeros", b"a\0b\0"), ("no text", &[0xff, 0xfe]), ("1 MiB", &large)] {
+    for (key, body) in
+        [("empty", &b""[..]), ("zeros", b"a\0b\0"), ("no text", &[0xff, 0xfe]), ("1 MiB", &large)]
+    {
         let claim = world.claimed(key).await;
         let mut completion = completion(&claim.id, 201, body);
         completion.answer.headers = Bytes::from_static(b"x: \xff\0\n");
         assert_eq!(world.complete(&completion).await, Guarded::Applied);
-        let Claim::Completed(Answer { status, headers, body: replayed }) = world.claim(&request(key, "f")).await
+        let Claim::Completed(Answer { status, headers, body: replayed }) =
+            world.claim(&request(key, "f")).await
         else {
             panic!("{key} is not completed");
         };
@@ -191,7 +194,12 @@ async fn claims_that_race_abandons_and_sweeps_never_fail_and_never_share_a_key(w
         tasks.spawn(async move {
             for _ in 0..100 {
                 let request = request("k", "f");
-                match store.claim(std::slice::from_ref(&request)).await.expect("a claim never fails").remove(0) {
+                match store
+                    .claim(std::slice::from_ref(&request))
+                    .await
+                    .expect("a claim never fails")
+                    .remove(0)
+                {
                     Claim::New => {
                         assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two holders at a time");
                         tokio::task::yield_now().await;

@@ -251,9 +251,16 @@ async fn of_many_repeats_at_once_one_runs() {
 async fn an_answer_that_says_try_again_is_not_stored_and_any_other_is() {
     let handler = Handler::new();
     let app = app(&handler);
-    for (status, is_stored) in
-        [("400", true), ("404", true), ("422", true), ("408", false), ("425", false), ("429", false), ("500", false), ("503", false)]
-    {
+    for (status, is_stored) in [
+        ("400", true),
+        ("404", true),
+        ("422", true),
+        ("408", false),
+        ("425", false),
+        ("429", false),
+        ("500", false),
+        ("503", false),
+    ] {
         let before = handler.runs();
         for is_repeat in [false, true] {
             let seen = send(&app, request(Some(status), status)).await;
@@ -269,7 +276,9 @@ async fn an_answer_that_says_try_again_is_not_stored_and_any_other_is() {
 async fn which_answers_are_stored_is_the_callers_choice() {
     let handler = Handler::new();
     let store = Arc::new(MemoryStore::new(100));
-    let undecided = |parts: &axum::http::response::Parts, body: &Bytes| parts.status.is_success() && !body.ends_with(b"0");
+    let undecided = |parts: &axum::http::response::Parts, body: &Bytes| {
+        parts.status.is_success() && !body.ends_with(b"0")
+    };
     let tokens = Arc::new(ambient::SeededTokens::new(1));
     let idempotency = Idempotency::build(store, settings(), undecided, tokens).expect("valid settings");
     let layer = IdempotencyLayer::new(idempotency, LayerOptions::default(), scope);

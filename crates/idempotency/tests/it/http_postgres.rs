@@ -10,8 +10,8 @@ use axum::http::Request;
 use axum::http::header::RETRY_AFTER;
 use axum::routing::post;
 use idempotency::{
-    IDEMPOTENCY_REPLAYED, Idempotency, IdempotencyLayer, LayerOptions, PLANNER_PARAMETERS, PostgresStore, Scope,
-    Settings,
+    IDEMPOTENCY_REPLAYED, Idempotency, IdempotencyLayer, LayerOptions, PLANNER_PARAMETERS, PostgresStore,
+    Scope, Settings,
 };
 use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
@@ -48,7 +48,10 @@ async fn without_the_database_nothing_runs_and_after_its_return_everything_does(
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     server.start_again().await.expect("it starts again");
     let replayed = send("a").await;
-    assert_eq!((replayed.status().as_u16(), &replayed.headers()[IDEMPOTENCY_REPLAYED]), (200, &"true".parse().expect("a value")));
+    assert_eq!(
+        (replayed.status().as_u16(), &replayed.headers()[IDEMPOTENCY_REPLAYED]),
+        (200, &"true".parse().expect("a value"))
+    );
     assert_eq!(send("b").await.status(), 200);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 }

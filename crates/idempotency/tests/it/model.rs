@@ -210,8 +210,10 @@ impl<'a, W: World> Run<'a, W> {
             Op::CompleteAll { client } => {
                 let ids = self.memories[*client].clone();
                 let completions: Vec<_> = ids.iter().map(|id| self.next_completion(id, LOCK)).collect();
-                let expected: Vec<Guarded> =
-                    completions.iter().map(|each| self.model.complete(&each.id, &each.answer, LOCK)).collect();
+                let expected: Vec<Guarded> = completions
+                    .iter()
+                    .map(|each| self.model.complete(&each.id, &each.answer, LOCK))
+                    .collect();
                 let outcomes = self.world.store().complete(&completions).await.expect("no failure");
                 assert_eq!(outcomes, expected);
             }
@@ -258,7 +260,9 @@ impl<'a, W: World> Run<'a, W> {
     }
 
     async fn duel(&mut self, key: usize) {
-        let Some(entry) = self.model.live(&key.to_string()).filter(|entry| entry.answer.is_none()) else { return };
+        let Some(entry) = self.model.live(&key.to_string()).filter(|entry| entry.answer.is_none()) else {
+            return;
+        };
         let holder = entry.claim.id.clone();
         let (completion, other) = (self.next_completion(&holder, LOCK), request(&key.to_string(), "f"));
         let world = self.world;

@@ -103,7 +103,10 @@ async fn each_right_that_is_missing_is_found_out() {
     for right in ["SELECT", "INSERT", "UPDATE", "DELETE"] {
         db.execute(&format!("REVOKE {right} ON idempotency_keys FROM svc")).await;
         let error = db.store().check_schema().await.expect_err("refused");
-        assert!(matches!(&error, IdempotencyError::NoRights(table) if table == "idempotency_keys"), "{error}");
+        assert!(
+            matches!(&error, IdempotencyError::NoRights(table) if table == "idempotency_keys"),
+            "{error}"
+        );
         db.execute(&format!("GRANT {right} ON idempotency_keys TO svc")).await;
     }
     db.store().check_schema().await.expect("passes");
@@ -113,7 +116,10 @@ async fn each_right_that_is_missing_is_found_out() {
 async fn a_table_of_another_shape_is_found_out() {
     let db = Db::without_table().await;
     assert!(db.store().check_schema().await.is_err(), "there is none");
-    db.execute("CREATE TABLE idempotency_keys (scope text, key text); ALTER TABLE idempotency_keys OWNER TO svc").await;
+    db.execute(
+        "CREATE TABLE idempotency_keys (scope text, key text); ALTER TABLE idempotency_keys OWNER TO svc",
+    )
+    .await;
     assert!(db.store().check_schema().await.is_err());
 }
 
@@ -129,10 +135,8 @@ async fn every_column_is_explained() {
 async fn answers_are_stored_with_the_callers_transaction_or_not_at_all() {
     let db = Db::new().await;
     let pool = db.pool();
-    let completions = [
-        completion(&db.claimed("b").await.id, 202, b"b"),
-        completion(&db.claimed("a").await.id, 202, b"a"),
-    ];
+    let completions =
+        [completion(&db.claimed("b").await.id, 202, b"b"), completion(&db.claimed("a").await.id, 202, b"a")];
     let session = pool.session("work").await.expect("connects");
     session.begin().await.expect("begun");
     let outcomes = complete_in(&session, &completions).await.expect("no failure");
@@ -174,8 +178,10 @@ async fn an_impossible_row_is_refused_by_the_table() {
     let db = Db::new().await;
     db.completed("k").await;
     for change in ["state = 'done'", "state = 'pending'", "response_body = NULL"] {
-        let sql = format!("DO $$ BEGIN UPDATE idempotency_keys SET {change}; RAISE 'not refused';
-                           EXCEPTION WHEN check_violation THEN NULL; END $$");
+        let sql = format!(
+            "DO $$ BEGIN UPDATE idempotency_keys SET {change}; RAISE 'not refused';
+                           EXCEPTION WHEN check_violation THEN NULL; END $$"
+        );
         db.execute(&sql).await;
     }
 }
