@@ -52,7 +52,7 @@ impl<S: Store> Abandoner<S> {
     pub fn abandon_later(&self, ids: impl IntoIterator<Item = ClaimId>, lock_ttl: LockTtl) {
         let end = Instant::now() + lock_ttl.as_duration();
         let mut queue = self.queue();
-        let room = MAX_ABANDONED - queue.waiting.len();
+        let room = MAX_ABANDONED.saturating_sub(queue.waiting.len());
         queue.waiting.extend(ids.into_iter().take(room).map(|id| (id, end)));
         if !queue.is_running && !queue.waiting.is_empty() {
             queue.is_running = true;
@@ -103,5 +103,27 @@ impl<S: Store> Abandoner<S> {
         let count = queue.waiting.len().min(MAX_ABANDON_BATCH);
         queue.is_running = count > 0;
         queue.is_running.then(|| queue.waiting.drain(..count).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambient::RandomTokens;
+
+    use super::*;
+    use crate::{Key, MemoryStore, Scope, Token};
+
+    #[tokio::test(start_paused = true)]
+    async fn more_claims_than_fit_in_are_left_to_their_lock_ttl() {
+        let abandoner = Abandoner::new(Arc::new(MemoryStore::new(1)), TaskTracker::new());
+        let (scope, key) = (Scope::new("s").expect("a scope"), Key::new("k").expect("a key"));
+        let id = || ClaimId { scope: scope.clone(), key: key.clone(), token: Token::next(&RandomTokens) };
+        for _ in 0..2 {
+            abandoner.abandon_later((0..MAX_ABANDONED).map(|_| id()), LockTtl::default());
+            assert_eq!(abandoner.waiting(), MAX_ABANDONED);
+        }
+        abandoner.tasks.close();
+        abandoner.tasks.wait().await;
+        assert_eq!(abandoner.waiting(), 0);
     }
 }

@@ -35,3 +35,43 @@ pub(crate) async fn buffer(response: Response<Body>, max_bytes: usize) -> Buffer
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use hyper::body::{Frame, SizeHint};
+
+    use super::*;
+
+    /// Declares ten bytes, sends four and breaks off.
+    struct BreaksOff(Vec<Result<Bytes, std::io::Error>>);
+
+    impl HttpBody for BreaksOff {
+        type Data = Bytes;
+        type Error = std::io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Ready(self.0.pop().map(|chunk| chunk.map(Frame::data)))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(10)
+        }
+    }
+
+    // I-15
+    #[tokio::test]
+    async fn a_body_that_breaks_off_breaks_off_for_the_client_and_is_not_stored() {
+        let body = BreaksOff(vec![Err(std::io::Error::other("cut")), Ok(Bytes::from_static(b"four"))]);
+        let Buffered::Passed(response) = buffer(Response::new(Body::new(body)), 100).await else {
+            panic!("it must not be stored");
+        };
+        let error = response.into_body().collect().await.expect_err("the client sees it");
+        assert!(ambient::error_chain(&error).contains("cut"), "{error}");
+    }
+}

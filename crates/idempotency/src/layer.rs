@@ -7,7 +7,7 @@ use axum::BoxError;
 use axum::body::{Body, HttpBody};
 use axum::extract::OriginalUri;
 use axum::http::request::Parts;
-use axum::http::{self, Response};
+use axum::http::{self, Method, Response};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -23,8 +23,8 @@ type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
 
 /// Runs the service below it once for each idempotency key.
 ///
-/// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE)
-/// and requests without a key pass untouched. See the README for the table of what is answered when.
+/// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE),
+/// CONNECT and requests without a key pass untouched. Trailers of a request with a key are dropped. See the README for the table of what is answered when.
 pub struct IdempotencyLayer<S> {
     shared: Arc<Shared<S>>,
 }
@@ -156,7 +156,7 @@ where
 impl<S> Shared<S> {
     /// The key of a request that is guarded; `None` for one that passes.
     fn key(&self, parts: &Parts) -> Result<Option<Key>, Problem> {
-        if parts.method.is_safe() {
+        if parts.method.is_safe() || parts.method == Method::CONNECT {
             return Ok(None);
         }
         match Key::from_headers(&parts.headers) {

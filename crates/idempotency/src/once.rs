@@ -11,6 +11,7 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ambient::{RandomTokens, Tokens, error_chain};
@@ -94,6 +95,8 @@ struct Shared<S> {
     abandoner: Abandoner<S>,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// Whether the last claim failed.
+    is_failing: AtomicBool,
 }
 
 /// What a handler is run for.
@@ -161,6 +164,7 @@ impl<S: Store> Idempotency<S> {
                 settings,
                 tokens,
                 tasks,
+                is_failing: AtomicBool::new(false),
             }),
         })
     }
@@ -211,7 +215,9 @@ impl<S: Store> Shared<S> {
     {
         let Request { scope, key, fingerprint } = request;
         let id = ClaimId { scope, key, token: Token::next(&*self.tokens) };
-        Ok(match self.claim(&id, fingerprint).await {
+        let claim = self.claim(&id, fingerprint).await;
+        self.log_claim(&claim);
+        Ok(match claim {
             Ok(Claim::New) => return self.handle(id, handler).await,
             Ok(Claim::Pending { .. } | Claim::Busy) => Run::InProgress,
             Ok(Claim::Conflict) => Run::Conflict,
@@ -233,6 +239,27 @@ impl<S: Store> Shared<S> {
         Ok(claims.into_iter().next().unwrap_or(Claim::Busy))
     }
 
+    /// Logs the first failure and the first success after it: an outage fails every request.
+    fn log_claim(&self, claim: &Result<Claim, IdempotencyError>) {
+        match claim {
+            Ok(_) if !self.is_failing.load(Ordering::Relaxed) => {}
+            Ok(_) => {
+                if self.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("idempotency keys can be claimed again");
+                }
+            }
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    let error = error_chain(error);
+                    tracing::warn!(
+                        error,
+                        "idempotency keys cannot be claimed; refusing requests that have one"
+                    );
+                }
+            }
+        }
+    }
+
     async fn in_time<T>(
         &self,
         call: impl Future<Output = Result<T, IdempotencyError>>,
@@ -249,35 +276,25 @@ impl<S: Store> Shared<S> {
         // What it leaves behind when it panics is the handler's own: the panic goes on from here.
         let handled = AssertUnwindSafe(async {
             let response = handler().await?;
-            Ok(buffer(response, self.settings.max_response_bytes).await)
-        });
-        match timeout_at(end, handled.catch_unwind()).await {
-            Ok(Ok(Ok(Buffered::Whole(parts, body)))) => {
-                if (self.store_if)(&parts, &body) {
-                    let answer = Answer::from_response(&parts, body.clone());
-                    self.complete(id, answer).await;
-                } else {
-                    self.abandon(id).await;
+            Ok(match buffer(response, self.settings.max_response_bytes).await {
+                Buffered::Passed(response) => (None, response),
+                Buffered::Whole(parts, body) => {
+                    let is_stored = (self.store_if)(&parts, &body);
+                    let answer = is_stored.then(|| Answer::from_response(&parts, body.clone()));
+                    (answer, Response::from_parts(parts, Body::from(body)))
                 }
-                Ok(Run::Handled(Response::from_parts(parts, Body::from(body))))
-            }
-            Ok(Ok(Ok(Buffered::Passed(response)))) => {
-                self.abandon(id).await;
-                Ok(Run::Handled(response))
-            }
-            Ok(Ok(Err(error))) => {
-                self.abandon(id).await;
-                Err(error)
-            }
-            Ok(Err(panic)) => {
-                self.abandon(id).await;
-                resume_unwind(panic)
-            }
-            Err(_) => {
-                self.abandon(id).await;
-                let error = IdempotencyError::HandlerTimedOut(self.settings.handler_timeout);
-                Ok(Run::Unavailable(error))
-            }
+            })
+        });
+        let handled = timeout_at(end, handled.catch_unwind()).await;
+        if let Ok(Ok(Ok((Some(answer), response)))) = handled {
+            self.complete(id, answer).await;
+            return Ok(Run::Handled(response));
+        }
+        self.abandon(id).await;
+        match handled {
+            Ok(Ok(handled)) => handled.map(|(_, response)| Run::Handled(response)),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => Ok(Run::Unavailable(IdempotencyError::HandlerTimedOut(self.settings.handler_timeout))),
         }
     }
 

@@ -13,6 +13,7 @@ use sea_query::{
     LockType, OnConflict, Order, Query, SelectStatement, SubQueryStatement, TableRef, UnionType,
     UpdateStatement, WithClause,
 };
+use tokio_postgres::types::ToSql;
 
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
 use crate::{ClaimId, ClaimRequest, Completion, LockTtl};
@@ -66,8 +67,7 @@ fn from_now(ttl_ms: Expr) -> Expr {
 }
 
 /// Compared and sorted by bytes, as the columns are.
-fn by_bytes<S: AsRef<str>>(texts: impl Iterator<Item = S>) -> Expr {
-    let texts: Vec<String> = texts.map(|text| text.as_ref().to_owned()).collect();
+fn by_bytes<S: ToSql + AsRef<str>>(texts: impl Iterator<Item = S>) -> Expr {
     Expr::cust_with_exprs("$1 COLLATE \"C\"", [unnest(bind::texts(texts))])
 }
 

@@ -50,6 +50,7 @@ on_both_stores! {
     each_change_of_a_batch_is_decided_by_itself
     a_batch_of_any_size_is_claimed
     batches_in_opposite_orders_never_deadlock
+    changes_of_the_same_claims_in_opposite_orders_never_deadlock
     no_elements_are_no_outcomes
 }
 
@@ -318,6 +319,27 @@ async fn batches_in_opposite_orders_never_deadlock(world: &impl World) {
                 assert!(extended.iter().all(|outcome| *outcome == Guarded::Applied));
                 let abandoned = store.abandon(&won).await.expect("no deadlock");
                 assert!(abandoned.iter().all(|outcome| *outcome == Guarded::Applied));
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+async fn changes_of_the_same_claims_in_opposite_orders_never_deadlock(world: &impl World) {
+    let mut ids = Vec::new();
+    for number in 0..20 {
+        ids.push(world.claimed(&number.to_string()).await.id);
+    }
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let (store, mut ids) = (world.store().clone(), ids.clone());
+        if task % 2 == 0 {
+            ids.reverse();
+        }
+        tasks.spawn(async move {
+            for _ in 0..25 {
+                let extended = store.extend(&ids, LockTtl::default()).await.expect("no deadlock");
+                assert!(extended.iter().all(|outcome| *outcome == Guarded::Applied));
             }
         });
     }

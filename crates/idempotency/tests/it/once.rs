@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
+use futures_util::FutureExt;
 use idempotency::{
     Claim, ClaimId, ClaimRequest, Completion, Guarded, Idempotency, IdempotencyError, LockTtl, MemoryStore,
     Request, Run, Settings, Store,
@@ -228,6 +229,18 @@ async fn an_error_of_the_handler_is_given_back_and_frees_the_key() {
     once.tasks().close();
     once.tasks().wait().await;
     assert!(matches!(run(&once).await, Run::Handled(_)));
+}
+
+// I-15
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_panics_frees_the_key() {
+    let store = Arc::new(reliable());
+    let (settings, tokens) = (Settings::default(), Arc::new(ambient::RandomTokens));
+    let rule = |_: &_, _: &_| panic!("the rule's own fault");
+    let panics = Idempotency::build(store.clone(), settings, rule, tokens).expect("valid settings");
+    let sent = std::panic::AssertUnwindSafe(run(&panics)).catch_unwind().await;
+    assert!(sent.is_err(), "the panic goes on");
+    assert!(matches!(run(&idempotency(&store, settings)).await, Run::Handled(_)));
 }
 
 #[tokio::test(start_paused = true)]
