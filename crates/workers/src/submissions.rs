@@ -19,6 +19,7 @@ mod look_ups;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ambient::{Clock, Tokens};
 use domain::outcome::Acceptance;
@@ -56,6 +57,8 @@ pub struct SubmissionIntake<A, D, C, T> {
     pub policy: Arc<Policy>,
     /// To the publishers of this replica.
     pub dispatcher: Dispatcher,
+    /// How long a key is claimed at most: longer than a request takes.
+    pub lock_ttl: Duration,
     /// What the caller of an accepted intent is answered.
     pub answer: fn(&Acceptance) -> StoredAnswer,
     /// The instruments.

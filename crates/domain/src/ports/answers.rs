@@ -46,6 +46,8 @@ pub struct AnswerToStore {
     pub token: ClaimToken,
     /// The answer.
     pub answer: StoredAnswer,
+    /// For how long it is replayed.
+    pub kept_for: Duration,
 }
 
 /// Where keys are claimed and claims are given up. Answers are stored by
@@ -57,10 +59,12 @@ pub trait AnswerStore: Send + Sync {
         scopes: &[IdempotencyScope],
     ) -> impl Future<Output = Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError>> + Send;
 
-    /// Claims all of these keys in one transaction; an outcome for each, in their order. No two have the same key.
+    /// Claims all of these keys in one transaction, each for `lock_ttl` at most; an outcome for each, in their order. No two
+    /// have the same key.
     fn claim_answers(
         &self,
         claims: &[AnswerClaim<'_>],
+        lock_ttl: Duration,
     ) -> impl Future<Output = Result<Vec<ClaimOutcome>, StoreError>> + Send;
 
     /// Gives claims up, so that their keys are free. A claim that is no longer there is no error.

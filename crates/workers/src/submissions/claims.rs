@@ -135,7 +135,7 @@ where
                 waiting.claim.map(|token| AnswerClaim { scope, fingerprint, token })
             })
             .collect();
-        self.store.claim_answers(&claims).await
+        self.store.claim_answers(&claims, self.lock_ttl).await
     }
 
     /// Gives claims up until there is no keeper any more. After `stop` a failure is final: the claims expire.

@@ -213,7 +213,12 @@ where
     async fn commit(&self, group: &Group, decided: &mut [Decided]) -> Result<Commit, StoreError> {
         let answer = |(element, decided): (&LookedUp, &Decided)| {
             let (token, answer) = (element.waiting.claim?, decided.answer.clone()?);
-            Some(AnswerToStore { scope: element.waiting.scope(), token, answer })
+            Some(AnswerToStore {
+                scope: element.waiting.scope(),
+                token,
+                answer,
+                kept_for: self.policy.idempotency_ttl,
+            })
         };
         let answers = group.iter().zip(&*decided).filter_map(answer).collect();
         let outcomes: Vec<_> = decided.iter().filter_map(|decided| decided.decision.committed()).collect();
