@@ -135,7 +135,7 @@ async fn read(
     limit: usize,
     exchange: Option<&Exchange>,
 ) -> Result<Vec<u8>, Problem> {
-    let mut reserved = Exchange::SHARE_BYTES.min(limit);
+    let mut reserved = exchange.map_or(limit, Exchange::share).min(limit);
     if let Some(length) = declared {
         reserve(exchange, length).await;
         reserved = length;

@@ -66,9 +66,11 @@ impl State {
         if let Some((_, deadline)) = self.in_progress.first_key_value() {
             return *deadline;
         }
+        let first_head = self.waiting_since + timeouts.read_header;
         let deadline = match self.head_since {
-            Some(since) => since + timeouts.read_header,
-            None if self.begun == 0 => self.waiting_since + timeouts.read_header,
+            Some(since) if self.begun == 0 => first_head.min(since + timeouts.request),
+            Some(since) => since + timeouts.read_header.min(timeouts.request),
+            None if self.begun == 0 => first_head,
             None => self.waiting_since + timeouts.idle,
         };
         match self.unwanted_since {

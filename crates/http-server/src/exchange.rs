@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::budget::{Reservation, SHARE_BYTES};
+use crate::budget::Reservation;
 use crate::connection::Progress;
 
 /// How far the body of the request has come.
@@ -55,9 +55,6 @@ impl Occupancy {
 }
 
 impl Exchange {
-    /// What a body may occupy without being reserved, in bytes.
-    pub(crate) const SHARE_BYTES: usize = SHARE_BYTES;
-
     pub(crate) fn new(max_body_bytes: usize, occupancy: Occupancy) -> Self {
         Self(Arc::new(Shared {
             max_body_bytes,
@@ -71,6 +68,11 @@ impl Exchange {
     /// The largest body where the route does not say otherwise.
     pub(crate) fn max_body_bytes(&self) -> usize {
         self.0.max_body_bytes
+    }
+
+    /// What the body may occupy without being reserved, in bytes.
+    pub(crate) fn share(&self) -> usize {
+        self.0.occupancy.reservation.share()
     }
 
     /// Waits until the body may occupy `bytes`. Once in a request.

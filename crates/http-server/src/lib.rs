@@ -23,7 +23,6 @@ mod tls;
 pub mod tokens;
 
 pub use body::{BodyLimit, JsonBody, JsonText, Object};
-pub use budget::SHARE_BYTES;
 pub use connection::Timeouts;
 pub use listener::{bind, serve};
 pub use reload::ReloadError;

@@ -265,6 +265,3 @@ impl Connection {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -46,8 +46,7 @@ pub struct Settings {
     pub max_connections: usize,
     /// The largest request body, in bytes, where the route has no [`BodyLimit`](crate::BodyLimit) of its own.
     pub max_body_bytes: usize,
-    /// What request bodies and answers may occupy together, in bytes: at least [`SHARE_BYTES`](crate::SHARE_BYTES) for each
-    /// connection and the largest body.
+    /// What request bodies and answers may occupy together, in bytes: at least twice the largest body. See budget.rs.
     pub max_buffered_bytes: usize,
     /// How long a client may take.
     pub timeouts: Timeouts,

@@ -118,9 +118,8 @@ impl Tokens {
     }
 
     /// Follows the file until `stop`: a change is in force within 10 s. A file that is wrong is logged once and the tokens
-    /// stay as they are. Warns about producers that `known` lacks, now and after each change.
+    /// stay as they are. Warns about producers that `known` lacks after each change.
     pub async fn follow(&self, known: BTreeSet<String>, stop: CancellationToken) {
-        self.warn_about_unknown_producers(&known);
         self.0.follow(stop, || self.warn_about_unknown_producers(&known)).await;
     }
 
