@@ -2,11 +2,13 @@
 
 use std::process::ExitCode;
 
+use ambient::RandomTokens;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::allocator;
 use crate::commands::send::SendArgs;
+use crate::commands::token::{self, TokenCommand};
 use crate::commands::{Failure, Vars, check_config, dev, migrate, send, serve};
 
 /// Turns intents of other services into push events and e-mail commands
@@ -40,6 +42,9 @@ enum Command {
     /// Publish one intent, after checking it as the service would
     #[command(after_help = SEND_EXAMPLES)]
     Send(Box<SendArgs>),
+    /// Make tokens for clients of the HTTP API
+    #[command(subcommand, after_help = token::EXAMPLES)]
+    Token(TokenCommand),
     /// Run everything on this machine: PostgreSQL, Redis, a user directory and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
@@ -96,6 +101,7 @@ impl Cli {
     pub fn run(self, vars: Vars) -> Result<(), Failure> {
         match self.command {
             Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
+            Command::Token(command) => token::run(&command, &RandomTokens, &mut std::io::stdout()),
             Command::Send(args) => block_on(send::run(*args, vars, &mut std::io::stdout())),
             Command::Serve => {
                 allocator::return_large_blocks();

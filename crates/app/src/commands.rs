@@ -7,6 +7,7 @@ pub mod dev;
 pub mod migrate;
 pub mod send;
 pub mod serve;
+pub mod token;
 
 /// The variables that a command is run with.
 pub type Vars = Vec<(String, String)>;

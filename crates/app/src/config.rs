@@ -11,6 +11,7 @@ pub mod duration;
 pub mod knobs;
 pub mod reference;
 
+mod api;
 mod audience;
 mod http;
 mod postgres;
@@ -26,6 +27,7 @@ mod streams;
 mod telemetry;
 mod user_directory;
 
+pub use api::{Api, ApiLimits, known_producers};
 pub use audience::AudienceRules;
 pub use http::{Http, HttpAddr};
 pub use postgres::Postgres;
@@ -70,6 +72,8 @@ pub struct Config {
     pub postgres: Postgres,
     /// Where the probes are served.
     pub http: Http,
+    /// The HTTP API, if it is on.
+    pub api: Option<Api>,
     /// The stream that is read.
     pub intents: Intents,
     /// The streams that are written.
@@ -132,6 +136,8 @@ impl Config {
         let retention = Retention::read(reader);
         let user_directory = UserDirectory::read(reader);
         let audience = AudienceRules::read(reader);
+        let catalog = audience.as_ref().map(|audience| &*audience.catalog);
+        let api = Api::read(reader, http.as_ref(), catalog);
         let replica_id = ReplicaId::read(reader);
         let shutdown_timeout = reader.duration(&NOTIFICATION_SHUTDOWN_TIMEOUT);
         let telemetry = TelemetryConfig::read(reader);
@@ -140,6 +146,7 @@ impl Config {
             redis: redis?,
             postgres: postgres?,
             http: http?,
+            api: api?,
             intents: intents?,
             outbound: outbound?,
             routes: routes?,

@@ -8,14 +8,17 @@ mod worker_status;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::State;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http_server::{Settings, Timeouts};
+use http_server::{Refusal, Settings, Timeouts};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +27,10 @@ use tokio_util::sync::CancellationToken;
 const MAX_CONNECTIONS: usize = 256;
 /// The largest request body that is read, in bytes. No endpoint uses one.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+/// What request bodies and answers may occupy together, in bytes.
+const MAX_BUFFERED_BYTES: usize = 8 * 1024 * 1024;
+/// How long requests in flight may take once the listener stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where the process is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -101,10 +108,31 @@ pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: Timeouts,
     let settings = Settings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: MAX_BODY_BYTES,
+        max_buffered_bytes: MAX_BUFFERED_BYTES,
         timeouts,
-        body_too_large: || refusal(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+        drain_delay: Duration::ZERO,
+        drain_timeout: DRAIN_TIMEOUT,
+        refuse,
+        observe: None,
+        tls: None,
     };
-    http_server::serve(listener, router(state), settings, stop).await;
+    http_server::serve(listener, router(state).layer(from_fn(read_body)), settings, stop).await;
+}
+
+/// No endpoint uses a body, so it is read, up to its limit, before anything else.
+async fn read_body(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    match to_bytes(body, MAX_BODY_BYTES).await {
+        Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
+        Err(_) => refusal(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+    }
+}
+
+fn refuse(refused: Refusal) -> Response {
+    match refused {
+        Refusal::RequestTimeout => refusal(StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+        _ => refusal(StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    }
 }
 
 /// The endpoints; every other path is a 404 with a JSON body.
@@ -130,10 +158,6 @@ fn refusal(status: StatusCode, code: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::{Body, to_bytes};
-    use axum::http::Request;
-    use std::time::Duration;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tower::ServiceExt;
@@ -190,7 +214,7 @@ mod tests {
     async fn a_body_over_the_limit_is_refused_in_json() {
         let listener = http_server::bind(Some("127.0.0.1"), 0).await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
-        let timeouts = Timeouts { read_header: BOUND, read: BOUND, idle: BOUND };
+        let timeouts = Timeouts { read_header: BOUND, request: BOUND, idle: BOUND };
         tokio::spawn(serve(listener, ReadyState::default(), timeouts, CancellationToken::new()));
         let mut stream = TcpStream::connect(addr).await.expect("is listening");
         let head =

@@ -109,3 +109,19 @@ fn usage_errors_are_exit_code_2_and_help_goes_to_standard_output() {
     assert!(text(&help.stdout).contains("notification send --type game.turn.ready"), "{help:?}");
     assert!(text(&run(&["--version"], &[]).stdout).starts_with("notification "));
 }
+
+#[test]
+fn a_new_token_is_another_one_each_time_and_only_its_hash_is_in_the_entry() {
+    let make = || {
+        let output = run(&["token", "new", "--name", "on-call", "--operator"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        text(&output.stdout).to_owned()
+    };
+    let (first, second) = (make(), make());
+    let (token, entry) = first.split_once("\n\n").expect("a token, an empty line, an entry");
+    assert!(
+        entry.starts_with("[[token]]\nname = \"on-call\"\nsha256 = \"") && !entry.contains(token),
+        "{first}"
+    );
+    assert!(!second.contains(token), "{second}");
+}

@@ -1,119 +1,226 @@
-//! The deadline of one HTTP connection.
+//! The deadline of one connection.
 //!
-//! The server library has a timer for the head of a request, but restarts it as soon as a response is written: it would
-//! close idle connections by the limit meant for slow heads, and it has none for whole requests. So the deadline is kept
-//! here: the stream reports when bytes arrive, the service reports when a request begins and ends, and the task that
-//! drives the connection drops it when the deadline has passed.
+//! The server library has a timer for the head of a request, but restarts it as soon as an answer is written: it would
+//! close idle connections by the limit meant for slow heads. So the deadline is kept here: the stream reports when bytes
+//! arrive, the service reports when a request begins and when its answer was written, and the task that drives the
+//! connection closes it when the deadline has passed.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// How long a connection without a complete head is left alone when there is no room for others.
+const HEAD_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a client may take to close an idle connection that has to make room.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a client may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For the head of a request.
+    /// For the head of a request; for the first one, from the connection on.
     pub read_header: Duration,
-    /// For a whole request, from its first byte to its response.
-    pub read: Duration,
-    /// Between two requests.
+    /// For a request, from its first byte to its answer. With HTTP/2 from the end of its head.
+    pub request: Duration,
+    /// Between two requests, and to take an answer.
     pub idle: Duration,
 }
 
-/// What is being waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
-    /// The first byte of a further request.
-    Idle,
-    /// The rest of a head whose first byte came at this time.
-    Head { since: Instant },
-    /// The rest of the request, and its response.
-    Response,
-}
-
-/// When a connection is closed. Clones share it.
+/// What a connection is doing. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Deadline(Arc<Shared>);
+pub(crate) struct Activity(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     timeouts: Timeouts,
-    state: Mutex<(Waiting, Instant)>,
-    moved: Notify,
+    state: Mutex<State>,
+    /// Tells the driver that the deadline is earlier than what it waits for.
+    earlier: Notify,
+    unwanted: CancellationToken,
 }
 
-impl Deadline {
-    /// For a new connection: its first head is already awaited.
+#[derive(Debug)]
+struct State {
+    /// When the answer to each request must have been written. The first is the earliest.
+    in_progress: BTreeMap<u64, Instant>,
+    begun: u64,
+    /// When the connection was made, or became idle.
+    waiting_since: Instant,
+    /// When the head that is incomplete began.
+    head_since: Option<Instant>,
+    /// Since when it has to make room for another connection.
+    unwanted_since: Option<Instant>,
+    /// What the driver waits for.
+    armed: Instant,
+}
+
+impl State {
+    fn deadline(&self, timeouts: &Timeouts) -> Instant {
+        if let Some((_, deadline)) = self.in_progress.first_key_value() {
+            return *deadline;
+        }
+        let first_head = self.waiting_since + timeouts.read_header;
+        let deadline = match self.head_since {
+            Some(since) if self.begun == 0 => first_head.min(since + timeouts.request),
+            Some(since) => since + timeouts.read_header.min(timeouts.request),
+            None if self.begun == 0 => first_head,
+            None => self.waiting_since + timeouts.idle,
+        };
+        match self.unwanted_since {
+            Some(since) if self.is_idle() => deadline.min(since + CLOSE_TIMEOUT),
+            Some(since) => deadline.min(since),
+            None => deadline,
+        }
+    }
+
+    /// Whether it is between two requests.
+    fn is_idle(&self) -> bool {
+        self.in_progress.is_empty() && self.head_since.is_none() && self.begun > 0
+    }
+}
+
+impl Activity {
+    /// For a new connection.
     pub(crate) fn new(timeouts: Timeouts) -> Self {
         let now = Instant::now();
-        let state = Mutex::new((Waiting::Head { since: now }, now + timeouts.read_header));
-        Self(Arc::new(Shared { timeouts, state, moved: Notify::new() }))
+        let state = State {
+            in_progress: BTreeMap::new(),
+            begun: 0,
+            waiting_since: now,
+            head_since: None,
+            unwanted_since: None,
+            armed: now + timeouts.read_header,
+        };
+        Self(Arc::new(Shared {
+            timeouts,
+            state: Mutex::new(state),
+            earlier: Notify::new(),
+            unwanted: CancellationToken::new(),
+        }))
     }
 
-    /// Bytes arrived.
+    /// Bytes arrived. With HTTP/2 they may be anything, and are not reported.
     fn received(&self) {
-        let now = Instant::now();
-        self.step(|waiting, deadline| match waiting {
-            Waiting::Idle => (Waiting::Head { since: now }, now + self.0.timeouts.read_header),
-            other => (other, deadline),
+        self.change(|state| {
+            if state.in_progress.is_empty() && state.head_since.is_none() {
+                state.head_since = Some(Instant::now());
+            }
         });
     }
 
-    /// A head is complete: the request is being read and answered.
-    pub(crate) fn begin_request(&self) {
-        let now = Instant::now();
-        self.step(|waiting, _| {
-            let since = if let Waiting::Head { since } = waiting { since } else { now };
-            (Waiting::Response, since + self.0.timeouts.read)
+    /// A head is complete. Gives the time of its first byte, and what lasts until the answer was written.
+    pub(crate) fn begin(&self) -> (Instant, Progress) {
+        self.change(|state| {
+            let started = state.head_since.take().unwrap_or_else(Instant::now);
+            let id = state.begun;
+            state.begun += 1;
+            state.in_progress.insert(id, started + self.0.timeouts.request + self.0.timeouts.idle);
+            (started, Progress { activity: self.clone(), id })
+        })
+    }
+
+    fn end(&self, id: u64) {
+        self.change(|state| {
+            state.in_progress.remove(&id);
+            if state.in_progress.is_empty() {
+                state.waiting_since = Instant::now();
+            }
         });
     }
 
-    /// The response is ready.
-    pub(crate) fn end_request(&self) {
-        let now = Instant::now();
-        self.step(|_, _| (Waiting::Idle, now + self.0.timeouts.idle));
+    /// How readily the connection is closed to make room for another: the least first, `None` not at all. Idle ones come
+    /// before those without a complete head, and those that wait longest before others.
+    pub(crate) fn expendability(&self, now: Instant) -> Option<(bool, Instant)> {
+        let state = self.state();
+        if !state.in_progress.is_empty() || state.unwanted_since.is_some() {
+            return None;
+        }
+        let since = state.head_since.unwrap_or(state.waiting_since);
+        let is_idle = state.is_idle();
+        (is_idle || since + HEAD_GRACE <= now).then_some((!is_idle, since))
+    }
+
+    /// Asks for the end of the connection, unless a request begins before it comes to that.
+    pub(crate) fn make_room(&self) {
+        self.change(|state| state.unwanted_since = Some(Instant::now()));
+        self.0.unwanted.cancel();
+    }
+
+    /// Returns once [`Activity::make_room`] was called.
+    pub(crate) async fn unwanted(&self) {
+        self.0.unwanted.cancelled().await;
+    }
+
+    /// Whether a part of a head has arrived.
+    pub(crate) fn is_in_head(&self) -> bool {
+        self.state().head_since.is_some()
     }
 
     /// Returns when the deadline has passed, however often it was moved.
     pub(crate) async fn passed(&self) {
         loop {
-            let moved = self.0.moved.notified();
-            let deadline = self.state().1;
+            let earlier = self.0.earlier.notified();
+            let deadline = {
+                let mut state = self.state();
+                state.armed = state.deadline(&self.0.timeouts);
+                state.armed
+            };
+            if deadline <= Instant::now() {
+                return;
+            }
             tokio::select! {
-                () = sleep_until(deadline) => return,
-                () = moved => {}
+                () = sleep_until(deadline) => {}
+                () = earlier => {}
             }
         }
     }
 
-    fn step(&self, next: impl FnOnce(Waiting, Instant) -> (Waiting, Instant)) {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
-        let (waiting, deadline) = *state;
-        *state = next(waiting, deadline);
+        let outcome = change(&mut state);
+        let is_earlier = state.deadline(&self.0.timeouts) < state.armed;
         drop(state);
-        self.0.moved.notify_one();
+        if is_earlier {
+            self.0.earlier.notify_one();
+        }
+        outcome
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, (Waiting, Instant)> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A stream that reports to its deadline when bytes arrive.
+/// A request in progress, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    activity: Activity,
+    id: u64,
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.activity.end(self.id);
+    }
+}
+
+/// A stream that reports when bytes arrive.
 #[derive(Debug)]
 pub(crate) struct Watched<S> {
     stream: S,
-    deadline: Deadline,
+    activity: Activity,
 }
 
 impl<S> Watched<S> {
-    pub(crate) fn new(stream: S, deadline: Deadline) -> Self {
-        Self { stream, deadline }
+    pub(crate) fn new(stream: S, activity: Activity) -> Self {
+        Self { stream, activity }
     }
 }
 
@@ -126,7 +233,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.deadline.received();
+            self.activity.received();
         }
         outcome
     }
@@ -139,6 +246,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         buf: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {

@@ -1,14 +1,31 @@
 //! The HTTP listener that every HTTP interface of the service shares.
 //!
-//! [`serve`] accepts a bounded number of connections, reads each request completely, up to a bounded size, and passes it to
-//! an [`axum::Router`]. A connection that exceeds one of its [`Timeouts`] is closed. On a stop, idle connections are closed
-//! at once and requests in flight get [`DRAIN_TIMEOUT`].
+//! [`serve`] accepts a bounded number of connections, by TLS if it has a certificate, and passes each request to an
+//! [`axum::Router`] under the limits of [`Settings`]. Beside it are the parts that interfaces with tokens and JSON bodies have
+//! in common: [`problem`], [`tokens`], [`JsonBody`] and [`RequestId`].
 //!
-//! What it deliberately lacks: routes, error bodies and authentication. The caller brings the router, and the response to a
-//! body that is too large, because the interfaces of the service differ in the format of their errors.
+//! A request passes these checks in this order: its path (404), its method (405), its token (401), what the token allows
+//! (403), the rate limit (429), the media type (415), the length (413) and the form (400) of its body. The first two are the
+//! router's, the next three the [`Guard`](tokens::Guard)'s, the last three the body extractors'.
+//!
+//! What it deliberately lacks: routes, knowledge of notifications, metrics and the environment. The caller brings them.
 
+mod body;
+mod budget;
 mod connection;
+mod exchange;
 mod listener;
+pub mod problem;
+mod reload;
+mod request_id;
+mod service;
+mod tls;
+pub mod tokens;
 
+pub use body::{BodyLimit, JsonBody, JsonText, Object};
 pub use connection::Timeouts;
-pub use listener::{DRAIN_TIMEOUT, Settings, bind, serve};
+pub use listener::{bind, serve};
+pub use reload::ReloadError;
+pub use request_id::{RequestId, X_REQUEST_ID};
+pub use service::{Answered, Observer, Refusal, Settings};
+pub use tls::Tls;

@@ -1,44 +1,49 @@
 //! Accepting connections, a bounded number of them, and stopping.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::http::Request;
-use axum::response::Response;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
-use crate::connection::{Deadline, Timeouts, Watched};
-
-/// How long requests in flight may take once the listener stops.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::connection::{Activity, Watched};
+use crate::service::{Service, Settings};
 
 /// The pause after a connection could not be accepted, for example because no file descriptor is left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The limits of a listener.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// The most connections at a time; further ones wait in the backlog of the operating system.
-    pub max_connections: usize,
-    /// The largest request body that is read, in bytes.
-    pub max_body_bytes: usize,
-    /// How long a client may take.
-    pub timeouts: Timeouts,
-    /// The response to a body that is larger or could not be read.
-    pub body_too_large: fn() -> Response,
-}
+/// How often a further connection that finds no room looks for one that has become idle.
+const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What the server library buffers of a connection, in bytes: the head of a request, which cannot be longer, a piece of a
+/// body, a piece of an answer.
+const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
+
+/// The most requests in progress of one HTTP/2 connection.
+const MAX_STREAMS: u32 = 100;
+
+/// The longest head of a request with HTTP/2, in bytes.
+const MAX_HEADER_LIST_BYTES: u32 = 32 * 1024;
+
+/// How long writing the answer to an incomplete head may take.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The answer to a head that is incomplete at its deadline. It reached no handler, so it has no body.
+const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Listens on `host` and `port`; without a host on every interface, IPv6 and IPv4 where the machine has both. With port 0
 /// the operating system chooses.
@@ -53,87 +58,210 @@ pub async fn bind(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Serves `router` until `stop`, then drains what is in flight.
+/// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle. Returns when
+/// all are closed, at the latest after the drain timeout.
 pub async fn serve(listener: TcpListener, router: Router, settings: Settings, stop: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(settings.max_connections));
+    let (drain_delay, drain_timeout) = (settings.drain_delay, settings.drain_timeout);
+    let room = Room::new(settings.max_connections);
+    let service = Arc::new(Service::new(router, settings));
+    let drain = CancellationToken::new();
     let mut connections = JoinSet::new();
-    while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &permits)).await {
+    let mut ended = pin!(async {
+        stop.cancelled().await;
+        sleep(drain_delay).await;
+    });
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut ended => break,
+            accepted = room.accept(&listener) => accepted,
+        };
         match accepted {
             Ok((stream, permit)) => {
-                let serving = serve_connection(stream, router.clone(), settings, stop.clone());
-                connections.spawn(async move {
-                    serving.await;
-                    drop(permit);
-                });
+                let connection = Connection::new(Arc::clone(&service), &room, drain.clone(), permit);
+                connections.spawn(connection.serve(stream));
             }
             Err(error) => {
                 tracing::warn!(error = %error, "a connection could not be accepted");
-                stop.run_until_cancelled(tokio::time::sleep(ACCEPT_RETRY_INTERVAL)).await;
+                sleep(ACCEPT_RETRY_INTERVAL).await;
             }
         }
         while connections.try_join_next().is_some() {}
     }
     drop(listener);
+    drain.cancel();
     let all_ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN_TIMEOUT, all_ended).await.is_err() {
+    if timeout(drain_timeout, all_ended).await.is_err() {
         tracing::debug!("closed connections with requests in flight while stopping");
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+/// The connections that there are, and room for further ones. Clones share it.
+#[derive(Clone)]
+struct Room {
+    permits: Arc<Semaphore>,
+    connections: Arc<Mutex<Connections>>,
 }
 
-/// Serves one connection until it ends, its deadline passes, or it is idle and the listener stops.
-async fn serve_connection(stream: TcpStream, router: Router, settings: Settings, stop: CancellationToken) {
-    let deadline = Deadline::new(settings.timeouts);
-    let service = service_fn(|request| answer(request, router.clone(), settings, deadline.clone()));
-    let io = TokioIo::new(Watched::new(stream, deadline.clone()));
-    // Its own timer for heads is off: see connection.rs.
-    let connection = http1::Builder::new().header_read_timeout(None).serve_connection(io, service);
-    let mut connection = std::pin::pin!(connection);
-    let mut asked_to_stop = false;
-    loop {
-        tokio::select! {
-            outcome = &mut connection => {
-                if let Err(error) = outcome {
-                    tracing::debug!(error = %error, "a connection failed");
-                }
-                return;
+#[derive(Default)]
+struct Connections {
+    made: u64,
+    open: HashMap<u64, Activity>,
+}
+
+impl Room {
+    fn new(max_connections: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(max_connections)), connections: Arc::default() }
+    }
+
+    /// Accepts a connection and finds room for it; meanwhile further ones stay in the backlog.
+    async fn accept(&self, listener: &TcpListener) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+        let (stream, _) = listener.accept().await?;
+        // Fails for a connection that is gone already, which its first read shows.
+        let _ = stream.set_nodelay(true);
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok((stream, permit));
+        }
+        loop {
+            self.close_one();
+            let permit = timeout(ROOM_RETRY_INTERVAL, Arc::clone(&self.permits).acquire_owned()).await;
+            if let Ok(permit) = permit {
+                return Ok((stream, permit.map_err(io::Error::other)?));
             }
-            () = deadline.passed() => return,
-            () = stop.cancelled(), if !asked_to_stop => {
-                asked_to_stop = true;
-                connection.as_mut().graceful_shutdown();
+        }
+    }
+
+    /// Closes the connection that is missed least, if one can be.
+    fn close_one(&self) {
+        let connections = self.connections();
+        let now = Instant::now();
+        let ranked =
+            connections.open.values().filter_map(|activity| Some((activity.expendability(now)?, activity)));
+        if let Some((_, activity)) = ranked.min_by_key(|(rank, _)| *rank) {
+            activity.make_room();
+        }
+    }
+
+    fn enter(&self, activity: &Activity) -> u64 {
+        let mut connections = self.connections();
+        connections.made += 1;
+        let number = connections.made;
+        connections.open.insert(number, activity.clone());
+        number
+    }
+
+    fn connections(&self) -> std::sync::MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One connection, until it is dropped.
+struct Connection {
+    service: Arc<Service>,
+    activity: Activity,
+    drain: CancellationToken,
+    room: Room,
+    number: u64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.room.connections().open.remove(&self.number);
+    }
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Closed,
+    TimedOut,
+}
+
+impl Connection {
+    fn new(
+        service: Arc<Service>,
+        room: &Room,
+        drain: CancellationToken,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let activity = Activity::new(service.settings.timeouts);
+        let number = room.enter(&activity);
+        Self { service, activity, drain, room: room.clone(), number, _permit: permit }
+    }
+
+    /// Serves the connection until it ends, its deadline passes, or it is idle and the listener stops.
+    async fn serve(self, stream: TcpStream) {
+        let Some(tls) = &self.service.settings.tls else { return self.serve_http1(stream).await };
+        let handshake = TlsAcceptor::from(tls.config()).accept(stream);
+        let stream = tokio::select! {
+            outcome = handshake => outcome,
+            () = self.activity.passed() => return,
+            () = self.drain.cancelled() => return,
+        };
+        match stream {
+            Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => self.serve_http2(stream).await,
+            Ok(stream) => self.serve_http1(stream).await,
+            Err(error) => tracing::debug!(error = %error, "a TLS handshake failed"),
+        }
+    }
+
+    async fn serve_http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        let service = service_fn(|request| Arc::clone(&self.service).answer(request, self.activity.clone()));
+        let io = TokioIo::new(Watched::new(stream, self.activity.clone()));
+        let mut connection = http1::Builder::new()
+            // See connection.rs.
+            .header_read_timeout(None)
+            .max_buf_size(CONNECTION_BUFFER_BYTES)
+            // Answers are not copied into the buffer of the connection, so that their bytes are counted until written.
+            .writev(true)
+            .serve_connection(io, service);
+        if self.drive(Pin::new(&mut connection)).await == End::TimedOut && self.activity.is_in_head() {
+            let mut io = connection.into_parts().io.into_inner();
+            // Fails if the client is gone, which is what it comes to anyway.
+            let _ = timeout(LAST_WORD_TIMEOUT, io.write_all(HEAD_TIMEOUT)).await;
+            let _ = timeout(LAST_WORD_TIMEOUT, io.shutdown()).await;
+        }
+    }
+
+    async fn serve_http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        let (service, activity) = (Arc::clone(&self.service), self.activity.clone());
+        let service = service_fn(move |request| Arc::clone(&service).answer(request, activity.clone()));
+        let window = u32::try_from(CONNECTION_BUFFER_BYTES).unwrap_or(u32::MAX);
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEADER_LIST_BYTES)
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window)
+            .max_send_buf_size(CONNECTION_BUFFER_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        self.drive(pin!(connection)).await;
+    }
+
+    async fn drive<C>(&self, mut connection: Pin<&mut C>) -> End
+    where
+        C: GracefulConnection<Error = hyper::Error>,
+    {
+        let mut closing = false;
+        loop {
+            tokio::select! {
+                outcome = connection.as_mut() => {
+                    if let Err(error) = outcome {
+                        tracing::debug!(error = %error, "a connection failed");
+                    }
+                    return End::Closed;
+                }
+                () = self.activity.passed() => return End::TimedOut,
+                () = self.drain.cancelled(), if !closing => {
+                    closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = self.activity.unwanted(), if !closing => {
+                    closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
             }
         }
     }
 }
-
-/// Reads the whole request, then answers it.
-async fn answer(
-    request: Request<Incoming>,
-    router: Router,
-    settings: Settings,
-    deadline: Deadline,
-) -> hyper::Result<Response> {
-    deadline.begin_request();
-    let (head, body) = request.into_parts();
-    let response = match to_bytes(Body::new(body), settings.max_body_bytes).await {
-        Ok(body) => router
-            .oneshot(Request::from_parts(head, Body::from(body)))
-            .await
-            .unwrap_or_else(|never| match never {}),
-        Err(_) => (settings.body_too_large)(),
-    };
-    deadline.end_request();
-    Ok(response)
-}
-
-#[cfg(test)]
-mod tests;

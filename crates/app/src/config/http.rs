@@ -51,9 +51,9 @@ impl Http {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
         let addr = reader.read(&NOTIFICATION_INTERNAL_HTTP_ADDR, str::parse, HttpAddr::to_string);
         let read_header = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT);
-        let read = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
+        let request = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
         let idle = reader.duration(&NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT);
-        let timeouts = Timeouts { read_header: read_header?, read: read?, idle: idle? };
+        let timeouts = Timeouts { read_header: read_header?, request: request?, idle: idle? };
         Some(Self { addr: addr?, timeouts })
     }
 }

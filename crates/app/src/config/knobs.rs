@@ -82,18 +82,21 @@ pub struct Minimum {
     pub knob: &'static Knob,
     /// What it must be as long as, together: so many times each.
     pub terms: &'static [(u32, &'static Knob)],
+    /// What is added to that.
+    pub margin: Duration,
     /// Why it cannot work otherwise.
     pub because: &'static str,
 }
 
 impl Minimum {
-    /// The terms, each as `shown` gives it: `A + 10 times B`.
+    /// The terms, each as `shown` gives it, and the margin: `A + 10 times B + 10s`.
     pub fn sum(&self, shown: impl Fn(&Knob) -> String) -> String {
         let term = |&(times, knob): &(u32, &'static Knob)| match times {
             1 => shown(knob),
             times => format!("{times} times {}", shown(knob)),
         };
-        self.terms.iter().map(term).collect::<Vec<_>>().join(" + ")
+        let margin = (!self.margin.is_zero()).then(|| duration::format(self.margin));
+        self.terms.iter().map(term).chain(margin).collect::<Vec<_>>().join(" + ")
     }
 }
 
@@ -102,16 +105,19 @@ pub const MINIMUMS: &[Minimum] = &[
     Minimum {
         knob: &NOTIFICATION_ROUTE_LEASE_TTL,
         terms: &[(2, &NOTIFICATION_REDIS_OPERATION_TIMEOUT)],
+        margin: Duration::ZERO,
         because: "a lease must outlast both winning it and appending under it",
     },
     Minimum {
         knob: &NOTIFICATION_ROUTE_BACKOFF_MAX,
         terms: &[(1, &NOTIFICATION_ROUTE_BACKOFF_MIN)],
+        margin: Duration::ZERO,
         because: "the delay grows from the one to the other",
     },
     Minimum {
         knob: &NOTIFICATION_RECORD_RETENTION,
         terms: &[(1, &NOTIFICATION_IDEMPOTENCY_TTL)],
+        margin: Duration::ZERO,
         because: "a key is remembered only while its record is kept",
     },
     Minimum {
@@ -121,7 +127,20 @@ pub const MINIMUMS: &[Minimum] = &[
             (1, &NOTIFICATION_POSTGRES_OPERATION_TIMEOUT),
             (10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT),
         ],
+        margin: Duration::ZERO,
         because: "the receipt must be there when another replica looks, and while its completion is tried again",
+    },
+    Minimum {
+        knob: &NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL,
+        terms: &[(1, &NOTIFICATION_API_REQUEST_TIMEOUT)],
+        margin: Duration::from_secs(10),
+        because: "a key must stay with its request until the answer is stored",
+    },
+    Minimum {
+        knob: &NOTIFICATION_SHUTDOWN_TIMEOUT,
+        terms: &[(1, &NOTIFICATION_API_DRAIN_DELAY)],
+        margin: Duration::ZERO,
+        because: "the stop waits that long",
     },
 ];
 
@@ -153,6 +172,9 @@ const ATTEMPTS: Takes = Takes::Number(1, 100);
 const BATCH: Takes = Takes::Number(1, 4096);
 const PROTOCOL: Takes = Takes::Word(&["grpc", "http/protobuf"]);
 const EXPORTER: Takes = Takes::Word(&["none", "otlp"]);
+const LISTEN: Takes = Takes::Text("host:port, or :port for every interface; port 0 picks a free one");
+const FILE: Takes = Takes::Text("the path of a file");
+const BODY_BYTES: Takes = Takes::Number(1024, 1 << 28);
 const COLLECTOR: Takes = Takes::Text("an http:// or https:// URL");
 
 const fn optional(default: &'static str, takes: Takes, what: &'static str) -> Knob {
@@ -208,7 +230,7 @@ knobs! {
             "Replicas. Only their form is checked; nothing is read from them."));
     }
     "Internal HTTP" => {
-        NOTIFICATION_INTERNAL_HTTP_ADDR = optional(":8092", Takes::Text("host:port, or :port for every interface; port 0 picks a free one"),
+        NOTIFICATION_INTERNAL_HTTP_ADDR = optional(":8092", LISTEN,
             "Where /healthz and /readyz are served.");
         NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT = time("2s", MS, HOUR,
             "How long the head of a request may take to arrive.");
@@ -216,6 +238,34 @@ knobs! {
             "How long a whole request may take, from its first byte to its answer.");
         NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT = time("1m", MS, HOUR,
             "How long a connection is kept open between two requests.");
+    }
+    "HTTP API" => {
+        NOTIFICATION_API_HTTP_ADDR = optional("", LISTEN,
+            "Where the HTTP API is served; off if empty. Not the address of NOTIFICATION_INTERNAL_HTTP_ADDR.");
+        NOTIFICATION_API_TLS_CERT_FILE = optional("", FILE,
+            "The certificate chain in PEM, the server's first. With it the API speaks HTTP/2 and HTTP/1.1 by TLS, without it plain HTTP/1.1. A change is in force within 10 s.");
+        NOTIFICATION_API_TLS_KEY_FILE = optional("", FILE,
+            "The private key of that certificate in PEM, not encrypted. A pair that does not match is refused, and the old one stays.");
+        NOTIFICATION_API_TOKENS_FILE = optional("", FILE,
+            "The tokens that clients may use, in TOML; `notification token new` makes an entry. Required with NOTIFICATION_API_HTTP_ADDR; may be empty. A change is in force within 10 s; a file that is wrong is refused, and the old tokens stay.");
+        NOTIFICATION_API_MAX_BODY_BYTES = optional("1048576", BODY_BYTES,
+            "The largest request body, in bytes, but for batches.");
+        NOTIFICATION_API_MAX_BATCH_BODY_BYTES = optional("8388608", BODY_BYTES,
+            "The largest body of a batch of intents, in bytes.");
+        NOTIFICATION_API_MAX_CONNECTIONS = optional("1024", Takes::Number(1, 65_536),
+            "The most connections, and the most requests in progress. When there is no room, idle connections are closed; further ones wait in the backlog of the operating system.");
+        NOTIFICATION_API_MAX_BUFFERED_BYTES = optional("67108864", Takes::Number(1 << 16, 1 << 34),
+            "What request bodies and answers may occupy together, in bytes; beyond it reading pauses. At least twice the largest body.");
+        NOTIFICATION_API_DRAIN_DELAY = time("0s", Duration::ZERO, HOUR,
+            "How long connections are still accepted after the stop, while /readyz answers 503 already, for a load balancer to notice.");
+        NOTIFICATION_API_REQUEST_TIMEOUT = time("10s", MS, HOUR,
+            "How long a request may take, from its first byte to its answer: 408 if the client was late, else 503.");
+        NOTIFICATION_API_RATE_LIMIT = optional("0", Takes::Number(0, 1_000_000),
+            "The requests a second of one token on one replica, with bursts of one second; 0 for no limit.");
+        NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, WEEK,
+            "How long an idempotency key stays with a request whose replica died.");
+        NOTIFICATION_API_QUERY_TIMEOUT = time("2s", MS, MINUTE,
+            "How long an operator's query may take in PostgreSQL.");
     }
     "Intake" => {
         NOTIFICATION_INTENTS_STREAM = optional("notification:intents", STREAM,

@@ -184,6 +184,11 @@ impl Reader {
         self.problems.push(Problem::other(variable, text));
     }
 
+    /// Notes what is odd but harmless.
+    pub(super) fn warn(&mut self, text: String) {
+        self.warnings.push(text);
+    }
+
     /// The administrators' variables that were set, by name; none of them is known after this.
     pub(super) fn take_admin_emails(&mut self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.admin_emails)
@@ -220,6 +225,7 @@ impl Reader {
             let Some(value) = read(minimum.knob) else { continue };
             let terms = minimum.terms.iter().map(|(times, knob)| Some(read(knob)?.saturating_mul(*times)));
             let Some(least) = terms.sum::<Option<Duration>>() else { continue };
+            let least = least.saturating_add(minimum.margin);
             if value < least {
                 let text = format!(
                     "is {}: it must be at least {}, which is {}, because {}",

@@ -33,6 +33,15 @@ The SDK reads the other standard `OTEL_*` variables by itself: `OTEL_RESOURCE_AT
 one signal (`OTEL_EXPORTER_OTLP_TRACES_HEADERS`). Compression is not built in.
 ";
 
+const OTHERS: &str = "\
+* The three streams have three different names.
+* `NOTIFICATION_API_TLS_CERT_FILE` and `NOTIFICATION_API_TLS_KEY_FILE` are set together or not at all.
+* With `NOTIFICATION_API_HTTP_ADDR`, which differs from `NOTIFICATION_INTERNAL_HTTP_ADDR`, `NOTIFICATION_API_TOKENS_FILE` is required. The
+  files are read by `check-config` too.
+* `NOTIFICATION_API_MAX_BUFFERED_BYTES` ≥ 2 times `NOTIFICATION_API_MAX_BODY_BYTES` and `NOTIFICATION_API_MAX_BATCH_BODY_BYTES`: no such body
+  could be read otherwise.
+";
+
 /// The whole of docs/config.md.
 pub fn page() -> String {
     let sections = KNOBS.chunk_by(|one, next| one.section == next.section);
@@ -72,7 +81,7 @@ fn minimums() -> String {
         format!("* `{}` ≥ {sum}: {}.\n", minimum.knob.name, minimum.because)
     };
     let lines: String = MINIMUMS.iter().map(line).collect();
-    format!("\n## Checked against each other\n\n{lines}* The three streams have three different names.\n")
+    format!("\n## Checked against each other\n\n{lines}{OTHERS}")
 }
 
 fn retired() -> String {

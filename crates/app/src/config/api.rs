@@ -1,0 +1,207 @@
+//! The HTTP API: where it is served, for whom, and its limits.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use domain::catalog::Catalog;
+use http_server::tokens::Tokens;
+use http_server::{Timeouts, Tls};
+
+use super::http::{Http, HttpAddr};
+use super::knobs::{
+    Knob, NOTIFICATION_API_DRAIN_DELAY, NOTIFICATION_API_HTTP_ADDR, NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL,
+    NOTIFICATION_API_MAX_BATCH_BODY_BYTES, NOTIFICATION_API_MAX_BODY_BYTES,
+    NOTIFICATION_API_MAX_BUFFERED_BYTES, NOTIFICATION_API_MAX_CONNECTIONS, NOTIFICATION_API_QUERY_TIMEOUT,
+    NOTIFICATION_API_RATE_LIMIT, NOTIFICATION_API_REQUEST_TIMEOUT, NOTIFICATION_API_TLS_CERT_FILE,
+    NOTIFICATION_API_TLS_KEY_FILE, NOTIFICATION_API_TOKENS_FILE, NOTIFICATION_INTERNAL_HTTP_ADDR,
+};
+use super::reader::Reader;
+
+/// How long the head of a request may take.
+const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a connection is kept open between two requests.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often the largest body must fit into what is buffered.
+const BUFFERED_BODIES: u64 = 2;
+
+/// The HTTP API.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// Where to listen.
+    pub addr: HttpAddr,
+    /// The certificate chain and its key; plain HTTP without.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// The file that lists the tokens.
+    pub tokens_file: PathBuf,
+    /// The limits.
+    pub limits: ApiLimits,
+}
+
+/// The limits of the HTTP API.
+#[derive(Debug, Clone, Copy)]
+pub struct ApiLimits {
+    /// The largest request body, in bytes, but for batches.
+    pub max_body_bytes: usize,
+    /// The largest body of a batch, in bytes.
+    pub max_batch_body_bytes: usize,
+    /// The most connections, and the most requests in progress.
+    pub max_connections: usize,
+    /// What bodies and answers may occupy together, in bytes.
+    pub max_buffered_bytes: usize,
+    /// How long a client may take, and an answer.
+    pub timeouts: Timeouts,
+    /// How long connections are still accepted after the stop.
+    pub drain_delay: Duration,
+    /// The requests a second of one token; 0 for no limit.
+    pub rate_limit: u32,
+    /// How long an idempotency key stays with a request whose replica died.
+    pub idempotency_lock_ttl: Duration,
+    /// How long an operator's query may take.
+    pub query_timeout: Duration,
+}
+
+impl Api {
+    /// `None` inside if the API is off. `internal` and `catalog` are what it is checked against.
+    pub(super) fn read(
+        reader: &mut Reader,
+        internal: Option<&Http>,
+        catalog: Option<&Catalog>,
+    ) -> Option<Option<Self>> {
+        let addr = reader.read(&NOTIFICATION_API_HTTP_ADDR, optional_addr, |addr| {
+            addr.as_ref().map(HttpAddr::to_string).unwrap_or_default()
+        });
+        let certificates = path(reader, &NOTIFICATION_API_TLS_CERT_FILE);
+        let key = path(reader, &NOTIFICATION_API_TLS_KEY_FILE);
+        let tokens_file = path(reader, &NOTIFICATION_API_TOKENS_FILE);
+        let limits = ApiLimits::read(reader);
+        let Some(addr) = addr? else { return limits.map(|_| None) };
+        check_addr(reader, &addr, internal);
+        let tls = check_tls(reader, certificates?, key?);
+        let tokens_file = check_tokens(reader, tokens_file?, catalog);
+        let limits = limits?;
+        check_buffered(reader, &limits);
+        Some(Some(Self { addr, tls: tls?, tokens_file: tokens_file?, limits }))
+    }
+}
+
+impl ApiLimits {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let max_body_bytes = reader.number(&NOTIFICATION_API_MAX_BODY_BYTES);
+        let max_batch_body_bytes = reader.number(&NOTIFICATION_API_MAX_BATCH_BODY_BYTES);
+        let max_connections = reader.number(&NOTIFICATION_API_MAX_CONNECTIONS);
+        let max_buffered_bytes = reader.number(&NOTIFICATION_API_MAX_BUFFERED_BYTES);
+        let drain_delay = reader.duration(&NOTIFICATION_API_DRAIN_DELAY);
+        let request = reader.duration(&NOTIFICATION_API_REQUEST_TIMEOUT);
+        let rate_limit = reader.number(&NOTIFICATION_API_RATE_LIMIT);
+        let idempotency_lock_ttl = reader.duration(&NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL);
+        let query_timeout = reader.duration(&NOTIFICATION_API_QUERY_TIMEOUT);
+        Some(Self {
+            max_body_bytes: max_body_bytes?,
+            max_batch_body_bytes: max_batch_body_bytes?,
+            max_connections: max_connections?,
+            max_buffered_bytes: max_buffered_bytes?,
+            timeouts: Timeouts { read_header: READ_HEADER_TIMEOUT, request: request?, idle: IDLE_TIMEOUT },
+            drain_delay: drain_delay?,
+            rate_limit: rate_limit?,
+            idempotency_lock_ttl: idempotency_lock_ttl?,
+            query_timeout: query_timeout?,
+        })
+    }
+}
+
+fn optional_addr(text: &str) -> Result<Option<HttpAddr>, String> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+}
+
+fn path(reader: &mut Reader, knob: &'static Knob) -> Option<Option<PathBuf>> {
+    let parse = |text: &str| Ok::<_, Infallible>((!text.is_empty()).then(|| PathBuf::from(text)));
+    reader.read(knob, parse, |path| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default())
+}
+
+/// The two listeners cannot have one address. Port 0 is a free one.
+fn check_addr(reader: &mut Reader, addr: &HttpAddr, internal: Option<&Http>) {
+    let is_taken = |internal: &&Http| {
+        let (one, other) = (addr, &internal.addr);
+        let overlap = one.host == other.host || is_every_interface(one) || is_every_interface(other);
+        one.port != 0 && one.port == other.port && overlap
+    };
+    if internal.is_some_and(|internal| is_taken(&internal)) {
+        let other = NOTIFICATION_INTERNAL_HTTP_ADDR.name;
+        let text = format!("is {addr}, which is the address of {other}: each listener needs one of its own");
+        reader.problem(NOTIFICATION_API_HTTP_ADDR.name, text);
+    }
+}
+
+fn is_every_interface(addr: &HttpAddr) -> bool {
+    addr.host.as_deref().is_none_or(|host| ["0.0.0.0", "::"].contains(&host))
+}
+
+fn check_tls(
+    reader: &mut Reader,
+    certificates: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Option<Option<(PathBuf, PathBuf)>> {
+    let (set, missing) = match (certificates, key) {
+        (None, None) => return Some(None),
+        (Some(certificates), Some(key)) => match Tls::load(&certificates, &key) {
+            Ok(_) => return Some(Some((certificates, key))),
+            Err(error) => {
+                let text = format!("cannot be used: {}", ambient::error_chain(&error));
+                reader.problem(NOTIFICATION_API_TLS_CERT_FILE.name, text);
+                return None;
+            }
+        },
+        (Some(_), None) => (NOTIFICATION_API_TLS_CERT_FILE.name, NOTIFICATION_API_TLS_KEY_FILE.name),
+        (None, Some(_)) => (NOTIFICATION_API_TLS_KEY_FILE.name, NOTIFICATION_API_TLS_CERT_FILE.name),
+    };
+    reader.problem(missing, format!("is not set, but {set} is: set both or neither"));
+    None
+}
+
+fn check_tokens(reader: &mut Reader, path: Option<PathBuf>, catalog: Option<&Catalog>) -> Option<PathBuf> {
+    let variable = NOTIFICATION_API_TOKENS_FILE.name;
+    let Some(path) = path else {
+        let on = NOTIFICATION_API_HTTP_ADDR.name;
+        let text =
+            format!("is required and not set, because {on} turns the HTTP API on; it may name an empty file");
+        reader.problem(variable, text);
+        return None;
+    };
+    match Tokens::load(&path) {
+        Ok(tokens) => {
+            let known: Option<BTreeSet<String>> = catalog.map(known_producers);
+            for (token, producer) in known.map(|known| tokens.unknown_producers(&known)).unwrap_or_default() {
+                reader.warn(format!(
+                    "{variable}: the token {token} is for the producer {producer}, which no type of the catalogue allows"
+                ));
+            }
+            Some(path)
+        }
+        Err(error) => {
+            reader.problem(variable, format!("cannot be used: {}", ambient::error_chain(&error)));
+            None
+        }
+    }
+}
+
+/// The producers that may send a type of `catalog`.
+pub fn known_producers(catalog: &Catalog) -> BTreeSet<String> {
+    catalog.types().flat_map(|known| known.producers()).cloned().collect()
+}
+
+fn check_buffered(reader: &mut Reader, limits: &ApiLimits) {
+    let largest = limits.max_body_bytes.max(limits.max_batch_body_bytes) as u64;
+    let least = largest.saturating_mul(BUFFERED_BODIES);
+    let buffered = limits.max_buffered_bytes;
+    if (buffered as u64) < least {
+        let text = format!(
+            "is {buffered}: it must be at least {least}, twice the largest body ({}, {}), or no such body could be read",
+            NOTIFICATION_API_MAX_BODY_BYTES.name, NOTIFICATION_API_MAX_BATCH_BODY_BYTES.name
+        );
+        reader.problem(NOTIFICATION_API_MAX_BUFFERED_BYTES.name, text);
+    }
+}

@@ -1,0 +1,170 @@
+//! Request bodies: `application/json`, UTF-8, not compressed, of a bounded size.
+//!
+//! The extractors read the body when the handler asks for it, after its token was checked, and refuse it in the order 415,
+//! 413, 400. What is read counts against the listener's budget until the answer is written.
+
+use std::fmt;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http_body_util::BodyExt;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::exchange::Exchange;
+use crate::problem::{BAD_REQUEST, BODY_TOO_LARGE, Problem, UNSUPPORTED_MEDIA_TYPE};
+
+/// The largest body without a listener and without a [`BodyLimit`], in bytes.
+const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// How much the buffer of a body of unknown length grows by, at least, in bytes.
+const MIN_GROWTH: usize = 4 * 1024;
+
+/// The largest body of a route, in bytes, where it differs from the listener's:
+/// `post(batch).layer(axum::Extension(BodyLimit(8 << 20)))`.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimit(pub usize);
+
+/// The text of a JSON body, not parsed: for a handler with a parser of its own.
+#[derive(Debug, Clone)]
+pub struct JsonText(pub String);
+
+/// A JSON body as a `T`, which must be a struct: the body must be an object. Unknown members are refused if `T` denies
+/// them (`#[serde(deny_unknown_fields)]`), repeated ones always. For members that are structs see [`Object`].
+#[derive(Debug, Clone)]
+pub struct JsonBody<T>(pub T);
+
+/// A struct that is read from a JSON object only. Serde would read a struct from an array too, member by member.
+#[derive(Debug, Clone)]
+pub struct Object<T>(pub T);
+
+impl<S: Sync> FromRequest<S> for JsonText {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let (head, body) = request.into_parts();
+        check_media_type(&head.headers)?;
+        let exchange = head.extensions.get::<Exchange>();
+        let limit = head.extensions.get::<BodyLimit>().map(|limit| limit.0);
+        let limit = limit.or(exchange.map(Exchange::max_body_bytes)).unwrap_or(DEFAULT_MAX_BODY_BYTES);
+        let declared = declared_length(&head.headers);
+        if declared.is_some_and(|length| length > limit) {
+            return Err(too_large(limit));
+        }
+        let bytes = read(body, declared, limit, exchange).await?;
+        let text = String::from_utf8(bytes);
+        text.map(Self).map_err(|_| Problem::new(BAD_REQUEST, "The body is not UTF-8."))
+    }
+}
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let JsonText(text) = JsonText::from_request(request, state).await?;
+        let parsed: Result<Object<T>, _> = serde_json::from_str(&text);
+        let invalid = |error| Problem::new(BAD_REQUEST, format!("The body is not as expected: {error}."));
+        parsed.map(|Object(body)| Self(body)).map_err(invalid)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FromMap<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for FromMap<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        deserializer.deserialize_map(FromMap(std::marker::PhantomData)).map(Self)
+    }
+}
+
+/// `application/json`, with no parameter but `charset=utf-8`, once; and no `Content-Encoding`.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let refuse = |detail| Err(Problem::new(UNSUPPORTED_MEDIA_TYPE, detail));
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return refuse("The body must not be compressed.");
+    }
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let (given, further) = (types.next().and_then(|value| value.to_str().ok()), types.next());
+    if further.is_none() && given.is_some_and(is_json) {
+        Ok(())
+    } else {
+        refuse("The body must be application/json in UTF-8.")
+    }
+}
+
+fn is_json(media_type: &str) -> bool {
+    let mut parts = media_type.split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+    let is_utf8 = |parameter: &str| {
+        parameter.split_once('=').is_some_and(|(name, value)| {
+            let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
+            name.eq_ignore_ascii_case("charset") && value.eq_ignore_ascii_case("utf-8")
+        })
+    };
+    is_json && parts.all(is_utf8)
+}
+
+/// What the client says how long the body is. The server library has refused what is no length or contradicts itself.
+fn declared_length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(BODY_TOO_LARGE, format!("The body is larger than {limit} bytes."))
+}
+
+/// Reads the body into a buffer that is never larger than what the budget was asked for.
+async fn read(
+    mut body: Body,
+    declared: Option<usize>,
+    limit: usize,
+    exchange: Option<&Exchange>,
+) -> Result<Vec<u8>, Problem> {
+    let mut reserved = exchange.map_or(limit, Exchange::share).min(limit);
+    if let Some(length) = declared {
+        reserve(exchange, length).await;
+        reserved = length;
+    }
+    let mut bytes = Vec::with_capacity(declared.unwrap_or(MIN_GROWTH.min(reserved)));
+    while let Some(frame) = body.frame().await {
+        let broken = |_| Problem::new(BAD_REQUEST, "The body ended before it was complete.");
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let length = bytes.len() + data.len();
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        if length > reserved {
+            reserve(exchange, limit).await;
+            reserved = limit;
+            // The buffer gets its final capacity: one that doubles would need three times as much while it is copied.
+            bytes.reserve_exact(limit - bytes.len());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    bytes.shrink_to_fit();
+    if let Some(exchange) = exchange {
+        exchange.keep(bytes.len());
+    }
+    Ok(bytes)
+}
+
+async fn reserve(exchange: Option<&Exchange>, bytes: usize) {
+    if let Some(exchange) = exchange {
+        exchange.reserve(bytes).await;
+    }
+}

@@ -1,0 +1,234 @@
+//! From a request to its answer, within the limits of the listener.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::MatchedPath;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderValue, Request, StatusCode, Version};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use futures_util::FutureExt;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body as _, Incoming};
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+use tower::ServiceExt;
+
+use crate::budget::{Budget, Reservation};
+use crate::connection::{Activity, Timeouts};
+use crate::exchange::{BodyProgress, Exchange, Occupancy};
+use crate::problem::PROBLEM_JSON;
+use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::tls::Tls;
+
+/// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its answer.
+const LINGER_BYTES: usize = 16 * 1024 * 1024;
+
+/// How long it is read.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The largest problem that gets its `instance`, in bytes.
+const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
+
+/// The limits of a listener, and what it cannot know by itself.
+#[derive(Clone)]
+pub struct Settings {
+    /// The most connections at a time, and the most requests in progress. When there is no room for a further connection,
+    /// idle ones are closed; the others wait in the backlog of the operating system.
+    pub max_connections: usize,
+    /// The largest request body, in bytes, where the route has no [`BodyLimit`](crate::BodyLimit) of its own.
+    pub max_body_bytes: usize,
+    /// What request bodies and answers may occupy together, in bytes: at least twice the largest body. See budget.rs.
+    pub max_buffered_bytes: usize,
+    /// How long a client may take.
+    pub timeouts: Timeouts,
+    /// How long connections are still accepted after the stop.
+    pub drain_delay: Duration,
+    /// How long requests in progress may take after that.
+    pub drain_timeout: Duration,
+    /// The answers that the listener gives by itself.
+    pub refuse: fn(Refusal) -> Response,
+    /// Is told of every answer to a request that was complete enough to have a path.
+    pub observe: Option<Observer>,
+    /// The certificate; without one the listener speaks plain HTTP/1.1.
+    pub tls: Option<Tls>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("max_connections", &self.max_connections).finish_non_exhaustive()
+    }
+}
+
+/// Is told of answers; must not block.
+pub type Observer = Arc<dyn Fn(Answered<'_>) + Send + Sync>;
+
+/// An answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered<'a> {
+    /// The template of the route, such as `/v1/notifications/{id}`; `None` if no route matched.
+    pub route: Option<&'a str>,
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// From the first byte of the request to the answer, before it is written.
+    pub duration: Duration,
+}
+
+/// Why the listener answers in place of a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The request timeout passed while the handler waited for the client: 408. The connection is closed.
+    RequestTimeout,
+    /// The request timeout passed while the handler did something else: 503.
+    AnswerTimeout,
+    /// The request timeout passed while there was no room for the request: 503.
+    Overloaded,
+    /// The handler panicked: 503.
+    Panicked,
+}
+
+/// What the connections of a listener share.
+pub(crate) struct Service {
+    router: Router,
+    pub(crate) settings: Settings,
+    places: Arc<Semaphore>,
+    pub(crate) budget: Budget,
+}
+
+impl Service {
+    pub(crate) fn new(router: Router, settings: Settings) -> Self {
+        let places = Arc::new(Semaphore::new(settings.max_connections));
+        let budget = Budget::new(settings.max_buffered_bytes, settings.max_connections);
+        Self { router: router.layer(from_fn(note_route)), settings, places, budget }
+    }
+
+    /// Answers one request. Never fails.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        activity: Activity,
+    ) -> Result<Response, Infallible> {
+        let (started, progress) = activity.begin();
+        let id = RequestId::of(request.headers());
+        let (path, version) = (request.uri().path().to_owned(), request.version());
+        let deadline = started + self.settings.timeouts.request;
+        let room = async {
+            self.budget.admit().await;
+            Arc::clone(&self.places).acquire_owned().await
+        };
+        // Cannot fail but for the time: the semaphore is never closed.
+        let Ok(Ok(place)) = timeout_at(deadline, room).await else {
+            let response = (self.settings.refuse)(Refusal::Overloaded);
+            return Ok(self.finish(response, None, started, &id, &path).await);
+        };
+        let occupancy = Occupancy::new(Reservation::new(self.budget.clone()), place, progress);
+        let exchange = Exchange::new(self.settings.max_body_bytes, occupancy);
+        let (mut response, refusal) = self.handle(request, &exchange, &id, deadline).await;
+        if let Some(unread) = exchange.take_unread().filter(|_| version < Version::HTTP_2) {
+            if refusal == Some(Refusal::RequestTimeout) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            } else {
+                tokio::spawn(linger(unread));
+            }
+        }
+        let response = self.finish(response, exchange.route(), started, &id, &path).await;
+        Ok(response.map(|body| exchange.answer_body(body)))
+    }
+
+    /// The answer of the router, or the one in its place.
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        exchange: &Exchange,
+        id: &RequestId,
+        deadline: Instant,
+    ) -> (Response, Option<Refusal>) {
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(exchange.clone());
+        head.extensions.insert(id.clone());
+        let request = Request::from_parts(head, exchange.request_body(body));
+        let handling = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind();
+        let mut handling = pin!(handling);
+        let refusal = match timeout_at(deadline, handling.as_mut()).await {
+            Ok(Ok(Ok(response))) => return (response, None),
+            Ok(Ok(Err(never))) => match never {},
+            Ok(Err(_panic)) => {
+                tracing::error!(
+                    route = exchange.route(),
+                    "a request handler panicked; the client got an error"
+                );
+                Refusal::Panicked
+            }
+            Err(_) => match exchange.body() {
+                BodyProgress::Awaited => Refusal::RequestTimeout,
+                BodyProgress::Paused => Refusal::Overloaded,
+                BodyProgress::NotAwaited => Refusal::AnswerTimeout,
+            },
+        };
+        ((self.settings.refuse)(refusal), Some(refusal))
+    }
+
+    /// Adds what every answer has, and tells the observer.
+    async fn finish(
+        &self,
+        response: Response,
+        route: Option<&str>,
+        started: Instant,
+        id: &RequestId,
+        path: &str,
+    ) -> Response {
+        let mut response = with_instance(response, path).await;
+        if let Some(id) = id.header() {
+            response.headers_mut().insert(X_REQUEST_ID, id);
+        }
+        if let Some(observe) = &self.settings.observe {
+            observe(Answered { route, status: response.status(), duration: started.elapsed() });
+        }
+        response
+    }
+}
+
+/// Notes the route that matched, for the observer.
+async fn note_route(request: axum::extract::Request, next: Next) -> Response {
+    let (exchange, route) =
+        (request.extensions().get::<Exchange>(), request.extensions().get::<MatchedPath>());
+    if let (Some(exchange), Some(route)) = (exchange, route) {
+        exchange.set_route(route.clone());
+    }
+    next.run(request).await
+}
+
+/// A problem with the path of the request as its `instance`, unless it has one. It is added here and not by the handler, so
+/// that a stored answer and the first one are alike.
+async fn with_instance(response: Response, path: &str) -> Response {
+    let is_problem =
+        response.headers().get(CONTENT_TYPE).is_some_and(|media_type| media_type == PROBLEM_JSON);
+    if !is_problem || response.body().size_hint().upper().is_none_or(|size| size > MAX_PROBLEM_BYTES) {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    // Cannot fail: the body is in memory, and small.
+    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let Ok(mut problem) = serde_json::from_slice::<Map<String, Value>>(&bytes) else {
+        return Response::from_parts(head, Body::from(bytes));
+    };
+    problem.entry("instance").or_insert_with(|| path.into());
+    head.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(head, Body::from(Value::Object(problem).to_string()))
+}
+
+/// Reads on for a while, so that closing the connection does not take the answer from a client that is still sending.
+async fn linger(unread: Incoming) {
+    let mut unread = pin!(Limited::new(unread, LINGER_BYTES));
+    let drain = async { while let Some(Ok(_)) = unread.frame().await {} };
+    // Either way the rest is dropped, and with it the connection if there is a rest.
+    let _ = timeout(LINGER_TIMEOUT, drain).await;
+}

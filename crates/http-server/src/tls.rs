@@ -1,0 +1,62 @@
+//! The certificate of a listener, reloaded when its files change.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_util::sync::CancellationToken;
+
+use crate::reload::{ReloadError, Reloaded};
+
+/// The protocols that a client may choose from, the preferred one first.
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// A certificate chain and its key. Clones share them, and see them change when the files do.
+#[derive(Debug, Clone)]
+pub struct Tls(Arc<Reloaded<ServerConfig>>);
+
+impl Tls {
+    /// Reads both files, PEM, which must be right and belong together.
+    pub fn load(certificates: &Path, key: &Path) -> Result<Self, ReloadError> {
+        let paths = vec![certificates.to_owned(), key.to_owned()];
+        Reloaded::load(paths, |files| server_config(&files[0], &files[1])).map(Arc::new).map(Self)
+    }
+
+    /// Follows the files until `stop`: a change is in force for connections made 10 s later. A pair that is wrong, for
+    /// example because only one of the files was replaced yet, is logged once and the old one stays.
+    pub async fn follow(&self, stop: CancellationToken) {
+        self.0.follow(stop, || {}).await;
+    }
+
+    /// For a new connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.0.current()
+    }
+}
+
+fn server_config(certificates: &[u8], key: &[u8]) -> Result<ServerConfig, Vec<String>> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
+    let chain = chain.map_err(|error| problem(format!("the certificates are not PEM ({error})")))?;
+    if chain.is_empty() {
+        return Err(problem("the first file holds no certificate in PEM"));
+    }
+    // The error is not repeated: it may quote the file.
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| problem("the second file holds no private key in PEM, or an encrypted one"))?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| problem(error.to_string()))?;
+    let mut config = builder
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| problem(format!("certificate and key cannot be used together ({error})")))?;
+    config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+    Ok(config)
+}
+
+fn problem(text: impl Into<String>) -> Vec<String> {
+    vec![text.into()]
+}

@@ -1,0 +1,161 @@
+//! Who may call: tokens, the file that lists them, and the check of a request's token.
+//!
+//! The file holds the SHA-256 of each token. A presented token is hashed, and its hash is looked up in a map whose hash
+//! function has a random key and whose comparison takes constant time. So how long a look-up takes says nothing about the
+//! hashes in the file, and a hash would not reveal a token, which is 256 random bits.
+
+mod file;
+mod guard;
+mod issue;
+mod rate_limit;
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
+
+pub use guard::{Guard, Rule};
+pub use issue::{Grant, NewToken, new_token};
+
+use crate::problem::{Problem, UNAUTHORIZED};
+pub use crate::reload::ReloadError;
+use crate::reload::Reloaded;
+
+/// Who calls, and what the token allows. A handler behind a [`Guard`] gets it by extraction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// The token's name: unique in the file, 1 to 128 bytes without control characters.
+    pub name: Arc<str>,
+    /// The producer as which it sends.
+    pub producer: Option<Arc<str>>,
+    /// Whether it has the role `operator`.
+    pub operator: bool,
+    /// The consumer as which it reports receipts.
+    pub consumer: Option<Consumer>,
+    /// The keys of the state store that it may use.
+    pub prefixes: Option<Prefixes>,
+}
+
+/// A consumer of an outbound stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consumer {
+    /// Of the mail service's stream.
+    Mail,
+    /// Of the gateway's stream.
+    Gateway,
+}
+
+/// Keys by their beginning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prefixes {
+    /// At least one; the empty prefix stands for every key.
+    pub prefixes: Arc<[String]>,
+    /// What may be done with them.
+    pub access: Access,
+}
+
+/// What may be done with keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Read them.
+    Read,
+    /// Read and write them.
+    Write,
+}
+
+/// The tokens in force. Clones share them, and see them change when the file does.
+#[derive(Debug, Clone)]
+pub struct Tokens(Arc<Reloaded<TokenSet>>);
+
+/// The tokens of one version of the file.
+#[derive(Debug, Default)]
+pub(crate) struct TokenSet(HashMap<TokenHash, Principal>);
+
+/// The SHA-256 of a token. Compared in constant time; never shown.
+#[derive(Clone, Copy, Eq)]
+struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    fn of(token: &str) -> Self {
+        Self(Sha256::digest(token.as_bytes()).into())
+    }
+}
+
+impl PartialEq for TokenHash {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Hash for TokenHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl std::fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("****")
+    }
+}
+
+impl Tokens {
+    /// Reads the file, which must be right. Errors name the file, the entry and what to do.
+    pub fn load(path: &Path) -> Result<Self, ReloadError> {
+        Reloaded::load(vec![path.to_owned()], |files| file::parse(&files[0])).map(Arc::new).map(Self)
+    }
+
+    /// Tokens that never change, from the text of a file. For tests.
+    pub fn from_toml(text: &str) -> Result<Self, ReloadError> {
+        let path = Path::new("tokens.toml").to_owned();
+        Reloaded::fixed(vec![path], file::parse(text.as_bytes())).map(Arc::new).map(Self)
+    }
+
+    /// Follows the file until `stop`: a change is in force within 10 s. A file that is wrong is logged once and the tokens
+    /// stay as they are. Warns about producers that `known` lacks after each change.
+    pub async fn follow(&self, known: BTreeSet<String>, stop: CancellationToken) {
+        self.0.follow(stop, || self.warn_about_unknown_producers(&known)).await;
+    }
+
+    /// Whose token it is.
+    pub fn authenticate(&self, token: &str) -> Option<Principal> {
+        self.0.current().0.get(&TokenHash::of(token)).cloned()
+    }
+
+    /// The tokens, by name, whose producer `known` lacks.
+    pub fn unknown_producers(&self, known: &BTreeSet<String>) -> Vec<(Arc<str>, Arc<str>)> {
+        let tokens = self.0.current();
+        let pairs =
+            tokens.0.values().filter_map(|token| Some((Arc::clone(&token.name), token.producer.clone()?)));
+        let mut unknown: Vec<_> = pairs.filter(|(_, producer)| !known.contains(&**producer)).collect();
+        unknown.sort();
+        unknown
+    }
+
+    fn warn_about_unknown_producers(&self, known: &BTreeSet<String>) {
+        for (token, producer) in self.unknown_producers(known) {
+            tracing::warn!(token = %token, producer = %producer, "the catalogue has no type for the producer of a token");
+        }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Principal {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Problem> {
+        head.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
+    }
+}
+
+fn unauthorized() -> Problem {
+    Problem::new(UNAUTHORIZED, "The request needs a known token: Authorization: Bearer <token>.")
+}
+
+#[cfg(test)]
+mod tests;

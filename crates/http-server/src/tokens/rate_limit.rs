@@ -1,0 +1,82 @@
+//! How many requests a token may make.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How much a token may save up.
+const BURST: Duration = Duration::from_secs(1);
+
+/// A token bucket for each token: `requests_per_second`, and as many at once.
+///
+/// What is kept for a token is the time at which its bucket is full again. A bucket that is full is forgotten when another
+/// token comes, so there are never more than tokens in use.
+#[derive(Debug)]
+pub(super) struct RateLimit {
+    /// Between two requests at the limit; `None` for no limit.
+    interval: Option<Duration>,
+    full_at: Mutex<HashMap<Arc<str>, Instant>>,
+}
+
+impl RateLimit {
+    /// 0 for no limit.
+    pub(super) fn new(requests_per_second: u32) -> Self {
+        let interval = BURST.checked_div(requests_per_second);
+        Self { interval, full_at: Mutex::default() }
+    }
+
+    /// Counts a request. `Err` says when the next one is allowed.
+    pub(super) fn take(&self, token: &Arc<str>) -> Result<(), Duration> {
+        let Some(interval) = self.interval else { return Ok(()) };
+        let now = Instant::now();
+        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if !full_at.contains_key(token) {
+            full_at.retain(|_, at| *at > now);
+        }
+        let at = full_at.entry(Arc::clone(token)).or_insert(now);
+        let next = (*at).max(now) + interval;
+        match next.checked_duration_since(now + BURST) {
+            Some(delay) if !delay.is_zero() => Err(delay),
+            _ => {
+                *at = next;
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_has_a_burst_of_one_second_and_then_its_rate() {
+        let limit = RateLimit::new(10);
+        let (one, other) = ("one".into(), "other".into());
+        assert_eq!((0..15).filter(|_| limit.take(&one).is_ok()).count(), 10);
+        assert_eq!(limit.take(&one), Err(Duration::from_millis(100)));
+        assert_eq!(limit.take(&other), Ok(()));
+        for _ in 0..30 {
+            tokio::time::advance(Duration::from_millis(100)).await;
+            assert_eq!((limit.take(&one), limit.take(&one).is_err()), (Ok(()), true));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_buckets_are_forgotten() {
+        let limit = RateLimit::new(1);
+        for n in 0..100 {
+            assert_eq!(limit.take(&format!("token {n}").into()), Ok(()));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(limit.full_at.lock().expect("not poisoned").len(), 1);
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let limit = RateLimit::new(0);
+        assert!((0..10_000).all(|_| limit.take(&"one".into()).is_ok()));
+    }
+}

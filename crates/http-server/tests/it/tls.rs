@@ -1,0 +1,187 @@
+//! TLS: HTTP/2 and HTTP/1.1, and certificates that change.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use http_server::{Settings, Timeouts, Tls};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{JSON, LONG, LONG_TIMEOUTS, MAX_BATCH_BYTES, WHILE, settings, start};
+
+/// A certificate for `localhost`, and its key, in files.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Makes a new certificate and writes it, then its key if asked to.
+    fn renew(&self, key_too: bool) -> CertificateDer<'static> {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+        fs::write(self.path("cert.pem"), cert.pem()).expect("is written");
+        if key_too {
+            fs::write(self.path("key.pem"), signing_key.serialize_pem()).expect("is written");
+        }
+        cert.der().clone()
+    }
+
+    fn load(&self) -> Result<Tls, String> {
+        Tls::load(&self.path("cert.pem"), &self.path("key.pem")).map_err(|error| error.to_string())
+    }
+}
+
+/// A connection that trusts only `certificate` and offers `protocol`.
+async fn connect(
+    addr: SocketAddr,
+    certificate: &CertificateDer<'static>,
+    protocol: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = config.expect("versions").with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    let name = ServerName::try_from("localhost").expect("a name");
+    TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(addr).await?).await
+}
+
+fn post(path: &str, body: Vec<u8>) -> Request<Body> {
+    let (name, value) = JSON.trim_end().split_once(": ").expect("a header");
+    let request = Request::post(format!("https://localhost{path}")).header(name, value);
+    request.body(Body::from(body)).expect("a request")
+}
+
+async fn http2(addr: SocketAddr, certificate: &CertificateDer<'static>) -> http2::SendRequest<Body> {
+    let stream = connect(addr, certificate, "h2").await.expect("a connection");
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (client, connection) = handshake.expect("HTTP/2");
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn a_client_chooses_between_http_2_and_http_1() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    let tls = files.load().expect("a pair");
+    let server = start(Settings { tls: Some(tls), ..settings() }).await;
+
+    let mut client = http2(server.addr, &certificate).await;
+    for length in [5, MAX_BATCH_BYTES] {
+        let answer = client.send_request(post("/batch", vec![b'x'; length])).await.expect("an answer");
+        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(body, format!("length {length}"));
+    }
+    let refused = client.send_request(post("/batch", vec![b'x'; 4 * MAX_BATCH_BYTES])).await;
+    assert_eq!(refused.expect("an answer").status(), 413);
+
+    let stream = connect(server.addr, &certificate, "http/1.1").await.expect("a connection");
+    let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP/1.1");
+    tokio::spawn(connection);
+    let answer = client.send_request(post("/batch", vec![b'x'; MAX_BATCH_BYTES])).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn a_connection_has_a_hundred_requests_in_progress_at_most_and_all_have_as_many_as_connections() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    for (max_connections, expected) in [(200, 100), (20, 20)] {
+        let tls = files.load().expect("a pair");
+        let server = start(Settings { tls: Some(tls), max_connections, ..settings() }).await;
+        let client = http2(server.addr, &certificate).await;
+        let requests = (0..150).map(|_| {
+            let mut client = client.clone();
+            tokio::spawn(async move { client.send_request(post("/held", b"{}".to_vec())).await })
+        });
+        let requests: Vec<_> = requests.collect();
+        server.wait_for_held(expected).await;
+        let more = timeout(WHILE, server.held.acquire()).await;
+        assert!(more.is_err(), "more than {expected} requests at once");
+        server.release.add_permits(150);
+        for request in requests {
+            assert_eq!(request.await.expect("does not panic").expect("an answer").status(), 200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_handshake_does_not_end_is_cut_off_at_the_header_limit() {
+    let files = Files::new();
+    files.renew(true);
+    let timeouts = Timeouts { read_header: WHILE, ..LONG_TIMEOUTS };
+    let server = start(Settings { tls: Some(files.load().expect("a pair")), timeouts, ..settings() }).await;
+    let mut client = crate::support::Client::connect(&server).await;
+    client.send("\u{16}").await;
+    assert_eq!(client.until_closed().await, "");
+}
+
+#[tokio::test]
+async fn stopping_ends_idle_connections_of_http_2() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let mut client = http2(server.addr, &certificate).await;
+    assert_eq!(client.send_request(post("/length", b"{}".to_vec())).await.expect("an answer").status(), 200);
+    server.stop.cancel();
+    timeout(LONG, server.serving).await.expect("stops in time").expect("does not panic");
+}
+
+#[tokio::test]
+async fn a_pair_that_does_not_match_is_refused_at_start() {
+    let files = Files::new();
+    files.renew(true);
+    files.renew(false);
+    let error = files.load().expect_err("does not match");
+    assert!(error.contains("cert.pem and ") && error.contains("cannot be used together"), "{error}");
+    fs::write(files.path("key.pem"), "no key").expect("is written");
+    assert!(files.load().expect_err("no key").contains("holds no private key"));
+    fs::write(files.path("cert.pem"), "").expect("is written");
+    assert!(files.load().expect_err("no certificate").contains("holds no certificate"));
+    fs::remove_file(files.path("cert.pem")).expect("was there");
+    assert!(files.load().expect_err("no file").contains("cert.pem cannot be read"));
+}
+
+#[tokio::test]
+async fn a_changed_pair_is_used_within_ten_seconds_and_a_wrong_one_never() {
+    let files = Files::new();
+    let old = files.renew(true);
+    let tls = files.load().expect("a pair");
+    let server = start(Settings { tls: Some(tls.clone()), ..settings() }).await;
+    let following = tokio::spawn(async move { tls.follow(CancellationToken::new()).await });
+    files.renew(false);
+    let begun = tokio::time::Instant::now();
+    // The wrong pair is read meanwhile.
+    while begun.elapsed() < Duration::from_secs(6) {
+        assert!(connect(server.addr, &old, "h2").await.is_ok(), "the old pair is gone");
+    }
+    let new = files.renew(true);
+    let renewed =
+        timeout(Duration::from_secs(10), async { while connect(server.addr, &new, "h2").await.is_err() {} });
+    assert!(renewed.await.is_ok(), "the new pair is not used");
+    following.abort();
+}
