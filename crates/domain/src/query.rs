@@ -17,7 +17,7 @@ pub use notifications::{
     NotificationDetail, NotificationFilter, NotificationSummary, RouteCounts, StoredRoute,
 };
 pub use status::{
-    CauseCounts, ChannelStatus, IntakeStatus, Leader, LeaderTerm, ReplicaStatus, Status, StoreStatus,
+    CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus, Status, StoreStatus,
     StreamBacklog, Waiting,
 };
 
