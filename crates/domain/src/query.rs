@@ -1,6 +1,6 @@
 //! What can be asked about notifications, dead letters, malformed intents and the service itself, and the answers.
 //!
-//! Values only: [`crate::ports::queries`](crate#modules) has the port. Lists are read newest first in pages. A page ends at a place in the
+//! Values only; the port that gives them is among the ports. Lists are read newest first in pages. A page ends at a place in the
 //! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
 //! short or empty and still have a next one: no request examines more than a bounded number of rows.
 
@@ -17,8 +17,8 @@ pub use notifications::{
     NotificationDetail, NotificationFilter, NotificationSummary, RouteCounts, StoredRoute,
 };
 pub use status::{
-    CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus, Status, StoreStatus,
-    StreamBacklog, Waiting,
+    CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
+    Status, StoreStatus, StreamBacklog, Waiting,
 };
 
 /// The most items of a page.

@@ -142,7 +142,8 @@ async fn select_named(
 ) -> Result<Targets, StoreError> {
     let mut targets = Targets::default();
     let mut seen = HashSet::new();
-    let ids: Vec<&String> = ids.iter().filter(|id| seen.insert(id.as_str())).take(MAX_ROUTES_PER_REQUEST).collect();
+    let ids: Vec<&String> =
+        ids.iter().filter(|id| seen.insert(id.as_str())).take(MAX_ROUTES_PER_REQUEST).collect();
     for page in ids.chunks(SELECTED_AT_ONCE) {
         let keys: Vec<Option<RouteKey>> = page.iter().map(|id| id.parse().ok()).collect();
         let given: Vec<&RouteKey> = keys.iter().flatten().collect();
@@ -204,7 +205,12 @@ async fn select_listed(session: &Session, filter: &DeadLetterFilter) -> Result<T
 }
 
 fn target(DeadLetterRow { letter, version }: DeadLetterRow) -> Target {
-    Target { key: letter.key, version, channel: letter.channel, classification: letter.failure_classification }
+    Target {
+        key: letter.key,
+        version,
+        channel: letter.channel,
+        classification: letter.failure_classification,
+    }
 }
 
 #[cfg(test)]

@@ -124,7 +124,11 @@ fn examined<T>(
 ) -> Result<Vec<Examined<T>>, StoreError> {
     let read = |row| {
         let number: i64 = column(row, "rows", "")?;
-        Ok(Examined { item: parse(row)?, matches: column(row, "matches", "")?, number: number.unsigned_abs() })
+        Ok(Examined {
+            item: parse(row)?,
+            matches: column(row, "matches", "")?,
+            number: number.unsigned_abs(),
+        })
     };
     rows.iter().map(read).collect()
 }

@@ -38,7 +38,11 @@ impl RetentionStore<OperatorActionId> for PgStore {
 
     /// Nothing changes these rows, so a lock on one is a session that was left open: it is waited for briefly, and the worker tries again
     /// with fewer rows.
-    async fn delete_expired(&self, keys: &[&OperatorActionId], cutoff: Cutoff) -> Result<Removal, StoreError> {
+    async fn delete_expired(
+        &self,
+        keys: &[&OperatorActionId],
+        cutoff: Cutoff,
+    ) -> Result<Removal, StoreError> {
         let session = self.session("delete expired actions of operators").await?;
         let removed = session.execute(&delete_actions(keys, cutoff)).await.map_err(store_error)?;
         Ok(Removal { removed, ..Removal::default() })

@@ -58,7 +58,9 @@ pub(super) struct Candidates {
 
 impl Candidates {
     fn new(mut places: Vec<RecordCursor>, end: Option<RecordCursor>, range: &Range) -> Self {
-        places.retain(|found| range.contains(found) && end.as_ref().is_none_or(|end| place(found) >= place(end)));
+        places.retain(|found| {
+            range.contains(found) && end.as_ref().is_none_or(|end| place(found) >= place(end))
+        });
         places.sort_by(|one, other| place(other).cmp(&place(one)));
         places.dedup();
         Self { places, end }
@@ -139,7 +141,10 @@ async fn by_pending(session: &Session, range: &Range) -> Result<Option<Candidate
 fn record_places(rows: &[Row]) -> Result<Vec<RecordCursor>, StoreError> {
     let place = |row| {
         let id: String = column(row, "records.notification_id", "")?;
-        Ok(RecordCursor { accepted_at: instant(row, "records.accepted_at", &id)?, notification_id: id.into() })
+        Ok(RecordCursor {
+            accepted_at: instant(row, "records.accepted_at", &id)?,
+            notification_id: id.into(),
+        })
     };
     rows.iter().map(place).collect()
 }

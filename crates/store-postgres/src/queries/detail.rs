@@ -12,9 +12,7 @@ use sea_query::{Expr, ExprTrait, Func, Order, Query, SelectStatement};
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use crate::codec::{
-    column, corrupt, instant, loggable, name, optional_instant, route_key, small_count,
-};
+use crate::codec::{column, corrupt, instant, loggable, name, optional_instant, route_key, small_count};
 use crate::error::store_error;
 use crate::schema::{DeadLetters, Records, Routes};
 
@@ -56,7 +54,10 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     };
     let record = Record {
         notification_id: id.clone(),
-        scope: IdempotencyScope { producer: text("records.producer")?, key: text("records.idempotency_key")? },
+        scope: IdempotencyScope {
+            producer: text("records.producer")?,
+            key: text("records.idempotency_key")?,
+        },
         audience_kind: name::<AudienceKind>(row, "records.audience_kind", key)?.as_str(),
         recipient_user_ids,
         fingerprint: text("records.request_fingerprint")?,
@@ -89,7 +90,8 @@ fn route(row: &Row) -> Result<StoredRoute, StoreError> {
         dead_lettered_at: time("routes.dead_lettered_at")?,
         skipped_at: time("routes.skipped_at")?,
         published_entry_id: text("routes.published_entry_id")?,
-        recovery_hint: column::<Option<String>>(row, "dead_letters.recovery_hint", &shown)?.unwrap_or_default(),
+        recovery_hint: column::<Option<String>>(row, "dead_letters.recovery_hint", &shown)?
+            .unwrap_or_default(),
         discarded: discarded(row, &shown)?,
         key,
     })

@@ -172,9 +172,10 @@ pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -
         .column((Input::Table, Input::Rows))
         .expr_as(matches(Input::Table, filter), Input::Matches)
         .from_subquery(rows, Input::Table)
-        .and_where(matches(Input::Table, filter).or(
-            Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64)),
-        ));
+        .and_where(
+            matches(Input::Table, filter)
+                .or(Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64))),
+        );
     for column in order {
         select.order_by((Input::Table, column), Order::Desc);
     }
@@ -250,4 +251,3 @@ pub(super) fn route_counts(ids: &[&str]) -> SelectStatement {
         .group_by_columns([Routes::NotificationId, Routes::Status])
         .take()
 }
-
