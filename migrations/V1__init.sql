@@ -21,6 +21,10 @@ CREATE TABLE records (
     CONSTRAINT records_idempotency_unique UNIQUE (producer, idempotency_key)
 );
 CREATE INDEX records_listing_idx ON records (accepted_at DESC, notification_id DESC);
+-- Who was to be notified. New entries are appended to a list that is merged when it reaches this size: a smaller one is merged
+-- in a moment, and is read as quickly by a search (ADR 0029).
+CREATE INDEX records_recipients_idx ON records USING gin (recipient_user_ids jsonb_path_ops)
+    WITH (fastupdate = on, gin_pending_list_limit = 512);
 
 COMMENT ON TABLE records IS 'One accepted intent each. The row is the reservation of its idempotency key.';
 COMMENT ON COLUMN records.notification_id IS 'The stream entry id, with ~n appended if that id belonged to another intent.';
@@ -68,6 +72,14 @@ CREATE TABLE routes (
 CREATE INDEX routes_due_idx ON routes (channel, next_attempt_at, notification_id, route_id)
     WHERE next_attempt_at IS NOT NULL;
 
+-- For a search by status. A route that is published at its first attempt never enters it; pending ones are in routes_due_idx, and
+-- published ones are nearly all there are (ADR 0029).
+CREATE INDEX routes_unpublished_idx ON routes (status, created_at DESC, notification_id DESC)
+    WHERE status IN ('failed', 'dead_letter', 'skipped');
+-- For a search by an administrator's address: users are found through their record.
+CREATE INDEX routes_admin_idx ON routes (recipient_ref, created_at DESC, notification_id DESC)
+    WHERE starts_with(route_id, 'email:email:');
+
 COMMENT ON TABLE routes IS 'One recipient on one channel each, with its own attempts.';
 COMMENT ON COLUMN routes.notification_id IS 'Its record.';
 COMMENT ON COLUMN routes.route_id IS '<channel>:<recipient_ref>.';
@@ -100,9 +112,17 @@ CREATE TABLE dead_letters (
     failure_message        text        NOT NULL,
     recovery_hint          text        NOT NULL,
     created_at             timestamptz NOT NULL,
+    discarded_at           timestamptz NULL,
+    discarded_by           text        NOT NULL DEFAULT '',
+    discard_reason         text        NOT NULL DEFAULT '',
     PRIMARY KEY (notification_id, route_id),
     FOREIGN KEY (notification_id, route_id) REFERENCES routes ON DELETE CASCADE
 );
+-- One list for those that need attention and one for those that do not: neither is read past the other.
+CREATE INDEX dead_letters_open_idx ON dead_letters (created_at DESC, notification_id DESC, route_id DESC)
+    WHERE discarded_at IS NULL;
+CREATE INDEX dead_letters_discarded_idx ON dead_letters (created_at DESC, notification_id DESC, route_id DESC)
+    WHERE discarded_at IS NOT NULL;
 
 COMMENT ON TABLE dead_letters IS 'Routes whose last attempt failed, written in the transaction that recorded it.';
 COMMENT ON COLUMN dead_letters.notification_id IS 'See routes.';
@@ -115,6 +135,9 @@ COMMENT ON COLUMN dead_letters.failure_classification IS 'Of the last attempt.';
 COMMENT ON COLUMN dead_letters.failure_message IS 'Of the last attempt, for an operator.';
 COMMENT ON COLUMN dead_letters.recovery_hint IS 'What an operator can do.';
 COMMENT ON COLUMN dead_letters.created_at IS 'When the last attempt failed.';
+COMMENT ON COLUMN dead_letters.discarded_at IS 'When an operator discarded it; it is then listed apart, and replayed by its id only.';
+COMMENT ON COLUMN dead_letters.discarded_by IS 'Who discarded it: the name of an operator''s token, or user@host.';
+COMMENT ON COLUMN dead_letters.discard_reason IS 'Why, in the operator''s words.';
 
 CREATE TABLE malformed_intents (
     stream             text COLLATE "C" NOT NULL,
@@ -229,3 +252,23 @@ COMMENT ON COLUMN activity.malformed IS 'Malformed intents.';
 COMMENT ON COLUMN activity.published IS 'Routes that were published.';
 COMMENT ON COLUMN activity.failed IS 'Attempts that failed and are followed by another one.';
 COMMENT ON COLUMN activity.dead_lettered IS 'Routes that became dead letters.';
+
+CREATE TABLE operator_actions (
+    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL,
+    actor      text        NOT NULL,
+    action     text        NOT NULL,
+    arguments  jsonb       NOT NULL,
+    affected   bigint      NOT NULL,
+    request_id text        NOT NULL
+);
+CREATE INDEX operator_actions_at_idx ON operator_actions (at, id);
+
+COMMENT ON TABLE operator_actions IS 'What operators changed, written in the transaction of the change; a request that changes much has a row for each of its transactions.';
+COMMENT ON COLUMN operator_actions.id IS 'In the order in which rows were written; gaps are changes that were rolled back.';
+COMMENT ON COLUMN operator_actions.at IS 'When it was changed, by the clock of this database; retention counts from here.';
+COMMENT ON COLUMN operator_actions.actor IS 'Who: the name of an operator''s token, or user@host.';
+COMMENT ON COLUMN operator_actions.action IS 'replay_dead_letters, discard_dead_letters or step_down.';
+COMMENT ON COLUMN operator_actions.arguments IS 'What was asked for: the filter or the ids of this transaction, the idempotency key of the request, and what the action needs besides.';
+COMMENT ON COLUMN operator_actions.affected IS 'How many rows were changed.';
+COMMENT ON COLUMN operator_actions.request_id IS 'Ties the rows of one request together.';

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -108,6 +109,27 @@ impl fmt::Debug for Timestamp {
     }
 }
 
+/// The text is no time of RFC 3339 between the years 1 and 9999.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotATimestamp;
+
+impl fmt::Display for NotATimestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a time such as 2026-04-02T09:21:40.123456Z (RFC 3339, years 1 to 9999)")
+    }
+}
+
+impl std::error::Error for NotATimestamp {}
+
+/// RFC 3339 with any offset; what is finer than a microsecond is cut off.
+impl FromStr for Timestamp {
+    type Err = NotATimestamp;
+    fn from_str(text: &str) -> Result<Self, NotATimestamp> {
+        let instant = DateTime::parse_from_rfc3339(text).map_err(|_| NotATimestamp)?;
+        Self::try_from(instant.to_utc()).map_err(|_| NotATimestamp)
+    }
+}
+
 /// Where the time comes from. Read it once a pass and hand the value down.
 pub trait Clock: Send + Sync {
     /// The time now.
@@ -171,6 +193,19 @@ mod tests {
         {
             let instant = Timestamp::from_micros(micros).expect("in range");
             assert_eq!(Timestamp::try_from(DateTime::<Utc>::from(instant)), Ok(instant));
+        }
+    }
+
+    #[test]
+    fn an_instant_is_read_back_from_its_text_and_from_other_offsets() {
+        for micros in [0, -1, 1_775_121_700_000_123, Timestamp::MAX.as_micros(), Timestamp::MIN.as_micros()] {
+            let instant = Timestamp::from_micros(micros).expect("in range");
+            assert_eq!(instant.to_string().parse(), Ok(instant));
+        }
+        assert_eq!("1970-01-01T01:00:00.0000019+01:00".parse(), Ok(Timestamp(1)));
+        for text in ["", "2026-04-02", "2026-04-02T09:21:40", "0000-01-01T00:00:00Z", "1970-01-01T00:00:61Z"]
+        {
+            assert_eq!(text.parse::<Timestamp>(), Err(NotATimestamp), "{text}");
         }
     }
 

@@ -8,7 +8,7 @@ mod error_chain;
 mod ids;
 mod jitter;
 
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TimestampOutOfRange};
+pub use clock::{Clock, ManualClock, NotATimestamp, SystemClock, Timestamp, TimestampOutOfRange};
 pub use error_chain::error_chain;
 pub use ids::{RandomTokens, SeededTokens, Tokens};
 pub use jitter::{FixedJitter, Jitter, RandomJitter};

@@ -1,6 +1,7 @@
 //! What each mode of the service is made of: one file a mode.
 
 mod election;
+pub mod leader;
 pub mod serve;
 
 use store_redis::RedisSettings;

@@ -6,13 +6,13 @@ use crate::route::Channel;
 pub fn recovery_hint(channel: Channel, classification: &str) -> &'static str {
     match (channel, classification) {
         (_, PAYLOAD_ENCODING_FAILED) => {
-            "the stored record or route cannot be written as an outbound entry: compare it with the catalogue, fix it, then set the route to pending"
+            "the stored record or route cannot be written as an outbound entry: compare it with the catalogue, fix it, then replay the dead letter"
         }
         (Channel::Push, _) => {
-            "the gateway stream refused the entry: check the type of the key in NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, then set the route to pending"
+            "the gateway stream refused the entry: check the type of the key in NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM, then replay the dead letter"
         }
         (Channel::Email, _) => {
-            "the mail stream refused the entry: check the type of the key in NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM, then set the route to pending"
+            "the mail stream refused the entry: check the type of the key in NOTIFICATION_MAIL_DELIVERY_COMMANDS_STREAM, then replay the dead letter"
         }
     }
 }

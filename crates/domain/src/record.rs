@@ -92,3 +92,19 @@ pub struct Record {
     /// `accepted_at` plus the idempotency TTL: reported, not enforced; the key lives as long as the record.
     pub idempotency_expires_at: Timestamp,
 }
+
+/// A record's place in the order of acceptance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecordCursor {
+    /// When it was accepted.
+    pub accepted_at: Timestamp,
+    /// Which one it is.
+    pub notification_id: NotificationId,
+}
+
+impl RecordCursor {
+    /// Before every record that was accepted at `accepted_at` or later.
+    pub fn before(accepted_at: Timestamp) -> Self {
+        Self { accepted_at, notification_id: NotificationId::from(String::new()) }
+    }
+}

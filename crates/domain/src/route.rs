@@ -144,6 +144,23 @@ impl fmt::Display for RouteKey {
     }
 }
 
+/// The text is not `<notification_id>/<route_id>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the id of a route (<notification_id>/<route_id>)")]
+pub struct NotARouteKey;
+
+/// The inverse of `Display`: a notification id has no slash, a route id may have some.
+impl FromStr for RouteKey {
+    type Err = NotARouteKey;
+    fn from_str(text: &str) -> Result<Self, NotARouteKey> {
+        let (notification_id, route_id) = text.split_once('/').ok_or(NotARouteKey)?;
+        if notification_id.is_empty() || route_id.is_empty() {
+            return Err(NotARouteKey);
+        }
+        Ok(Self { notification_id: notification_id.to_owned().into(), route_id: route_id.to_owned() })
+    }
+}
+
 /// The version of a route that a store has given out. Opaque: only a store makes one, from `updated_at`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version(Timestamp);
@@ -318,6 +335,15 @@ mod tests {
         assert!(RouteStatus::ALL.iter().all(|status| status.as_str().parse() == Ok(*status)));
         assert!(Channel::ALL.iter().all(|channel| channel.as_str().parse() == Ok(*channel)));
         assert_eq!("Pending".parse::<RouteStatus>(), Err(UnknownName));
+    }
+
+    #[test]
+    fn a_key_is_read_back_from_its_text() {
+        let key = RouteKey { notification_id: "1-0~2".to_owned().into(), route_id: "push:user:a/b".into() };
+        assert_eq!(key.to_string().parse(), Ok(key));
+        for text in ["", "1-0", "/x", "1-0/"] {
+            assert_eq!(text.parse::<RouteKey>(), Err(NotARouteKey), "{text}");
+        }
     }
 
     proptest! {

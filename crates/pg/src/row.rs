@@ -40,6 +40,13 @@ impl Column {
         let value: DateTime<Utc> = self.get(row)?;
         Timestamp::try_from(value).map_err(|error| ColumnError { problem: error.to_string() })
     }
+
+    /// As [`Column::get_instant`], for a column that may be NULL.
+    pub fn get_optional_instant(self, row: &Row) -> Result<Option<Timestamp>, ColumnError> {
+        let value: Option<DateTime<Utc>> = self.get(row)?;
+        let value = value.map(Timestamp::try_from).transpose();
+        value.map_err(|error| ColumnError { problem: error.to_string() })
+    }
 }
 
 /// The value of the column called `name`. For large results of many columns see [`Column`].

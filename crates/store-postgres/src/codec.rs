@@ -1,12 +1,13 @@
 //! Rows become domain values or say where they are wrong: a row is parsed, not trusted.
 
 use std::collections::HashSet;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use ambient::Timestamp;
 use domain::ports::{DuePage, StoreError};
 use domain::record::{Content, NotificationId};
-use domain::route::{Channel, LiveRoute, RouteKey, Version};
+use domain::route::{Channel, LiveRoute, RouteKey, UnknownName, Version};
 use pg::row::{Column, ColumnError};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -56,6 +57,31 @@ pub(crate) fn column<'a, T: FromSql<'a>>(
 /// A `timestamptz` column. Infinity and years beyond 9999 are corrupt: this service never writes them.
 pub(crate) fn instant(row: &Row, place: &'static str, key: &str) -> Result<Timestamp, StoreError> {
     Place::find(row, place, key)?.instant(row, key)
+}
+
+/// As [`instant`], for a column that may be NULL.
+pub(crate) fn optional_instant(
+    row: &Row,
+    place: &'static str,
+    key: &str,
+) -> Result<Option<Timestamp>, StoreError> {
+    let found = Place::find(row, place, key)?;
+    found.column.get_optional_instant(row).map_err(|error| found.corrupt(key, &error))
+}
+
+/// An `int` column that counts something.
+pub(crate) fn small_count(row: &Row, place: &'static str, key: &str) -> Result<u32, StoreError> {
+    Place::find(row, place, key)?.count(row, key)
+}
+
+/// A text column that holds one of several names.
+pub(crate) fn name<T: FromStr<Err = UnknownName>>(
+    row: &Row,
+    place: &'static str,
+    key: &str,
+) -> Result<T, StoreError> {
+    let text: &str = column(row, place, key)?;
+    text.parse().map_err(|error: UnknownName| corrupt(place, key, error.to_string()))
 }
 
 /// What a statement counted.

@@ -41,6 +41,8 @@ pub(crate) fn insert(routes: &[&Failed]) -> InsertStatement {
                 DeadLetters::RecoveryHint,
                 DeadLetters::CreatedAt,
             ])
+            // It needs attention again.
+            .value(DeadLetters::DiscardedAt, Expr::cust("NULL"))
             .to_owned(),
     );
     select.exprs(pairs.into_iter().map(|(_, value)| value));

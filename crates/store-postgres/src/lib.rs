@@ -2,7 +2,8 @@
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
 //! `replicas` with `activity`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
-//! `republish`); together they implement the stores of [`domain::ports`] on [`PgStore`]. Each statement is a function of its own, next to the comment that says what
+//! `republish`, `operations`, `queries`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
+//! [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to the comment that says what
 //! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
 //! by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules about what should
 //! happen to a route are in `domain`, not here.
@@ -16,6 +17,8 @@ mod error;
 mod installation;
 mod malformed_intents;
 mod migrations;
+mod operations;
+mod queries;
 mod records;
 mod replicas;
 mod republish;
@@ -26,7 +29,8 @@ mod session;
 
 pub use installation::Installation;
 pub use migrations::migrate;
-pub use session::SESSION;
+pub use queries::PgQueries;
+pub use session::{QUERY_SESSION, SESSION};
 
 use pg::rights::missing_rights;
 use pg::{PgPool, Session};
@@ -57,6 +61,8 @@ impl PgStore {
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
+        operations::prepare_all(&session).await.map_err(store_error)?;
+        queries::prepare_all(&session).await.map_err(store_error)?;
         let tables = schema::tables();
         let missing =
             missing_rights(&session, &schema::required_rights(&tables)).await.map_err(store_error)?;

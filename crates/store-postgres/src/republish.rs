@@ -11,14 +11,14 @@ use domain::route::{RouteKey, RouteStatus};
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
 use sea_query::{
-    Expr, ExprTrait, Func, InsertStatement, OnConflict, Order, Query, SelectStatement, UpdateStatement,
+    Expr, ExprTrait, InsertStatement, OnConflict, Order, Query, SelectStatement, UpdateStatement,
 };
 use tokio_postgres::Row;
 
 use crate::PgStore;
 use crate::codec::{self, column, corrupt, instant, loggable, route_keys};
 use crate::error::store_error;
-use crate::routes::{given_keys, live_columns, on_key, versioned};
+use crate::routes::{given_keys, live_columns, next_version, on_key, versioned};
 use crate::schema::{Input, OutboundStreams, Records, Routes};
 
 /// The most rows of one page. More than one record can have routes, so that a page holds at least one whole record.
@@ -235,14 +235,10 @@ fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
 fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
     let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
     given.expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry_id.as_str()))), Input::EntryId);
-    let next_version = Func::greatest([
-        bind::instant(now),
-        Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'")),
-    ]);
     Query::update()
         .table(Routes::Table)
         .value(Routes::PublishedEntryId, Expr::col((Input::Table, Input::EntryId)))
-        .value(Routes::UpdatedAt, next_version)
+        .value(Routes::UpdatedAt, next_version(now))
         .from(sea_query::TableRef::SubQuery(given.into(), sea_query::IntoIden::into_iden(Input::Table)))
         .and_where(on_key())
         .and_where(

@@ -176,7 +176,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
 }
 
 /// The earlier of the two clocks decides.
-fn time_of(cutoff: Cutoff) -> Expr {
+pub(crate) fn time_of(cutoff: Cutoff) -> Expr {
     let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
     let by_the_database =
         Expr::cust("now()").sub(bind::bigint(age).mul(Expr::cust("interval '1 microsecond'")));
@@ -184,7 +184,7 @@ fn time_of(cutoff: Cutoff) -> Expr {
 }
 
 /// The bytes that a column takes in its row, or outside of it, compressed as it is.
-fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
+pub(crate) fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
     Expr::expr(Func::cust("pg_column_size").arg(Expr::col(column)))
 }
 

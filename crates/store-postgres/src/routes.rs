@@ -13,7 +13,7 @@ use domain::ports::{
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start, Version};
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, InsertStatement, Query, SelectStatement};
+use sea_query::{Expr, ExprTrait, Func, InsertStatement, Query, SelectStatement};
 
 use crate::PgStore;
 use crate::schema::{Input, Records, Routes};
@@ -31,7 +31,7 @@ impl RouteStore for PgStore {
     }
 
     async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
-        self.first_due_of_each().await
+        first_due_of_each(&self.session("look for the next due route").await?).await
     }
 
     async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
@@ -60,6 +60,8 @@ impl RouteStore for PgStore {
         self.complete_failed(routes, now, locks).await
     }
 }
+
+pub(crate) use due::first_due_of_each;
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     due::prepare_all(session).await?;
@@ -177,6 +179,12 @@ pub(crate) fn on_key() -> Expr {
 pub(crate) fn is_live() -> Expr {
     let live = RouteStatus::ALL.into_iter().filter(|status| status.is_live());
     Expr::col((Routes::Table, Routes::Status)).eq(any(bind::texts(live.map(RouteStatus::as_str))))
+}
+
+/// What `updated_at` becomes when a route is changed at `now`: it rises whatever the clock says.
+pub(crate) fn next_version(now: Timestamp) -> Expr {
+    let raised = Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'"));
+    Expr::expr(Func::greatest([bind::instant(now), raised]))
 }
 
 #[cfg(test)]

@@ -59,6 +59,9 @@ pub(crate) enum DeadLetters {
     FailureMessage,
     RecoveryHint,
     CreatedAt,
+    DiscardedAt,
+    DiscardedBy,
+    DiscardReason,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -130,6 +133,18 @@ pub(crate) enum Activity {
     DeadLettered,
 }
 
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum OperatorActions {
+    Table,
+    Id,
+    At,
+    Actor,
+    Action,
+    Arguments,
+    Affected,
+    RequestId,
+}
+
 /// A batch of parameters that takes part in a statement as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
@@ -153,6 +168,10 @@ pub(crate) enum Input {
     Routes,
     LiveRoutes,
     Rows,
+    Matches,
+    Recipients,
+    Discarded,
+    At,
 }
 
 /// What the service does in each of its tables.
@@ -162,7 +181,7 @@ pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
 }
 
 /// The names of the tables.
-pub(crate) fn tables() -> [String; 9] {
+pub(crate) fn tables() -> [String; 10] {
     [
         Records::Table.to_string(),
         Routes::Table.to_string(),
@@ -173,5 +192,6 @@ pub(crate) fn tables() -> [String; 9] {
         OutboundStreams::Table.to_string(),
         Replicas::Table.to_string(),
         Activity::Table.to_string(),
+        OperatorActions::Table.to_string(),
     ]
 }

@@ -20,3 +20,20 @@ pub const SESSION: SessionSettings = SessionSettings {
         ("max_parallel_workers_per_gather", "0"),
     ],
 };
+
+/// [`SESSION`] for reading on behalf of operators and producers: their searches may combine index entries in a bitmap, which is the
+/// only way through the index of recipients.
+pub const QUERY_SESSION: SessionSettings = SessionSettings {
+    application_name: "notification-queries",
+    parameters: &[
+        ("jit", "off"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("enable_sort", "off"),
+        ("enable_incremental_sort", "off"),
+        ("max_parallel_workers_per_gather", "0"),
+        ("default_transaction_read_only", "on"),
+    ],
+};

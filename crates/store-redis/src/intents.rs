@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamState};
+use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
+use domain::query::{Counted, StreamBacklog};
 use redis::{Script, Value, cmd};
 
 use crate::blocking::{BlockingConnection, ask_within};
@@ -45,21 +46,69 @@ impl RedisIntentStream {
         }
     }
 
-    /// Entries from `end` backwards, at most `count` of them; `None` if they exceed `bytes`, and the connection is gone.
-    async fn page_back(
+    /// Entries in this order from after `after`, at most `count` of them; `None` if they exceed `bytes`, and the connection is gone.
+    async fn page(
         &self,
         connection: &mut Connection,
-        end: &str,
+        order: Order,
+        after: Option<EntryId>,
         count: usize,
         bytes: usize,
     ) -> Result<Option<Vec<RawEntry>>, StoreError> {
-        const OPERATION: &str = "list the last intents";
-        let mut command = cmd("XREVRANGE");
-        command.arg(&self.key).arg(end).arg("-").arg("COUNT").arg(count);
+        let (operation, name, first, last) = match order {
+            Order::OldestFirst => ("read the backlog of intents", "XRANGE", "-", "+"),
+            Order::NewestFirst => ("list the last intents", "XREVRANGE", "+", "-"),
+        };
+        let begin = after.map_or_else(|| first.to_owned(), |after| format!("({after}"));
+        let mut command = cmd(name);
+        command.arg(&self.key).arg(begin).arg(last).arg("COUNT").arg(count);
         let bound = self.client.operation_timeout();
-        let answer = ask_within(OPERATION, connection, &command, bytes, bound).await?;
-        answer.map(|answer| entries(OPERATION, answer)).transpose()
+        let answer = ask_within(operation, connection, &command, bytes, bound).await?;
+        answer.map(|answer| entries(operation, answer)).transpose()
     }
+
+    /// Entries in this order from after `after`, within `limit`, and whether they are all. The pages double in size until one exceeds the
+    /// bytes that are left; from then on they are halved.
+    async fn pages(
+        &self,
+        order: Order,
+        after: Option<EntryId>,
+        limit: ReadLimit,
+    ) -> Result<(Vec<RawEntry>, bool), StoreError> {
+        let mut found: Vec<RawEntry> = Vec::new();
+        let (mut count, mut grows, mut bytes) = (1, true, limit.bytes);
+        let mut connection = None;
+        while found.len() < limit.entries {
+            let mut open = match connection.take() {
+                Some(open) => open,
+                None => self.client.dedicated("list intents").await?,
+            };
+            let after = found.last().map(|last| last.id).or(after);
+            let asked = count.min(limit.entries - found.len());
+            match self.page(&mut open, order, after, asked, bytes).await? {
+                Some(page) => {
+                    let last = page.len() < asked;
+                    found.extend(page);
+                    if last {
+                        return Ok((found, true));
+                    }
+                    bytes = bytes.saturating_sub(open.received());
+                    count = if grows { count * 2 } else { count };
+                    connection = Some(open);
+                }
+                None if asked == 1 => break,
+                None => (count, grows) = (asked / 2, false),
+            }
+        }
+        Ok((found, false))
+    }
+}
+
+/// From which end of the stream entries are listed.
+#[derive(Clone, Copy)]
+enum Order {
+    OldestFirst,
+    NewestFirst,
 }
 
 impl IntentStream for RedisIntentStream {
@@ -105,34 +154,8 @@ impl IntentStream for RedisIntentStream {
         }
     }
 
-    /// The pages double in size until one exceeds the bytes that are left; from then on they are halved.
     async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
-        let mut found: Vec<RawEntry> = Vec::new();
-        let (mut count, mut grows, mut bytes) = (1, true, limit.bytes);
-        let mut connection = None;
-        while found.len() < limit.entries {
-            let mut open = match connection.take() {
-                Some(open) => open,
-                None => self.client.dedicated("list the last intents").await?,
-            };
-            let end = found.last().map_or_else(|| "+".to_owned(), |last| format!("({}", last.id));
-            let asked = count.min(limit.entries - found.len());
-            match self.page_back(&mut open, &end, asked, bytes).await? {
-                Some(page) => {
-                    let last = page.len() < asked;
-                    found.extend(page);
-                    if last {
-                        break;
-                    }
-                    bytes = bytes.saturating_sub(open.received());
-                    count = if grows { count * 2 } else { count };
-                    connection = Some(open);
-                }
-                None if asked == 1 => break,
-                None => (count, grows) = (asked / 2, false),
-            }
-        }
-        Ok(found)
+        self.pages(Order::NewestFirst, None, limit).await.map(|(found, _)| found)
     }
 
     async fn trim(&self, before: EntryId) -> Result<u64, StoreError> {
@@ -149,6 +172,49 @@ impl IntentStream for RedisIntentStream {
         let call = ScriptCall::new(&self.inspect, [&self.key].into_iter());
         let state = parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)?;
         Ok(state.map(|state| StreamState { first: state.first, last_generated: state.last_generated }))
+    }
+}
+
+/// What a look at the backlog reads at most.
+const BACKLOG_LIMIT: ReadLimit = ReadLimit { entries: MAX_BACKLOG_ENTRIES, bytes: MAX_BACKLOG_BYTES };
+/// The most entries of a backlog that are read to count them.
+const MAX_BACKLOG_ENTRIES: usize = 1_000;
+/// The most bytes of a backlog that are read to count it.
+const MAX_BACKLOG_BYTES: usize = 4 * 1024 * 1024;
+
+impl StreamQueries for RedisIntentStream {
+    /// The length of the stream is known without reading it; a part of it must be read. A stream that ends before `after` was
+    /// recreated, and nothing of it has been processed.
+    async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
+        const OPERATION: &str = "measure the backlog of intents";
+        let none = Counted { count: 0, capped: false };
+        let Some(state) = self.inspect().await? else {
+            return Ok(StreamBacklog { last_entry_id: None, first: None, entries: none });
+        };
+        let last_entry_id = Some(state.last_generated);
+        let after = if state.last_generated < after { EntryId::ZERO } else { after };
+        if state.first.is_none_or(|_| state.last_generated == after) {
+            return Ok(StreamBacklog { last_entry_id, first: None, entries: none });
+        }
+        if state.first.is_some_and(|first| first > after) {
+            let length = cmd("XLEN").arg(&self.key).to_owned();
+            return match self.client.command(OPERATION, &length).await? {
+                Value::Int(length) => {
+                    let entries = Counted::up_to_cap(length.unsigned_abs());
+                    Ok(StreamBacklog { last_entry_id, first: state.first, entries })
+                }
+                other => Err(unexpected(OPERATION, &other)),
+            };
+        }
+        let (found, is_all) = self.pages(Order::OldestFirst, Some(after), BACKLOG_LIMIT).await?;
+        let first = match found.first() {
+            Some(first) => Some(first.id),
+            // The first entry alone is larger than what may be read.
+            None if !is_all => self.first_after(after).await?,
+            None => None,
+        };
+        let count = (found.len() as u64).max(u64::from(first.is_some()));
+        Ok(StreamBacklog { last_entry_id, first, entries: Counted { count, capped: !is_all } })
     }
 }
 

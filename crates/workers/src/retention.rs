@@ -12,7 +12,9 @@
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::ports::{Cutoff, Election, Expired, MalformedKey, RetentionStore, StoreError, error_chain};
+use domain::ports::{
+    Cutoff, Election, Expired, MalformedKey, OperatorActionId, RetentionStore, StoreError, error_chain,
+};
 use domain::record::NotificationId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +47,8 @@ pub struct RetentionSettings {
     pub records: Duration,
     /// How long a malformed intent is kept.
     pub malformed_intents: Duration,
+    /// How long it is kept what operators changed.
+    pub operator_actions: Duration,
     /// Between passes.
     pub interval: Duration,
 }
@@ -72,6 +76,7 @@ pub struct Retention<E, S, C> {
 struct Limits {
     records: TableLimits,
     malformed_intents: TableLimits,
+    operator_actions: TableLimits,
 }
 
 #[derive(Debug)]
@@ -111,7 +116,7 @@ struct TablePass {
 impl<E, S, C> Retention<E, S, C>
 where
     E: Election,
-    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey>,
+    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId>,
     C: Clock,
 {
     /// Runs until `stop`, a pass every interval.
@@ -120,8 +125,8 @@ where
         run_passes(&self.health, &stop, Duration::ZERO, passes).await;
     }
 
-    /// One pass over both tables, ended early by `stop` between two chunks. A table that fails does not keep the other one
-    /// from its pass.
+    /// One pass over all tables, ended early by `stop` between two chunks. A table that fails does not keep the others
+    /// from their pass.
     async fn run_once(&self, limits: &mut Limits, stop: &CancellationToken) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut records = TablePass::default();
@@ -131,15 +136,23 @@ where
             .await;
         let mut malformed = TablePass::default();
         let cutoff = Cutoff::new(now, self.settings.malformed_intents);
-        let limits = &mut limits.malformed_intents;
+        let of_table = &mut limits.malformed_intents;
         let second = self
-            .delete_expired::<MalformedKey>("malformed_intents", cutoff, limits, &mut malformed, stop)
+            .delete_expired::<MalformedKey>("malformed_intents", cutoff, of_table, &mut malformed, stop)
             .await;
-        let result = first.and(second);
-        report_deleted(&records, &malformed);
+        let mut actions = TablePass::default();
+        let cutoff = Cutoff::new(now, self.settings.operator_actions);
+        let of_table = &mut limits.operator_actions;
+        let third = self
+            .delete_expired::<OperatorActionId>("operator_actions", cutoff, of_table, &mut actions, stop)
+            .await;
+        let result = first.and(second).and(third);
+        let passes =
+            [("records", &records), ("malformed_intents", &malformed), ("operator_actions", &actions)];
+        report_deleted(passes);
         // A pass that failed is repeated soon, and would log the same again.
         if result.is_ok() {
-            report_what_stays(&records, &malformed);
+            report_what_stays(passes);
         }
         result
     }
@@ -247,7 +260,7 @@ struct RetentionLoop<'a, E, S, C> {
 impl<E, S, C> Passes for RetentionLoop<'_, E, S, C>
 where
     E: Election,
-    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey>,
+    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId>,
     C: Clock,
 {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
@@ -259,14 +272,15 @@ where
     }
 }
 
-fn report_what_stays(records: &TablePass, malformed_intents: &TablePass) {
+fn report_what_stays(passes: [(&'static str, &TablePass); 3]) {
+    let [(_, records), ..] = passes;
     if records.live > 0 {
         tracing::warn!(
             records = records.live,
             "expired records stay because a route of theirs is still live"
         );
     }
-    for (table, pass) in [("records", records), ("malformed_intents", malformed_intents)] {
+    for (table, pass) in passes {
         if pass.locked > 0 {
             tracing::warn!(
                 table,
@@ -285,12 +299,14 @@ fn report_what_stays(records: &TablePass, malformed_intents: &TablePass) {
     }
 }
 
-fn report_deleted(records: &TablePass, malformed_intents: &TablePass) {
-    if records.deleted + malformed_intents.deleted > 0 {
-        let longest = records.longest_chunk.max(malformed_intents.longest_chunk);
+fn report_deleted(passes: [(&'static str, &TablePass); 3]) {
+    let [records, malformed_intents, operator_actions] = passes.map(|(_, pass)| pass.deleted);
+    if records + malformed_intents + operator_actions > 0 {
+        let longest = passes.map(|(_, pass)| pass.longest_chunk).into_iter().max().unwrap_or_default();
         tracing::info!(
-            records = records.deleted,
-            malformed_intents = malformed_intents.deleted,
+            records,
+            malformed_intents,
+            operator_actions,
             longest_chunk_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
             "retention removed old rows"
         );

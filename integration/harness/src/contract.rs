@@ -10,7 +10,11 @@ mod accepted;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod checkpoints;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod operations;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod publishing;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod queries;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod retention;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

@@ -7,11 +7,14 @@
 mod checkpoints;
 mod database;
 mod intents;
+mod operations;
 mod publishing;
+mod queries;
 
 pub use checkpoints::MemoryCheckpoints;
 pub use database::{MemoryDatabase, RowLock};
 pub use intents::MemoryIntents;
+pub use operations::RecordedAction;
 pub use publishing::{MemoryPublishing, PublishedFields};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -8,19 +8,21 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, CheckpointStore, IntentProducer, IntentStream, LeaseStore,
-    MalformedKey, Outbound, RetentionStore, RouteStore,
+    AcceptanceStore, CheckpointCache, CheckpointStore, IntentProducer, IntentStream, LeaseStore, MalformedKey, Operations, Outbound, Queries, RetentionStore, RouteStore,
 };
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
+use harness::contract::operations::OperationsFixture;
 use harness::contract::publishing::PublishingFixture;
+use harness::contract::queries::QueriesFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
 use harness::contract::streams::StreamsFixture;
 use harness::memory::{
-    MemoryCheckpoints, MemoryDatabase, MemoryIntents, MemoryPublishing, PublishedFields, RowLock,
+    MemoryCheckpoints, MemoryDatabase, MemoryIntents, MemoryPublishing, PublishedFields, RecordedAction,
+    RowLock,
 };
 
 struct Publishing {
@@ -123,6 +125,40 @@ impl RetentionFixture for Database {
     }
 }
 
+impl QueriesFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
+        &self.0
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.0
+    }
+}
+
+impl OperationsFixture for Database {
+    type Lock = RowLock;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations) {
+        &self.0
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.0
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn release(&self, lock: RowLock) {
+        drop(lock);
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        self.0.actions()
+    }
+}
+
 struct Checkpoints(MemoryCheckpoints);
 
 impl CheckpointsFixture for Checkpoints {
@@ -159,6 +195,14 @@ mod acceptance {
     harness::acceptance_contract!(super::Database(Default::default()));
 }
 
+mod operations {
+    harness::operations_contract!(super::Database(Default::default()));
+}
+
+mod queries {
+    harness::queries_contract!(super::Database(Default::default()));
+}
+
 mod retention {
     harness::retention_contract!(super::Database(Default::default()));
 }
@@ -178,7 +222,9 @@ mod streams {
 #[test]
 fn every_case_of_a_suite_is_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/contract");
-    for suite in ["acceptance", "checkpoints", "publishing", "retention", "routes", "streams"] {
+    for suite in
+        ["acceptance", "checkpoints", "operations", "publishing", "queries", "retention", "routes", "streams"]
+    {
         let text = fs::read_to_string(folder.join(suite).with_extension("rs")).expect("a suite");
         let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
         for case in cases.filter_map(|line| line.split('(').next()) {

@@ -316,6 +316,8 @@ knobs! {
             "How long a record is kept, with its routes and dead letters.");
         NOTIFICATION_MALFORMED_INTENT_RETENTION = time("720h", MS, TEN_YEARS,
             "How long a malformed intent is kept.");
+        NOTIFICATION_OPERATOR_ACTION_RETENTION = time("8760h", MS, TEN_YEARS,
+            "How long it is kept what operators changed.");
         NOTIFICATION_CLEANUP_INTERVAL = time("1h", MS, WEEK,
             "The pause between two retention passes.");
     }

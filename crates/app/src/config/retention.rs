@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::knobs::{
-    NOTIFICATION_CLEANUP_INTERVAL, NOTIFICATION_MALFORMED_INTENT_RETENTION, NOTIFICATION_RECORD_RETENTION,
+    NOTIFICATION_CLEANUP_INTERVAL, NOTIFICATION_MALFORMED_INTENT_RETENTION,
+    NOTIFICATION_OPERATOR_ACTION_RETENTION, NOTIFICATION_RECORD_RETENTION,
 };
 use super::reader::Reader;
 
@@ -14,6 +15,8 @@ pub struct Retention {
     pub record: Duration,
     /// Of a malformed intent.
     pub malformed_intent: Duration,
+    /// Of what an operator changed.
+    pub operator_action: Duration,
     /// The pause between two clean-ups.
     pub cleanup_interval: Duration,
 }
@@ -22,10 +25,12 @@ impl Retention {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
         let record = reader.duration(&NOTIFICATION_RECORD_RETENTION);
         let malformed_intent = reader.duration(&NOTIFICATION_MALFORMED_INTENT_RETENTION);
+        let operator_action = reader.duration(&NOTIFICATION_OPERATOR_ACTION_RETENTION);
         let cleanup_interval = reader.duration(&NOTIFICATION_CLEANUP_INTERVAL);
         Some(Self {
             record: record?,
             malformed_intent: malformed_intent?,
+            operator_action: operator_action?,
             cleanup_interval: cleanup_interval?,
         })
     }

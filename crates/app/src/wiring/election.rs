@@ -62,7 +62,7 @@ impl Notice for RedisNotice {
     }
 }
 
-fn store_error(operation: &'static str, error: LockError) -> StoreError {
+pub(super) fn store_error(operation: &'static str, error: LockError) -> StoreError {
     match error.code() {
         ErrorCode::InvalidArgument => StoreError::Refused { operation, source: error.into() },
         _ => StoreError::Unavailable { operation, source: error.into() },

@@ -21,6 +21,7 @@ use workers::{
 };
 
 use super::election::{Election, RedisNotice};
+use super::leader::intake_leadership;
 use crate::config::{Config, OutboundStream, ReplicaId};
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
@@ -148,7 +149,7 @@ impl Wiring<'_> {
         let config = self.config;
         let health = self.add_worker("intake");
         self.ready.add_leader(&health);
-        let leadership = format!("intake:{}", config.intents.stream);
+        let leadership = intake_leadership(&config.intents.stream);
         let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &leadership));
         let intake = Intake {
             election: self.election(&leadership, notice),
@@ -203,6 +204,7 @@ impl Wiring<'_> {
             settings: RetentionSettings {
                 records: settings.record,
                 malformed_intents: settings.malformed_intent,
+                operator_actions: settings.operator_action,
                 interval: settings.cleanup_interval,
             },
             metrics: self.metrics.clone(),

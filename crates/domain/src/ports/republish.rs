@@ -8,7 +8,7 @@ use ambient::Timestamp;
 use super::{Append, DuePage, StoreError, Swap};
 use crate::entry::EntryId;
 use crate::outbound::OutboundEntry;
-use crate::record::NotificationId;
+use crate::record::RecordCursor;
 use crate::republish::{OutboundState, SeenStream};
 use crate::route::{Channel, Published, RouteKey};
 
@@ -44,22 +44,6 @@ pub trait OutboundInspection: Send + Sync {
         entries: &[(&RouteKey, &OutboundEntry<'_>)],
         receipt_ttl: Duration,
     ) -> impl Future<Output = Result<Vec<Append>, StoreError>> + Send;
-}
-
-/// A record's place in the order of acceptance.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RecordCursor {
-    /// When it was accepted.
-    pub accepted_at: Timestamp,
-    /// Which one it is.
-    pub notification_id: NotificationId,
-}
-
-impl RecordCursor {
-    /// Before every record that was accepted at `accepted_at` or later.
-    pub fn before(accepted_at: Timestamp) -> Self {
-        Self { accepted_at, notification_id: NotificationId::from(String::new()) }
-    }
 }
 
 /// A published route and where its entry was put.

@@ -11,11 +11,11 @@ use domain::route::{RouteKey, RouteStatus, Version};
 use pg::sql::unnest;
 use pg::{PgError, Session, bind};
 use sea_query::{
-    CaseStatement, Expr, ExprTrait, Func, LockBehavior, LockType, Query, SelectStatement, UpdateStatement,
+    CaseStatement, Expr, ExprTrait, LockBehavior, LockType, Query, SelectStatement, UpdateStatement,
 };
 use tokio_postgres::Row;
 
-use super::{given_keys, is_live, on_key, versioned};
+use super::{given_keys, is_live, next_version, on_key, versioned};
 use crate::codec::{column, loggable, route_key, route_keys};
 use crate::error::store_error;
 use crate::schema::{Input, Routes};
@@ -305,13 +305,9 @@ pub(super) fn unchanged_routes<'a>(
 /// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` whatever the clock says. A
 /// terminal route is never changed, not even one that was edited by hand without raising its version.
 fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatement {
-    let next_version = Func::greatest([
-        bind::instant(now),
-        Expr::col((Routes::Table, Routes::UpdatedAt)).add(Expr::cust("interval '1 microsecond'")),
-    ]);
     Query::update()
         .table(Routes::Table)
-        .value(Routes::UpdatedAt, next_version)
+        .value(Routes::UpdatedAt, next_version(now))
         .from(sea_query::TableRef::SubQuery(given.into(), sea_query::IntoIden::into_iden(Input::Table)))
         .and_where(on_key())
         .and_where(as_read())

@@ -37,20 +37,6 @@ impl PgStore {
         Ok(DuePage { next, ..codec::live_routes(&rows)? })
     }
 
-    pub(super) async fn first_due_of_each(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
-        let session = self.session("look for the next due route").await?;
-        let mut next = HashMap::new();
-        for row in session.query(&first_due()).await.map_err(store_error)? {
-            let name: String = column(&row, "routes.channel", "the first due route")?;
-            if let Ok(channel) = name.parse() {
-                // The statement excludes what is above the range, so an unreadable time is below it: the list reports it.
-                let due = instant(&row, "routes.next_attempt_at", &name);
-                next.insert(channel, due.unwrap_or(Timestamp::MIN));
-            }
-        }
-        Ok(next)
-    }
-
     pub(super) async fn due_count(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
         let session = self.session("count due routes").await?;
         let rows = session.query(&count_due(now, cap)).await.map_err(store_error)?;
@@ -63,6 +49,20 @@ impl PgStore {
         let rows = session.query(&live_routes(keys)).await.map_err(store_error)?;
         codec::live_routes(&rows)
     }
+}
+
+/// For each channel, when its first live route is or was due.
+pub(crate) async fn first_due_of_each(session: &Session) -> Result<HashMap<Channel, Timestamp>, StoreError> {
+    let mut next = HashMap::new();
+    for row in session.query(&first_due()).await.map_err(store_error)? {
+        let name: String = column(&row, "routes.channel", "the first due route")?;
+        if let Ok(channel) = name.parse() {
+            // The statement excludes what is above the range, so an unreadable time is below it: the list reports it.
+            let due = instant(&row, "routes.next_attempt_at", &name);
+            next.insert(channel, due.unwrap_or(Timestamp::MIN));
+        }
+    }
+    Ok(next)
 }
 
 pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {

@@ -1,11 +1,14 @@
 //! The suites of the ports on PostgreSQL.
 
-use domain::ports::{AcceptanceStore, CheckpointStore, MalformedKey, RetentionStore, RouteStore};
+use domain::ports::{AcceptanceStore, CheckpointStore, MalformedKey, Operations, Queries, RetentionStore, RouteStore};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::operations::OperationsFixture;
+use harness::contract::queries::QueriesFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
+use harness::memory::RecordedAction;
 use tokio_postgres::Client;
 
 use super::*;
@@ -77,6 +80,51 @@ impl RetentionFixture for World {
     }
 }
 
+impl QueriesFixture for World {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
+        &self.store
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.queries
+    }
+}
+
+impl OperationsFixture for World {
+    /// The connection of the transaction.
+    type Lock = Client;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations) {
+        &self.store
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.queries
+    }
+
+    async fn lock(&self, key: &RouteKey) -> Client {
+        lock(&self.database, key).await
+    }
+
+    async fn release(&self, client: Client) {
+        release(&client).await;
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        let sql =
+            "SELECT actor, action, arguments::text, affected, request_id FROM operator_actions ORDER BY id";
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        let action = |row: tokio_postgres::Row| RecordedAction {
+            actor: row.get(0),
+            action: row.get(1),
+            arguments: serde_json::from_str(row.get(2)).expect("JSON"),
+            affected: row.get::<_, i64>(3).unsigned_abs(),
+            request_id: row.get(4),
+        };
+        rows.into_iter().map(action).collect()
+    }
+}
+
 async fn lock(database: &TestDatabase, key: &RouteKey) -> Client {
     let client = database.client().await;
     client.batch_execute("BEGIN").await.expect("it begins");
@@ -92,6 +140,14 @@ async fn release(client: &Client) {
 
 mod acceptance {
     harness::acceptance_contract!(super::World::new().await);
+}
+
+mod operations {
+    harness::operations_contract!(super::World::new().await);
+}
+
+mod queries {
+    harness::queries_contract!(super::World::new().await);
 }
 
 mod retention {

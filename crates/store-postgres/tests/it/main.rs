@@ -5,6 +5,8 @@ mod arrays;
 mod contract;
 mod installation;
 mod migrations;
+mod operations;
+mod queries;
 mod replicas;
 mod republish;
 mod retention;
@@ -27,7 +29,7 @@ use domain::ports::{
 };
 use harness::{TestDatabase, turn_ready};
 use pg::{Dsn, PgPool, PoolSettings};
-use store_postgres::{PgStore, SESSION};
+use store_postgres::{PgQueries, PgStore, QUERY_SESSION, SESSION};
 
 const STREAM: &str = "notification:intents";
 const LEASE_TTL: Duration = Duration::from_secs(5);
@@ -36,16 +38,20 @@ const LEASE_TTL: Duration = Duration::from_secs(5);
 struct World {
     database: TestDatabase,
     store: PgStore,
+    queries: PgQueries,
 }
 
 impl World {
     async fn new() -> Self {
         let database = TestDatabase::new().await;
         let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
-        let settings =
-            PoolSettings { max_connections: 4, operation_timeout: Duration::from_secs(5), session: SESSION };
-        let store = PgStore::new(PgPool::new(&dsn, settings).expect("a pool"));
-        Self { database, store }
+        let pool = |session| {
+            let operation_timeout = Duration::from_secs(5);
+            PgPool::new(&dsn, PoolSettings { max_connections: 4, operation_timeout, session })
+                .expect("a pool")
+        };
+        let (store, queries) = (PgStore::new(pool(SESSION)), PgQueries::new(pool(QUERY_SESSION)));
+        Self { database, store, queries }
     }
 
     /// The first column of every row, as text.

@@ -85,6 +85,7 @@ impl<K: Clone + PartialEq> Table<K> {
 struct Store {
     records: Mutex<Table<NotificationId>>,
     malformed: Mutex<Table<MalformedKey>>,
+    actions: Mutex<Table<OperatorActionId>>,
 }
 
 impl Store {
@@ -131,6 +132,21 @@ impl RetentionStore<MalformedKey> for Store {
     }
 }
 
+impl RetentionStore<OperatorActionId> for Store {
+    async fn list_expired(
+        &self,
+        _: Cutoff,
+        after: Option<&Expired<OperatorActionId>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<OperatorActionId>>, StoreError> {
+        self.actions.lock().expect("not poisoned").list(after, limit)
+    }
+
+    async fn delete_expired(&self, keys: &[&OperatorActionId], _: Cutoff) -> Result<Removal, StoreError> {
+        self.actions.lock().expect("not poisoned").delete(keys)
+    }
+}
+
 fn at(number: i64) -> Timestamp {
     Timestamp::from_millis(number).expect("in range")
 }
@@ -154,6 +170,7 @@ fn retention<S>(store: S) -> Retention<World, S, ManualClock> {
         settings: RetentionSettings {
             records: AGE,
             malformed_intents: AGE,
+            operator_actions: AGE,
             interval: Duration::from_secs(3_600),
         },
         metrics: Metrics::new(&meter("test")),
@@ -320,6 +337,34 @@ impl RetentionStore<MalformedKey> for KeptBack {
     async fn delete_expired(&self, _: &[&MalformedKey], _: Cutoff) -> Result<Removal, StoreError> {
         panic!("the service is stopped")
     }
+}
+
+impl RetentionStore<OperatorActionId> for KeptBack {
+    async fn list_expired(
+        &self,
+        _: Cutoff,
+        _: Option<&Expired<OperatorActionId>>,
+        _: usize,
+    ) -> Result<Vec<Expired<OperatorActionId>>, StoreError> {
+        panic!("the service is stopped")
+    }
+
+    async fn delete_expired(&self, _: &[&OperatorActionId], _: Cutoff) -> Result<Removal, StoreError> {
+        panic!("the service is stopped")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_actions_of_operators_are_deleted_even_if_the_tables_before_them_fail() {
+    let store = Store::default();
+    store.malformed().rows.push(malformed(1, 0));
+    store.malformed().unavailable = true;
+    let key = OperatorActionId(7);
+    let action = Expired { key, at: at(1), rows: 1, bytes: 100, live: false };
+    store.actions.lock().expect("not poisoned").rows.push(action);
+    let retention = retention(store);
+    retention.pass(&mut Limits::default()).await.expect_err("a table fails");
+    assert_eq!(retention.store.actions.lock().expect("not poisoned").rows, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ pub(super) fn broken(number: u64) -> RawEntry {
     RawEntry { id: id(number), fields: RawFields::from_iter([("unknown", "x")]) }
 }
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy {
         catalog: Arc::new(Catalog::built_in()),
         admin_emails: HashMap::new(),

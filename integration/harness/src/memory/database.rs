@@ -3,7 +3,7 @@
 //! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The database's clock
 //! is that of the caller, so an age is as long by either.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,33 +17,48 @@ use domain::ports::{
     AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, Cutoff, DueCursor,
     DueOrder, DuePage, Expired, Removal, RetentionStore, RouteStore, RowLocks, StoreError,
 };
+use domain::query::Discarded;
 use domain::record::{IdempotencyScope, NotificationId, Record};
-use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus, Version};
+use domain::route::{
+    Channel, Failed, LiveRoute, NewRoute, Published, RouteKey, RouteStatus, SkipReason, Start, Version,
+};
 
 use super::lock;
+use super::operations::RecordedAction;
 
 /// A database. Clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryDatabase(Arc<Mutex<Tables>>);
+pub struct MemoryDatabase(pub(super) Arc<Mutex<Tables>>);
 
 #[derive(Debug, Default)]
-struct Tables {
-    records: BTreeMap<NotificationId, Record>,
+pub(super) struct Tables {
+    pub(super) records: BTreeMap<NotificationId, Record>,
     scopes: HashMap<IdempotencyScope, NotificationId>,
-    routes: BTreeMap<RouteKey, Row>,
-    dead_letters: BTreeSet<RouteKey>,
-    malformed: HashMap<MalformedKey, MalformedIntent>,
-    checkpoints: HashMap<String, Checkpoint>,
-    locked: HashSet<RouteKey>,
+    pub(super) routes: BTreeMap<RouteKey, Row>,
+    pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterRow>,
+    pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
+    pub(super) checkpoints: HashMap<String, Checkpoint>,
+    pub(super) locked: HashSet<RouteKey>,
+    pub(super) actions: Vec<RecordedAction>,
 }
 
 #[derive(Debug)]
-struct Row {
+pub(super) struct Row {
     /// The row as far as publishing needs it; its version is `updated_at`.
-    route: LiveRoute,
-    status: RouteStatus,
-    published_entry_id: String,
-    last_error_classification: &'static str,
+    pub(super) route: LiveRoute,
+    pub(super) status: RouteStatus,
+    pub(super) published_entry_id: String,
+    pub(super) published_at: Option<Timestamp>,
+    pub(super) last_error_classification: &'static str,
+    pub(super) last_error_message: String,
+    pub(super) last_error_at: Option<Timestamp>,
+}
+
+/// What is not in the row of its route already.
+#[derive(Debug)]
+pub(super) struct DeadLetterRow {
+    pub(super) created_at: Timestamp,
+    pub(super) discarded: Option<Discarded>,
 }
 
 /// Another transaction that has locked a route. It ends when this is dropped.
@@ -78,7 +93,7 @@ impl MemoryDatabase {
 
     /// The keys of all dead letters, sorted.
     pub fn dead_letters(&self) -> Vec<RouteKey> {
-        lock(&self.0).dead_letters.iter().cloned().collect()
+        lock(&self.0).dead_letters.keys().cloned().collect()
     }
 
     /// All malformed intents, by entry id.
@@ -115,14 +130,25 @@ impl Tables {
         self.scopes.insert(record.scope.clone(), record.notification_id.clone());
         self.records.insert(record.notification_id.clone(), record.clone());
         for route in acceptance.live_routes() {
-            let row = Row {
-                route,
-                status: RouteStatus::Pending,
-                published_entry_id: String::new(),
-                last_error_classification: "",
-            };
-            self.routes.insert(row.route.key.clone(), row);
+            self.insert_route(route, RouteStatus::Pending, "");
         }
+        for skipped in acceptance.routes.iter().filter_map(|route| skipped(route, record)) {
+            let (route, reason) = skipped;
+            self.insert_route(route, RouteStatus::Skipped, reason.as_str());
+        }
+    }
+
+    fn insert_route(&mut self, route: LiveRoute, status: RouteStatus, classification: &'static str) {
+        let row = Row {
+            route,
+            status,
+            published_entry_id: String::new(),
+            published_at: None,
+            last_error_classification: classification,
+            last_error_message: String::new(),
+            last_error_at: None,
+        };
+        self.routes.insert(row.route.key.clone(), row);
     }
 
     /// Gives the row of `key` to `change` if it is live at `version`, and its version rises.
@@ -147,7 +173,7 @@ impl Tables {
         if is_intended(row) { Completion::Applied } else { Completion::Conflict }
     }
 
-    fn routes_of(&self, id: &NotificationId) -> impl Iterator<Item = &Row> {
+    pub(super) fn routes_of(&self, id: &NotificationId) -> impl Iterator<Item = &Row> {
         self.routes.values().filter(move |row| row.route.key.notification_id == *id)
     }
 
@@ -157,10 +183,10 @@ impl Tables {
             self.scopes.remove(&record.scope);
         }
         self.routes.retain(|key, _| key.notification_id != *id);
-        self.dead_letters.retain(|key| key.notification_id != *id);
+        self.dead_letters.retain(|key, _| key.notification_id != *id);
     }
 
-    fn due(&self, now: Timestamp) -> impl Iterator<Item = &LiveRoute> {
+    pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = &LiveRoute> {
         self.live().filter(move |route| route.next_attempt_at <= now)
     }
 
@@ -169,7 +195,25 @@ impl Tables {
     }
 }
 
-fn malformed_key(row: &MalformedIntent) -> MalformedKey {
+/// A route that is skipped, as its row has it, and why. Its time is none.
+fn skipped(route: &NewRoute, record: &Record) -> Option<(LiveRoute, SkipReason)> {
+    let Start::Skipped(reason) = route.start else { return None };
+    let row = LiveRoute {
+        key: route.key.clone(),
+        version: Version::read(record.content.accepted_at),
+        channel: route.channel,
+        recipient_ref: route.recipient_ref.clone(),
+        resolved_email: route.resolved_email.clone(),
+        resolved_locale: route.resolved_locale.clone(),
+        attempt_count: 0,
+        max_attempts: route.max_attempts,
+        next_attempt_at: Timestamp::MAX,
+        content: Arc::clone(&record.content),
+    };
+    Some((row, reason))
+}
+
+pub(super) fn malformed_key(row: &MalformedIntent) -> MalformedKey {
     MalformedKey {
         stream: row.stream.clone(),
         entry_id: row.entry_id.to_string(),
@@ -340,6 +384,7 @@ impl RouteStore for MemoryDatabase {
                 |row| {
                     row.status = RouteStatus::Published;
                     row.published_entry_id.clone_from(&published.entry_id);
+                    row.published_at = Some(now);
                 },
             )
         };
@@ -369,6 +414,8 @@ impl RouteStore for MemoryDatabase {
                     row.status = status;
                     row.route.attempt_count = failed.attempt_count;
                     row.last_error_classification = failed.classification;
+                    row.last_error_message.clone_from(&failed.message);
+                    row.last_error_at = Some(now);
                     match failed.retry_at {
                         Some(at) => row.route.next_attempt_at = at,
                         None => dies = true,
@@ -376,7 +423,8 @@ impl RouteStore for MemoryDatabase {
                 },
             );
             if dies {
-                tables.dead_letters.insert(failed.key.clone());
+                let row = DeadLetterRow { created_at: now, discarded: None };
+                tables.dead_letters.insert(failed.key.clone(), row);
             }
             completion
         };

@@ -1,0 +1,42 @@
+//! The port that says who leads, on the lock: it alone knows the present term. The name of the leader is in its report (`replicas`).
+
+use ambient::Timestamp;
+use domain::ports::{LeaderLookup, StoreError};
+use domain::query::LeaderTerm;
+use lock::LockManager;
+
+use super::election::store_error;
+
+/// The leadership of the replica that reads `stream`.
+pub(super) fn intake_leadership(stream: &str) -> String {
+    format!("intake:{stream}")
+}
+
+/// Looks up the leader of intake.
+#[derive(Clone, Debug)]
+pub struct LockLookup {
+    locks: LockManager,
+    leadership: String,
+}
+
+impl LockLookup {
+    /// Looks up the leader of the intake of `stream` in these locks.
+    pub fn new(locks: LockManager, stream: &str) -> Self {
+        Self { locks, leadership: intake_leadership(stream) }
+    }
+}
+
+impl LeaderLookup for LockLookup {
+    async fn leader(&self) -> Result<Option<LeaderTerm>, StoreError> {
+        const OPERATION: &str = "look up the leader";
+        let held =
+            self.locks.lookup(&self.leadership).await.map_err(|error| store_error(OPERATION, error))?;
+        let Some(held) = held else { return Ok(None) };
+        let since = Timestamp::from_millis(held.acquired_at_ms).map_err(|error| StoreError::Corrupt {
+            place: "locks.acquired_at_ms",
+            key: self.leadership.clone(),
+            problem: error.to_string(),
+        })?;
+        Ok(Some(LeaderTerm { since, fence: held.fence }))
+    }
+}

@@ -1,0 +1,117 @@
+//! Why a route is in its state, what moves it next, and when, in one sentence for a person.
+//!
+//! A function of the row alone: what the channel's publisher waits for, the status of the service says.
+
+use ambient::Timestamp;
+
+use crate::query::StoredRoute;
+use crate::route::{RouteStatus, SkipReason};
+
+/// The sentence for `route` at `now`. It names no address, and ends without a full stop.
+pub fn explain(route: &StoredRoute, now: Timestamp) -> String {
+    match route.status {
+        RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now)),
+        RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now)),
+        RouteStatus::Published => format!(
+            "Published{} as entry {} of the outbound stream; final, consumers deliver it from there",
+            at(route.published_at),
+            route.published_entry_id,
+        ),
+        RouteStatus::DeadLetter => dead_letter(route),
+        RouteStatus::Skipped => skipped(route),
+    }
+}
+
+fn why_pending(route: &StoredRoute) -> String {
+    // Nothing but an operator makes a route pending again.
+    if route.updated_at > route.created_at {
+        format!("Scheduled again by an operator at {}", route.updated_at)
+    } else {
+        format!("Accepted at {}", route.created_at)
+    }
+}
+
+fn failures(route: &StoredRoute) -> String {
+    format!("Failed {}: {}", times(route.attempt_count), cause(route))
+}
+
+/// What moves a live route next.
+fn next_attempt(route: &StoredRoute, now: Timestamp) -> String {
+    let attempt = u64::from(route.attempt_count) + 1;
+    let of = format!("{attempt} of {}", route.max_attempts);
+    let is_new = route.status == RouteStatus::Pending && route.updated_at == route.created_at;
+    match route.next_attempt_at {
+        // A row that the service does not write: live routes have a time.
+        None => "it has no time for its next attempt, so it waits for an operator".to_owned(),
+        Some(Timestamp::MAX) => {
+            "parked: it has no attempt before an operator sets next_attempt_at to a time".to_owned()
+        }
+        Some(due) if due > now && is_new => format!(
+            "the replica that accepted it makes the first attempt ({of}) now, and any other one may from {due}"
+        ),
+        Some(due) if due > now => format!("next attempt ({of}) at {due}"),
+        Some(due) => format!("next attempt ({of}) as soon as a publisher takes it; due since {due}"),
+    }
+}
+
+fn dead_letter(route: &StoredRoute) -> String {
+    let gave_up = format!(
+        "gave up{} after {}: {}",
+        at(route.dead_lettered_at),
+        attempts(route.attempt_count),
+        cause(route)
+    );
+    match &route.discarded {
+        Some(discarded) => format!(
+            "Discarded by {} at {} ({}), after the service {gave_up}; only a replay by its id makes another attempt",
+            discarded.by, discarded.at, discarded.reason,
+        ),
+        None if route.recovery_hint.is_empty() => {
+            format!("The service {gave_up}; only a replay by an operator makes another attempt")
+        }
+        None => format!("The service {gave_up}; an operator can act: {}", route.recovery_hint),
+    }
+}
+
+fn skipped(route: &StoredRoute) -> String {
+    let reason = route.last_error_classification.as_str();
+    let why = if reason == SkipReason::NoEmailAddress.as_str() {
+        "the user directory had no usable e-mail address of the user"
+    } else if reason == SkipReason::NoAdminRecipients.as_str() {
+        "no administrator was configured for its type (NOTIFICATION_ADMIN_EMAILS_…)"
+    } else if reason.is_empty() {
+        "there was no one to reach"
+    } else {
+        reason
+    };
+    format!("Skipped{} at acceptance because {why}; final, only a new intent is sent", at(route.skipped_at))
+}
+
+/// What failed: the message, or the classification where there is none.
+fn cause(route: &StoredRoute) -> &str {
+    let message = route.last_error_message.trim().trim_end_matches('.');
+    match (message, route.last_error_classification.as_str()) {
+        ("", "") => "the cause was not recorded",
+        ("", classification) => classification,
+        (message, _) => message,
+    }
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    }
+}
+
+fn attempts(count: u32) -> String {
+    if count == 1 { "1 failed attempt".to_owned() } else { format!("{count} failed attempts") }
+}
+
+fn at(time: Option<Timestamp>) -> String {
+    time.map_or_else(String::new, |time| format!(" at {time}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+use super::*;
+use crate::dead_letter::recovery_hint;
+use crate::query::Discarded;
+use crate::route::{Channel, RouteKey};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
+}
+
+fn second(seconds: i64) -> String {
+    at(seconds).to_string()
+}
+
+/// As acceptance writes it at second 0.
+fn pending() -> StoredRoute {
+    StoredRoute {
+        key: RouteKey { notification_id: "1-0".to_owned().into(), route_id: "email:user:u-1".into() },
+        channel: Channel::Email,
+        recipient_ref: "user:u-1".into(),
+        status: RouteStatus::Pending,
+        attempt_count: 0,
+        max_attempts: 7,
+        next_attempt_at: Some(at(5)),
+        resolved_email: "u-1@example.com".into(),
+        resolved_locale: "en".into(),
+        last_error_classification: String::new(),
+        last_error_message: String::new(),
+        last_error_at: None,
+        created_at: at(0),
+        updated_at: at(0),
+        published_at: None,
+        dead_lettered_at: None,
+        skipped_at: None,
+        published_entry_id: String::new(),
+        recovery_hint: String::new(),
+        discarded: None,
+    }
+}
+
+fn failed(attempt_count: u32) -> StoredRoute {
+    StoredRoute {
+        status: RouteStatus::Failed,
+        attempt_count,
+        last_error_classification: "mail_stream_publish_failed".into(),
+        last_error_message: "WRONGTYPE Operation against a key holding the wrong kind of value.".into(),
+        last_error_at: Some(at(10)),
+        next_attempt_at: Some(at(20)),
+        updated_at: at(10),
+        ..pending()
+    }
+}
+
+fn replayed() -> StoredRoute {
+    StoredRoute { updated_at: at(30), next_attempt_at: Some(at(30)), ..pending() }
+}
+
+fn published() -> StoredRoute {
+    StoredRoute {
+        status: RouteStatus::Published,
+        next_attempt_at: None,
+        published_at: Some(at(1)),
+        published_entry_id: "7-0".into(),
+        ..pending()
+    }
+}
+
+fn dead() -> StoredRoute {
+    let recovery_hint = recovery_hint(Channel::Email, "mail_stream_publish_failed").to_owned();
+    StoredRoute {
+        status: RouteStatus::DeadLetter,
+        next_attempt_at: None,
+        dead_lettered_at: Some(at(40)),
+        recovery_hint,
+        ..failed(7)
+    }
+}
+
+fn skipped(reason: &str) -> StoredRoute {
+    StoredRoute {
+        status: RouteStatus::Skipped,
+        next_attempt_at: None,
+        skipped_at: Some(at(0)),
+        last_error_classification: reason.to_owned(),
+        ..pending()
+    }
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+#[test]
+fn every_state_and_cause_is_explained() {
+    let parked = |route| StoredRoute { next_attempt_at: Some(Timestamp::MAX), ..route };
+    let discarded = Discarded { at: at(50), by: "ops".into(), reason: "game over".into() };
+    let no_message = StoredRoute { last_error_message: String::new(), ..failed(3) };
+    let no_cause = StoredRoute { last_error_classification: String::new(), ..no_message.clone() };
+    let by_hand = StoredRoute { recovery_hint: String::new(), ..dead() };
+    let cases = [
+        (
+            pending(),
+            3,
+            format!(
+                "Accepted at {}; the replica that accepted it makes the first attempt (1 of 7) now, and any other one may from {}",
+                second(0),
+                second(5)
+            ),
+        ),
+        (
+            pending(),
+            5,
+            format!(
+                "Accepted at {}; next attempt (1 of 7) as soon as a publisher takes it; due since {}",
+                second(0),
+                second(5)
+            ),
+        ),
+        (
+            parked(pending()),
+            9,
+            format!(
+                "Accepted at {}; parked: it has no attempt before an operator sets next_attempt_at to a time",
+                second(0)
+            ),
+        ),
+        (
+            replayed(),
+            31,
+            format!(
+                "Scheduled again by an operator at {0}; next attempt (1 of 7) as soon as a publisher takes it; due since {0}",
+                second(30)
+            ),
+        ),
+        (
+            StoredRoute { next_attempt_at: Some(at(60)), ..replayed() },
+            31,
+            format!(
+                "Scheduled again by an operator at {}; next attempt (1 of 7) at {}",
+                second(30),
+                second(60)
+            ),
+        ),
+        (failed(1), 11, format!("Failed once: {WRONG_TYPE}; next attempt (2 of 7) at {}", second(20))),
+        (failed(2), 11, format!("Failed twice: {WRONG_TYPE}; next attempt (3 of 7) at {}", second(20))),
+        (
+            failed(3),
+            20,
+            format!(
+                "Failed 3 times: {WRONG_TYPE}; next attempt (4 of 7) as soon as a publisher takes it; due since {}",
+                second(20)
+            ),
+        ),
+        (
+            parked(failed(3)),
+            20,
+            format!(
+                "Failed 3 times: {WRONG_TYPE}; parked: it has no attempt before an operator sets next_attempt_at to a time"
+            ),
+        ),
+        (
+            no_message,
+            11,
+            format!("Failed 3 times: mail_stream_publish_failed; next attempt (4 of 7) at {}", second(20)),
+        ),
+        (
+            no_cause,
+            11,
+            format!("Failed 3 times: the cause was not recorded; next attempt (4 of 7) at {}", second(20)),
+        ),
+        (
+            StoredRoute { next_attempt_at: None, ..failed(1) },
+            11,
+            format!(
+                "Failed once: {WRONG_TYPE}; it has no time for its next attempt, so it waits for an operator"
+            ),
+        ),
+        (
+            published(),
+            9,
+            format!(
+                "Published at {} as entry 7-0 of the outbound stream; final, consumers deliver it from there",
+                second(1)
+            ),
+        ),
+        (
+            dead(),
+            99,
+            format!(
+                "The service gave up at {} after 7 failed attempts: {WRONG_TYPE}; an operator can act: {}",
+                second(40),
+                dead().recovery_hint
+            ),
+        ),
+        (
+            by_hand,
+            99,
+            format!(
+                "The service gave up at {} after 7 failed attempts: {WRONG_TYPE}; only a replay by an operator makes another attempt",
+                second(40)
+            ),
+        ),
+        (
+            StoredRoute { discarded: Some(discarded), attempt_count: 1, ..dead() },
+            99,
+            format!(
+                "Discarded by ops at {} (game over), after the service gave up at {} after 1 failed attempt: {WRONG_TYPE}; \
+                 only a replay by its id makes another attempt",
+                second(50),
+                second(40)
+            ),
+        ),
+        (
+            skipped("no_email_address"),
+            9,
+            format!(
+                "Skipped at {} at acceptance because the user directory had no usable e-mail address of the user; \
+                 final, only a new intent is sent",
+                second(0)
+            ),
+        ),
+        (
+            skipped("no_admin_recipients"),
+            9,
+            format!(
+                "Skipped at {} at acceptance because no administrator was configured for its type \
+                 (NOTIFICATION_ADMIN_EMAILS_…); final, only a new intent is sent",
+                second(0)
+            ),
+        ),
+        (
+            skipped("later_reason"),
+            9,
+            format!(
+                "Skipped at {} at acceptance because later_reason; final, only a new intent is sent",
+                second(0)
+            ),
+        ),
+        (
+            skipped(""),
+            9,
+            format!(
+                "Skipped at {} at acceptance because there was no one to reach; final, only a new intent is sent",
+                second(0)
+            ),
+        ),
+    ];
+    for (route, now, expected) in cases {
+        assert_eq!(explain(&route, at(now)), expected);
+    }
+}
+
+#[test]
+fn no_explanation_names_an_address_or_ends_with_a_full_stop() {
+    for route in [pending(), failed(2), published(), dead(), skipped("no_email_address")] {
+        let sentence = explain(&route, at(7));
+        assert!(!sentence.contains('@') && !sentence.ends_with('.'), "{sentence}");
+    }
+}

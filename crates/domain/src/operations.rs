@@ -1,0 +1,326 @@
+//! What operators may do about dead letters: replay them, which gives their routes a new budget, or discard them.
+//!
+//! One rule for the API, the commands and the console. A request selects at most [`MAX_ROUTES_PER_REQUEST`] dead letters, each with
+//! the version that it has then, and changes them in chunks of [`CHUNK_ROUTES`]. A route that has another version by then was
+//! changed by someone else and stays as it is.
+
+use std::collections::BTreeMap;
+
+use ambient::Timestamp;
+use serde_json::{Value, json};
+
+use crate::query::{Counted, DeadLetterFilter};
+use crate::route::{Channel, RouteKey, RouteStatus, Version};
+
+/// The most routes that one request changes, and the most ids that it may name.
+pub const MAX_ROUTES_PER_REQUEST: usize = 10_000;
+/// The most routes that are changed in one transaction.
+pub const CHUNK_ROUTES: usize = 500;
+/// How many ids a plan shows.
+pub const PLAN_IDS: usize = 20;
+
+/// The budgets of routes as they are configured now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budgets {
+    /// Failed attempts that make a dead letter of a push route.
+    pub push: u32,
+    /// Failed attempts that make a dead letter of an e-mail route.
+    pub email: u32,
+}
+
+impl Budgets {
+    /// The budget of a route of `channel`.
+    pub fn of(self, channel: Channel) -> u32 {
+        match channel {
+            Channel::Push => self.push,
+            Channel::Email => self.email,
+        }
+    }
+}
+
+/// What an operator does about dead letters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeadLetterChange {
+    /// Their routes become pending again, with these budgets, and the dead letters are deleted.
+    Replay(Budgets),
+    /// The dead letters are marked and no longer listed among those that need attention.
+    Discard {
+        /// Why, in the operator's words.
+        reason: String,
+    },
+}
+
+impl DeadLetterChange {
+    /// As it is spelled in `operator_actions.action`.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Replay(_) => "replay_dead_letters",
+            Self::Discard { .. } => "discard_dead_letters",
+        }
+    }
+
+    /// Whether this change may be made to a dead letter: to each that is not discarded; a discarded one may be replayed, but
+    /// only if it is named.
+    pub fn applies_to(&self, discarded: bool, is_named: bool) -> bool {
+        !discarded || (is_named && matches!(self, Self::Replay(_)))
+    }
+}
+
+/// What becomes of a route that is replayed at `now`. Its ids, its recipient and its last error stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replayed {
+    /// Pending.
+    pub status: RouteStatus,
+    /// None failed yet.
+    pub attempt_count: u32,
+    /// As configured now.
+    pub max_attempts: u32,
+    /// At once: no replica has the route in memory, so there is no head start.
+    pub next_attempt_at: Timestamp,
+}
+
+/// What a dead letter of `channel` becomes when it is replayed at `now`.
+pub fn replay(channel: Channel, budgets: Budgets, now: Timestamp) -> Replayed {
+    Replayed {
+        status: RouteStatus::Pending,
+        attempt_count: 0,
+        max_attempts: budgets.of(channel),
+        next_attempt_at: now,
+    }
+}
+
+/// Which dead letters a request is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Selection {
+    /// Those with these ids, `<notification_id>/<route_id>`, at most [`MAX_ROUTES_PER_REQUEST`].
+    Ids(Vec<String>),
+    /// Those that the list would show; `discarded` is no condition here.
+    Filter(DeadLetterFilter),
+}
+
+/// A dead letter that a request is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Its route.
+    pub key: RouteKey,
+    /// The version of the route when it was selected.
+    pub version: Version,
+    /// The channel of the route.
+    pub channel: Channel,
+    /// Why its last attempt failed.
+    pub classification: String,
+}
+
+/// The dead letters that a request is about, newest first if a filter selected them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Targets {
+    /// At most [`MAX_ROUTES_PER_REQUEST`].
+    pub targets: Vec<Target>,
+    /// Ids that name no route.
+    pub unknown: Vec<String>,
+    /// Ids of routes that are no dead letters (any more), or that are discarded already: there is nothing to change.
+    pub unchanged: u64,
+    /// Further dead letters that a filter selects.
+    pub remaining: Counted,
+}
+
+/// How many dead letters of a channel have the same cause.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanGroup {
+    /// The channel.
+    pub channel: Channel,
+    /// The cause.
+    pub classification: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// What a request would do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// How many dead letters are selected, those that would remain for another request among them.
+    pub count: Counted,
+    /// Those that this request would change, by cause; the most frequent first.
+    pub by: Vec<PlanGroup>,
+    /// The first of them, at most [`PLAN_IDS`].
+    pub first: Vec<RouteKey>,
+    /// Ids that name no route.
+    pub unknown: Vec<String>,
+    /// How many would remain for another request.
+    pub remaining: Counted,
+}
+
+impl Targets {
+    /// What a request that is about these would do.
+    pub fn plan(&self) -> Plan {
+        let mut groups: BTreeMap<(Channel, &str), u64> = BTreeMap::new();
+        for target in &self.targets {
+            *groups.entry((target.channel, &target.classification)).or_default() += 1;
+        }
+        let group = |((channel, classification), count): ((Channel, &str), u64)| PlanGroup {
+            channel,
+            classification: classification.to_owned(),
+            count,
+        };
+        let mut by: Vec<PlanGroup> = groups.into_iter().map(group).collect();
+        by.sort_by_key(|group| std::cmp::Reverse(group.count));
+        let Counted { count, capped } = self.remaining;
+        Plan {
+            count: Counted { count: count + self.targets.len() as u64, capped },
+            by,
+            first: self.targets.iter().take(PLAN_IDS).map(|target| target.key.clone()).collect(),
+            unknown: self.unknown.clone(),
+            remaining: self.remaining,
+        }
+    }
+
+    /// The chunks in which they are changed.
+    pub fn chunks(&self) -> impl Iterator<Item = &[Target]> {
+        self.targets.chunks(CHUNK_ROUTES)
+    }
+}
+
+/// What a request did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChangeReport {
+    /// Routes that were changed.
+    pub changed: u64,
+    /// Selected dead letters that were not changed: those beyond the bound of one request, and those that another transaction
+    /// has locked. The same request under another idempotency key continues with them.
+    pub remaining: Counted,
+    /// Ids that name no route.
+    pub unknown: Vec<String>,
+}
+
+/// Who changes something by which request, for `operator_actions`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OperatorAction {
+    /// The name of the operator's token, or `user@host`.
+    pub actor: String,
+    /// Ties the chunks of a request together.
+    pub request_id: String,
+    /// The idempotency key of the request; a command has none.
+    pub idempotency_key: Option<String>,
+    /// What it selects.
+    pub selection: Selection,
+}
+
+impl OperatorAction {
+    /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and what the change was told.
+    pub fn arguments(&self, change: &DeadLetterChange, chunk: &[Target]) -> Value {
+        let mut arguments = match &self.selection {
+            Selection::Filter(filter) => json!({ "filter": filter_arguments(filter) }),
+            Selection::Ids(_) => {
+                json!({ "ids": chunk.iter().map(|target| target.key.to_string()).collect::<Vec<_>>() })
+            }
+        };
+        if let Some(key) = &self.idempotency_key {
+            arguments["idempotency_key"] = json!(key);
+        }
+        match change {
+            DeadLetterChange::Replay(budgets) => {
+                arguments["max_attempts"] = json!({ "push": budgets.push, "email": budgets.email });
+            }
+            DeadLetterChange::Discard { reason } => arguments["reason"] = json!(reason),
+        }
+        arguments
+    }
+}
+
+fn filter_arguments(filter: &DeadLetterFilter) -> Value {
+    let members = [
+        ("channel", filter.channel.map(|channel| channel.as_str().to_owned())),
+        ("classification", filter.classification.clone()),
+        ("notification_type", filter.notification_type.clone()),
+        ("created_after", filter.created_after.map(|at| at.to_string())),
+        ("created_before", filter.created_before.map(|at| at.to_string())),
+    ];
+    members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
+}
+
+/// The key of a row of `operator_actions`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OperatorActionId(pub i64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGETS: Budgets = Budgets { push: 3, email: 7 };
+
+    fn target(n: usize, channel: Channel, classification: &str) -> Target {
+        let key =
+            RouteKey { notification_id: format!("{n}-0").into(), route_id: format!("{channel}:user:u") };
+        let version = Version::read(Timestamp::UNIX_EPOCH);
+        Target { key, version, channel, classification: classification.to_owned() }
+    }
+
+    #[test]
+    fn a_discarded_dead_letter_may_be_replayed_by_its_id_and_nothing_else() {
+        let (replay, discard) =
+            (DeadLetterChange::Replay(BUDGETS), DeadLetterChange::Discard { reason: "obsolete".into() });
+        for (change, discarded, is_named, expected) in [
+            (&replay, false, false, true),
+            (&replay, false, true, true),
+            (&replay, true, false, false),
+            (&replay, true, true, true),
+            (&discard, false, false, true),
+            (&discard, false, true, true),
+            (&discard, true, false, false),
+            (&discard, true, true, false),
+        ] {
+            assert_eq!(change.applies_to(discarded, is_named), expected, "{change:?} {discarded} {is_named}");
+        }
+    }
+
+    #[test]
+    fn a_replayed_route_is_pending_and_due_at_once_with_the_budget_of_its_channel() {
+        let now = Timestamp::UNIX_EPOCH;
+        for (channel, max_attempts) in [(Channel::Push, 3), (Channel::Email, 7)] {
+            let expected = Replayed {
+                status: RouteStatus::Pending,
+                attempt_count: 0,
+                max_attempts,
+                next_attempt_at: now,
+            };
+            assert_eq!(replay(channel, BUDGETS, now), expected);
+        }
+    }
+
+    #[test]
+    fn a_plan_counts_by_cause_and_shows_the_first_ids() {
+        let mut targets: Vec<Target> = (0..25).map(|n| target(n, Channel::Email, "mail")).collect();
+        targets.extend((25..27).map(|n| target(n, Channel::Push, "gateway")));
+        let remaining = Counted { count: 4, capped: false };
+        let targets = Targets { targets, remaining, unknown: vec!["x".into()], unchanged: 1 };
+        let plan = targets.plan();
+        let by: Vec<_> =
+            plan.by.iter().map(|group| (group.channel, &*group.classification, group.count)).collect();
+        assert_eq!(by, [(Channel::Email, "mail", 25), (Channel::Push, "gateway", 2)]);
+        assert_eq!(plan.count, Counted { count: 31, capped: false });
+        assert_eq!((plan.first.len(), plan.first[0].to_string()), (20, "0-0/email:user:u".to_owned()));
+        assert_eq!(plan.unknown, ["x"]);
+    }
+
+    #[test]
+    fn the_arguments_name_the_filter_or_the_ids_of_the_chunk_and_the_idempotency_key() {
+        let action = |selection| OperatorAction {
+            actor: "ops".into(),
+            request_id: "r".into(),
+            idempotency_key: Some("k".into()),
+            selection,
+        };
+        let filter = DeadLetterFilter { channel: Some(Channel::Email), ..DeadLetterFilter::default() };
+        let discard = DeadLetterChange::Discard { reason: "old".into() };
+        let by_filter = action(Selection::Filter(filter)).arguments(&discard, &[]);
+        let expected = json!({"filter": {"channel": "email"}, "idempotency_key": "k", "reason": "old"});
+        assert_eq!(by_filter, expected);
+        let by_ids = action(Selection::Ids(vec!["1-0/push:user:u".into(), "2-0/x".into()]));
+        let arguments =
+            by_ids.arguments(&DeadLetterChange::Replay(BUDGETS), &[target(1, Channel::Push, "c")]);
+        let max_attempts = json!({"push": 3, "email": 7});
+        let expected =
+            json!({"ids": ["1-0/push:user:u"], "idempotency_key": "k", "max_attempts": max_attempts});
+        assert_eq!(arguments, expected);
+    }
+}

@@ -1,0 +1,76 @@
+//! Reading what became of notifications, for operators and producers.
+
+use std::future::Future;
+
+use ambient::Timestamp;
+
+use super::StoreError;
+use crate::entry::EntryId;
+use crate::query::{
+    DeadLetter, DeadLetterFilter, DeadLetterPlace, LeaderTerm, MalformedFilter, MalformedPlace,
+    MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
+    StoreStatus, StoredMalformedIntent, StreamBacklog,
+};
+use crate::record::{NotificationId, RecordCursor};
+
+/// What the tables have. Every call examines a bounded number of rows, however large the tables are: a page may be short or empty and
+/// still have a next one.
+pub trait Queries: Send + Sync {
+    /// A notification with all its routes; `None` if there is none of this id.
+    fn get_notification(
+        &self,
+        id: &NotificationId,
+    ) -> impl Future<Output = Result<Option<NotificationDetail>, StoreError>> + Send;
+
+    /// Notifications that `filter` selects, the newest first, from after the place `after`. Stable while rows arrive: a page begins after a place,
+    /// not at a number.
+    fn list_notifications(
+        &self,
+        filter: &NotificationFilter,
+        after: Option<&RecordCursor>,
+        limit: PageLimit,
+    ) -> impl Future<Output = Result<Page<NotificationSummary, RecordCursor>, StoreError>> + Send;
+
+    /// Dead letters that `filter` selects, the newest first, from after the place `after`.
+    fn list_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        after: Option<&DeadLetterPlace>,
+        limit: PageLimit,
+    ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
+
+    /// Malformed intents that `filter` selects, the newest first, from after the place `after`.
+    fn list_malformed_intents(
+        &self,
+        filter: &MalformedFilter,
+        after: Option<&MalformedPlace>,
+        limit: PageLimit,
+    ) -> impl Future<Output = Result<Page<MalformedSummary, MalformedPlace>, StoreError>> + Send;
+
+    /// The malformed intents that came as the entry `entry_id` of `stream`: more than one if the stream was recreated. The newest
+    /// first, at most 100; empty if there is none.
+    fn get_malformed_intents(
+        &self,
+        stream: &str,
+        entry_id: &str,
+    ) -> impl Future<Output = Result<Vec<StoredMalformedIntent>, StoreError>> + Send;
+
+    /// What the tables know of the state of the service at `now`; the checkpoint is that of `stream`.
+    fn status(
+        &self,
+        stream: &str,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<StoreStatus, StoreError>> + Send;
+}
+
+/// What the intents stream has that has no outcome yet.
+pub trait StreamQueries: Send + Sync {
+    /// The stream after the entry `after`. At most 1,000 entries and 4 MiB are read; what is beyond is not counted.
+    fn backlog(&self, after: EntryId) -> impl Future<Output = Result<StreamBacklog, StoreError>> + Send;
+}
+
+/// Who leads.
+pub trait LeaderLookup: Send + Sync {
+    /// The present term of the leader of intake; `None` if no replica leads. It may be over when the answer arrives.
+    fn leader(&self) -> impl Future<Output = Result<Option<LeaderTerm>, StoreError>> + Send;
+}

@@ -1,0 +1,94 @@
+//! What can be asked about notifications, dead letters, malformed intents and the service itself, and the answers.
+//!
+//! Values only; the port that gives them is among the ports. Lists are read newest first in pages. A page ends at a place in the
+//! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
+//! short or empty and still have a next one: no request examines more than a bounded number of rows.
+
+mod cursor;
+mod dead_letters;
+mod malformed;
+mod notifications;
+mod status;
+
+pub use cursor::{InvalidCursor, Place};
+pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
+pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
+pub use notifications::{
+    NotificationDetail, NotificationFilter, NotificationSummary, RouteCounts, StoredRoute,
+};
+pub use status::{
+    CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
+    Status, StoreStatus, StreamBacklog, Waiting,
+};
+
+/// The most items of a page.
+pub const MAX_PAGE_ITEMS: usize = 200;
+/// The items of a page unless the caller asks for another number.
+pub const DEFAULT_PAGE_ITEMS: usize = 50;
+/// How far rows are counted.
+pub const COUNT_CAP: u64 = 10_000;
+
+/// The number of items that a page may have: 1 to [`MAX_PAGE_ITEMS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageLimit(usize);
+
+impl PageLimit {
+    /// `None` if the number is out of bounds.
+    pub fn new(items: usize) -> Option<Self> {
+        (1..=MAX_PAGE_ITEMS).contains(&items).then_some(Self(items))
+    }
+
+    /// The number of items.
+    pub fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Default for PageLimit {
+    fn default() -> Self {
+        Self(DEFAULT_PAGE_ITEMS)
+    }
+}
+
+/// A page of a list, newest first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page<T, P> {
+    /// The items: at most as many as were asked for.
+    pub items: Vec<T>,
+    /// The place after which the next page begins; `None` if the end of the list was reached.
+    pub next: Option<P>,
+}
+
+/// A number that was counted no further than a bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// The number.
+    pub count: u64,
+    /// Whether there may be more.
+    pub capped: bool,
+}
+
+impl Counted {
+    /// What a count says that stops at [`COUNT_CAP`].
+    pub fn up_to_cap(count: u64) -> Self {
+        Self { count: count.min(COUNT_CAP), capped: count >= COUNT_CAP }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_1_to_200_items_and_50_by_default() {
+        let limits = [0, 1, 200, 201].map(|items| PageLimit::new(items).map(PageLimit::get));
+        assert_eq!(limits, [None, Some(1), Some(200), None]);
+        assert_eq!(PageLimit::default().get(), 50);
+    }
+
+    #[test]
+    fn a_count_at_the_cap_may_be_more() {
+        assert_eq!(Counted::up_to_cap(9_999), Counted { count: 9_999, capped: false });
+        assert_eq!(Counted::up_to_cap(10_001), Counted { count: 10_000, capped: true });
+    }
+}

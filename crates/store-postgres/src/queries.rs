@@ -1,0 +1,145 @@
+//! Reading for operators and producers, on a pool of its own: a slow search takes no connection from the traffic.
+//!
+//! Every list is read from an index in the order of the list, from a place on, and examines at most [`MAX_EXAMINED`] rows
+//! (ADR 0029). What is searched for often has an index from which all of it is known at once: `candidates.rs`.
+
+mod candidates;
+mod dead_letters;
+mod detail;
+mod malformed;
+mod notifications;
+mod status;
+
+use ambient::Timestamp;
+use domain::ports::{Queries, StoreError};
+use domain::query::{
+    DeadLetter, DeadLetterFilter, DeadLetterPlace, MalformedFilter, MalformedPlace, MalformedSummary,
+    NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, StoreStatus,
+    StoredMalformedIntent,
+};
+use domain::record::{NotificationId, RecordCursor};
+use pg::sql::any;
+use pg::{PgError, PgPool, Session, bind};
+use sea_query::{Expr, ExprTrait, Func, IntoColumnRef};
+use tokio_postgres::Row;
+
+use crate::codec::column;
+use crate::error::store_error;
+
+pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
+
+/// The most rows of a table that one page examines.
+pub(crate) const MAX_EXAMINED: usize = 10_000;
+
+/// The service's tables, to be read.
+#[derive(Clone, Debug)]
+pub struct PgQueries {
+    pool: PgPool,
+}
+
+impl PgQueries {
+    /// Queries on `pool`, whose sessions have the settings [`crate::QUERY_SESSION`] and whose operation timeout is that of a query.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
+        self.pool.session(operation).await.map_err(store_error)
+    }
+}
+
+impl Queries for PgQueries {
+    async fn get_notification(&self, id: &NotificationId) -> Result<Option<NotificationDetail>, StoreError> {
+        detail::get(&self.session("get a notification").await?, id).await
+    }
+
+    async fn list_notifications(
+        &self,
+        filter: &NotificationFilter,
+        after: Option<&RecordCursor>,
+        limit: PageLimit,
+    ) -> Result<Page<NotificationSummary, RecordCursor>, StoreError> {
+        notifications::list(&self.session("list notifications").await?, filter, after, limit).await
+    }
+
+    async fn list_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        after: Option<&DeadLetterPlace>,
+        limit: PageLimit,
+    ) -> Result<Page<DeadLetter, DeadLetterPlace>, StoreError> {
+        dead_letters::list(&self.session("list dead letters").await?, filter, after, limit).await
+    }
+
+    async fn list_malformed_intents(
+        &self,
+        filter: &MalformedFilter,
+        after: Option<&MalformedPlace>,
+        limit: PageLimit,
+    ) -> Result<Page<MalformedSummary, MalformedPlace>, StoreError> {
+        malformed::list(&self.session("list malformed intents").await?, filter, after, limit).await
+    }
+
+    async fn get_malformed_intents(
+        &self,
+        stream: &str,
+        entry_id: &str,
+    ) -> Result<Vec<StoredMalformedIntent>, StoreError> {
+        malformed::get(&self.session("get malformed intents").await?, stream, entry_id).await
+    }
+
+    async fn status(&self, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
+        status::read(&self.session("read the status").await?, stream, now).await
+    }
+}
+
+/// Prepares every statement, as [`crate::PgStore::check_needs`] does.
+pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
+    detail::prepare_all(session).await?;
+    candidates::prepare_all(session).await?;
+    notifications::prepare_all(session).await?;
+    dead_letters::prepare_all(session).await?;
+    malformed::prepare_all(session).await?;
+    status::prepare_all(session).await
+}
+
+/// `column = value`, or nothing if there is no value; one text for both.
+fn equals_if_given(column: impl IntoColumnRef, value: Option<&str>) -> Expr {
+    let given = || bind::texts(value);
+    let none = Expr::expr(Func::cust("cardinality").arg(given())).eq(Expr::cust("0"));
+    none.or(Expr::col(column).eq(any(given())))
+}
+
+/// What a statement returns that examines rows in the order of a list: those that match, and the last one if no more may be examined,
+/// with its number.
+struct Examined<T> {
+    item: T,
+    matches: bool,
+    number: u64,
+}
+
+fn examined<T>(
+    rows: &[Row],
+    parse: impl Fn(&Row) -> Result<T, StoreError>,
+) -> Result<Vec<Examined<T>>, StoreError> {
+    let read = |row| {
+        let number: i64 = column(row, "rows", "")?;
+        Ok(Examined {
+            item: parse(row)?,
+            matches: column(row, "matches", "")?,
+            number: number.unsigned_abs(),
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// The page that these rows make, at most `limit` of them: it has a next one unless fewer were found before the end of the list.
+fn page<T, P>(rows: Vec<Examined<T>>, limit: usize, place: impl Fn(&T) -> P) -> Page<T, P> {
+    let is_cut = |last: &&Examined<T>| rows.len() == limit || last.number == MAX_EXAMINED as u64;
+    let next = rows.last().filter(is_cut).map(|last| place(&last.item));
+    let items = rows.into_iter().filter(|row| row.matches).map(|row| row.item).collect();
+    Page { items, next }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! The list of dead letters, for reading and for selecting what an operator changes.
+
+use ambient::Timestamp;
+use domain::ports::StoreError;
+use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Page, PageLimit};
+use domain::route::{Channel, RouteStatus, Version};
+use pg::{PgError, Session, bind};
+use sea_query::{Expr, ExprTrait, Order, Query, SelectStatement};
+use tokio_postgres::Row;
+
+use super::detail::discarded;
+use super::{MAX_EXAMINED, equals_if_given, examined, page};
+use crate::codec::{column, instant, loggable, name, route_key, small_count};
+use crate::error::store_error;
+use crate::schema::{DeadLetters, Input, Records, Routes};
+
+/// A dead letter and the version of its route.
+pub(crate) struct DeadLetterRow {
+    pub(crate) letter: DeadLetter,
+    pub(crate) version: Version,
+}
+
+pub(super) async fn list(
+    session: &Session,
+    filter: &DeadLetterFilter,
+    after: Option<&DeadLetterPlace>,
+    limit: PageLimit,
+) -> Result<Page<DeadLetter, DeadLetterPlace>, StoreError> {
+    let Page { items, next } = dead_letter_page(session, filter, after, limit.get()).await?;
+    Ok(Page { items: items.into_iter().map(|row| row.letter).collect(), next })
+}
+
+/// At most `limit` dead letters from after a place on.
+pub(crate) async fn dead_letter_page(
+    session: &Session,
+    filter: &DeadLetterFilter,
+    after: Option<&DeadLetterPlace>,
+    limit: usize,
+) -> Result<Page<DeadLetterRow, DeadLetterPlace>, StoreError> {
+    let rows = session.query(&listed(filter, after, limit)).await.map_err(store_error)?;
+    Ok(page(examined(&rows, parse)?, limit, |row| row.letter.place()))
+}
+
+pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
+    for discarded in [false, true] {
+        let filter = DeadLetterFilter { discarded, ..DeadLetterFilter::default() };
+        session.prepare(&listed(&filter, None, 1)).await?;
+    }
+    Ok(())
+}
+
+fn parse(row: &Row) -> Result<DeadLetterRow, StoreError> {
+    let key = route_key(row)?;
+    let shown = loggable(&key);
+    let text = |place| column::<String>(row, place, &shown);
+    let letter = DeadLetter {
+        notification_type: text("records.notification_type")?,
+        channel: name(row, "dead_letters.channel", &shown)?,
+        recipient_ref: text("dead_letters.recipient_ref")?,
+        final_attempt_count: small_count(row, "dead_letters.final_attempt_count", &shown)?,
+        max_attempts: small_count(row, "dead_letters.max_attempts", &shown)?,
+        failure_classification: text("dead_letters.failure_classification")?,
+        failure_message: text("dead_letters.failure_message")?,
+        recovery_hint: text("dead_letters.recovery_hint")?,
+        created_at: instant(row, "dead_letters.created_at", &shown)?,
+        discarded: discarded(row, &shown)?,
+        key,
+    };
+    let version = Version::read(instant(row, "routes.updated_at", &shown)?);
+    Ok(DeadLetterRow { letter, version })
+}
+
+/// `dead_letters_open_idx` or `dead_letters_discarded_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, joined by their keys with record and
+/// route; of these, those that match until the page is full, and the last one in any case. A row whose route is no dead letter, because it
+/// was edited by hand, does not match.
+pub(super) fn listed(
+    filter: &DeadLetterFilter,
+    after: Option<&DeadLetterPlace>,
+    limit: usize,
+) -> SelectStatement {
+    use DeadLetters as D;
+    let order = [D::CreatedAt, D::NotificationId, D::RouteId];
+    let before = filter.created_before.unwrap_or(Timestamp::MAX);
+    let (at, id, route_id) = match after {
+        Some(place) if place.created_at < before => {
+            (place.created_at, place.key.notification_id.as_str(), place.key.route_id.as_str())
+        }
+        _ => (before, "", ""),
+    };
+    let after = [bind::instant(at), bind::text(id), bind::text(route_id)];
+    let is_discarded = Expr::col(D::DiscardedAt).is_not_null();
+    let mut rows = Query::select();
+    rows.column(sea_query::Asterisk)
+        .expr_as(
+            Expr::cust("row_number() OVER (ORDER BY created_at DESC, notification_id DESC, route_id DESC)"),
+            Input::Rows,
+        )
+        .from(D::Table)
+        .and_where(if filter.discarded { is_discarded } else { Expr::col(D::DiscardedAt).is_null() })
+        .and_where(Expr::tuple(order.map(Expr::col)).lt(Expr::tuple(after)))
+        .and_where(
+            Expr::col(D::CreatedAt).gte(bind::instant(filter.created_after.unwrap_or(Timestamp::MIN))),
+        );
+    for column in order {
+        rows.order_by(column, Order::Desc);
+    }
+    rows.limit(MAX_EXAMINED as u64);
+
+    let of_row = |column: D| (Input::Table, column);
+    let of_route = |column: Routes| (Routes::Table, column);
+    let matches = || {
+        equals_if_given(of_row(D::Channel), filter.channel.map(Channel::as_str))
+            .and(equals_if_given(of_row(D::FailureClassification), filter.classification.as_deref()))
+            .and(equals_if_given(
+                (Records::Table, Records::NotificationType),
+                filter.notification_type.as_deref(),
+            ))
+            .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::DeadLetter.as_str())))
+    };
+    let mut select = Query::select();
+    select
+        .column((Input::Table, sea_query::Asterisk))
+        .column((Records::Table, Records::NotificationType))
+        .column(of_route(Routes::UpdatedAt))
+        .expr_as(matches(), Input::Matches)
+        .from_subquery(rows, Input::Table)
+        .inner_join(
+            Records::Table,
+            Expr::col((Records::Table, Records::NotificationId)).equals(of_row(D::NotificationId)),
+        )
+        .inner_join(
+            Routes::Table,
+            Expr::col(of_route(Routes::NotificationId))
+                .equals(of_row(D::NotificationId))
+                .and(Expr::col(of_route(Routes::RouteId)).equals(of_row(D::RouteId))),
+        )
+        .and_where(
+            matches().or(Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64))),
+        );
+    for column in order {
+        select.order_by(of_row(column), Order::Desc);
+    }
+    select.limit(limit as u64).take()
+}

@@ -1,0 +1,225 @@
+//! The plans of the queries: each reads a bounded part of the index that its comment names, on statistics of empty tables and on true ones.
+
+use domain::route::{Channel, RouteKey, RouteStatus};
+use harness::TestDatabase;
+use pg::{Dsn, PoolSettings};
+use serde_json::Value;
+
+use super::candidates::*;
+use super::*;
+use crate::QUERY_SESSION;
+use crate::routes::tests::{most_rows, nodes, number, plan, rows};
+
+/// Blocks that a look-up by key may touch: the levels of an index and the row.
+const BLOCKS: u64 = 8;
+
+async fn queries(database: &TestDatabase) -> PgQueries {
+    let dsn = Dsn::parse(&database.dsn()).expect("a connection string");
+    let operation_timeout = std::time::Duration::from_secs(60);
+    let settings = PoolSettings { max_connections: 1, operation_timeout, session: QUERY_SESSION };
+    PgQueries::new(PgPool::new(&dsn, settings).expect("a pool"))
+}
+
+/// 20,000 notifications with two routes each: published, but for one in four, half of which are live and half dead letters, and as many malformed
+/// intents.
+fn backlog(statistics: bool) -> String {
+    let mut sql = String::new();
+    for table in ["records", "routes", "dead_letters", "malformed_intents"] {
+        sql.push_str(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false); ANALYZE {table};"));
+    }
+    sql.push_str(&rows(1, 20_000, "published", "NULL"));
+    sql.push_str(
+        "UPDATE records SET accepted_at = timestamptz '2026-01-01' + idempotency_key::int * interval '1 s',
+            recipient_user_ids = jsonb_build_array('u-' || idempotency_key::int % 1000);
+         UPDATE routes SET created_at = accepted_at FROM records WHERE records.notification_id = routes.notification_id;
+         UPDATE routes SET status = 'failed', next_attempt_at = created_at FROM records
+            WHERE records.notification_id = routes.notification_id AND idempotency_key::int % 8 = 0;
+         UPDATE routes SET status = 'dead_letter' FROM records
+            WHERE records.notification_id = routes.notification_id AND idempotency_key::int % 8 = 1;
+         INSERT INTO dead_letters (notification_id, route_id, channel, recipient_ref, final_attempt_count, max_attempts,
+            failure_classification, failure_message, recovery_hint, created_at)
+         SELECT notification_id, route_id, channel, recipient_ref, 3, 3, 'c', 'm', 'h', created_at FROM routes WHERE status = 'dead_letter';
+         INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, failure_code, failure_message, raw_fields, recorded_at)
+         SELECT 's', n || '-0', 'f', 'c', 'm', '[]', timestamptz '2026-01-01' + n * interval '1 s' FROM generate_series(1, 20000) n;",
+    );
+    if statistics {
+        sql.push_str("ANALYZE records; ANALYZE routes; ANALYZE dead_letters; ANALYZE malformed_intents;");
+    }
+    sql
+}
+
+/// Whether a node sorts more than the rows of one page of candidates.
+fn sorts_much(plan: &Value) -> bool {
+    let sorts = |node: &&&Value| node["Node Type"].as_str().is_some_and(|name| name.ends_with("Sort"));
+    nodes(plan).iter().filter(sorts).any(|node| number(node, "Actual Rows") > 200)
+}
+
+async fn look_at_plans(statistics: bool) {
+    let database = TestDatabase::new().await;
+    database.client().await.batch_execute(&backlog(statistics)).await.expect("a backlog");
+    let queries = queries(&database).await;
+    let session = queries.session("explain").await.expect("is there");
+    let filter = NotificationFilter::default();
+    let rare = NotificationFilter { notification_type: Some("rare".into()), ..filter.clone() };
+    let range = Range::new(&filter, None);
+    let some: Vec<RecordCursor> = (1..=200)
+        .map(|n| RecordCursor { notification_id: format!("{n}-0").into(), ..range.after.clone() })
+        .collect();
+    let ids: Vec<&str> = some.iter().map(|place| place.notification_id.as_str()).collect();
+    let id = NotificationId::from("8-0".to_owned());
+    let now = Timestamp::from_millis(1_767_312_000_000).expect("in range");
+    let producers = ["p".to_owned(), "q".to_owned()];
+    let letters = DeadLetterFilter::default();
+    let letter = DeadLetterPlace {
+        created_at: now,
+        key: RouteKey { notification_id: id.clone(), route_id: "push:user:u".into() },
+    };
+    let rare_letters = DeadLetterFilter { classification: Some("rare".into()), ..letters.clone() };
+    let discarded = DeadLetterFilter { discarded: true, ..letters.clone() };
+    let malformed_filter = MalformedFilter::default();
+    let rare_malformed = MalformedFilter { code: Some("rare".into()), ..malformed_filter.clone() };
+    let (few, page, examined, candidates) = (10, 50, MAX_EXAMINED as u64, MAX_CANDIDATES as u64);
+    let cap = domain::query::COUNT_CAP;
+    use notifications::listed as notifications;
+    use {dead_letters::listed as dead_letters, malformed::listed as malformed};
+    // What it is, its plan, the index, the rows that a node may look at, and the blocks.
+    let plans = [
+        ("a record", plan(&session, &detail::record_of(&id)).await, "records_pkey", few, BLOCKS),
+        ("its routes", plan(&session, &detail::routes_of(&id)).await, "routes_pkey", few, 4 * BLOCKS),
+        (
+            "a page",
+            plan(&session, &notifications(&filter, &range, 50)).await,
+            "records_listing_idx",
+            page,
+            2 * BLOCKS * page,
+        ),
+        (
+            "a sparse page",
+            plan(&session, &notifications(&rare, &range, 50)).await,
+            "records_listing_idx",
+            examined,
+            2 * examined,
+        ),
+        (
+            "by ids",
+            plan(&session, &notifications::with_ids(&filter, &some)).await,
+            "records_pkey",
+            200,
+            BLOCKS * 200,
+        ),
+        (
+            "counts",
+            plan(&session, &notifications::route_counts(&ids)).await,
+            "routes_pkey",
+            400,
+            BLOCKS * 400,
+        ),
+        ("a producer", plan(&session, &next_producer("")).await, "records_idempotency_unique", few, BLOCKS),
+        (
+            "a key",
+            plan(&session, &with_key(&producers, "8")).await,
+            "records_idempotency_unique",
+            few,
+            2 * BLOCKS,
+        ),
+        ("a user", plan(&session, &to_user("u-8")).await, "records_recipients_idx", 4 * few, 1_000),
+        (
+            "an administrator",
+            plan(&session, &to_administrator("u", &range)).await,
+            "routes_admin_idx",
+            few,
+            BLOCKS,
+        ),
+        (
+            "a status",
+            plan(&session, &unpublished(RouteStatus::Failed, &range)).await,
+            "routes_unpublished_idx",
+            candidates,
+            2 * candidates,
+        ),
+        ("live routes", plan(&session, &live()).await, "routes_due_idx", candidates, 2 * candidates),
+        (
+            "dead letters",
+            plan(&session, &dead_letters(&letters, None, 50)).await,
+            "dead_letters_open_idx",
+            page,
+            4 * BLOCKS * page,
+        ),
+        (
+            "more of them",
+            plan(&session, &dead_letters(&letters, Some(&letter), 50)).await,
+            "dead_letters_open_idx",
+            page,
+            4 * BLOCKS * page,
+        ),
+        (
+            "sparse ones",
+            plan(&session, &dead_letters(&rare_letters, None, 50)).await,
+            "dead_letters_open_idx",
+            examined,
+            4 * BLOCKS * examined,
+        ),
+        (
+            "discarded ones",
+            plan(&session, &dead_letters(&discarded, None, 50)).await,
+            "dead_letters_discarded_idx",
+            few,
+            BLOCKS,
+        ),
+        (
+            "malformed",
+            plan(&session, &malformed(&malformed_filter, None, 50)).await,
+            "malformed_intents_recorded_idx",
+            page,
+            BLOCKS * page,
+        ),
+        (
+            "sparse malformed",
+            plan(&session, &malformed(&rare_malformed, None, 50)).await,
+            "malformed_intents_recorded_idx",
+            examined,
+            2 * examined,
+        ),
+        (
+            "of an entry",
+            plan(&session, &malformed::of_entry("s", "8-0")).await,
+            "malformed_intents_pkey",
+            few,
+            BLOCKS,
+        ),
+        ("due", plan(&session, &status::due(Channel::Push, now)).await, "routes_due_idx", cap, 2 * cap),
+        ("failing", plan(&session, &status::failing()).await, "routes_unpublished_idx", cap, 2 * cap),
+        (
+            "recent dead letters",
+            plan(&session, &status::recent_dead_letters(now)).await,
+            "dead_letters_open_idx",
+            cap,
+            2 * cap,
+        ),
+        (
+            "recent malformed",
+            plan(&session, &status::recent_malformed(now)).await,
+            "malformed_intents_recorded_idx",
+            cap,
+            2 * cap,
+        ),
+    ];
+    for (what, plan, index, rows, blocks) in &plans {
+        assert!(most_rows(plan) <= *rows, "{what} reads {} rows:\n{plan:#}", most_rows(plan));
+        let touched = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");
+        assert!(touched <= *blocks, "{what} reads {touched} blocks:\n{plan:#}");
+        assert!(plan.to_string().contains(index), "{what} does not read {index}:\n{plan:#}");
+        assert!(!sorts_much(plan), "{what} sorts:\n{plan:#}");
+        assert!(nodes(plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{what}:\n{plan:#}");
+    }
+}
+
+#[tokio::test]
+async fn every_query_reads_a_bounded_part_of_its_index_on_statistics_of_empty_tables() {
+    look_at_plans(false).await;
+}
+
+#[tokio::test]
+async fn every_query_reads_a_bounded_part_of_its_index_on_true_statistics() {
+    look_at_plans(true).await;
+}

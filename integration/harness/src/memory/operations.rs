@@ -1,0 +1,153 @@
+//! Operators' changes of the database in memory.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::operations::{
+    DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection, Target, Targets, replay,
+};
+use domain::ports::{Completion, Operations, StoreError};
+use domain::query::{Counted, DeadLetterFilter, Discarded};
+use domain::route::{RouteKey, RouteStatus, Version};
+use serde_json::Value;
+
+use super::database::{MemoryDatabase, Tables};
+use super::lock;
+use super::queries::dead_letters;
+
+/// A row of `operator_actions`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RecordedAction {
+    /// Who.
+    pub actor: String,
+    /// What.
+    pub action: String,
+    /// With which arguments.
+    pub arguments: Value,
+    /// To how many rows.
+    pub affected: u64,
+    /// By which request.
+    pub request_id: String,
+}
+
+impl MemoryDatabase {
+    /// What operators did, in order.
+    pub fn actions(&self) -> Vec<RecordedAction> {
+        lock(&self.0).actions.clone()
+    }
+}
+
+impl Operations for MemoryDatabase {
+    async fn select_dead_letters(
+        &self,
+        change: &DeadLetterChange,
+        selection: &Selection,
+    ) -> Result<Targets, StoreError> {
+        let tables = lock(&self.0);
+        match selection {
+            Selection::Ids(ids) => Ok(named(&tables, change, ids)),
+            Selection::Filter(filter) => {
+                let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
+                let keys = dead_letters(&tables, &filter).into_iter().map(|letter| letter.key);
+                let mut targets: Vec<Target> = keys.filter_map(|key| target(&tables, &key)).collect();
+                let count = targets.len().saturating_sub(MAX_ROUTES_PER_REQUEST) as u64;
+                targets.truncate(MAX_ROUTES_PER_REQUEST);
+                Ok(Targets { targets, remaining: Counted { count, capped: false }, ..Targets::default() })
+            }
+        }
+    }
+
+    async fn change_dead_letters(
+        &self,
+        change: &DeadLetterChange,
+        chunk: &[Target],
+        action: &OperatorAction,
+        now: Timestamp,
+    ) -> Result<Vec<Completion>, StoreError> {
+        let mut tables = lock(&self.0);
+        let outcomes: Vec<Completion> =
+            chunk.iter().map(|target| tables.change(change, target, &action.actor, now)).collect();
+        let changed: Vec<Target> = chunk
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| **outcome == Completion::Applied)
+            .map(|(target, _)| target.clone())
+            .collect();
+        if !changed.is_empty() {
+            tables.actions.push(RecordedAction {
+                actor: action.actor.clone(),
+                action: change.action().to_owned(),
+                arguments: action.arguments(change, &changed),
+                affected: changed.len() as u64,
+                request_id: action.request_id.clone(),
+            });
+        }
+        Ok(outcomes)
+    }
+}
+
+impl Tables {
+    fn change(
+        &mut self,
+        change: &DeadLetterChange,
+        target: &Target,
+        actor: &str,
+        now: Timestamp,
+    ) -> Completion {
+        let Some(row) = self.routes.get_mut(&target.key) else { return Completion::Conflict };
+        let Some(letter) = self.dead_letters.get_mut(&target.key) else { return Completion::Conflict };
+        if row.status != RouteStatus::DeadLetter || row.route.version != target.version {
+            return Completion::Conflict;
+        }
+        if self.locked.contains(&target.key) {
+            return Completion::Locked;
+        }
+        let least = row.route.version.updated_at() + Duration::from_micros(1);
+        row.route.version = Version::read(now.max(least));
+        match change {
+            DeadLetterChange::Replay(budgets) => {
+                let replayed = replay(row.route.channel, *budgets, now);
+                row.status = replayed.status;
+                row.route.attempt_count = replayed.attempt_count;
+                row.route.max_attempts = replayed.max_attempts;
+                row.route.next_attempt_at = replayed.next_attempt_at;
+                self.dead_letters.remove(&target.key);
+            }
+            DeadLetterChange::Discard { reason } => {
+                let (by, reason) = (actor.to_owned(), reason.clone());
+                letter.discarded = Some(Discarded { at: now, by, reason });
+            }
+        }
+        Completion::Applied
+    }
+}
+
+fn named(tables: &Tables, change: &DeadLetterChange, ids: &[String]) -> Targets {
+    let mut targets = Targets::default();
+    let mut seen = HashSet::new();
+    for id in ids.iter().filter(|id| seen.insert(id.as_str())) {
+        let key = id.parse::<RouteKey>().ok().filter(|key| tables.routes.contains_key(key));
+        let Some(key) = key else {
+            targets.unknown.push(id.clone());
+            continue;
+        };
+        let discarded = tables.dead_letters.get(&key).is_some_and(|letter| letter.discarded.is_some());
+        match target(tables, &key) {
+            Some(target) if change.applies_to(discarded, true) => targets.targets.push(target),
+            _ => targets.unchanged += 1,
+        }
+    }
+    targets
+}
+
+fn target(tables: &Tables, key: &RouteKey) -> Option<Target> {
+    let row = tables.routes.get(key).filter(|row| row.status == RouteStatus::DeadLetter)?;
+    tables.dead_letters.get(key)?;
+    Some(Target {
+        key: key.clone(),
+        version: row.route.version,
+        channel: row.route.channel,
+        classification: row.last_error_classification.to_owned(),
+    })
+}
