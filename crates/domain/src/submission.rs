@@ -52,8 +52,8 @@ pub enum SubmissionOutcome {
     },
     /// Accepted by an earlier request with the same key and the same intent, whose answer is still stored.
     Replayed(StoredAnswer),
-    /// Accepted before, as this notification; its answer is not stored.
-    Duplicate(NotificationId),
+    /// Accepted before; its answer is not stored.
+    Duplicate(AcceptedRequest),
     /// The key belongs to this notification, which another intent became.
     Conflict(NotificationId),
     /// Another request with this key is being processed. It ends after this time at the latest.
@@ -71,6 +71,10 @@ pub struct AcceptedRequest {
     pub notification_id: NotificationId,
     /// Tells a duplicate from a conflict.
     pub fingerprint: String,
+    /// When it was accepted.
+    pub accepted_at: Timestamp,
+    /// How many routes it has.
+    pub routes: usize,
 }
 
 /// What is decided about one submission of a group.
@@ -114,12 +118,9 @@ pub fn decide(
     schedule: Schedule,
 ) -> SubmissionDecision {
     if let Some(holder) = holder {
-        let id = holder.notification_id.clone();
-        let same = holder.fingerprint == intent.fingerprint;
-        return SubmissionDecision::Tell(if same {
-            SubmissionOutcome::Duplicate(id)
-        } else {
-            SubmissionOutcome::Conflict(id)
+        return SubmissionDecision::Tell(match holder.fingerprint == intent.fingerprint {
+            true => SubmissionOutcome::Duplicate(holder.clone()),
+            false => SubmissionOutcome::Conflict(holder.notification_id.clone()),
         });
     }
     let told = match judge_new(intent, users, new_id, policy, schedule) {

@@ -17,7 +17,7 @@ use idempotency::{
 
 use crate::PgStore;
 use crate::error::store_error;
-use crate::records::{requests, requests_of};
+use crate::records::{accepted_of, accepted_requests};
 
 /// What a request is told to wait whose key another transaction holds open.
 const BUSY_RETRY: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ impl AnswerStore for PgStore {
         scopes: &[IdempotencyScope],
     ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
         let session = self.session("look for accepted intents").await?;
-        requests(&session.query(&requests_of(scopes.iter())).await.map_err(store_error)?)
+        accepted_requests(&session.query(&accepted_of(scopes.iter())).await.map_err(store_error)?)
     }
 }
 

@@ -10,12 +10,12 @@ use domain::record::{IdempotencyScope, NotificationId, Record};
 use domain::submission::AcceptedRequest;
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement};
+use sea_query::{Asterisk, Expr, ExprTrait, Func, InsertStatement, OnConflict, Query, SelectStatement};
 use tokio_postgres::Row;
 
-use crate::codec::column;
+use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::schema::{Input, Records};
+use crate::schema::{Input, Records, Routes};
 
 /// The number after the highest `~n` of an entry id that is taken.
 pub(crate) async fn next_suffix(session: &Session, id: EntryId) -> Result<u32, StoreError> {
@@ -36,19 +36,46 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The accepted intents that have reserved these keys.
-pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
-    let request = |row: &Row| {
-        let producer = column(row, "records.producer", "")?;
-        let key: String = column(row, "records.idempotency_key", "")?;
-        let fingerprint = column(row, "records.request_fingerprint", &key)?;
-        let id: String = column(row, "records.notification_id", &key)?;
-        Ok((
-            IdempotencyScope { producer, key },
-            AcceptedRequest { notification_id: NotificationId::from(id), fingerprint },
-        ))
-    };
-    rows.iter().map(request).collect()
+/// The accepted intent that has reserved a key.
+pub(crate) struct Request {
+    pub(crate) notification_id: NotificationId,
+    pub(crate) fingerprint: String,
+}
+
+pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, Request>, StoreError> {
+    rows.iter()
+        .map(|row| {
+            let scope = scope(row)?;
+            let fingerprint = column(row, "records.request_fingerprint", &scope.key)?;
+            let id: String = column(row, "records.notification_id", &scope.key)?;
+            Ok((scope, Request { notification_id: NotificationId::from(id), fingerprint }))
+        })
+        .collect()
+}
+
+fn scope(row: &Row) -> Result<IdempotencyScope, StoreError> {
+    let producer = column(row, "records.producer", "")?;
+    let key = column(row, "records.idempotency_key", "")?;
+    Ok(IdempotencyScope { producer, key })
+}
+
+/// As [`requests`], with what the sender of a repeated intent is told.
+pub(crate) fn accepted_requests(
+    rows: &[Row],
+) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
+    rows.iter()
+        .map(|row| {
+            let scope = scope(row)?;
+            let id: String = column(row, "records.notification_id", &scope.key)?;
+            let request = AcceptedRequest {
+                notification_id: NotificationId::from(id),
+                fingerprint: column(row, "records.request_fingerprint", &scope.key)?,
+                accepted_at: instant(row, "records.accepted_at", &scope.key)?,
+                routes: usize::try_from(count(row, "routes", &scope.key)?).unwrap_or(usize::MAX),
+            };
+            Ok((scope, request))
+        })
+        .collect()
 }
 
 /// Whether a notification's id is `<id>` or `<id>~<n>`.
@@ -80,6 +107,21 @@ pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope>
             ),
         )
         .take()
+}
+
+/// As [`requests_of`], with the time of acceptance and the number of routes, by the primary key of `routes`.
+pub(crate) fn accepted_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope> + Clone) -> SelectStatement {
+    let routes = Query::select()
+        .expr(Func::count(Expr::col(Asterisk)))
+        .from(Routes::Table)
+        .and_where(
+            Expr::col((Routes::Table, Routes::NotificationId))
+                .equals((Records::Table, Records::NotificationId)),
+        )
+        .take();
+    let mut statement = requests_of(scopes);
+    statement.column((Records::Table, Records::AcceptedAt)).expr_as(routes, Input::Routes);
+    statement
 }
 
 /// By the primary key.

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json as value};
 
@@ -75,6 +75,12 @@ impl<'a> IntentBody<'a> {
     /// Reads the members of an object.
     pub fn parse(text: &'a str) -> Result<Self, NotAnObject> {
         serde_json::from_str(text).map_err(|error| NotAnObject(error.to_string()))
+    }
+
+    /// How many recipients it lists, repeats included; 0 if that is no list.
+    pub fn recipients(&self) -> usize {
+        let listed = self.get("recipient_user_ids").map(|list| serde_json::from_str::<Vec<IgnoredAny>>(list.get()));
+        listed.and_then(Result::ok).map_or(0, |list| list.len())
     }
 
     /// The intent, or the first rule that it breaks.

@@ -1,0 +1,172 @@
+//! `POST /v1/intents:batch`: up to a thousand intents, each decided by itself.
+//!
+//! Elements with the same key are decided in order: the second waits for the outcome of the first. What is not decided in time is
+//! answered with 503; what was accepted before that stays accepted.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use domain::intent::{BodyContext, Intent, IntentBody};
+use domain::ports::Submissions;
+use domain::submission::{Submission, SubmissionOutcome};
+use futures_util::future::join_all;
+use http_server::problem::Problem;
+use http_server::tokens::Principal;
+use http_server::{JsonText, Object, RequestId};
+use idempotency::{Fingerprint, Key};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use crate::changes::guarded;
+use crate::intents::{accepted, conflict};
+use crate::ports::{Api, Ports};
+use crate::problems::{bad_request, malformed_intent, producer_of, unavailable};
+
+/// The most elements of a batch.
+const MAX_INTENTS: usize = 1_000;
+/// The most recipients of all elements of a batch, as received.
+const MAX_BATCH_RECIPIENTS: usize = 20_000;
+const PATH: &str = "/v1/intents:batch";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch<'a> {
+    #[serde(borrow)]
+    intents: Vec<&'a RawValue>,
+}
+
+/// An element that is decided, and where its result goes.
+struct Element {
+    place: usize,
+    intent: Intent,
+}
+
+/// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undecided;
+
+pub(crate) async fn send<P: Ports>(
+    State(api): State<Arc<Api<P>>>,
+    principal: Principal,
+    request_id: RequestId,
+    headers: HeaderMap,
+    JsonText(body): JsonText,
+) -> Result<Response, Problem> {
+    let key = Key::from_headers(&headers)
+        .map_err(|error| bad_request(format!("The header Idempotency-Key is wrong: {error}.")))?;
+    let producer = producer_of(&principal)?.to_owned();
+    let (elements, results) = read(&api, &body, &producer, request_id.from_client())?;
+    let Some(key) = key else { return decide(api, elements, results).await };
+    let fingerprint = Fingerprint::of_request(&Method::POST, PATH, body.as_bytes());
+    let handling = Arc::clone(&api);
+    let scope = format!("POST {PATH} {producer}");
+    guarded(&api, &scope, key, fingerprint, move || decide(handling, elements, results)).await
+}
+
+/// The elements that are well formed, and the results of those that are not.
+fn read<P: Ports>(
+    api: &Api<P>,
+    body: &str,
+    producer: &str,
+    request_id: Option<&str>,
+) -> Result<(Vec<Element>, Vec<Value>), Problem> {
+    let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
+    let Object(batch) = parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
+    if !(1..=MAX_INTENTS).contains(&batch.intents.len()) {
+        let found = batch.intents.len();
+        return Err(bad_request(format!("intents has {found} elements and takes 1 to {MAX_INTENTS}.")));
+    }
+    let context = BodyContext { producer, idempotency_key: None, request_id };
+    let (mut elements, mut results) = (Vec::with_capacity(batch.intents.len()), Vec::new());
+    let mut recipients = 0;
+    for (place, text) in batch.intents.iter().enumerate() {
+        let element = IntentBody::parse(text.get());
+        let element = element.map_err(|error| bad_request(format!("intents[{place}] is no object: {error}.")))?;
+        recipients += element.recipients();
+        if recipients > MAX_BATCH_RECIPIENTS {
+            return Err(bad_request(format!("A batch takes at most {MAX_BATCH_RECIPIENTS} recipients in all.")));
+        }
+        results.push(match element.decode(context, &api.settings.catalog) {
+            Ok(intent) => {
+                elements.push(Element { place, intent });
+                Value::Null
+            }
+            Err(rejection) => problem(&malformed_intent(&rejection)),
+        });
+    }
+    Ok((elements, results))
+}
+
+async fn decide<P: Ports>(
+    api: Arc<Api<P>>,
+    mut elements: Vec<Element>,
+    mut results: Vec<Value>,
+) -> Result<Response, Problem> {
+    let deadline = Instant::now() + api.settings.batch_timeout;
+    while !elements.is_empty() {
+        let mut keys = HashSet::new();
+        let (now, later): (Vec<_>, Vec<_>) =
+            elements.into_iter().partition(|element| keys.insert(element.intent.scope()));
+        let decided = join_all(now.into_iter().map(|element| {
+            let api = Arc::clone(&api);
+            async move { (element.place, result(&api, element.intent, deadline).await) }
+        }));
+        for (place, result) in decided.await {
+            results[place] = result;
+        }
+        elements = later;
+    }
+    let undecided = results.iter().filter(|result| result["status"] == 503).count();
+    if undecided == results.len() {
+        return Err(unavailable("no element of a batch could be decided"));
+    }
+    let mut response = Json(json!({"results": results})).into_response();
+    if undecided > 0 {
+        response.extensions_mut().insert(Undecided);
+    }
+    Ok(response)
+}
+
+/// What became of one element.
+async fn result<P: Ports>(api: &Api<P>, intent: Intent, deadline: Instant) -> Value {
+    let submitting = api.submissions.submit(Submission { intent: intent.clone(), stores_answer: false });
+    let Ok(outcome) = timeout_at(deadline, submitting).await else {
+        return problem(&unavailable("an element of a batch was not decided in time"));
+    };
+    match outcome {
+        SubmissionOutcome::Accepted { notification_id, accepted_at, routes, .. } => json!({
+            "status": StatusCode::ACCEPTED.as_u16(),
+            "notification_id": notification_id.as_str(),
+            "outcome": "accepted",
+            "accepted_at": accepted_at.to_string(),
+            "routes": routes,
+        }),
+        SubmissionOutcome::Duplicate(request) => json!({
+            "status": StatusCode::ACCEPTED.as_u16(),
+            "notification_id": request.notification_id.as_str(),
+            "outcome": "duplicate",
+            "accepted_at": request.accepted_at.to_string(),
+            "routes": request.routes,
+        }),
+        SubmissionOutcome::Conflict(notification_id) => match accepted(api, &notification_id).await {
+            Ok(other) => problem(&conflict(&intent, &other)),
+            Err(unavailable) => problem(&unavailable),
+        },
+        SubmissionOutcome::Rejected(rejection) => problem(&malformed_intent(&rejection)),
+        // An element claims no key.
+        SubmissionOutcome::Replayed(_) | SubmissionOutcome::InProgress(_) => {
+            problem(&unavailable("an element of a batch met a claim"))
+        }
+        SubmissionOutcome::Unavailable(cause) => problem(&unavailable(&cause)),
+    }
+}
+
+fn problem(problem: &Problem) -> Value {
+    Value::Object(problem.body())
+}

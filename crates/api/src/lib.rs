@@ -1,0 +1,49 @@
+//! The HTTP API: intents in, what became of them out, and what operators may change.
+//!
+//! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of the domain, calls a
+//! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
+//!
+//! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
+//! read, `changes.rs` replays and discards. `params.rs` reads query strings, `view.rs` renders values.
+
+mod batch;
+mod changes;
+mod dead_letters;
+mod intents;
+mod malformed_intents;
+mod notifications;
+mod params;
+mod ports;
+mod problems;
+mod status;
+mod view;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use http_server::BodyLimit;
+use http_server::tokens::Guard;
+
+pub use intents::accepted_answer;
+pub use ports::{Api, ApiSettings, Ports};
+
+/// The routes of the API. `guard` checks tokens.
+pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
+    let batch_limit = axum::Extension(BodyLimit(api.settings.max_batch_body_bytes));
+    let operator = |routes| guard.protect(routes, problems::operators_only);
+    let producer = |routes| guard.protect(routes, problems::producers_only);
+    let reader = |routes| guard.protect(routes, problems::readers_only);
+    let router = Router::new()
+        .route("/v1/intents", producer(post(intents::send::<P>)))
+        .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit)))
+        .route("/v1/notifications", reader(get(notifications::list::<P>)))
+        .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
+        .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
+        .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
+        .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
+        .route("/v1/malformed-intents", operator(get(malformed_intents::list::<P>)))
+        .route("/v1/malformed-intents/{stream_entry_id}", operator(get(malformed_intents::show::<P>)))
+        .route("/v1/status", operator(get(status::show::<P>)));
+    http_server::problem::with_fallbacks(router.with_state(Arc::new(api)))
+}

@@ -1,0 +1,81 @@
+//! `GET /v1/notifications` and `GET /v1/notifications/{notification_id}`.
+
+use std::sync::Arc;
+
+use ambient::Clock;
+use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use domain::ports::Queries;
+use domain::query::{NotificationFilter, Place};
+use domain::record::{NotificationId, RecordCursor};
+use http_server::problem::{FORBIDDEN, Problem};
+use http_server::tokens::Principal;
+use serde_json::{Value, json};
+
+use crate::params::Params;
+use crate::ports::{Api, Ports};
+use crate::problems::{not_found, store_failed};
+use crate::view;
+
+const PARAMS: [&str; 9] = [
+    "producer",
+    "notification_type",
+    "status",
+    "recipient",
+    "idempotency_key",
+    "accepted_after",
+    "accepted_before",
+    "limit",
+    "cursor",
+];
+
+pub(crate) async fn list<P: Ports>(
+    State(api): State<Arc<Api<P>>>,
+    principal: Principal,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let filter = NotificationFilter {
+        producer: producer(&principal, params.text("producer"))?,
+        notification_type: params.text("notification_type"),
+        status: params.value("status", "a status of a route")?,
+        recipient: params.text("recipient"),
+        idempotency_key: params.text("idempotency_key"),
+        accepted_after: params.time("accepted_after")?,
+        accepted_before: params.time("accepted_before")?,
+    };
+    let after: Option<RecordCursor> = params.cursor(&filter)?;
+    let page = api.queries.list_notifications(&filter, after.as_ref(), params.limit()?).await;
+    let page = page.map_err(|error| store_failed(&error))?;
+    Ok(Json(json!({
+        "notifications": page.items.iter().map(view::summary).collect::<Vec<_>>(),
+        "next_cursor": page.next.map(|place| place.to_cursor(&filter)),
+    })))
+}
+
+pub(crate) async fn show<P: Ports>(
+    State(api): State<Arc<Api<P>>>,
+    principal: Principal,
+    Path(notification_id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    // PostgreSQL does not take NUL in a text.
+    let id = Some(notification_id).filter(|id| !id.contains('\0')).map(NotificationId::from);
+    let id = id.ok_or_else(|| not_found("notification"))?;
+    let found = api.queries.get_notification(&id).await.map_err(|error| store_failed(&error))?;
+    let readable = found.filter(|detail| {
+        principal.operator || principal.producer.as_deref() == Some(detail.record.scope.producer.as_str())
+    });
+    let detail = readable.ok_or_else(|| not_found("notification"))?;
+    Ok(Json(view::notification(&detail, api.clock.now(), principal.operator)))
+}
+
+/// Whose notifications are listed: a producer sees its own.
+fn producer(principal: &Principal, asked: Option<String>) -> Result<Option<String>, Problem> {
+    match (principal.operator, principal.producer.as_deref(), asked) {
+        (true, _, asked) => Ok(asked),
+        (false, Some(own), Some(asked)) if own != asked => {
+            Err(Problem::new(FORBIDDEN, "A producer's token reads that producer's notifications only."))
+        }
+        (false, own, _) => Ok(own.map(str::to_owned)),
+    }
+}

@@ -1,0 +1,111 @@
+//! Query strings: every parameter is known and occurs at most once.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use ambient::Timestamp;
+use domain::query::{MAX_PAGE_ITEMS, PageLimit, Place};
+use http_server::problem::Problem;
+use url::form_urlencoded;
+
+use crate::problems::bad_request;
+
+/// The longest value of a parameter, in bytes: longer than any identifier, shorter than a request line.
+const MAX_VALUE_BYTES: usize = 1_024;
+
+/// The parameters of a request.
+#[derive(Debug)]
+pub(crate) struct Params(BTreeMap<String, String>);
+
+impl Params {
+    /// Reads a query string that may have these parameters.
+    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+        let mut params = BTreeMap::new();
+        for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+            if !known.contains(&&*name) {
+                let takes = known.join(", ");
+                return Err(bad_request(format!("There is no parameter of that name; there are {takes}.")));
+            }
+            if value.is_empty() || value.len() > MAX_VALUE_BYTES || value.contains(char::is_control) {
+                let takes = format!("1 to {MAX_VALUE_BYTES} bytes without control characters");
+                return Err(bad_request(format!("The parameter {name} takes {takes}.")));
+            }
+            if params.insert(name.clone().into_owned(), value.into_owned()).is_some() {
+                return Err(bad_request(format!("The parameter {name} is there more than once.")));
+            }
+        }
+        Ok(Self(params))
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        self.0.get(name).cloned()
+    }
+
+    /// A value of a closed set, or of a syntax, that `takes` describes.
+    pub(crate) fn value<T: FromStr>(&self, name: &str, takes: &str) -> Result<Option<T>, Problem> {
+        let parsed = self.0.get(name).map(|text| text.parse()).transpose();
+        parsed.map_err(|_| bad_request(format!("The parameter {name} takes {takes}.")))
+    }
+
+    /// A time.
+    pub(crate) fn time(&self, name: &str) -> Result<Option<Timestamp>, Problem> {
+        self.value(name, "a time of RFC 3339, such as 2026-04-02T09:30:00Z")
+    }
+
+    /// How many elements a page has.
+    pub(crate) fn limit(&self) -> Result<PageLimit, Problem> {
+        let takes = format!("a number from 1 to {MAX_PAGE_ITEMS}");
+        let Some(items) = self.value("limit", &takes)? else { return Ok(PageLimit::default()) };
+        PageLimit::new(items).ok_or_else(|| bad_request(format!("The parameter limit takes {takes}.")))
+    }
+
+    /// Where the page begins, in a list with this filter.
+    pub(crate) fn cursor<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Problem> {
+        let cursor = self.0.get("cursor").map(|cursor| P::from_cursor(cursor, filter)).transpose();
+        cursor.map_err(|_| bad_request("The parameter cursor is not one of this query."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 3] = ["limit", "recipient", "accepted_after"];
+
+    fn parse(query: &str) -> Result<Params, Problem> {
+        Params::parse(Some(query), &KNOWN)
+    }
+
+    #[test]
+    fn values_are_decoded() {
+        let params = parse("recipient=u%2F1+%26").expect("well formed");
+        assert_eq!(params.text("recipient").as_deref(), Some("u/1 &"));
+        assert!(Params::parse(None, &KNOWN).expect("well formed").text("recipient").is_none());
+    }
+
+    #[test]
+    fn an_unknown_a_repeated_and_an_empty_parameter_are_refused() {
+        for query in ["colour=red", "limit=1&limit=1", "recipient=", "recipient=%00", "recipient=a%0Ab"] {
+            assert!(parse(query).is_err(), "{query}");
+        }
+        assert!(parse(&format!("recipient={}", "u".repeat(MAX_VALUE_BYTES + 1))).is_err());
+    }
+
+    #[test]
+    fn a_limit_is_from_1_to_200_and_50_if_absent() {
+        let limit = |query: &str| parse(query).expect("well formed").limit().map(PageLimit::get);
+        assert_eq!((limit(""), limit("limit=1"), limit("limit=200")), (Ok(50), Ok(1), Ok(200)));
+        for query in ["limit=0", "limit=201", "limit=-1", "limit=ten"] {
+            assert!(limit(query).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_read_with_any_offset_and_anything_else_is_refused() {
+        let time = |query: &str| parse(query).expect("well formed").time("accepted_after");
+        let utc = time("accepted_after=2026-04-02T09:30:00Z").expect("a time");
+        assert_eq!(time("accepted_after=2026-04-02T11:30:00%2B02:00").expect("a time"), utc);
+        assert!(time("accepted_after=yesterday").is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! The API's own problems, and who may do what.
+
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use domain::malformed::Rejection;
+use domain::ports::{StoreError, error_chain};
+use http_server::problem::{self, FORBIDDEN, Kind, Problem};
+use http_server::tokens::Principal;
+
+/// An intent that breaks a rule; `code` names it.
+const MALFORMED_INTENT: Kind =
+    Kind::new("malformed-intent", "Malformed intent", StatusCode::UNPROCESSABLE_ENTITY);
+
+/// The intent breaks a rule.
+pub(crate) fn malformed_intent(rejection: &Rejection) -> Problem {
+    Problem::new(MALFORMED_INTENT, &rejection.message).with("code", rejection.code.as_str())
+}
+
+/// The key belongs to another intent, which differs in these members.
+pub(crate) fn idempotency_conflict(differs: &[&str]) -> Problem {
+    let detail = "The idempotency key belongs to another intent.";
+    Problem::new(problem::IDEMPOTENCY_CONFLICT, detail)
+        .with("code", "idempotency_conflict")
+        .with("differs", differs.to_vec())
+}
+
+/// The request itself is wrong.
+pub(crate) fn bad_request(detail: impl Into<String>) -> Problem {
+    Problem::new(problem::BAD_REQUEST, detail)
+}
+
+/// There is no such thing, or it is not the caller's.
+pub(crate) fn not_found(what: &str) -> Problem {
+    Problem::new(problem::NOT_FOUND, format!("There is no such {what}."))
+}
+
+/// A dependency is unavailable. What exactly is for the log: the caller can only repeat the request.
+pub(crate) fn unavailable(cause: &str) -> Problem {
+    tracing::debug!(cause, "a request could not be answered");
+    Problem::new(problem::UNAVAILABLE, "The service cannot answer now. Repeat the request with the same idempotency key.")
+}
+
+/// A store failed.
+pub(crate) fn store_failed(error: &StoreError) -> Problem {
+    unavailable(&error_chain(error))
+}
+
+/// Reading everything and changing what operators may change.
+pub(crate) fn operators_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
+    match principal.operator {
+        true => Ok(()),
+        false => Err(Problem::new(FORBIDDEN, "This takes an operator's token.")),
+    }
+}
+
+/// Sending.
+pub(crate) fn producers_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
+    match principal.producer {
+        Some(_) => Ok(()),
+        None => Err(Problem::new(FORBIDDEN, "Only a producer's token may send.")),
+    }
+}
+
+/// Reading one's own notifications, or all as an operator.
+pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
+    match principal.operator || principal.producer.is_some() {
+        true => Ok(()),
+        false => Err(Problem::new(FORBIDDEN, "This takes a producer's or an operator's token.")),
+    }
+}
+
+/// The producer of a token that may send; the guard has checked that there is one.
+pub(crate) fn producer_of(principal: &Principal) -> Result<&str, Problem> {
+    principal.producer.as_deref().ok_or_else(|| Problem::new(FORBIDDEN, "Only a producer's token may send."))
+}
