@@ -11,11 +11,11 @@ use crate::growth::{Drain, empty_tables};
 use crate::load::ROUTES;
 use crate::measure::median;
 use crate::rows::Rows;
+use crate::testbed::Testbed;
 use crate::watch::{
     COARSE_POLL, ends, entries, observer, wait_for_entries, wait_for_intake, wait_until_none_live,
     wait_until_none_live_from,
 };
-use crate::testbed::Testbed;
 use crate::{Scale, load};
 
 /// The lowest accepted ratio of the rates for overdue routes, and of those for fresh intents beside them.

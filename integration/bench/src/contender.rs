@@ -40,7 +40,12 @@ impl Contender {
     }
 
     /// Starts `command` as a contender and does not wait for it.
-    pub(crate) fn start(mut command: Command, testbed: &Testbed, dsn: &str, jobs: u32) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        mut command: Command,
+        testbed: &Testbed,
+        dsn: &str,
+        jobs: u32,
+    ) -> anyhow::Result<Self> {
         command
             .env("BENCH_POSTGRES", plain(dsn))
             .env("BENCH_REDIS", testbed.redis.addr())
@@ -72,7 +77,10 @@ impl Contender {
 
     /// Requests a step and does not wait for it.
     pub(crate) async fn request(&mut self, step: &str) -> anyhow::Result<()> {
-        self.input.write_all(format!("{step}\n").as_bytes()).await.context("the contender does not read its input")
+        self.input
+            .write_all(format!("{step}\n").as_bytes())
+            .await
+            .context("the contender does not read its input")
     }
 
     /// Waits for the line that reports `phase`, and returns it.
@@ -80,8 +88,8 @@ impl Contender {
         let line = tokio::time::timeout(BOUND, self.output.next_line()).await;
         let line = line.with_context(|| format!("the contender was not {phase:?} within {BOUND:?}"))??;
         let line = line.with_context(|| format!("the contender ended before it was {phase:?}"))?;
-        let report: Value =
-            serde_json::from_str(&line).with_context(|| format!("the contender printed {line:?}, which is no JSON"))?;
+        let report: Value = serde_json::from_str(&line)
+            .with_context(|| format!("the contender printed {line:?}, which is no JSON"))?;
         ensure!(report["phase"] == phase, "the contender printed {line:?} instead of phase {phase:?}");
         Ok(report)
     }

@@ -60,8 +60,9 @@ impl Figure {
             return self.at_most(bound);
         }
         let (unit, allowed) = (self.unit, baseline * BASELINE_FACTOR);
-        let goal =
-            format!("at most {allowed:.2} {unit}: {BASELINE_FACTOR}x the baseline, which misses {bound} {unit}");
+        let goal = format!(
+            "at most {allowed:.2} {unit}: {BASELINE_FACTOR}x the baseline, which misses {bound} {unit}"
+        );
         self.judged(goal, |value| value <= allowed)
     }
 

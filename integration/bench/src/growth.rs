@@ -13,8 +13,8 @@ use crate::figure::{Figure, Section};
 use crate::load::ROUTES;
 use crate::measure::{Cpu, median};
 use crate::rows::Rows;
-use crate::watch::{POLL, ends, entries, observer, published, wait_for_entries, wait_until_none_live_from};
 use crate::testbed::{INTENTS, Testbed};
+use crate::watch::{POLL, ends, entries, observer, published, wait_for_entries, wait_until_none_live_from};
 use crate::{Scale, load};
 
 /// The highest accepted ratio of processor time per intent in full tables, and beside an open transaction.

@@ -13,8 +13,8 @@ use crate::Scale;
 use crate::figure::{Figure, Section};
 use crate::load::{self, ROUTES};
 use crate::measure::Cpu;
-use crate::watch::{wait_for_completions, wait_for_entries};
 use crate::testbed::{ROLE, Testbed};
+use crate::watch::{wait_for_completions, wait_for_entries};
 
 /// The bounds for each replica: commands and statements per second, per cent of a core.
 const COMMANDS: f64 = 2.0;

@@ -11,12 +11,12 @@ use tokio::task::JoinHandle;
 
 use crate::Scale;
 use crate::chart::{Chart, Lines};
+use crate::contender::Contender;
 use crate::figure::{Figure, Section};
 use crate::load::{self, Steady};
 use crate::measure::{median, percentile};
-use crate::contender::Contender;
-use crate::watch::wait_for_completions;
 use crate::testbed::{MAIL, PUSH, Testbed};
+use crate::watch::wait_for_completions;
 
 /// For each rate, the highest accepted p50 and p99 in milliseconds.
 const GOALS: [(u32, Option<f64>, f64); 3] =
@@ -84,7 +84,8 @@ impl Latency {
         };
         let baseline_p50 = shown("baseline, p50", &self.baseline, |percentiles| percentiles.p50);
         let baseline_p99 = shown("baseline, p99", &self.baseline, |percentiles| percentiles.p99);
-        let publish_p99 = shown("service, acceptance to append, p99", &self.publish, |percentiles| percentiles.p99);
+        let publish_p99 =
+            shown("service, acceptance to append, p99", &self.publish, |percentiles| percentiles.p99);
         vec![
             judged(shown("service, p50", &self.service, |percentiles| percentiles.p50), p50, &baseline_p50),
             judged(shown("service, p99", &self.service, |percentiles| percentiles.p99), p99, &baseline_p99),

@@ -13,8 +13,8 @@ use tokio_postgres::Client;
 use crate::figure::{Figure, Section};
 use crate::load::{self, ROUTES};
 use crate::rows::Rows;
-use crate::watch::wait_until_none_live;
 use crate::testbed::{PUSH, Testbed};
+use crate::watch::wait_until_none_live;
 
 /// The longest accepted delay of a route after its due time, in milliseconds.
 const LATE_MILLIS: f64 = 250.0;

@@ -9,6 +9,7 @@
 mod backlog;
 mod baseline;
 mod chart;
+mod contender;
 mod figure;
 mod growth;
 mod idle;
@@ -18,7 +19,6 @@ mod load;
 mod locks;
 mod measure;
 mod naive;
-mod contender;
 mod peers;
 mod profile;
 mod replicas;
@@ -26,9 +26,9 @@ mod report;
 mod retention;
 mod round;
 mod rows;
+mod testbed;
 mod throughput;
 mod watch;
-mod testbed;
 
 use std::panic::AssertUnwindSafe;
 

@@ -9,12 +9,12 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
+use crate::contender::Contender;
 use crate::figure::{Figure, Section};
 use crate::measure::median;
-use crate::contender::Contender;
 use crate::round::{Round, Rounds, Unit, costs, rates};
-use crate::watch::wait_for_entries;
 use crate::testbed::{ROLE, Testbed};
+use crate::watch::wait_for_entries;
 use crate::{Scale, load, throughput};
 
 /// The results of one peer, round by round.

@@ -21,8 +21,8 @@ use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
 use crate::figure::{Figure, Section};
-use crate::throughput::drive;
 use crate::testbed::{INTENTS, Testbed};
+use crate::throughput::drive;
 use crate::{Scale, load};
 
 /// Entries in one transaction, as the service has it by default.

@@ -12,8 +12,8 @@ use crate::figure::{Figure, Section};
 use crate::load::ROUTES;
 use crate::measure::median;
 use crate::rows::Rows;
-use crate::watch::{at_least, entries, observer, wait_until_none_live};
 use crate::testbed::Testbed;
+use crate::watch::{at_least, entries, observer, wait_until_none_live};
 use crate::{Scale, load};
 
 /// For each number of replicas, the lowest accepted ratio of their common rate to that of one replica.
@@ -111,7 +111,9 @@ impl Load {
                 intents
             }
             Self::Overdue(records) => {
-                Rows { records, age: "10 minutes", due: true }.insert_without_statistics(testbed, &dsn).await?;
+                Rows { records, age: "10 minutes", due: true }
+                    .insert_without_statistics(testbed, &dsn)
+                    .await?;
                 records
             }
         };

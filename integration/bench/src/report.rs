@@ -114,7 +114,10 @@ impl Report {
         let mut text = String::new();
         writeln!(text, "# Benchmark\n\n{}", self.conditions)?;
         if self.smoke {
-            writeln!(text, "\nA smoke run: it only shows that the benchmark works. Its figures are not comparable.")?;
+            writeln!(
+                text,
+                "\nA smoke run: it only shows that the benchmark works. Its figures are not comparable."
+            )?;
         }
         for (name, error) in &self.failed {
             writeln!(text, "\n**{name}: FAILED, and was not measured: {error}**")?;

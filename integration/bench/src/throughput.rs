@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use crate::contender::Contender;
 use crate::figure::{Figure, Section};
 use crate::measure::Cpu;
-use crate::contender::Contender;
 use crate::round::{Round, Rounds, Unit, costs, rates};
-use crate::watch::{confirm, wait_for_completions, wait_for_entries, wait_until_none_live};
 use crate::testbed::Testbed;
+use crate::watch::{confirm, wait_for_completions, wait_for_entries, wait_until_none_live};
 use crate::{Scale, load};
 
 /// The goals: the lowest ratios to the baseline and to the naive implementation; the most processor time of the service
@@ -89,7 +89,11 @@ async fn alternate(testbed: &mut Testbed, scale: Scale, routes: u32) -> anyhow::
 }
 
 /// One round of the service: its duration and the processor time used.
-pub(crate) async fn service(testbed: &mut Testbed, intents: u32, routes: u32) -> anyhow::Result<(Duration, Cpu)> {
+pub(crate) async fn service(
+    testbed: &mut Testbed,
+    intents: u32,
+    routes: u32,
+) -> anyhow::Result<(Duration, Cpu)> {
     let dsn = testbed.fresh().await?;
     load::preload(&mut testbed.redis().await?, 0, intents, routes).await?;
     drive(testbed, &dsn, intents, routes).await
@@ -117,7 +121,12 @@ pub(crate) async fn drive(
 }
 
 /// One round of the baseline or of the naive implementation, from its first read to its last completion.
-async fn run_contender(testbed: &mut Testbed, name: &str, intents: u32, routes: u32) -> anyhow::Result<Round> {
+async fn run_contender(
+    testbed: &mut Testbed,
+    name: &str,
+    intents: u32,
+    routes: u32,
+) -> anyhow::Result<Round> {
     let dsn = testbed.fresh().await?;
     let mut redis = testbed.redis().await?;
     load::preload(&mut redis, 0, intents, routes).await?;
