@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn workers_add_to_what_is_told_but_cannot_change_the_status() {
+    async fn workers_add_members_but_cannot_change_the_status() {
         let state = ReadyState::default();
         state.set(Phase::Ready);
         state.add_detail("intake", || json!({"waiting_for": "1-0"}));

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_times_of_all_hosts_fit_whatever_the_string_asks_for() {
+    async fn the_times_of_all_hosts_fit_whatever_the_string_sets() {
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = silent.local_addr().expect("bound");
         let hosts = vec![address.to_string(); 5].join(",");

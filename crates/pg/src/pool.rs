@@ -37,7 +37,7 @@ const KEEPALIVE_COUNT: u32 = 2;
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
 /// Where statements may take as long as they need, as in a migration: how long the server waits for an acknowledgement,
 /// and for the next statement of a transaction.
-const MIGRATION_SILENCE_MAX: Duration = Duration::from_secs(10);
+const MIGRATION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a caller chooses about its sessions, besides the deadlines that every session has.
 #[derive(Clone, Copy, Default, Debug)]
@@ -279,7 +279,7 @@ impl Session {
 
     /// This connection is of no more use, and those that are idle probably lead to the same dead or demoted server: each
     /// of them would cost its next caller a whole time-out.
-    fn condemn(&self) {
+    fn discard(&self) {
         self.broken.store(true, Ordering::SeqCst);
         if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
             pool.retain(|_, _| false);
@@ -300,12 +300,12 @@ impl Session {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 if !leaves_connection_usable(&error) {
-                    self.condemn();
+                    self.discard();
                 }
                 Err(PgError::from_driver(self.operation, error))
             }
             Err(_) => {
-                self.condemn();
+                self.discard();
                 Err(PgError::TimedOut {
                     operation: self.operation,
                     source: DeadlinePassed(self.allowed).into(),
@@ -354,15 +354,15 @@ pub(crate) fn session_config(
         let (statement, lock) = (limit.as_millis(), (limit / 4).min(LOCK_TIMEOUT_MAX).as_millis());
         options.push_str(&format!(" -c statement_timeout={statement} -c lock_timeout={lock}"));
     }
-    let silence_max = operation_timeout.unwrap_or(MIGRATION_SILENCE_MAX);
+    let idle_timeout = operation_timeout.unwrap_or(MIGRATION_IDLE_TIMEOUT);
     options.push_str(&format!(
         " -c idle_in_transaction_session_timeout={millis} -c tcp_user_timeout={millis} \
          -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={KEEPALIVE_COUNT}",
         KEEPALIVE_IDLE.as_secs(),
         KEEPALIVE_INTERVAL.as_secs(),
-        millis = silence_max.as_millis(),
+        millis = idle_timeout.as_millis(),
     ));
-    config.tcp_user_timeout(silence_max);
+    config.tcp_user_timeout(idle_timeout);
     config.options(options);
     if config.get_application_name().is_none() && !settings.application_name.is_empty() {
         config.application_name(settings.application_name);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_whose_caller_gave_up_is_there_for_the_next_one() {
+    async fn a_connection_whose_caller_stopped_waiting_is_used_by_the_next_one() {
         let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
         let pool = pool(&format!("127.0.0.1:{}", server.port()), TIMEOUT);
         {

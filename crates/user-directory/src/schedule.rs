@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_up_that_takes_too_long_stops_asking_and_keeps_its_answers() {
+    fn a_look_up_that_takes_too_long_sends_no_more_requests_and_keeps_its_answers() {
         let (mut schedule, mut concurrency, start) = schedule(2);
         assert_eq!(schedule.next(start), Some(0));
         let end = start + MAX_CALL_TIME;

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_age_goes_by_the_cached_checkpoint_where_postgresql_has_none() {
+    async fn the_age_is_based_on_the_cached_checkpoint_if_postgresql_has_none() {
         assert_eq!(age(None, Some(10)).await, [0.08]);
         assert_eq!(age(Some(10), Some(20)).await, [0.08]);
     }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_is_told_that_the_term_is_lost_and_finishes_what_it_has_begun() {
+    async fn work_learns_that_the_term_is_lost_and_finishes_what_it_has_begun() {
         let (health, stop, started) = (Health::new("test"), CancellationToken::new(), Instant::now());
         let work = |leadership: Leadership| {
             let health = health.clone();

@@ -268,14 +268,14 @@ where
         state.dispatched += chunks.len();
         let reports = join_all(chunks.into_iter().map(|chunk| self.publish(chunk, shared))).await;
         for report in reports {
-            self.take_up(state, &report?);
+            self.note_report(state, &report?);
         }
         self.health.mark_progress();
         Ok(())
     }
 
     /// Scans again when the first of the routes that failed is to be retried.
-    fn take_up(&self, state: &mut Loop, report: &Report) {
+    fn note_report(&self, state: &mut Loop, report: &Report) {
         if let Some(at) = report.retry_at {
             state.scan.wake_by(Instant::now() + at.saturating_since(self.clock.now()));
         }
@@ -349,7 +349,7 @@ where
         if state.scan.page_done(Instant::now(), result) {
             state.unreadable.sweep_done();
         }
-        self.take_up(state, &report);
+        self.note_report(state, &report);
         Ok(Ok(()))
     }
 }

@@ -24,7 +24,7 @@ pub const RAW_FIELDS_JSON_MAX: usize = 22 * 1024 * 1024;
 pub const TRUNCATED_HEAD: usize = 64 * 1024;
 
 /// Beyond this length the JSON of few and long fields is made when it is needed, piece by piece.
-const MADE_AT_ONCE: usize = 1024 * 1024;
+const MAX_BUFFERED_JSON: usize = 1024 * 1024;
 
 /// How many bytes of a name or value go into one piece: a multiple of three, so that the base64 of pieces is that of the whole.
 const PIECE: usize = 48 * 1024;
@@ -62,7 +62,7 @@ impl KeptFields {
         match length {
             _ if length > json_max => Self::text_of(&cut(&fields, max)),
             // As JSON they would be in memory twice for a moment; many short ones take less as JSON.
-            _ if length > MADE_AT_ONCE && FIELD_COST * fields.0.len() < fields.size() => {
+            _ if length > MAX_BUFFERED_JSON && FIELD_COST * fields.0.len() < fields.size() => {
                 Self { length, source: Source::Whole(Arc::new(fields)) }
             }
             _ => Self { length, source: Source::Text(Arc::new(json(&Whole(&fields), length))) },

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_asks_for_as_much_as_it_may_bring_by_what_came_last() {
+    fn a_read_requests_as_many_entries_as_fit_by_the_size_of_the_last_ones() {
         let entry = |bytes: usize| RawEntry {
             id: EntryId::new(1, 0),
             fields: RawFields::from_iter([("f", "x".repeat(bytes.saturating_sub(1)))]),

@@ -200,7 +200,7 @@ where
                 }
             }
         }
-        shared.receipts.let_go(committed.done.iter().map(|(change, _)| change.key()));
+        shared.receipts.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
         Ok(committed)
     }
 

@@ -41,7 +41,7 @@ impl Receipts {
     }
 
     /// Lets these end by themselves.
-    pub(super) fn let_go<'a>(&self, keys: impl Iterator<Item = &'a RouteKey>) {
+    pub(super) fn stop_renewing<'a>(&self, keys: impl Iterator<Item = &'a RouteKey>) {
         let mut held = self.held();
         if !held.is_empty() {
             keys.for_each(|key| drop(held.remove(key)));

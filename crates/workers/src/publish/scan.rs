@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_due_last_is_looked_for_at_every_restart_of_the_newest_sweep() {
+    fn every_restart_of_the_newest_sweep_finds_the_route_that_became_due_last() {
         let now = Instant::now();
         let mut scan = Scan::new(now, LEASE_TTL, POLL);
         for page in [full(1, false), full(99, false), full(2, false)] {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_page_what_was_left_is_looked_at_again_soon_and_what_is_unreadable_later() {
+    fn after_the_last_page_the_remaining_routes_are_scanned_again_soon_and_unreadable_ones_later() {
         let now = Instant::now();
         for (found, wait) in [(true, POLL), (false, LEASE_TTL)] {
             let mut scan = Scan::new(now, LEASE_TTL, POLL);

@@ -3,7 +3,7 @@
 
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{Append, Published, PublishedEntry, RecordCursor, Swap};
-use domain::republish::{EntryFate, fate_of};
+use domain::republish::{EntryState, entry_state};
 use domain::route::{LiveRoute, RouteKey};
 
 use super::*;
@@ -134,12 +134,12 @@ where
         let (state, found) = self.outbound.find_entries(channel, &asked).await?;
         let mut missing = Vec::new();
         for (entry, present) in chunk.iter().zip(found) {
-            match fate_of(entry.entry_id, present, state.as_ref()) {
-                EntryFate::Present => tally.present += 1,
-                EntryFate::Trimmed => tally.trimmed += 1,
-                EntryFate::Deleted => tally.deleted += 1,
-                EntryFate::NoStream => tally.without_stream += 1,
-                EntryFate::Missing => missing.push(*entry),
+            match entry_state(entry.entry_id, present, state.as_ref()) {
+                EntryState::Present => tally.present += 1,
+                EntryState::Trimmed => tally.trimmed += 1,
+                EntryState::Deleted => tally.deleted += 1,
+                EntryState::NoStream => tally.without_stream += 1,
+                EntryState::Missing => missing.push(*entry),
             }
         }
         for missing in missing.chunks(APPEND_ROUTES) {

@@ -262,7 +262,7 @@ async fn a_published_route_that_an_operator_sets_back_is_published_again() {
 }
 
 #[tokio::test]
-async fn a_directory_that_lies_or_answers_garbage_makes_the_stream_wait_and_accepts_nobody_wrong() {
+async fn a_wrong_or_garbled_answer_of_the_directory_makes_the_stream_wait_and_accepts_no_wrong_user() {
     for fault in [
         Fault::WrongUser,
         Fault::Answer(200, "<html>".to_owned()),

@@ -53,7 +53,7 @@ async fn killed_before_the_commit_nothing_is_left_and_the_entries_are_read_again
 
 // INV-07, CRASH-04
 #[tokio::test]
-async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
+async fn killed_after_the_commit_before_the_cached_checkpoint_nothing_is_accepted_twice() {
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let service = world.service_via(redis.port(), world.database.port()).start().await;
@@ -107,7 +107,7 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
 
 // CRASH-06
 #[tokio::test]
-async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longer() {
+async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and_no_longer() {
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let service = world.service_via(redis.port(), world.database.port()).start().await;
@@ -201,7 +201,7 @@ async fn killed_after_everything_was_written_a_restart_does_nothing_again() {
 
 // INV-04
 #[tokio::test]
-async fn killed_again_and_again_under_load_nothing_is_lost_and_nothing_is_there_twice() {
+async fn killed_repeatedly_under_load_nothing_is_lost_and_nothing_exists_twice() {
     let world = World::new().await;
     for round in 0..6_u32 {
         let service = world.service().start().await;

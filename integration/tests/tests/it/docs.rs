@@ -330,7 +330,7 @@ fn every_anchor_that_a_link_names_is_a_heading() {
 
 /// Pages speak of files as `crates/…`; a file that was moved takes its pages along.
 #[test]
-fn every_path_that_a_page_names_is_there() {
+fn every_path_that_a_page_names_exists() {
     for page in files(".md") {
         let text = fs::read_to_string(&page).expect("a page that can be read");
         let code_left_out: String = text.split("```").step_by(2).collect();
@@ -386,7 +386,7 @@ fn constants(source: &str) -> impl Iterator<Item = (&str, &str, &str)> {
 }
 
 #[test]
-fn every_limit_is_a_constant_of_this_value_where_the_table_says() {
+fn every_limit_of_the_table_is_a_constant_with_that_value_in_that_file() {
     for row in table("docs/limits.md", "limits table") {
         let (name, file) = (first_quoted(&row[0]), first_quoted(&row[3]));
         let source = read(file);

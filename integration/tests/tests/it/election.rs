@@ -40,7 +40,7 @@ async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
 
 // CRASH-10
 #[tokio::test]
-async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
+async fn a_leader_that_is_stopped_is_followed_by_another_at_once() {
     let world = World::new().await;
     let (mut leader, other) = two(&world).await;
     world.send(0..50).await;

@@ -93,7 +93,7 @@ async fn leads(service: &Service) -> bool {
 }
 
 #[tokio::test]
-async fn a_service_whose_host_says_nothing_any_more_goes_on_with_the_next() {
+async fn a_service_whose_host_stops_answering_continues_with_the_next() {
     let world = World::new().await;
     let (first, second) =
         (Proxy::start(world.database.port()).await, Proxy::start(world.database.port()).await);

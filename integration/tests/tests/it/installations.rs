@@ -95,7 +95,7 @@ async fn a_schema_that_serves_another_stream_ends_the_start_with_2_and_names_bot
 }
 
 #[tokio::test]
-async fn a_redis_that_lost_the_installation_is_told_again() {
+async fn an_installation_that_redis_lost_is_written_again() {
     let world = World::new().await;
     world.service().start().await.kill().await;
     let mut redis = world.redis().await;

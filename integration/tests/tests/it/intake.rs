@@ -284,7 +284,7 @@ async fn five_thousand_malformed_entries_are_all_kept_and_do_not_flood_the_log()
 }
 
 #[tokio::test]
-async fn intake_goes_on_soon_after_ten_seconds_without_redis() {
+async fn intake_continues_soon_after_ten_seconds_without_redis() {
     let mut world = World::new().await;
     let service = world.service().start().await;
     world.send(0..1).await;
@@ -304,7 +304,7 @@ async fn intake_goes_on_soon_after_ten_seconds_without_redis() {
 }
 
 #[tokio::test]
-async fn intake_goes_on_soon_after_ten_seconds_without_postgresql() {
+async fn intake_continues_soon_after_ten_seconds_without_postgresql() {
     let mut world = World::with_own_postgres().await;
     let service = world.service().start().await;
     world.send(0..1).await;

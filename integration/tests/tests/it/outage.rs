@@ -67,7 +67,7 @@ async fn both_restarted_at_once_are_found_again() {
 }
 
 #[tokio::test]
-async fn every_connection_killed_under_load_is_opened_anew() {
+async fn every_connection_killed_under_load_is_opened_again() {
     let world = World::new().await;
     let _service = world.service().start().await;
     let mut redis = world.redis().await;
@@ -152,7 +152,7 @@ async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_
 }
 
 #[tokio::test]
-async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
+async fn while_the_directory_is_unavailable_the_stream_waits_and_reports_the_cause() {
     let mut world = World::new().await;
     let service = world.service().start().await;
     world.directory.stop().await;
@@ -172,7 +172,7 @@ async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
 }
 
 #[tokio::test]
-async fn one_user_that_cannot_be_looked_up_holds_no_entry_before_it() {
+async fn a_user_that_cannot_be_looked_up_delays_no_entry_before_it() {
     let world = World::new().await;
     let service = world.service().start().await;
     world.directory.set_fault("u-7", harness::Fault::Hang);

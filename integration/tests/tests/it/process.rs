@@ -7,7 +7,7 @@ use harness::{Proxy, ServiceBuilder, wait_for};
 use crate::world::*;
 
 #[tokio::test]
-async fn probes_tell_a_living_and_a_ready_process() {
+async fn probes_distinguish_a_running_and_a_ready_process() {
     let world = World::new().await;
     let service = world.service().start().await;
     assert_eq!(service.get("/healthz").await, (200, serde_json::json!({"status": "ok"})));
@@ -91,7 +91,7 @@ async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with
 }
 
 #[tokio::test]
-async fn a_dependency_that_is_away_at_start_ends_it_with_1_and_a_word_about_which() {
+async fn a_dependency_that_is_unavailable_at_start_ends_it_with_1_and_is_named() {
     let mut world = World::new().await;
     let nowhere = Proxy::start(world.database.port()).await;
     nowhere.cut();
@@ -155,7 +155,7 @@ async fn sigterm_while_it_waits_for_a_dependency_ends_it_with_0() {
 }
 
 #[tokio::test]
-async fn a_schema_without_rights_ends_the_start_with_1_and_says_what_is_missing() {
+async fn a_schema_without_rights_ends_the_start_with_1_and_the_missing_rights_are_named() {
     let world = World::new().await;
     world.execute("REVOKE ALL ON notification.records FROM notificationservice").await;
     world.execute("ALTER TABLE notification.records OWNER TO postgres").await;
@@ -195,7 +195,7 @@ async fn a_database_that_is_newer_than_the_binary_is_served_as_long_as_it_has_wh
 }
 
 #[tokio::test]
-async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
+async fn bad_configuration_ends_it_with_2_and_reports_every_error() {
     let mut service = ServiceBuilder::default()
         .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/x?sslmode=prefer")
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "soon")
@@ -216,7 +216,7 @@ async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
 }
 
 #[tokio::test]
-async fn migrate_applies_once_and_says_so() {
+async fn migrate_applies_once_and_prints_it() {
     let world = World::with(harness::TestDatabase::empty().await, None).await;
     for expected in ["2 migrations were applied", "the database has every migration already"] {
         let mut migrate = ServiceBuilder::default()
@@ -232,7 +232,7 @@ async fn migrate_applies_once_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once() {
+async fn a_send_without_an_answer_prints_how_to_repeat_it_so_that_it_counts_once() {
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let send = |redis_port: u16, more: &str| {

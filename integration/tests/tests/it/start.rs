@@ -41,7 +41,7 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
 }
 
 #[tokio::test]
-async fn a_replica_says_its_name_in_the_log_and_in_readyz() {
+async fn the_name_of_a_replica_is_in_the_log_and_in_readyz() {
     let world = World::new().await;
     let named = world.service().env("NOTIFICATION_REPLICA_ID", "web-1").start().await;
     reads(&named).await;
@@ -58,7 +58,7 @@ async fn a_replica_says_its_name_in_the_log_and_in_readyz() {
 }
 
 #[tokio::test]
-async fn dev_sends_traces_where_it_is_told_to_and_its_output_stays_readable() {
+async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readable() {
     let collector = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let endpoint = format!("http://{}", collector.local_addr().expect("bound"));
     let mut dev = ServiceBuilder::default()
