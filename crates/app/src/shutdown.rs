@@ -1,4 +1,4 @@
-//! How the process is told to stop, and how it is made to.
+//! Stopping the process: signals, and a watchdog.
 //!
 //! The first SIGTERM or SIGINT cancels the soft token: the workers finish what is in flight. The second ends the process
 //! at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
@@ -180,7 +180,7 @@ mod tests {
             exit.send(code).expect("is waited for");
         });
         drop(watchdog);
-        // The thread is over, and with it its end of the channel, without a word.
+        // The thread has ended without a message, which closes the channel.
         assert_eq!(code.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected));
     }
 }

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-/// The most that chance takes off a delay.
+/// The largest part of a delay that jitter subtracts.
 const MAX_JITTER: f64 = 0.2;
 
-/// The two ends of the ladder.
+/// The shortest and the longest delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub min: Duration,
-    /// Never longer.
+    /// The longest delay.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %: `jitter` from 0 to 1 says how much of it.
+    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %; `jitter` from 0 to 1 is the part of these 20 %.
     pub fn delay(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.min.saturating_mul(1 << doublings).min(self.max);

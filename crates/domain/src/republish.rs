@@ -34,7 +34,7 @@ impl SeenStream {
     }
 }
 
-/// What Redis says about an outbound stream.
+/// What Redis reports about an outbound stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OutboundState {
     /// The first entry that is still there.
@@ -56,7 +56,7 @@ pub enum EntryState {
     Deleted,
     /// It is lost, and is to be appended again.
     Missing,
-    /// The stream is absent or empty, which tells nothing about a single entry.
+    /// The stream is absent or empty, so nothing is known about its entries.
     NoStream,
 }
 

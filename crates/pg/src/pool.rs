@@ -35,7 +35,7 @@ const KEEPALIVE_COUNT: u32 = 2;
 /// take milliseconds, so what holds a lock for longer is an open transaction of another client, and the caller decides
 /// what to do without that row.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
-/// Where statements may take as long as they need, as in a migration: how long the server waits for an acknowledgement,
+/// For sessions without a statement timeout, as in a migration: how long the server waits for an acknowledgement,
 /// and for the next statement of a transaction.
 const MIGRATION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -96,8 +96,8 @@ impl PgPool {
         })
     }
 
-    /// A connection of the pool. A caller that stops waiting does not stop its opening: the connection is then there for
-    /// the next one. So a caller with less time than an opening takes succeeds when it tries again.
+    /// A connection of the pool. A caller that stops waiting does not stop its opening: the next caller gets the connection.
+    /// So a caller with less time than an opening takes succeeds when it tries again.
     async fn connection(&self, operation: &'static str) -> Result<Object<Connections>, PgError> {
         let pool = self.pool.clone();
         let mut got = Box::pin(async move { pool.get().await });
@@ -114,7 +114,7 @@ impl PgPool {
         })
     }
 
-    /// Asks the database for nothing, to see that it is there.
+    /// Runs an empty query, to check that the database is reachable.
     pub async fn ping(&self) -> Result<(), PgError> {
         self.session("reach PostgreSQL").await?.execute_batch("SELECT 1").await
     }
@@ -277,8 +277,8 @@ impl Session {
         Ok(())
     }
 
-    /// This connection is of no more use, and those that are idle probably lead to the same dead or demoted server: each
-    /// of them would cost its next caller a whole time-out.
+    /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted server: each
+    /// of them would cost its next caller a whole timeout.
     fn discard(&self) {
         self.broken.store(true, Ordering::SeqCst);
         if let Some(pool) = self.object.as_ref().and_then(Object::pool) {

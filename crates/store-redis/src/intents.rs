@@ -163,7 +163,7 @@ fn entries(operation: &'static str, value: Value) -> Result<Vec<RawEntry>, Store
         };
         match fields {
             Value::Array(flat) => entries.push(RawEntry { id, fields: raw_fields(operation, flat)? }),
-            // Deleted between being found and being read.
+            // The entry was deleted after its id was found.
             Value::Nil => {}
             other => return Err(unexpected(operation, &other)),
         }

@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks what goes through it, when it is told to or at a chosen step of the protocol.
+//! A TCP proxy that breaks connections on request or at a chosen step of the protocol.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,16 +10,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How connections fare.
+/// What happens to connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Condition {
     #[default]
     Fine,
-    /// New connections are closed at once, old ones were.
+    /// New connections are closed at once; the existing ones were closed.
     Cut,
-    /// Nothing goes either way; connections stay open.
+    /// No bytes are forwarded in either direction; connections stay open.
     BlackHole,
-    /// Requests go through, answers do not.
+    /// Requests are forwarded, replies are dropped.
     LostReplies,
 }
 
@@ -29,7 +29,7 @@ struct Shared {
     port: u16,
     condition: Condition,
     delay: Duration,
-    /// How long a new connection waits before anything of it goes on.
+    /// How long a new connection waits before its bytes are forwarded.
     opening_delay: Duration,
     /// Connections older than this are closed.
     epoch: u64,
@@ -51,7 +51,7 @@ enum Action {
     LoseReply,
 }
 
-/// A running proxy. Dropped, it is gone with its connections.
+/// A running proxy. When it is dropped, it stops and closes its connections.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -122,7 +122,7 @@ impl Proxy {
         self.control.change(|shared| shared.epoch += 1);
     }
 
-    /// From now on nothing goes either way, and nobody is told.
+    /// Silently drops all bytes in both directions from now on.
     pub fn black_hole(&self) {
         self.control.change(|shared| shared.condition = Condition::BlackHole);
     }
@@ -174,7 +174,7 @@ impl Proxy {
         self.trap(pattern, Action::HoldRequest)
     }
 
-    /// The first request with `pattern` in it is carried out; its answer and all behind it never arrive.
+    /// The first request that contains `pattern` is forwarded; its reply and all later ones are dropped.
     pub fn hold_reply(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::HoldReply)
     }
@@ -236,7 +236,7 @@ async fn carry(client: TcpStream, server: TcpStream, control: Control, epoch: u6
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // What one direction tells the other: how the answers to come are treated.
+    // From one direction to the other: how the next replies are treated.
     let (verdict, replies) = watch::channel(None);
     tokio::select! {
         () = closed(&control, epoch) => {}
@@ -264,7 +264,7 @@ async fn requests(
         if let Some((Action::HoldRequest, start)) = sprung {
             // Whether or not the server is still there, nothing follows.
             drop(to.write_all(&data[..start]).await);
-            // Until the client is gone, which the server is told: a process that was killed holds nothing open.
+            // Until the client disconnects, which is forwarded to the server: a killed process keeps no connection open.
             while let Ok(1..) = from.read(&mut buffer).await {}
             return;
         }

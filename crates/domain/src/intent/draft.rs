@@ -18,14 +18,14 @@ pub enum Recipients {
     Administrators,
 }
 
-/// An intent to append. It may break any rule: [`IntentDraft::decode`] says which.
+/// An intent to append. It may break any rule; [`IntentDraft::decode`] checks it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IntentDraft {
     /// The type.
     pub notification_type: String,
     /// Who sends it.
     pub producer: String,
-    /// To whom it goes.
+    /// The recipients.
     pub recipients: Recipients,
     /// The same key with the same content is the same intent.
     pub idempotency_key: String,

@@ -2,8 +2,8 @@
 //!
 //! Idle, the scan sleeps until the next route is due. While pages are full there is a backlog, and pages alternate between
 //! both ends of the list: from the oldest route on, so that the backlog shrinks in order, and from the newest on, so that
-//! what has just become due does not wait for the whole of it. Each of the two sweeps starts over after a moment: the oldest
-//! one where it met routes that another replica held (a replica that died leaves its leases at the front), the newest
+//! a route that just became due does not wait for all of it. Both sweeps start over after a short time: the oldest
+//! one if it met routes that another replica held (the leases of a crashed replica are at the front), the newest
 //! one always.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use domain::ports::{DueCursor, DueOrder};
 use tokio::time::Instant;
 
-/// The longest time between two scans while nothing is due, because other replicas may leave routes behind.
+/// The longest time between two scans while nothing is due, because routes of a crashed replica become due at any time.
 const IDLE_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// How soon a replica asks again for the scan lock that another replica holds.
 const SCAN_LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -247,7 +247,8 @@ async fn a_send_without_an_answer_prints_how_to_repeat_it_so_that_it_counts_once
     assert_eq!(first.wait_exit(BOUND).await.code(), Some(1));
     let advice = wait_for("it says how", BOUND, async || {
         let output = first.output().join("\n");
-        let (_, advice) = output.split_once("it may be there all the same: to repeat it safely add ")?;
+        let (_, advice) =
+            output.split_once("it may have been appended all the same: to repeat it safely add ")?;
         Some(advice.to_owned())
     })
     .await;

@@ -7,7 +7,7 @@ use harness::{Proxy, Redis, RedisOptions, Service, wait_for};
 use crate::world::*;
 
 const LOST: &str = "entries that Redis had lost were appended again";
-const COMPARED: &str = "the stream was compared with what was published";
+const COMPARED: &str = "the stream was compared with the published routes";
 
 /// A world whose Redis has a replica, behind a proxy that can be led to either.
 struct Failover {
