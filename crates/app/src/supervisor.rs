@@ -110,7 +110,7 @@ impl Supervisor {
                 Err(error) => error.to_string(),
             },
             Ok(_) if self.stops[stage as usize].is_cancelled() => return Some(None),
-            Ok(_) => "ended before it was told to".to_owned(),
+            Ok(_) => "ended before it was stopped".to_owned(),
         };
         Some(Some(Failure { task, cause }))
     }
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes its name in `ended` once it was told to stop.
+    /// Adds its name to `ended` once it is stopped.
     async fn until_stopped(
         stop: CancellationToken,
         name: &'static str,
@@ -170,7 +170,7 @@ mod tests {
         let mut supervisor = Supervisor::default();
         supervisor.spawn(Stage::Publishing, "push", |_| async {});
         let failure = supervisor.failed().await;
-        assert_eq!((failure.task, failure.cause.as_str()), ("push", "ended before it was told to"));
+        assert_eq!((failure.task, failure.cause.as_str()), ("push", "ended before it was stopped"));
     }
 
     #[tokio::test]

@@ -48,7 +48,7 @@ pub struct SessionSettings {
     pub parameters: &'static [(&'static str, &'static str)],
 }
 
-/// What a pool is told by configuration.
+/// The settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
     /// The most connections it opens.
@@ -56,7 +56,7 @@ pub struct PoolSettings {
     /// The longest that a caller waits for a free connection, and the longest that an operation takes once it has one.
     /// Opening a connection is counted by neither: see [`crate::OPEN_TIMEOUT`].
     pub operation_timeout: Duration,
-    /// What its sessions are told.
+    /// The settings of its sessions.
     pub session: SessionSettings,
 }
 

@@ -30,7 +30,7 @@ pub struct WorkerStatus {
     pub leader: bool,
     /// The last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Leases that were asked for, and those of them that another publisher held or that ran out before the append, for a
+    /// Leases that were requested, and those of them that another publisher held or that expired before the append, for a
     /// publisher.
     pub leases: (u64, u64),
     /// Deferred completions, which cannot be committed for now, for a publisher.
@@ -190,7 +190,7 @@ impl Health {
         self.activity.add(activity);
     }
 
-    /// Counts leases that were asked for and those of them that were not won or not kept.
+    /// Counts leases that were requested, and those of them that were not acquired or expired before the append.
     pub(crate) fn count_leases(&self, asked: usize, held: usize) {
         let mut state = self.state();
         state.status.leases.0 += asked as u64;

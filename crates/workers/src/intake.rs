@@ -361,9 +361,8 @@ where
         let Some(processed) = self.keeper.processed() else { return Ok(Step::CheckpointMoved) };
         let Some(entry_id) = self.reader.next_after(processed).await? else { return Ok(Step::Continue) };
         let stream = &self.settings.stream;
-        let cause = format!(
-            "the entry is larger than any that is read; to go on without it: XDEL {stream} {entry_id}"
-        );
+        let cause =
+            format!("the entry exceeds the size limit of a read; to skip it: XDEL {stream} {entry_id}");
         Ok(Step::Waiting(Wait { entry_id, cause }))
     }
 }

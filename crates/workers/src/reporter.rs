@@ -87,7 +87,7 @@ pub struct Reporter<S, C> {
 }
 
 impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
-    /// Runs until `stop`, and then reports once more: the other workers have stopped by then.
+    /// Runs until `stop`, then writes a last report: the other workers have stopped by then.
     pub async fn run(self, stop: CancellationToken) {
         let mut reports = Reports {
             reporter: &self,

@@ -1,4 +1,4 @@
-//! What observers are told, and what they are not.
+//! What observers get, and what they do not.
 
 use std::sync::Arc;
 

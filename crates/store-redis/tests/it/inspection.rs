@@ -1,4 +1,4 @@
-//! Looking at the outbound streams, and appending what they lost.
+//! Inspecting the outbound streams, and appending lost entries again.
 
 use domain::outbound::OutboundEntry;
 use domain::ports::{Append, LeaseStore, Outbound, OutboundInspection, OutboundState, StoreError};

@@ -195,7 +195,7 @@ where
             None => {}
             Some(IgnoredCache::Ahead(cached)) => tracing::warn!(
                 stream,
-                offset = %cached,
+                checkpoint = %cached,
                 %resume_after,
                 "the checkpoint in PostgreSQL is before the one cached in Redis; resuming after the one in PostgreSQL"
             ),
@@ -238,7 +238,7 @@ where
             ),
             None => tracing::warn!(
                 stream,
-                offset = %processed,
+                checkpoint = %processed,
                 last_generated = %state.last_generated,
                 "the stream was recreated; reading it from the beginning"
             ),
@@ -303,8 +303,8 @@ where
             Ok(Swap::Applied) => {}
             Ok(Swap::Conflict) => tracing::warn!(
                 stream,
-                offset = %last_entry_id,
-                "the checkpoint cached in Redis is another leader's; it is left alone"
+                checkpoint = %last_entry_id,
+                "the checkpoint cached in Redis is another leader's; it is not changed"
             ),
             Err(error) => {
                 tracing::warn!(

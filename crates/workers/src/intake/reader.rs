@@ -17,10 +17,10 @@ const FIRST_COUNT: usize = 16;
 const LARGEST_COUNT: usize = 256;
 /// The target cost of one read: half of its maximum.
 const READ_COST: usize = 2 * 1024 * 1024;
-/// The most bytes that a read of several entries brings. Small fields take up to thirteen times as much memory as bytes, so this
+/// The most bytes that a read of several entries may return. Small fields take up to thirteen times as much memory as bytes, so this
 /// is what bounds it.
 const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
-/// The most bytes that a read of one entry brings.
+/// The most bytes that a read of one entry may return.
 const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
 /// How often a read may find nothing in a row although there is something, before its connection is replaced: an entry may
 /// have come just after the first.
@@ -150,7 +150,7 @@ impl ReadWindow {
         ReadLimit { entries: self.count, bytes }
     }
 
-    /// Asks for as many next time as stay within [`READ_COST`], if they are like these. A read that brought nothing shows nothing
+    /// Requests as many next time as fit into [`READ_COST`], if they have the same size. A read without entries shows nothing
     /// about the next entries.
     fn brought(&mut self, entries: &[RawEntry]) {
         self.more = entries.len() == self.count;

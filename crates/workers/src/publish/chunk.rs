@@ -38,7 +38,7 @@ struct Leased<'a> {
 pub(super) struct Appended {
     pub(super) published: Vec<Published>,
     pub(super) failed: Vec<Failed>,
-    /// Routes whose lease ran out before the append.
+    /// Routes whose lease expired before the append.
     lease_lost: Vec<RouteKey>,
 }
 
@@ -67,7 +67,7 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Publishes a batch in chunks. Routes whose leases ran out before the append are read again and retried at once.
+    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried at once.
     pub(super) async fn publish(&self, batch: Batch, shared: &Shared) -> Result<Report, Stopped> {
         let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
         for _ in 0..MAX_LEASE_RETRIES {

@@ -57,14 +57,14 @@ pub(super) struct PageRequest {
     pub(super) after: Option<DueCursor>,
 }
 
-/// What came of a page.
+/// The result of a page.
 #[derive(Debug)]
 pub(super) struct PageResult {
     /// Where the next page begins; `None` if this was the last.
     pub(super) next: Option<DueCursor>,
     /// It held routes that were to be published.
     pub(super) found: bool,
-    /// Another replica held some of them, or their leases ran out.
+    /// Another replica held some of them, or their leases expired.
     pub(super) contended: bool,
 }
 

@@ -93,8 +93,8 @@ async fn each_of_the_four_outcomes_moves_the_checkpoint_past_its_entry() {
         ]
     );
     let last = world.last_entry().await;
-    harness::wait_for("the offset is at the last entry", BOUND, async || {
-        (world.offset().await.as_deref() == Some(&last)).then_some(())
+    harness::wait_for("the cached checkpoint is at the last entry", BOUND, async || {
+        (world.cached_entry_id().await.as_deref() == Some(&last)).then_some(())
     })
     .await;
     assert_eq!(world.column("SELECT last_entry_id FROM intake").await, [last]);
@@ -110,13 +110,17 @@ async fn a_replay_of_the_whole_stream_writes_nothing_and_looks_up_no_user() {
     service.kill().await;
     // Neither store knows any more how far the intake was.
     world.execute("DELETE FROM intake").await;
-    redis::cmd("DEL").arg(OFFSET).query_async::<()>(&mut world.redis().await).await.expect("Redis is there");
+    redis::cmd("DEL")
+        .arg(CACHED_CHECKPOINT)
+        .query_async::<()>(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
     let asked = world.directory.requests();
 
     let _next = world.service().start().await;
     let last = world.last_entry().await;
     harness::wait_for("the stream is read again", BOUND, async || {
-        (world.offset().await.as_deref() == Some(&last)).then_some(())
+        (world.cached_entry_id().await.as_deref() == Some(&last)).then_some(())
     })
     .await;
     assert_eq!(world.directory.requests(), asked);

@@ -165,7 +165,7 @@ async fn a_lost_or_garbled_cached_checkpoint_is_reported_and_intake_resumes_afte
         world.settled(5).await;
         let last = world.last_entry().await;
         wait_for("the checkpoint is cached", BOUND, async || {
-            (world.offset().await.as_ref() == Some(&last)).then_some(())
+            (world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
         })
         .await;
         service.kill().await;
@@ -174,13 +174,13 @@ async fn a_lost_or_garbled_cached_checkpoint_is_reported_and_intake_resumes_afte
             None => redis::cmd("DEL"),
             Some(_) => redis::cmd("SET"),
         };
-        command.arg(OFFSET);
+        command.arg(CACHED_CHECKPOINT);
         garbled.map(|text| command.arg(text));
         command.query_async::<()>(&mut redis).await.expect("Redis is there");
 
         let next = world.service().start().await;
         wait_for("the cached checkpoint is fixed", BOUND, async || {
-            (world.offset().await.as_ref() == Some(&last)).then_some(())
+            (world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
         })
         .await;
         assert!(

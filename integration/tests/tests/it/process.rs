@@ -81,7 +81,7 @@ async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with
     world.send(0..1).await;
     held.reached(BOUND).await;
     service.signal("TERM");
-    wait_for("it says that it stops", BOUND, async || {
+    wait_for("the log reports the stop", BOUND, async || {
         let (status, body) = service.get("/readyz").await;
         (status == 503 && body["status"] == "stopping").then_some(())
     })
@@ -98,16 +98,20 @@ async fn a_dependency_that_is_unavailable_at_start_ends_it_with_1_and_is_named()
     let mut service = world.service_via(world.redis.port(), nowhere.port()).spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let said = "PostgreSQL at postgres://notificationservice@127.0.0.1";
-    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(said).then_some(()))
-        .await;
+    wait_for("the output contains the message", BOUND, async || {
+        service.output().join("\n").contains(said).then_some(())
+    })
+    .await;
 
     world.redis.kill().await;
     let mut service = world.service().spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let said = format!("Redis at {} does not serve", world.redis.addr());
-    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
-        .await;
-    // In the log, and not once more on standard error.
+    wait_for("the output contains the message", BOUND, async || {
+        service.output().join("\n").contains(&said).then_some(())
+    })
+    .await;
+    // In the log, and not a second time on standard error.
     assert_eq!(service.output().join("\n").matches(&said).count(), 1, "{:?}", service.output());
 }
 
@@ -118,8 +122,10 @@ async fn an_address_that_is_taken_ends_the_start_with_1_and_is_named_with_its_va
     let mut service = world.service().env("NOTIFICATION_INTERNAL_HTTP_ADDR", &taken).spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let said = format!("could not listen on {taken} (NOTIFICATION_INTERNAL_HTTP_ADDR): ");
-    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
-        .await;
+    wait_for("the output contains the message", BOUND, async || {
+        service.output().join("\n").contains(&said).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -224,7 +230,7 @@ async fn migrate_applies_once_and_prints_it() {
             .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn())
             .spawn();
         assert_eq!(migrate.wait_exit(BOUND).await.code(), Some(0));
-        wait_for("it has said so", BOUND, async || {
+        wait_for("the output contains the message", BOUND, async || {
             migrate.output().iter().any(|line| line == expected).then_some(())
         })
         .await;
@@ -245,7 +251,7 @@ async fn a_send_without_an_answer_prints_how_to_repeat_it_so_that_it_counts_once
     redis.hold_reply(b"XADD");
     let mut first = send(redis.port(), "");
     assert_eq!(first.wait_exit(BOUND).await.code(), Some(1));
-    let advice = wait_for("it says how", BOUND, async || {
+    let advice = wait_for("the advice is printed", BOUND, async || {
         let output = first.output().join("\n");
         let (_, advice) =
             output.split_once("it may have been appended all the same: to repeat it safely add ")?;
@@ -257,7 +263,7 @@ async fn a_send_without_an_answer_prints_how_to_repeat_it_so_that_it_counts_once
     let _service = world.service().start().await;
     let last = world.last_entry().await;
     wait_for("both entries are read", BOUND, async || {
-        (world.offset().await.as_ref() == Some(&last)).then_some(())
+        (world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
     })
     .await;
     assert_eq!(world.number("SELECT count(*) FROM records").await, 1);

@@ -54,7 +54,7 @@ impl Failover {
         self.link.cut();
     }
 
-    /// The primary dies, and its replica takes its place.
+    /// The primary is killed, and its replica is promoted.
     async fn fail_over(&mut self) {
         self.world.redis.kill().await;
         ask(&self.replica, &["REPLICAOF", "NO", "ONE"]).await;

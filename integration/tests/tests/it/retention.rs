@@ -34,7 +34,7 @@ async fn exactly_the_rows_older_than_their_retention_are_deleted_and_live_routes
         .then_some(())
     })
     .await;
-    wait_for("it says that one stays", BOUND, async || {
+    wait_for("the log reports the record that is kept", BOUND, async || {
         next.logged("expired records stay because a route of theirs is still live")
             .filter(|line| line["records"] == 1)
     })

@@ -1,4 +1,4 @@
-//! What a start says about itself and about what it found.
+//! The log of a start.
 
 use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, wait_for};
 use tokio::net::TcpListener;
@@ -26,7 +26,7 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
     for (arguments, expected) in [
         (&["--proto-max-bulk-len", "512mb"][..], Some(512 << 20)),
         (&["--proto-max-bulk-len", "16mb"], None),
-        // As where somebody else runs Redis.
+        // As with a managed Redis.
         (&["--rename-command", "CONFIG", ""], None),
     ] {
         let world = world_with(arguments).await;

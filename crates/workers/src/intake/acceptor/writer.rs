@@ -124,7 +124,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
                 Ok(Commit::CheckpointMoved) => {
                     tracing::warn!(
                         stream = self.stream,
-                        "the checkpoint in PostgreSQL is not where this replica left it; finding out where to resume"
+                        "the checkpoint in PostgreSQL is not where this replica left it; determining where to resume"
                     );
                     break Ok(WriteEnd::CheckpointMoved);
                 }
