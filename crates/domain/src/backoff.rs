@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The largest part of a delay that jitter subtracts.
-const MAX_JITTER: f64 = 0.2;
+const JITTER_SHARE: f64 = 0.2;
 
 /// The shortest and the longest delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ impl Backoff {
     pub fn delay(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.min.saturating_mul(1 << doublings).min(self.max);
-        let lowered = full.as_secs_f64() * (1.0 - MAX_JITTER * jitter.clamp(0.0, 1.0));
+        let lowered = full.as_secs_f64() * (1.0 - JITTER_SHARE * jitter.clamp(0.0, 1.0));
         Duration::try_from_secs_f64(lowered).map_or(full, |delay| delay.min(full))
     }
 }
