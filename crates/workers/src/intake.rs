@@ -39,8 +39,8 @@ use reader::{ReadResult, Reader};
 
 /// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A larger entry is processed
 /// alone.
-const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
-const MAX_BATCH_ROUTES: usize = 4_096;
+pub(crate) const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_BATCH_ROUTES: usize = 4_096;
 
 /// The cause that is reported when intake repeatedly determines where to resume and the checkpoint changes again at once.
 const MOVED_AGAIN: &str = "the checkpoint or the stream changes with each pass";
