@@ -181,6 +181,13 @@ impl Db {
         blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("the rows are held");
         blocker
     }
+
+    /// Until a session of this database waits for another one.
+    pub(crate) async fn until_blocked(&self) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        until("a wait", async || self.value::<i64>(waiting).await > 0).await;
+    }
 }
 
 /// The clock that the tests set hides the server's own, because `search_path` names its schema first.
