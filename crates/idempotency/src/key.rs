@@ -118,6 +118,13 @@ impl Token {
     }
 }
 
+/// Bytes that no other attempt has.
+impl From<[u8; 16]> for Token {
+    fn from(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
 /// A token is a secret; logs show that there is one.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
