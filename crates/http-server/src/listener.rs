@@ -33,6 +33,9 @@ const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// body, a piece of an answer.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 
+/// The most headers of a request with HTTP/1.1.
+const MAX_HEADERS: usize = 100;
+
 /// The most requests in progress of one HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
 
@@ -213,6 +216,7 @@ impl Connection {
             // See connection.rs.
             .header_read_timeout(None)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
+            .max_headers(MAX_HEADERS)
             // Answers are not copied into the buffer of the connection, so that their bytes are counted until written.
             .writev(true)
             .serve_connection(io, service);
