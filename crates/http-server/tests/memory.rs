@@ -18,7 +18,7 @@ const BODY_BYTES: usize = 8 * MIB;
 const BUFFERED_BYTES: usize = 64 * MIB;
 const LONG: Duration = Duration::from_secs(120);
 
-/// The memory that this process has used at most, or since the call that cleared it.
+/// The memory that this process has used at most.
 fn peak_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -59,11 +59,15 @@ async fn two_hundred_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_an
         let body = Arc::clone(&body);
         tokio::spawn(async move {
             let mut stream = TcpStream::connect(addr).await.expect("is listening");
-            let head = "POST / HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n";
+            let head =
+                "POST / HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n";
             stream.write_all(head.as_bytes()).await.expect("is open");
             // Every other one does not say how long its body is.
             if n % 2 == 0 {
-                stream.write_all(format!("Content-Length: {BODY_BYTES}\r\n\r\n").as_bytes()).await.expect("is open");
+                stream
+                    .write_all(format!("Content-Length: {BODY_BYTES}\r\n\r\n").as_bytes())
+                    .await
+                    .expect("is open");
                 stream.write_all(&body).await.expect("is open");
             } else {
                 let length = format!("Transfer-Encoding: chunked\r\n\r\n{BODY_BYTES:x}\r\n");
@@ -85,8 +89,8 @@ async fn two_hundred_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_an
 
     let largest = seen.load(Ordering::SeqCst);
     assert!(largest <= BUFFERED_BYTES, "{largest} bytes in handlers at once");
-    // Buffers of connections, of the test's clients, and what the allocator keeps.
-    let (used, allowed) = (peak_bytes() - before, BUFFERED_BYTES + CLIENTS * 128 * 1024 + 16 * MIB);
+    // The allocator may keep as much again, and each connection has its buffers.
+    let (used, allowed) = (peak_bytes() - before, 2 * BUFFERED_BYTES + CLIENTS * 128 * 1024);
     println!("{} MiB more at the peak", used / MIB);
     assert!(used <= allowed, "{} MiB more at the peak", used / MIB);
 }
