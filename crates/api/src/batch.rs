@@ -77,7 +77,8 @@ fn read<P: Ports>(
     request_id: Option<&str>,
 ) -> Result<(Vec<Element>, Vec<Value>), Problem> {
     let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
-    let Object(batch) = parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
+    let Object(batch) =
+        parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
     if !(1..=MAX_INTENTS).contains(&batch.intents.len()) {
         let found = batch.intents.len();
         return Err(bad_request(format!("intents has {found} elements and takes 1 to {MAX_INTENTS}.")));
@@ -87,10 +88,13 @@ fn read<P: Ports>(
     let mut recipients = 0;
     for (place, text) in batch.intents.iter().enumerate() {
         let element = IntentBody::parse(text.get());
-        let element = element.map_err(|error| bad_request(format!("intents[{place}] is no object: {error}.")))?;
+        let element =
+            element.map_err(|error| bad_request(format!("intents[{place}] is no object: {error}.")))?;
         recipients += element.recipients();
         if recipients > MAX_BATCH_RECIPIENTS {
-            return Err(bad_request(format!("A batch takes at most {MAX_BATCH_RECIPIENTS} recipients in all.")));
+            return Err(bad_request(format!(
+                "A batch takes at most {MAX_BATCH_RECIPIENTS} recipients in all."
+            )));
         }
         results.push(match element.decode(context, &api.settings.catalog) {
             Ok(intent) => {

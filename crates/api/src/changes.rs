@@ -85,9 +85,9 @@ pub(crate) async fn discard<P: Ports>(
 ) -> Result<Response, Problem> {
     let change = parse(&body)?;
     let reason = change.reason.filter(|reason| (1..=MAX_REASON_BYTES).contains(&reason.len()));
-    let reason = reason.filter(|reason| !reason.contains('\0')).ok_or_else(|| {
-        bad_request(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes."))
-    })?;
+    let reason = reason
+        .filter(|reason| !reason.contains('\0'))
+        .ok_or_else(|| bad_request(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")))?;
     let asked = Asked {
         change: DeadLetterChange::Discard { reason },
         selection: selection(change.ids, change.filter)?,
@@ -174,7 +174,8 @@ where
 
 fn parse(body: &str) -> Result<Change, Problem> {
     let parsed: Result<Object<Change>, _> = serde_json::from_str(body);
-    let Object(change) = parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
+    let Object(change) =
+        parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
     Ok(change)
 }
 

@@ -37,7 +37,10 @@ pub(crate) fn not_found(what: &str) -> Problem {
 /// A dependency is unavailable. What exactly is for the log: the caller can only repeat the request.
 pub(crate) fn unavailable(cause: &str) -> Problem {
     tracing::debug!(cause, "a request could not be answered");
-    Problem::new(problem::UNAVAILABLE, "The service cannot answer now. Repeat the request with the same idempotency key.")
+    Problem::new(
+        problem::UNAVAILABLE,
+        "The service cannot answer now. Repeat the request with the same idempotency key.",
+    )
 }
 
 /// A store failed.

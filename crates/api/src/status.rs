@@ -31,16 +31,21 @@ pub(crate) async fn show<P: Ports>(
     let leader = status.leader.as_ref().map(|leader| {
         json!({"replica": leader.replica, "since": leader.term.since.to_string(), "fence": leader.term.fence})
     });
-    let channels: Map<String, Value> = status.store.channels.iter().map(|channel| {
-        let waiting = status.publishers.iter().find(|(of, _)| *of == channel.channel);
-        let waiting = waiting.and_then(|(_, waiting)| waiting.as_ref());
-        let mut view = Map::new();
-        counted(&mut view, "due", channel.due);
-        view.insert("oldest_due_ms".into(), channel.oldest_due.map(|at| age_ms(at, now)).into());
-        counted(&mut view, "failing", channel.failing);
-        view.insert("waiting".into(), waiting.map(|waiting| waiting_view(waiting, now)).into());
-        (channel.channel.as_str().to_owned(), Value::Object(view))
-    }).collect();
+    let channels: Map<String, Value> = status
+        .store
+        .channels
+        .iter()
+        .map(|channel| {
+            let waiting = status.publishers.iter().find(|(of, _)| *of == channel.channel);
+            let waiting = waiting.and_then(|(_, waiting)| waiting.as_ref());
+            let mut view = Map::new();
+            counted(&mut view, "due", channel.due);
+            view.insert("oldest_due_ms".into(), channel.oldest_due.map(|at| age_ms(at, now)).into());
+            counted(&mut view, "failing", channel.failing);
+            view.insert("waiting".into(), waiting.map(|waiting| waiting_view(waiting, now)).into());
+            (channel.channel.as_str().to_owned(), Value::Object(view))
+        })
+        .collect();
     Ok(Json(json!({
         "leader": leader,
         "intake": intake(&status.intake, &api.settings.stream, now),
@@ -95,17 +100,21 @@ fn last_day(causes: &CauseCounts, name: &str) -> Value {
 
 fn replica(status: &ReplicaStatus) -> Value {
     let report = &status.report;
-    let workers: Map<String, Value> = report.workers.iter().map(|worker| {
-        let blocked = worker.blocked.as_ref().map(|blocked| {
-            json!({
-                "entry_id": blocked.entry_id.map(|id| id.to_string()),
-                "cause": blocked.cause,
-                "since": blocked.since.to_string(),
-            })
-        });
-        let view = json!({"last_pass_at": worker.last_pass_at.to_string(), "blocked": blocked});
-        (worker.worker.clone(), view)
-    }).collect();
+    let workers: Map<String, Value> = report
+        .workers
+        .iter()
+        .map(|worker| {
+            let blocked = worker.blocked.as_ref().map(|blocked| {
+                json!({
+                    "entry_id": blocked.entry_id.map(|id| id.to_string()),
+                    "cause": blocked.cause,
+                    "since": blocked.since.to_string(),
+                })
+            });
+            let view = json!({"last_pass_at": worker.last_pass_at.to_string(), "blocked": blocked});
+            (worker.worker.clone(), view)
+        })
+        .collect();
     json!({
         "replica": report.replica,
         "version": report.version,

@@ -94,7 +94,8 @@ pub(crate) fn summary(summary: &NotificationSummary) -> Value {
 /// A dead letter.
 pub(crate) fn dead_letter(letter: &DeadLetter) -> Value {
     let discarded = letter.discarded.as_ref();
-    let text = |part: fn(&Discarded) -> &str| discarded.map_or(Value::Null, |discarded| part(discarded).into());
+    let text =
+        |part: fn(&Discarded) -> &str| discarded.map_or(Value::Null, |discarded| part(discarded).into());
     json!({
         "id": letter.key.to_string(),
         "notification_id": letter.key.notification_id.as_str(),

@@ -31,7 +31,10 @@ impl Budget {
     /// `bytes` in all, of which `requests` shares are set aside.
     pub(crate) fn new(bytes: usize, requests: usize) -> Self {
         let share = MAX_SHARE_BYTES.min(bytes / SHARES_DIVISOR / requests.max(1));
-        let available = bytes - requests * share;
+        Self::with_share(share, bytes - requests * share)
+    }
+
+    fn with_share(share: usize, available: usize) -> Self {
         Self { share, available: Arc::new(watch::Sender::new(signed(available))), turn: Arc::default() }
     }
 
@@ -145,9 +148,9 @@ mod tests {
 
     const SHARE: usize = MAX_SHARE_BYTES;
 
-    /// Room for `bytes` beyond the share of one request.
+    /// Room for `bytes` beyond the shares.
     fn budget(bytes: usize) -> Budget {
-        Budget::new(bytes + SHARE, 1)
+        Budget::with_share(SHARE, bytes)
     }
 
     async fn waits(reservation: &Reservation, bytes: usize) -> bool {

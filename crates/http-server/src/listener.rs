@@ -29,9 +29,15 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a further connection that finds no room looks for one that has become idle.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the server library buffers of a connection, in bytes: the head of a request, which cannot be longer, a piece of a
-/// body, a piece of an answer.
+/// What the server library buffers of a connection, in bytes: a piece of a body, a piece of an answer. It may overshoot by
+/// one read, to twice as much.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
+
+/// The longest head of a request with HTTP/1.1, in bytes.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
+/// The most headers of a request with HTTP/1.1.
+const MAX_HEADERS: usize = 100;
 
 /// The most requests in progress of one HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
@@ -213,6 +219,8 @@ impl Connection {
             // See connection.rs.
             .header_read_timeout(None)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
+            .max_header_size(MAX_HEAD_BYTES)
+            .max_headers(MAX_HEADERS)
             // Answers are not copied into the buffer of the connection, so that their bytes are counted until written.
             .writev(true)
             .serve_connection(io, service);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, CheckpointStore, IntentProducer, IntentStream, LeaseStore, MalformedKey, Operations, Outbound, Queries, RetentionStore, RouteStore,
+    AcceptanceStore, CheckpointCache, CheckpointStore, IntentProducer, IntentStream, LeaseStore,
+    MalformedKey, Operations, Outbound, Queries, RetentionStore, RouteStore,
 };
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};

@@ -53,7 +53,7 @@ pub struct NewArgs {
     #[arg(long = "prefix", value_name = "PREFIX", group = "grant")]
     prefixes: Vec<String>,
     /// What it may do with these keys; write includes read [default: read]
-    #[arg(long, requires = "prefixes")]
+    #[arg(long, requires = "prefixes", conflicts_with_all = ["producer", "operator", "consumer"])]
     access: Option<AccessArg>,
 }
 

@@ -79,7 +79,8 @@ impl<'a> IntentBody<'a> {
 
     /// How many recipients it lists, repeats included; 0 if that is no list.
     pub fn recipients(&self) -> usize {
-        let listed = self.get("recipient_user_ids").map(|list| serde_json::from_str::<Vec<IgnoredAny>>(list.get()));
+        let listed =
+            self.get("recipient_user_ids").map(|list| serde_json::from_str::<Vec<IgnoredAny>>(list.get()));
         listed.and_then(Result::ok).map_or(0, |list| list.len())
     }
 

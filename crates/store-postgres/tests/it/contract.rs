@@ -1,6 +1,8 @@
 //! The suites of the ports on PostgreSQL.
 
-use domain::ports::{AcceptanceStore, CheckpointStore, MalformedKey, Operations, Queries, RetentionStore, RouteStore};
+use domain::ports::{
+    AcceptanceStore, CheckpointStore, MalformedKey, Operations, Queries, RetentionStore, RouteStore,
+};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
