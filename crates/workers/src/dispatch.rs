@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use domain::accept::Acceptance;
+use domain::outcome::Acceptance;
 use domain::route::{Channel, LiveRoute};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -29,13 +29,13 @@ pub(crate) struct Batch {
     pub(crate) read_at: Instant,
 }
 
-/// The side of acceptance.
-#[derive(Debug)]
+/// The side of acceptance. Clones share the queues.
+#[derive(Clone, Debug)]
 pub struct Dispatcher {
     queues: Vec<ChannelQueue>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ChannelQueue {
     channel: Channel,
     sender: mpsc::Sender<Batch>,
