@@ -73,7 +73,7 @@ async fn claim_for(session: &Session, stream: &str, fence: Fence, begins: bool) 
     })
 }
 
-async fn load(session: &Session, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
+pub(crate) async fn load(session: &Session, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
     let rows = session.query(&checkpoint_of(stream)).await.map_err(store_error)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let fence: i64 = column(row, "intake.fence", stream)?;

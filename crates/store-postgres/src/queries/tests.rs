@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::candidates::*;
 use super::*;
 use crate::QUERY_SESSION;
-use crate::routes::tests::{most_rows, nodes, number, plan, rows};
+use crate::routes::tests::{most_rows, nodes, number, plan};
 
 /// Blocks that a look-up by key may touch: the levels of an index and the row.
 const BLOCKS: u64 = 8;
@@ -27,15 +27,18 @@ fn backlog(statistics: bool) -> String {
     for table in ["records", "routes", "dead_letters", "malformed_intents"] {
         sql.push_str(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false); ANALYZE {table};"));
     }
-    sql.push_str(&rows(1, 20_000, "published", "NULL"));
+    // Inserted as they are: dead row versions would be read, too.
     sql.push_str(
-        "UPDATE records SET accepted_at = timestamptz '2026-01-01' + idempotency_key::int * interval '1 s',
-            recipient_user_ids = jsonb_build_array('u-' || idempotency_key::int % 1000);
-         UPDATE routes SET created_at = accepted_at FROM records WHERE records.notification_id = routes.notification_id;
-         UPDATE routes SET status = 'failed', next_attempt_at = created_at FROM records
-            WHERE records.notification_id = routes.notification_id AND idempotency_key::int % 8 = 0;
-         UPDATE routes SET status = 'dead_letter' FROM records
-            WHERE records.notification_id = routes.notification_id AND idempotency_key::int % 8 = 1;
+        "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
+            idempotency_key, request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
+         SELECT n || '-0', 't', 'p', 'user', jsonb_build_array('u-' || n % 1000), '{}', n::text, 'v1:', t, t, t, t
+         FROM (SELECT n, timestamptz '2026-01-01' + n * interval '1 s' AS t FROM generate_series(1, 20000) n) r;
+         INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts, next_attempt_at, created_at,
+            updated_at)
+         SELECT notification_id, c || ':user:u', c, 'user:u',
+            CASE idempotency_key::int % 8 WHEN 0 THEN 'failed' WHEN 1 THEN 'dead_letter' ELSE 'published' END, 3,
+            CASE idempotency_key::int % 8 WHEN 0 THEN accepted_at END, accepted_at, accepted_at
+         FROM records, unnest(ARRAY['push', 'email']) c;
          INSERT INTO dead_letters (notification_id, route_id, channel, recipient_ref, final_attempt_count, max_attempts,
             failure_classification, failure_message, recovery_hint, created_at)
          SELECT notification_id, route_id, channel, recipient_ref, 3, 3, 'c', 'm', 'h', created_at FROM routes WHERE status = 'dead_letter';
@@ -204,14 +207,18 @@ async fn look_at_plans(statistics: bool) {
             2 * cap,
         ),
     ];
+    let mut problems = Vec::new();
     for (what, plan, index, rows, blocks) in &plans {
-        assert!(most_rows(plan) <= *rows, "{what} reads {} rows:\n{plan:#}", most_rows(plan));
         let touched = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");
-        assert!(touched <= *blocks, "{what} reads {touched} blocks:\n{plan:#}");
-        assert!(plan.to_string().contains(index), "{what} does not read {index}:\n{plan:#}");
-        assert!(!sorts_much(plan), "{what} sorts:\n{plan:#}");
-        assert!(nodes(plan).iter().all(|node| node["Node Type"] != "Seq Scan"), "{what}:\n{plan:#}");
+        // A window function looks at one row more than it returns.
+        let read = most_rows(plan);
+        let is_bounded = read <= rows + 1 && touched <= *blocks && !sorts_much(plan);
+        let scans = nodes(plan).iter().any(|node| node["Node Type"] == "Seq Scan");
+        if !is_bounded || scans || !plan.to_string().contains(index) {
+            problems.push(format!("{what} reads {read} rows and {touched} blocks:\n{plan:#}"));
+        }
     }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 #[tokio::test]

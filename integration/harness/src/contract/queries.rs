@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use ambient::Timestamp;
-use domain::accept::{self, Known, Outcome};
+use domain::accept::{self, Known};
 use domain::entry::RawEntry;
 use domain::intent::{IntentDraft, Recipients};
+use domain::outcome::Outcome;
 use domain::ports::{AcceptanceStore, Completion, Queries, RouteStore, RowLocks};
 use domain::query::{
     DeadLetterFilter, MalformedFilter, NotificationFilter, NotificationSummary, Page, PageLimit,
