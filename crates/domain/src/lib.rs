@@ -13,6 +13,8 @@ pub mod intent;
 pub mod json;
 pub mod malformed;
 pub mod outbound;
+pub mod outcome;
+pub mod policy;
 pub mod ports;
 pub mod recipient;
 pub mod record;

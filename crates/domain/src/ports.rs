@@ -21,7 +21,7 @@ mod routes;
 mod streams;
 
 pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
-pub use checkpoints::CheckpointCache;
+pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term};
 pub use error::{BoxError, StoreError, Swap, error_chain};

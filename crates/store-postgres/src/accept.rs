@@ -9,20 +9,19 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::accept::{Acceptance, Outcome, Probe};
-use domain::checkpoint::Checkpoint;
+use domain::accept::Probe;
+
 use domain::entry::EntryId;
 use domain::malformed::MalformedIntent;
-use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Claim, Commit, Fence, Known, ProcessedTrace, StoreError,
-};
+use domain::outcome::{Acceptance, Outcome};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Known, StoreError};
 use domain::record::IdempotencyScope;
 use futures_util::future::{join, join3};
 use pg::{PgError, Session};
 
 use crate::codec::column;
 use crate::error::store_error;
-use crate::records::{ids_taken, is_id_of, requests, requests_of};
+use crate::records::{ids_taken, requests, requests_of};
 use crate::{PgStore, checkpoint, malformed_intents, records, routes};
 
 /// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
@@ -96,52 +95,6 @@ impl AcceptanceStore for PgStore {
         let rolled_back = session.rollback().await;
         tried.and(rolled_back).map_err(store_error)
     }
-
-    async fn find_last_processed(
-        &self,
-        stream: &str,
-        entries: &[ProcessedTrace],
-    ) -> Result<Option<EntryId>, StoreError> {
-        let session = self.session("look for the outcomes of entries").await?;
-        let scopes = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(scope, _)| scope);
-        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
-        let malformed =
-            session.prepare(&malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
-        let (by_scope, malformed) = join(session.run(&by_scope), session.run(&malformed)).await;
-
-        let requests = requests(&by_scope.map_err(store_error)?)?;
-        let malformed: HashSet<String> = malformed
-            .map_err(store_error)?
-            .iter()
-            .map(|row| column(row, "malformed_intents.stream_entry_id", stream))
-            .collect::<Result<_, _>>()?;
-        let accepted = |entry: &ProcessedTrace| {
-            entry.request.as_ref().is_some_and(|(scope, fingerprint)| {
-                requests.get(scope).is_some_and(|found| {
-                    found.fingerprint == *fingerprint && is_id_of(&found.notification_id, entry.entry_id)
-                })
-            })
-        };
-        let processed = entries
-            .iter()
-            .filter(|entry| accepted(entry) || malformed.contains(&entry.entry_id.to_string()))
-            .map(|entry| entry.entry_id);
-        Ok(processed.max())
-    }
-
-    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
-        let session = self.session("claim the checkpoint").await?;
-        checkpoint::claim_for(&session, stream, fence, begins).await
-    }
-
-    async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
-        let session = self.session("load the checkpoint").await?;
-        checkpoint::load(&session, stream).await
-    }
-}
-
-fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> + Clone {
-    entries.iter().map(|entry| (entry.entry_id, entry.fields_fingerprint.as_str()))
 }
 
 /// What a batch writes, table by table.
@@ -283,6 +236,6 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     checkpoint::prepare_all(session).await?;
     session.prepare(&routes::insert(&[])).await?;
     session.prepare(&malformed_intents::insert(&[])).await?;
-    session.prepare(&malformed_intents::known("", traces(&[]))).await?;
+    session.prepare(&malformed_intents::known("", std::iter::empty())).await?;
     Ok(())
 }

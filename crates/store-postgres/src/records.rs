@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use ambient::Timestamp;
-use domain::accept::Acceptance;
 use domain::entry::EntryId;
+use domain::outcome::Acceptance;
 use domain::ports::StoreError;
 use domain::record::{IdempotencyScope, Record};
 use pg::sql::{any, insert_rows, unnest};

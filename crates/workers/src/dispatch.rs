@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use domain::accept::Acceptance;
+use domain::outcome::Acceptance;
 use domain::route::{Channel, LiveRoute};
 use tokio::sync::mpsc;
 use tokio::time::Instant;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
-use domain::ports::{AcceptanceStore, CheckpointCache, IntentStream, RouteStore, StoreError};
+use domain::ports::{CheckpointCache, CheckpointStore, IntentStream, RouteStore, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
@@ -36,7 +36,7 @@ pub struct Gauges<S, I, K, C> {
     pub health: Health,
 }
 
-impl<S: RouteStore + AcceptanceStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
+impl<S: RouteStore + CheckpointStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
     /// Runs until `stop`; `pool_usage` returns open and idle connections.
     pub async fn run(self, pool_usage: impl Fn() -> (usize, usize) + Send, stop: CancellationToken) {
         run_passes(&self.health, &stop, MEASURE_INTERVAL, GaugesLoop { gauges: &self, pool_usage }).await;
@@ -82,7 +82,7 @@ struct GaugesLoop<'a, S, I, K, C, P> {
 
 impl<S, I, K, C, P> Passes for GaugesLoop<'_, S, I, K, C, P>
 where
-    S: RouteStore + AcceptanceStore,
+    S: RouteStore + CheckpointStore,
     I: IntentStream,
     K: CheckpointCache,
     C: Clock,

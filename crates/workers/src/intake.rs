@@ -17,10 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::accept::{Decoded, Policy, Wait};
+use domain::accept::{Decoded, Wait};
 use domain::checkpoint::StreamCheck;
+use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, Election, Fence, IntentStream, StoreError, UserDirectory,
+    AcceptanceStore, CheckpointCache, CheckpointStore, Election, Fence, IntentStream, StoreError,
+    UserDirectory,
 };
 use futures_util::future::{join, join3};
 use tokio::time::Instant;
@@ -111,7 +113,7 @@ impl<E, I, A, K, D, C> Intake<E, I, A, K, D, C>
 where
     E: Election,
     I: IntentStream,
-    A: AcceptanceStore,
+    A: AcceptanceStore + CheckpointStore,
     K: CheckpointCache,
     D: UserDirectory,
     C: Clock,
@@ -158,7 +160,7 @@ impl<E, I, A, K, D, C> Passes for Campaigns<'_, E, I, A, K, D, C>
 where
     E: Election,
     I: IntentStream,
-    A: AcceptanceStore,
+    A: AcceptanceStore + CheckpointStore,
     K: CheckpointCache,
     D: UserDirectory,
     C: Clock,
@@ -186,7 +188,7 @@ impl<E, I, A, K, D, C> Passes for Steps<'_, '_, E, I, A, K, D, C>
 where
     E: Election,
     I: IntentStream,
-    A: AcceptanceStore,
+    A: AcceptanceStore + CheckpointStore,
     K: CheckpointCache,
     D: UserDirectory,
     C: Clock,
@@ -233,7 +235,7 @@ struct Work<'a, I, A, K, D, C> {
 impl<'a, I, A, K, D, C> Work<'a, I, A, K, D, C>
 where
     I: IntentStream,
-    A: AcceptanceStore,
+    A: AcceptanceStore + CheckpointStore,
     K: CheckpointCache,
     D: UserDirectory,
     C: Clock,

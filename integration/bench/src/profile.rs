@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use ambient::Timestamp;
 use anyhow::Context;
-use domain::accept::{self, Decoded, Policy};
+use domain::accept::{self, Decoded};
 use domain::catalog::Catalog;
 use domain::entry::{EntryId, RawEntry};
 use domain::outbound;
+use domain::policy::Policy;
 use domain::ports::{Known, Lookup, User};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;

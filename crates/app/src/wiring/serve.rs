@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ambient::{RandomJitter, RandomTokens, SystemClock};
 use anyhow::Context;
-use domain::accept::Policy;
+use domain::policy::Policy;
 use domain::route::Channel;
 use election::{Leadership, NoNotice, Notice};
 use store_redis::{

@@ -1,9 +1,13 @@
 //! The rules of acceptance, entry by entry and batch by batch.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::*;
 use crate::catalog::Catalog;
-use crate::entry::RawFields;
+use crate::entry::{RawEntry, RawFields};
 use crate::intent::{IntentDraft, Recipients};
+use crate::route::{LiveRoute, NewRoute, SkipReason, Start, Version};
 
 const STREAM: &str = "notification:intents";
 

@@ -3,9 +3,10 @@
 use std::future::Future;
 
 use super::StoreError;
-use crate::accept::{Known, Outcome, Probe, ProcessedTrace};
-use crate::checkpoint::{Checkpoint, Claim, Fence};
+use crate::accept::{Known, Probe};
+use crate::checkpoint::Fence;
 use crate::entry::EntryId;
+use crate::outcome::Outcome;
 use crate::record::IdempotencyScope;
 
 /// What one transaction writes. It presupposes no stream: every record and every malformed row has its identity already.
@@ -59,27 +60,4 @@ pub trait AcceptanceStore: Send + Sync {
     /// Inserts valid rows in a transaction that it rolls back. [`StoreError::Refused`] if PostgreSQL refuses
     /// even these: then a refusal says nothing about the element that was refused.
     fn probe(&self, probe: &Probe) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// The last of these entries of `stream` that has a record or a malformed row of the same content under its id.
-    fn find_last_processed(
-        &self,
-        stream: &str,
-        entries: &[ProcessedTrace],
-    ) -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
-
-    /// Writes `fence` over the fence of the checkpoint, so that no earlier term can move it any more, and returns where it
-    /// is. At the start of a term (`begins`) a checkpoint that carries `fence` itself is superseded, too: another term had
-    /// the same fence, because PostgreSQL was restored.
-    fn claim_checkpoint(
-        &self,
-        stream: &str,
-        fence: Fence,
-        begins: bool,
-    ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
-
-    /// The durable checkpoint of `stream`; `None` if it has none.
-    fn load_checkpoint(
-        &self,
-        stream: &str,
-    ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 }

@@ -2,7 +2,7 @@
 
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{AcceptanceStore, Claim, Commit, StoreError};
+use domain::ports::{AcceptanceStore, CheckpointStore, Claim, Commit, StoreError};
 use domain::record::IdempotencyScope;
 
 use super::*;

@@ -10,7 +10,7 @@ use ambient::Clock;
 use domain::checkpoint::{self, CachedCheckpoint, Checkpoint, IgnoredCache, Resume, StreamCheck};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, Fence, IntentStream, ReadLimit, StoreError, StreamState, Swap,
+    CheckpointCache, CheckpointStore, Fence, IntentStream, ReadLimit, StoreError, StreamState, Swap,
     error_chain,
 };
 use tokio::time::Instant;
@@ -90,7 +90,7 @@ pub(super) fn absent(processed: EntryId) -> String {
 impl<'a, I, A, K, C> CheckpointKeeper<'a, I, A, K, C>
 where
     I: IntentStream,
-    A: AcceptanceStore,
+    A: CheckpointStore,
     K: CheckpointCache,
     C: Clock,
 {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::accept::{self, Policy};
+use domain::accept;
 use domain::entry::{EntryId, RawEntry};
+use domain::policy::Policy;
 use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
 use tokio::time::Instant;
 

@@ -4,7 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::accept::{self, Decision, Policy};
+use domain::accept::{self, Decision};
+use domain::policy::Policy;
 use domain::ports::{AcceptanceStore, Known, Lookup, StoreError, UserDirectory};
 use tokio::time::Instant;
 

@@ -9,9 +9,11 @@
 use std::collections::BTreeMap;
 
 use ambient::Clock;
-use domain::accept::{self, Decided, Outcome, Policy, Wait};
+use domain::accept::{self, Decided, Wait};
 use domain::entry::EntryId;
 use domain::malformed::FailureCode;
+use domain::outcome::Outcome;
+use domain::policy::Policy;
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, Activity, CheckpointMove, Commit, Fence, StoreError, error_chain,
 };
