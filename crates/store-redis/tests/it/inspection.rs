@@ -120,6 +120,17 @@ async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice
     assert_eq!(length(&world).await, 3);
 }
 
+// INV-13
+#[tokio::test]
+async fn a_receipt_that_is_found_again_lives_on_for_as_long_as_a_new_one() {
+    let world = World::new().await;
+    let outbound = outbound(&world);
+    let first = append_again(&outbound, &keys(0..1)).await;
+    world.ask::<()>(&["PEXPIRE", &route_lease(key(0)), "20000"]).await;
+    assert_eq!(append_again(&outbound, &keys(0..1)).await, first);
+    assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
+}
+
 #[tokio::test]
 async fn a_receipt_whose_entry_is_gone_or_of_another_route_is_no_receipt() {
     let world = World::new().await;
