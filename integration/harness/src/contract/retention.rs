@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use domain::accept::{Known, Outcome};
+use domain::accept::Known;
+use domain::outcome::Outcome;
 use domain::ports::{
     AcceptanceStore, Commit, Completion, Cutoff, Expired, MalformedKey, Removal, RetentionStore, RouteStore,
     RowLocks,
