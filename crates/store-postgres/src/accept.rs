@@ -181,6 +181,10 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
 /// index that an operator has added, or a trigger. To decide the batch again would come to the same.
 async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(), PgError> {
     session.rollback().await?;
+    // Asked first: PostgreSQL would log each key that is taken as an error.
+    if any_is_taken(session, acceptances).await? {
+        return Ok(());
+    }
     let all = session.prepare(&records::insert_all(acceptances)).await?;
     session.begin().await?;
     let inserted = session.change(&all).await;
@@ -190,17 +194,14 @@ async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(
             "insert records",
             "PostgreSQL leaves out records without an error, as a trigger or a rule on the table may tell it to",
         )),
-        // The key is free again or about to be taken.
-        Ok(_) | Err(PgError::Locked { .. }) => Ok(()),
-        Err(error @ PgError::Refused { .. }) => {
-            let taken = records::is_own_key(error.constraint()) || any_is_taken(session, acceptances).await?;
-            if taken { Ok(()) } else { Err(error) }
-        }
+        Err(error @ PgError::Refused { .. }) if !records::is_own_key(error.constraint()) => Err(error),
+        // The key has been taken since, or is free again.
+        Ok(_) | Err(PgError::Refused { .. } | PgError::Locked { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Whether there is a record with a key or an id of these, whatever the indexes are called here.
+/// Whether there is a record with a key or an id of these.
 async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
     let scopes = acceptances.iter().map(|acceptance| &acceptance.record.scope);
     let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
