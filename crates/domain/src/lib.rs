@@ -20,3 +20,4 @@ pub mod recipient;
 pub mod record;
 pub mod republish;
 pub mod route;
+pub mod submission;

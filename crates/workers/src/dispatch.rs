@@ -29,13 +29,13 @@ pub(crate) struct Batch {
     pub(crate) read_at: Instant,
 }
 
-/// The side of acceptance.
-#[derive(Debug)]
+/// The side of acceptance. Clones share the queues.
+#[derive(Clone, Debug)]
 pub struct Dispatcher {
     queues: Vec<ChannelQueue>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ChannelQueue {
     channel: Channel,
     sender: mpsc::Sender<Batch>,

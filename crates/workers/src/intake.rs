@@ -40,8 +40,8 @@ use reader::{ReadResult, Reader};
 
 /// The most that goes into one transaction, besides the configured number of entries: cost in bytes, and routes. An entry that
 /// is larger goes alone.
-const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
-const MAX_BATCH_ROUTES: usize = 4_096;
+pub(crate) const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_BATCH_ROUTES: usize = 4_096;
 
 /// What blocks intake when it finds where to resume and loses it at once.
 const MOVED_AGAIN: &str = "the checkpoint or the stream changes with each pass";

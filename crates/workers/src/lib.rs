@@ -18,6 +18,7 @@ mod publish;
 mod reporter;
 mod republish;
 mod retention;
+mod submissions;
 
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::Gauges;
@@ -28,6 +29,7 @@ pub use publish::{PublishSettings, RoutePublisher};
 pub use reporter::{ReplicaHealth, Reporter};
 pub use republish::{RepublishSettings, Republisher};
 pub use retention::{Retention, RetentionSettings};
+pub use submissions::{SubmissionIntake, SubmissionQueue, SubmissionReceiver, submission_queue};
 
 /// The target of spans that are meant for traces and not for the log.
 pub const SPANS: &str = "notification::spans";

@@ -125,6 +125,7 @@ fn the_layers_stay_apart() {
         ("user-directory", &["domain"]),
         ("election", &["ambient", "lock"]),
         ("http-server", &["ambient"]),
+        ("idempotency", &["ambient", "pg"]),
         ("local-servers", &[]),
     ] {
         let strange: Vec<&str> = of_house(name).into_iter().filter(|used| !may_use.contains(used)).collect();
@@ -425,20 +426,22 @@ fn every_time_and_every_maximum_in_the_source_is_in_the_table_of_limits() {
 }
 
 #[test]
-fn every_promise_of_the_lock_has_a_test_and_every_test_a_promise() {
-    let page = read("crates/lock/README.md");
-    let written: BTreeSet<&str> =
-        page.lines().filter_map(|line| line.strip_prefix("| L-")?.get(..2)).collect();
-    let sources: Vec<String> = files(".rs")
-        .iter()
-        .filter(|file| file.components().any(|part| part.as_os_str() == "lock"))
-        .map(|file| fs::read_to_string(file).expect("a source that can be read"))
-        .collect();
-    let lines = sources.iter().flat_map(|source| source.lines());
-    let tested: BTreeSet<&str> =
-        lines.filter_map(|line| line.trim().strip_prefix("// L-")?.get(..2)).collect();
-    assert!(!written.is_empty());
-    assert_eq!(written, tested);
+fn every_promise_of_the_crates_beside_the_service_has_a_test_and_every_test_a_promise() {
+    for (name, letter) in [("lock", "L-"), ("idempotency", "I-")] {
+        let page = read(format!("crates/{name}/README.md"));
+        let written: BTreeSet<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(letter)?.get(..2)).collect();
+        let sources: Vec<String> = files(".rs")
+            .iter()
+            .filter(|file| file.components().any(|part| part.as_os_str() == name))
+            .map(|file| fs::read_to_string(file).expect("a source that can be read"))
+            .collect();
+        let lines = sources.iter().flat_map(|source| source.lines());
+        let tags = lines.filter_map(|line| line.trim().strip_prefix("// ")).flat_map(|line| line.split(", "));
+        let tested: BTreeSet<&str> = tags.filter_map(|tag| tag.strip_prefix(letter)?.get(..2)).collect();
+        assert!(!written.is_empty(), "{name}");
+        assert_eq!(written, tested, "{name}");
+    }
 }
 
 /// The numbers in the comments directly above tests, such as `// INV-01, CRASH-02`.

@@ -218,7 +218,7 @@ async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
 #[tokio::test]
 async fn migrate_applies_once_and_says_so() {
     let world = World::with(harness::TestDatabase::empty().await, None).await;
-    for expected in ["2 migrations were applied", "the database has every migration already"] {
+    for expected in ["3 migrations were applied", "the database has every migration already"] {
         let mut migrate = ServiceBuilder::default()
             .arguments(["migrate"])
             .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn())

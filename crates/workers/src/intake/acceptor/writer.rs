@@ -24,7 +24,7 @@ use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::intake::Intake;
 use crate::log_limiter::LogLimiter;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, STREAM};
 
 /// Writes and reports.
 #[derive(Debug)]
@@ -108,6 +108,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
             let batch = AcceptanceBatch {
                 outcomes: chunk.iter().map(|decided| &decided.outcome).collect(),
                 checkpoint,
+                answers: Vec::new(),
             };
             let begun = Instant::now();
             match self.store.accept(batch).await {
@@ -123,7 +124,8 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
                     }
                 }
                 Ok(Commit::WriteConflict) => break Ok(WriteEnd::WriteConflict),
-                Ok(Commit::CheckpointMoved) => {
+                // A batch from the stream has no answers, so that it loses no claims.
+                Ok(Commit::CheckpointMoved | Commit::ClaimLost) => {
                     tracing::warn!(
                         stream = self.stream,
                         "the checkpoint in PostgreSQL is not where this replica left it; finding out where to resume"
@@ -163,7 +165,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
     }
 
     async fn probe(&self, refused: &Decided<'_>) -> Result<(), StoreError> {
-        let probe = accept::probe(self.stream, self.policy, refused.entry, self.clock.now());
+        let probe = accept::probe(self.stream, self.policy, refused.entry.intent(), self.clock.now());
         self.store.probe(&probe).await
     }
 
@@ -190,7 +192,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
             }
             self.log(outcome);
         }
-        self.metrics.outcomes(&counts);
+        self.metrics.outcomes(STREAM, &counts);
         self.health.count(&activity);
     }
 
