@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::intent::{BodyContext, Intent, IntentBody};
@@ -49,7 +50,12 @@ struct Element {
 
 /// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Undecided;
+struct Undecided;
+
+/// Whether an answer leaves something undecided, so that it must not be stored.
+pub fn is_undecided(answer: &Parts) -> bool {
+    answer.extensions.get::<Undecided>().is_some()
+}
 
 pub(crate) async fn send<P: Ports>(
     State(api): State<Arc<Api<P>>>,

@@ -25,6 +25,7 @@ use axum::routing::{get, post};
 use http_server::BodyLimit;
 use http_server::tokens::Guard;
 
+pub use batch::is_undecided;
 pub use intents::accepted_answer;
 pub use ports::{Api, ApiSettings, Ports};
 

@@ -18,6 +18,8 @@ use crate::shutdown::Parts;
 /// The stage of a task. A stage is stopped after every task of the earlier stages has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
+    /// Answers requests.
+    Api,
     /// Reads and accepts intents.
     Intake,
     /// Publishes what was accepted.
@@ -30,7 +32,7 @@ pub enum Stage {
 
 impl Stage {
     /// In the order in which they stop.
-    const ALL: [Self; 4] = [Self::Intake, Self::Publishing, Self::Background, Self::Probes];
+    const ALL: [Self; 5] = [Self::Api, Self::Intake, Self::Publishing, Self::Background, Self::Probes];
 }
 
 /// A task panicked, or ended before its stage was stopped.

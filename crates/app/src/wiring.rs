@@ -1,5 +1,6 @@
 //! The wiring of the service, one file for each mode.
 
+mod api;
 mod election;
 pub mod leader;
 pub mod serve;

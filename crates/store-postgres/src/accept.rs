@@ -115,7 +115,10 @@ impl<'a> Rows<'a> {
         let outcomes = || outcomes.iter().copied();
         let rows = outcomes().filter_map(Outcome::malformed_row);
         let (large, malformed) = rows.partition(|row| malformed_intents::is_large(row));
-        Self { acceptances: outcomes().filter_map(Outcome::acceptance).collect(), malformed, large }
+        let mut acceptances: Vec<_> = outcomes().filter_map(Outcome::acceptance).collect();
+        // The order of the unique index: two batches that insert the same keys wait for each other in one direction only.
+        acceptances.sort_unstable_by(|one, other| one.record.scope.cmp(&other.record.scope));
+        Self { acceptances, malformed, large }
     }
 
     /// About how many bytes are parameters.

@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::ports::{AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, StoreError};
+use domain::ports::{
+    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, StoreError,
+};
 use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
 use idempotency::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, IdempotencyError, Key, LockTtl,
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, LockTtl,
     PostgresStore, RetentionTtl, Scope, Store, Token,
 };
 
@@ -43,12 +45,21 @@ impl AnswerStore for PgStore {
         Ok(outcomes.into_iter().map(outcome).collect())
     }
 
-    async fn abandon_answers(&self, claims: &[(IdempotencyScope, ClaimToken)]) -> Result<(), StoreError> {
+    async fn abandon_answers(
+        &self,
+        claims: &[(IdempotencyScope, ClaimToken)],
+    ) -> Result<Vec<Abandonment>, StoreError> {
         const OPERATION: &str = "abandon idempotency keys";
         let ids = claims.iter().map(|(scope, token)| claim_id(scope, *token)).collect::<Result<Vec<_>, _>>();
         let ids = ids.map_err(|error| idempotency_error(OPERATION, error))?;
-        // One that is fenced has ended already; one that is busy expires.
-        self.keys().abandon(&ids).await.map(drop).map_err(|error| idempotency_error(OPERATION, error))
+        let outcomes = self.keys().abandon(&ids).await;
+        let outcomes = outcomes.map_err(|error| idempotency_error(OPERATION, error))?;
+        let abandonment = |guarded| match guarded {
+            Guarded::Applied => Abandonment::Freed,
+            Guarded::Fenced => Abandonment::NotFound,
+            Guarded::Busy => Abandonment::Busy,
+        };
+        Ok(outcomes.into_iter().map(abandonment).collect())
     }
 
     async fn find_requests(

@@ -82,6 +82,60 @@ impl ServiceBuilder {
     }
 }
 
+/// An answer over HTTP.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The header lines.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: String,
+}
+
+impl Answer {
+    /// A header, by its name in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body; null if it is no JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// Sends one request over a connection of its own. `Err` if the connection ends before the whole answer.
+pub async fn request(
+    addr: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> std::io::Result<Answer> {
+    let mut stream = TcpStream::connect(addr).await?;
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if !body.is_empty() {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    stream.write_all(format!("{head}\r\n{body}").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let cut_short = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(cut_short)?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).ok_or_else(cut_short)?;
+    let headers = lines.filter_map(|line| line.split_once(": "));
+    let headers: Vec<_> =
+        headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+    let answer = Answer { status, headers, body: body.to_owned() };
+    let complete = answer.header("content-length").is_none_or(|length| length == body.len().to_string());
+    if complete { Ok(answer) } else { Err(cut_short()) }
+}
+
 fn collect(source: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
     let source = BufReader::new(source.expect("it is piped"));
     std::thread::spawn(move || {
@@ -131,16 +185,16 @@ impl Service {
         line["http_addr"].as_str().expect("an address").to_owned()
     }
 
-    /// Status and body of a GET.
+    /// Status and body of a GET from its probes.
     pub async fn get(&self, path: &str) -> (u16, Value) {
-        let mut stream = TcpStream::connect(self.http_addr()).await.expect("the listener is there");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("it answers");
-        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+        let answer = request(&self.http_addr(), "GET", path, &[], "").await.expect("the listener answers");
+        (answer.status, answer.json())
+    }
+
+    /// Where its API is, as it logs it.
+    pub fn api_addr(&self) -> String {
+        let line = self.logged("the API is listening").expect("it is ready");
+        line["api_addr"].as_str().expect("an address").to_owned()
     }
 
     /// Its process.

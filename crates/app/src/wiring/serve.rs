@@ -17,9 +17,11 @@ use tokio_util::sync::CancellationToken;
 use user_directory::{HttpUserDirectory, UserDirectorySettings};
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
-    Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, dispatch,
+    Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, SubmissionIntake,
+    dispatch, submission_queue,
 };
 
+use super::api::{self, ApiParts};
 use super::election::{Election, RedisNotice};
 use super::leader::intake_leadership;
 use crate::config::{Config, OutboundStream, ReplicaId};
@@ -59,6 +61,10 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
     spawn_probes(&mut supervisor, &config, &ready).await?;
+    let api = match &config.api {
+        Some(api) => Some(api::prepare(&config, api, &stores).await?),
+        None => None,
+    };
     Wiring {
         config: &config,
         replica: &replica,
@@ -67,7 +73,7 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
         metrics: metrics(),
         workers: ReplicaHealth::default(),
     }
-    .spawn_workers(&mut supervisor, directory);
+    .spawn_workers(&mut supervisor, directory, api)?;
     ready.set(Phase::Ready);
     tracing::info!("the service is ready");
 
@@ -123,9 +129,17 @@ struct Wiring<'a> {
 }
 
 impl Wiring<'_> {
-    fn spawn_workers(self, supervisor: &mut Supervisor, directory: HttpUserDirectory) {
+    fn spawn_workers(
+        self,
+        supervisor: &mut Supervisor,
+        directory: HttpUserDirectory,
+        api: Option<ApiParts>,
+    ) -> anyhow::Result<()> {
         let (dispatcher, [push, email]) = dispatch(Channel::ALL);
         let intents = RedisIntentStream::new(&self.stores.redis, self.config.intents.stream.clone());
+        if let Some(api) = api {
+            self.spawn_submissions(supervisor, api, dispatcher.clone())?;
+        }
         self.spawn_intake(supervisor, intents.clone(), directory, dispatcher);
         self.spawn_publisher(supervisor, Channel::Push, push);
         self.spawn_publisher(supervisor, Channel::Email, email);
@@ -137,6 +151,33 @@ impl Wiring<'_> {
         if self.config.telemetry.metrics.is_some() {
             self.spawn_gauges(supervisor, intents);
         }
+        Ok(())
+    }
+
+    /// The API, and the worker that accepts what is submitted to it. Its client of the user directory is its own, so that slow look-ups
+    /// of submissions do not delay those of intake, nor the reverse.
+    fn spawn_submissions(
+        &self,
+        supervisor: &mut Supervisor,
+        api: ApiParts,
+        dispatcher: Dispatcher,
+    ) -> anyhow::Result<()> {
+        let submissions = SubmissionIntake {
+            store: self.stores.postgres.clone(),
+            directory: user_directory(self.config)?,
+            clock: SystemClock,
+            tokens: RandomTokens,
+            policy: Arc::new(policy(self.config)),
+            dispatcher,
+            lock_ttl: api.lock_ttl(),
+            answer: ::api::accepted_answer,
+            metrics: self.metrics.clone(),
+            health: self.add_worker("submissions"),
+        };
+        let (queue, receiver) = submission_queue();
+        supervisor.spawn(Stage::Intake, "submissions", |stop| submissions.run(receiver, stop));
+        api.spawn(supervisor, queue);
+        Ok(())
     }
 
     fn spawn_intake(

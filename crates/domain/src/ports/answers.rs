@@ -37,6 +37,17 @@ pub enum ClaimOutcome {
     OtherIntent,
 }
 
+/// What became of a claim that was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Abandonment {
+    /// The key is free.
+    Freed,
+    /// There is no such claim: it has ended, or it has not reached PostgreSQL yet.
+    NotFound,
+    /// Another transaction holds the key open: nothing was changed.
+    Busy,
+}
+
 /// An answer that is stored in the transaction of its acceptance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AnswerToStore {
@@ -59,17 +70,17 @@ pub trait AnswerStore: Send + Sync {
         scopes: &[IdempotencyScope],
     ) -> impl Future<Output = Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError>> + Send;
 
-    /// Claims all of these keys in one transaction, each for `lock_ttl` at most; an outcome for each, in their order. No two
-    /// have the same key.
+    /// Claims these keys together, each for `lock_ttl` at most; an outcome for each, in their order. Of several claims of a key
+    /// that is free one wins, and the others find it in progress. After an error it is unknown which keys were claimed.
     fn claim_answers(
         &self,
         claims: &[AnswerClaim<'_>],
         lock_ttl: Duration,
     ) -> impl Future<Output = Result<Vec<ClaimOutcome>, StoreError>> + Send;
 
-    /// Gives claims up, so that their keys are free. A claim that is no longer there is no error.
+    /// Gives claims up, so that their keys are free; what became of each, in their order.
     fn abandon_answers(
         &self,
         claims: &[(IdempotencyScope, ClaimToken)],
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Abandonment>, StoreError>> + Send;
 }

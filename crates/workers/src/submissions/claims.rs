@@ -1,35 +1,44 @@
 //! Claiming the keys of submissions, and giving claims up.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use ambient::{Clock, Tokens};
 use domain::ports::{
-    AcceptanceStore, AnswerClaim, AnswerStore, ClaimOutcome, ClaimToken, StoreError, UserDirectory,
-    error_chain,
+    Abandonment, AcceptanceStore, AnswerClaim, AnswerStore, ClaimOutcome, ClaimToken, StoreError,
+    UserDirectory, error_chain,
 };
 use domain::record::IdempotencyScope;
 use domain::submission::SubmissionOutcome;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{MAX_GROUP, SubmissionIntake, Waiting};
-use crate::passes::pause;
 
 /// The most claims that wait to be given up. Those beyond it expire by themselves.
 const MAX_ABANDONED: usize = 16_384;
-/// From a failed attempt to give claims up to the next one.
+/// Between two attempts to give a claim up.
 const ABANDON_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// What a request is told to wait whose key another request of the same moment has.
-const SAME_MOMENT_RETRY: Duration = Duration::from_secs(1);
+/// How long a claim whose fate is unknown may still be on its way to PostgreSQL: longer than any statement takes.
+const CLAIM_ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Takes the claims that are to be given up. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimKeeper(mpsc::Sender<(IdempotencyScope, ClaimToken)>);
+pub(super) struct ClaimKeeper(mpsc::Sender<Claim>);
 
 /// The claims to be given up.
 #[derive(Debug)]
-pub(super) struct Abandoned(mpsc::Receiver<(IdempotencyScope, ClaimToken)>);
+pub(super) struct Abandoned(mpsc::Receiver<Claim>);
+
+/// A claim to be given up.
+#[derive(Debug)]
+struct Claim {
+    scope: IdempotencyScope,
+    token: ClaimToken,
+    since: Instant,
+    /// Whether it is unknown if it was won. If not, it may reach PostgreSQL after it was given up.
+    is_unsure: bool,
+}
 
 impl ClaimKeeper {
     pub(super) fn new() -> (Self, Abandoned) {
@@ -39,7 +48,25 @@ impl ClaimKeeper {
 
     /// Gives a claim up, soon. If too many wait for that already, it expires by itself.
     pub(super) fn give_up(&self, scope: IdempotencyScope, token: ClaimToken) {
-        drop(self.0.try_send((scope, token)));
+        self.send(scope, token, false);
+    }
+
+    fn send(&self, scope: IdempotencyScope, token: ClaimToken, is_unsure: bool) {
+        drop(self.0.try_send(Claim { scope, token, since: Instant::now(), is_unsure }));
+    }
+}
+
+impl Claim {
+    /// Whether it is tried again after `outcome`; after a failure that is `None`.
+    fn is_retried(&self, outcome: Option<Abandonment>, lock_ttl: Duration) -> bool {
+        let at_most = match outcome {
+            Some(Abandonment::Freed) => return false,
+            Some(Abandonment::NotFound) if self.is_unsure => CLAIM_ARRIVAL_TIMEOUT,
+            Some(Abandonment::NotFound) => return false,
+            // After that it has expired.
+            Some(Abandonment::Busy) | None => lock_ttl,
+        };
+        self.since.elapsed() < at_most
     }
 }
 
@@ -80,11 +107,6 @@ where
         let waiting = group.drain(..).filter(|waiting| !waiting.is_abandoned());
         let (mut claiming, mut admitted): (Vec<_>, Vec<_>) =
             waiting.partition(|waiting| waiting.submission.stores_answer);
-        let mut scopes = HashSet::new();
-        let repeated: Vec<_> = claiming.extract_if(.., |waiting| !scopes.insert(waiting.scope())).collect();
-        for waiting in repeated {
-            self.answer(waiting, SubmissionOutcome::InProgress(SAME_MOMENT_RETRY), keeper);
-        }
         if claiming.is_empty() {
             return admitted;
         }
@@ -117,7 +139,10 @@ where
                 // Which keys were claimed is unknown: all are given up.
                 self.health.mark_failed(&error);
                 let cause = error_chain(&error);
-                for waiting in claiming {
+                for mut waiting in claiming {
+                    if let Some(token) = waiting.claim.take() {
+                        keeper.send(waiting.scope(), token, true);
+                    }
                     self.answer(waiting, SubmissionOutcome::Unavailable(cause.clone()), keeper);
                 }
             }
@@ -138,21 +163,40 @@ where
         self.store.claim_answers(&claims, self.lock_ttl).await
     }
 
-    /// Gives claims up until there is no keeper any more. After `stop` a failure is final: the claims expire.
+    /// Gives claims up until there is no keeper any more. After `stop` none is tried again: what is left expires.
     pub(super) async fn abandon(&self, mut abandoned: Abandoned, stop: &CancellationToken) {
-        let mut claims = Vec::with_capacity(MAX_GROUP);
-        while abandoned.0.recv_many(&mut claims, MAX_GROUP).await > 0 {
-            while let Err(error) = self.store.abandon_answers(&claims).await {
-                tracing::debug!(
-                    claims = claims.len(),
-                    error = error_chain(&error),
-                    "could not give up claims of idempotency keys; retrying"
-                );
-                if !pause(stop, ABANDON_RETRY_INTERVAL).await {
-                    break;
-                }
+        let (mut claims, mut open) = (Vec::new(), true);
+        while open || !claims.is_empty() {
+            let mut received = Vec::new();
+            tokio::select! {
+                count = abandoned.0.recv_many(&mut received, MAX_GROUP), if open => open = count > 0,
+                () = sleep(ABANDON_RETRY_INTERVAL), if !claims.is_empty() => {}
             }
-            claims.clear();
+            claims.extend(received);
+            let retried = self.abandon_once(claims).await;
+            claims = if stop.is_cancelled() { Vec::new() } else { retried };
         }
+    }
+
+    /// Tries to give these claims up; those that are tried again.
+    async fn abandon_once(&self, mut claims: Vec<Claim>) -> Vec<Claim> {
+        let mut retried = Vec::new();
+        while !claims.is_empty() {
+            let later = claims.split_off(claims.len().min(MAX_GROUP));
+            let ids: Vec<_> = claims.iter().map(|claim| (claim.scope.clone(), claim.token)).collect();
+            let outcomes = match self.store.abandon_answers(&ids).await {
+                Ok(outcomes) => outcomes.into_iter().map(Some).collect(),
+                Err(error) => {
+                    let error = error_chain(&error);
+                    tracing::debug!(error, "could not give up claims of idempotency keys; retrying");
+                    vec![None; claims.len()]
+                }
+            };
+            let tried = claims.into_iter().zip(outcomes);
+            let again = tried.filter(|(claim, outcome)| claim.is_retried(*outcome, self.lock_ttl));
+            retried.extend(again.map(|(claim, _)| claim));
+            claims = later;
+        }
+        retried
     }
 }

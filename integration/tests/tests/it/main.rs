@@ -4,6 +4,7 @@
 //! tables and the streams, as an operator would.
 
 mod accept;
+mod api;
 mod bad_input;
 mod crash;
 mod directory_load;

@@ -1,0 +1,186 @@
+//! The HTTP API on its ports: what it is made of, and the tasks beside it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::api::{Api, ApiSettings, Ports, is_undecided};
+use ambient::{RandomTokens, SystemClock};
+use anyhow::Context;
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::response::Parts;
+use domain::operations::Budgets;
+use http_server::tokens::{Guard, Tokens};
+use http_server::{Settings, Tls, problem};
+use idempotency::{Idempotency, LockTtl, PostgresStore, RetentionTtl, is_final};
+use pg::{PgPool, PoolSettings};
+use store_postgres::{PgQueries, PgStore};
+use store_redis::RedisIntentStream;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use workers::SubmissionQueue;
+
+use super::leader::LockLookup;
+use crate::config::{self, ApiLimits, Config, known_producers};
+use crate::start::Stores;
+use crate::supervisor::{Stage, Supervisor};
+
+/// Connections of the pool that queries use.
+const QUERY_CONNECTIONS: usize = 4;
+/// How long requests in progress may take after the drain delay.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The part of the request timeout in which the answer to a batch is written.
+const BATCH_ANSWER_TIME: Duration = Duration::from_millis(500);
+/// How long claiming or completing the key of a batch or of an operator's change may take.
+const KEY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest answer to such a request that is stored, in bytes: a thousand elements with a problem each.
+const MAX_STORED_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+
+/// The ports of the service.
+struct ServicePorts;
+
+impl Ports for ServicePorts {
+    type Submissions = SubmissionQueue;
+    type Queries = PgQueries;
+    type Operations = PgStore;
+    type Stream = RedisIntentStream;
+    type Leader = LockLookup;
+    type Keys = PostgresStore;
+    type Clock = SystemClock;
+}
+
+/// An API whose listener is open and that does not answer yet.
+pub(super) struct ApiParts {
+    listener: TcpListener,
+    tokens: Tokens,
+    tls: Option<Tls>,
+    keys: Idempotency<PostgresStore>,
+    queries: PgQueries,
+    operations: PgStore,
+    stream: RedisIntentStream,
+    leader: LockLookup,
+    settings: ApiSettings,
+    limits: ApiLimits,
+    known_producers: BTreeSet<String>,
+}
+
+/// Reads tokens and certificates, checks the table of keys and opens the listener.
+pub(super) async fn prepare(config: &Config, api: &config::Api, stores: &Stores) -> anyhow::Result<ApiParts> {
+    let tokens = Tokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
+    let tls = api.tls.as_ref().map(|(certificates, key)| Tls::load(certificates, key)).transpose();
+    let tls = tls.context("the certificate of the API cannot be used")?;
+    let keys = PostgresStore::new(stores.pool.clone());
+    keys.check_schema().await.context("the table of idempotency keys cannot be used")?;
+    let pool = PoolSettings {
+        max_connections: QUERY_CONNECTIONS,
+        operation_timeout: api.limits.query_timeout,
+        session: store_postgres::QUERY_SESSION,
+    };
+    let pool = PgPool::new(&config.postgres.dsn, pool).context("PostgreSQL cannot be used as configured")?;
+    let addr = &api.addr;
+    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_API_HTTP_ADDR)");
+    let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
+    let api_addr = listener.local_addr().with_context(cannot_listen)?;
+    tracing::info!(api_addr = %api_addr, tls = tls.is_some(), "the API is listening");
+    Ok(ApiParts {
+        listener,
+        tokens,
+        tls,
+        keys: guarded(config, &api.limits, keys)?,
+        queries: PgQueries::new(pool),
+        operations: stores.postgres.clone(),
+        stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
+        leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
+        settings: settings(config, &api.limits),
+        limits: api.limits,
+        known_producers: known_producers(&config.audience.catalog),
+    })
+}
+
+fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
+    let routes = &config.routes;
+    ApiSettings {
+        catalog: Arc::clone(&config.audience.catalog),
+        stream: config.intents.stream.clone(),
+        budgets: Budgets { push: routes.push_max_attempts, email: routes.email_max_attempts },
+        max_batch_body_bytes: limits.max_batch_body_bytes,
+        batch_timeout: limits.timeouts.request.saturating_sub(BATCH_ANSWER_TIME),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+/// What runs batches and operators' changes once for each key.
+fn guarded(
+    config: &Config,
+    limits: &ApiLimits,
+    keys: PostgresStore,
+) -> anyhow::Result<Idempotency<PostgresStore>> {
+    let settings = idempotency::Settings {
+        // At least what the crate asks for; configuration allows as little as 10 s more than the request timeout.
+        lock_ttl: LockTtl::new(limits.idempotency_lock_ttl.max(limits.timeouts.request + 2 * KEY_TIMEOUT))?,
+        retention_ttl: RetentionTtl::new(config.intents.idempotency_ttl)?,
+        handler_timeout: limits.timeouts.request,
+        store_timeout: KEY_TIMEOUT,
+        max_response_bytes: MAX_STORED_ANSWER_BYTES,
+        max_concurrent: limits.max_connections,
+    };
+    let store_if = |parts: &Parts, _: &Bytes| is_final(parts.status) && !is_undecided(parts);
+    Ok(Idempotency::build(Arc::new(keys), settings, store_if, Arc::new(RandomTokens))?)
+}
+
+impl ApiParts {
+    /// How long a key is claimed at most.
+    pub(super) fn lock_ttl(&self) -> Duration {
+        self.limits.idempotency_lock_ttl
+    }
+
+    /// Answers requests; what they submit goes to `submissions`.
+    pub(super) fn spawn(self, supervisor: &mut Supervisor, submissions: SubmissionQueue) {
+        let guard = Guard::new(self.tokens.clone(), self.limits.rate_limit);
+        let (tokens, known_producers) = (self.tokens, self.known_producers);
+        supervisor.spawn(Stage::Background, "api tokens", |stop| async move {
+            tokens.follow(known_producers, stop).await;
+        });
+        if let Some(tls) = self.tls.clone() {
+            let follow = |stop| async move { tls.follow(stop).await };
+            supervisor.spawn(Stage::Background, "api certificate", follow);
+        }
+        let api = Api::<ServicePorts> {
+            submissions,
+            queries: self.queries,
+            operations: self.operations,
+            stream: self.stream,
+            leader: self.leader,
+            keys: self.keys.clone(),
+            clock: SystemClock,
+            settings: self.settings,
+        };
+        let settings = Settings {
+            max_connections: self.limits.max_connections,
+            max_body_bytes: self.limits.max_body_bytes,
+            max_buffered_bytes: self.limits.max_buffered_bytes,
+            timeouts: self.limits.timeouts,
+            drain_delay: self.limits.drain_delay,
+            drain_timeout: DRAIN_TIMEOUT,
+            refuse: problem::refuse,
+            observe: None,
+            tls: self.tls,
+        };
+        let (listener, router, keys) = (self.listener, ::api::router(api, &guard), self.keys);
+        supervisor.spawn(Stage::Api, "api", |stop| answer(listener, router, settings, keys, stop));
+    }
+}
+
+/// Answers until `stop`, then waits for what handlers still do for clients that have gone.
+async fn answer(
+    listener: TcpListener,
+    router: Router,
+    settings: Settings,
+    keys: Idempotency<PostgresStore>,
+    stop: CancellationToken,
+) {
+    http_server::serve(listener, router, settings, stop).await;
+    keys.tasks().close();
+    keys.tasks().wait().await;
+}
