@@ -30,7 +30,7 @@ impl NotificationId {
         Self(id.hyphenated().to_string().into())
     }
 
-    /// As it stands in the tables and the outbound entries.
+    /// The text in the tables and the outbound entries.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -64,7 +64,7 @@ pub struct Content {
     pub notification_type: String,
     /// The payload in normal form.
     pub payload_json: String,
-    /// When the producer says that it happened.
+    /// When the event happened, according to the producer.
     pub occurred_at: Timestamp,
     /// When this service took responsibility.
     pub accepted_at: Timestamp,

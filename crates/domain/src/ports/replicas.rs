@@ -1,4 +1,4 @@
-//! What no single process knows about the replicas: which of them run, what their workers do, and what they did.
+//! The replicas as a whole: which of them run, the status of their workers, and their activity.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub trait ReplicaStore: Send + Sync {
     /// Writes the row of a replica, seen now.
     fn save_replica(&self, report: &ReplicaReport) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Adds to what the replica did in the present minute. If the answer is lost, so is whether it was added.
+    /// Adds counts to the current minute of the replica. If the reply is lost, it is unknown whether they were added.
     fn add_activity(
         &self,
         replica: &str,
