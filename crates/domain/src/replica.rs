@@ -26,15 +26,15 @@ pub struct WorkerReport {
     pub worker: String,
     /// The end of its last pass.
     pub last_pass_at: Timestamp,
-    /// What keeps it from continuing, if something does.
+    /// Why the worker is blocked, if it is.
     pub blocked: Option<BlockedReport>,
     /// The last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Completions that wait apart, for a publisher.
+    /// Deferred completions, for a publisher.
     pub deferred: usize,
 }
 
-/// What keeps a worker from continuing.
+/// Why a worker is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockedReport {
     /// The stream entry that waits, where it is one.

@@ -5,7 +5,7 @@ use domain::ports::StoreError;
 use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Page, PageLimit};
 use domain::route::{Channel, RouteStatus, Version};
 use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Order, Query, SelectStatement};
+use sea_query::{Expr, ExprTrait, JoinType, Order, Query, SelectStatement};
 use tokio_postgres::Row;
 
 use super::detail::discarded;
@@ -70,6 +70,19 @@ fn parse(row: &Row) -> Result<DeadLetterRow, StoreError> {
     Ok(DeadLetterRow { letter, version })
 }
 
+/// One route by its whole key. As a plain join the planner may look it up by the notification alone, and read all routes of an intent to a
+/// thousand users for each dead letter.
+fn route_of_row() -> SelectStatement {
+    let same = |column: Routes, of_row: DeadLetters| Expr::col(column).equals((Input::Table, of_row));
+    Query::select()
+        .columns([Routes::Status, Routes::UpdatedAt])
+        .from(Routes::Table)
+        .and_where(same(Routes::NotificationId, DeadLetters::NotificationId))
+        .and_where(same(Routes::RouteId, DeadLetters::RouteId))
+        .limit(1)
+        .take()
+}
+
 /// `dead_letters_open_idx` or `dead_letters_discarded_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, joined by their keys with record and
 /// route; of these, those that match until the page is full, and the last one in any case. A row whose route is no dead letter, because it
 /// was edited by hand, does not match.
@@ -128,12 +141,7 @@ pub(super) fn listed(
             Records::Table,
             Expr::col((Records::Table, Records::NotificationId)).equals(of_row(D::NotificationId)),
         )
-        .inner_join(
-            Routes::Table,
-            Expr::col(of_route(Routes::NotificationId))
-                .equals(of_row(D::NotificationId))
-                .and(Expr::col(of_route(Routes::RouteId)).equals(of_row(D::RouteId))),
-        )
+        .join_lateral(JoinType::InnerJoin, route_of_row(), Routes::Table, Expr::cust("true"))
         .and_where(
             matches().or(Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64))),
         );

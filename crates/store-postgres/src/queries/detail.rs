@@ -8,7 +8,7 @@ use domain::ports::StoreError;
 use domain::query::{Discarded, NotificationDetail, StoredRoute};
 use domain::record::{Content, IdempotencyScope, NotificationId, Record};
 use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, Order, Query, SelectStatement};
+use sea_query::{Expr, ExprTrait, Func, JoinType, Order, Query, SelectStatement};
 use serde_json::Value;
 use tokio_postgres::Row;
 
@@ -176,15 +176,27 @@ pub(super) fn routes_of(id: &NotificationId) -> SelectStatement {
             .map(of_letter),
         )
         .from(Routes::Table)
-        .left_join(
-            DeadLetters::Table,
-            Expr::col(of_letter(DeadLetters::NotificationId))
-                .equals(of_route(Routes::NotificationId))
-                .and(Expr::col(of_letter(DeadLetters::RouteId)).equals(of_route(Routes::RouteId))),
-        )
+        .join_lateral(JoinType::LeftJoin, letter_of_route(), DeadLetters::Table, Expr::cust("true"))
         .and_where(Expr::col(of_route(Routes::NotificationId)).eq(bind::text(id.as_str())))
         .order_by(of_route(Routes::RouteId), Order::Asc)
         .limit(MAX_ROUTES as u64)
+        .take()
+}
+
+/// One dead letter by its whole key: never all those of the notification for each route.
+fn letter_of_route() -> SelectStatement {
+    let same = |column: DeadLetters, of_route: Routes| Expr::col(column).equals((Routes::Table, of_route));
+    Query::select()
+        .columns([
+            DeadLetters::RecoveryHint,
+            DeadLetters::DiscardedAt,
+            DeadLetters::DiscardedBy,
+            DeadLetters::DiscardReason,
+        ])
+        .from(DeadLetters::Table)
+        .and_where(same(DeadLetters::NotificationId, Routes::NotificationId))
+        .and_where(same(DeadLetters::RouteId, Routes::RouteId))
+        .limit(1)
         .take()
 }
 
