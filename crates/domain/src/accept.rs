@@ -6,72 +6,24 @@
 //! acceptance transaction finds out.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use ambient::Timestamp;
 
-use crate::catalog::{AudienceKind, Catalog, NotificationType};
-use crate::entry::{EntryId, RawEntry, RawFields};
-use crate::intent::{self, Audience, Intent};
+use crate::entry::EntryId;
+use crate::intent::Intent;
 use crate::malformed::{FailureCode, MalformedIntent, Rejection};
+use crate::outcome::{Acceptance, Outcome};
+use crate::policy::{Policy, Schedule};
 use crate::recipient::{Lookup, User};
-use crate::record::{Content, IdempotencyScope, NotificationId, Record};
-use crate::route::{Channel, LiveRoute, NewRoute, RouteKey, SkipReason, Start, Version};
+use crate::record::{IdempotencyScope, NotificationId};
 
-/// The language of administrators, and of users without a configured one.
-const DEFAULT_LOCALE: &str = "en";
+mod decoded;
+mod probe;
+mod record;
 
-/// What acceptance is told by configuration.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// Which type may go to whom.
-    pub catalog: Arc<Catalog>,
-    /// Addresses by notification type.
-    pub admin_emails: HashMap<String, Vec<String>>,
-    /// Language tags that the templates exist in.
-    pub locales: Vec<String>,
-    /// The retry budget of a push route.
-    pub push_max_attempts: u32,
-    /// The retry budget of an e-mail route.
-    pub email_max_attempts: u32,
-    /// For `idempotency_expires_at`.
-    pub idempotency_ttl: Duration,
-    /// How long other replicas leave a new route to the one that accepted it: one lease TTL.
-    pub head_start: Duration,
-}
-
-impl Policy {
-    /// The language for a user who prefers `preferred`: that tag if it is configured, else its base language if
-    /// that is, else `en`. Case is ignored; the configured spelling is given.
-    fn locale(&self, preferred: &str) -> &str {
-        let configured = |tag: &str| self.locales.iter().find(|locale| locale.eq_ignore_ascii_case(tag));
-        let base = preferred.split('-').next().unwrap_or_default();
-        configured(preferred).or_else(|| configured(base)).map_or(DEFAULT_LOCALE, String::as_str)
-    }
-
-    fn max_attempts(&self, channel: Channel) -> u32 {
-        match channel {
-            Channel::Push => self.push_max_attempts,
-            Channel::Email => self.email_max_attempts,
-        }
-    }
-
-    fn channels(&self, intent: &Intent) -> &[Channel] {
-        let known_type = self.catalog.get(&intent.notification_type);
-        known_type.and_then(|known| known.channels(intent.audience.kind())).unwrap_or_default()
-    }
-
-    /// How many routes `intent` will have.
-    fn route_count(&self, intent: &Intent) -> usize {
-        match &intent.audience {
-            Audience::Users(users) => users.len() * self.channels(intent).len(),
-            Audience::AdminEmail => {
-                self.admin_emails.get(&intent.notification_type).map_or(1, |all| all.len().max(1))
-            }
-        }
-    }
-}
+pub use decoded::{Decoded, DecodedIntent, ProcessedTrace, decode};
+pub use probe::{Probe, probe};
+use record::new_acceptance;
 
 /// What PostgreSQL knows about the entries of a batch before it is decided.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -80,163 +32,6 @@ pub struct Known {
     pub fingerprints: HashMap<IdempotencyScope, String>,
     /// For entry ids that belong to another intent: the number to put after them.
     pub taken_ids: HashMap<EntryId, u32>,
-}
-
-/// By what an entry that has been processed is recognised: its id and its content.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProcessedTrace {
-    /// Its id in the stream.
-    pub entry_id: EntryId,
-    /// [`crate::entry::RawFields::fingerprint`], which a malformed row has.
-    pub fields_fingerprint: String,
-    /// Key and fingerprint, which a record has; `None` if the entry is malformed.
-    pub request: Option<(IdempotencyScope, String)>,
-}
-
-/// An entry of the stream, read by the rules of the envelope.
-#[derive(Clone, Debug)]
-pub struct Decoded {
-    /// Its id in the stream.
-    pub id: EntryId,
-    /// What it costs to have it in memory, in bytes: [`crate::entry::cost`], or the length of its malformed row if that is
-    /// more.
-    pub cost: usize,
-    /// What it says, or the row that it becomes because of the first rule that it breaks. Of a malformed entry nothing else is
-    /// kept, because it may be large.
-    pub content: Result<DecodedIntent, MalformedIntent>,
-}
-
-/// A well-formed intent and what it was read from, which becomes a malformed row if the intent is not accepted.
-#[derive(Clone, Debug)]
-pub struct DecodedIntent {
-    /// What the entry says.
-    pub intent: Intent,
-    /// How many routes it will have.
-    pub routes: usize,
-    /// As it was received.
-    pub fields: RawFields,
-}
-
-/// Reads an entry of `stream` by the rules of the envelope, at the time `now`.
-pub fn decode(stream: &str, entry: RawEntry, policy: &Policy, now: Timestamp) -> Decoded {
-    let (id, cost) = (entry.id, entry.fields.cost());
-    match intent::decode(&entry.fields, &policy.catalog) {
-        Ok(intent) => {
-            let routes = policy.route_count(&intent);
-            Decoded { id, cost, content: Ok(DecodedIntent { intent, routes, fields: entry.fields }) }
-        }
-        Err(rejection) => {
-            let row = MalformedIntent::new(stream, id, entry.fields, rejection, now);
-            Decoded { id, cost: cost.max(row.raw_fields.json_length()), content: Err(row) }
-        }
-    }
-}
-
-impl Decoded {
-    /// What it says, if it is well formed.
-    pub fn intent(&self) -> Option<&Intent> {
-        self.content.as_ref().ok().map(|decoded| &decoded.intent)
-    }
-
-    /// How many routes it will have; 0 if it is malformed.
-    pub fn routes(&self) -> usize {
-        self.content.as_ref().map_or(0, |decoded| decoded.routes)
-    }
-
-    /// By what it can be recognised among the outcomes that PostgreSQL has.
-    pub fn trace(&self) -> ProcessedTrace {
-        let fields_fingerprint = match &self.content {
-            Ok(decoded) => decoded.fields.fingerprint(),
-            Err(row) => row.fields_fingerprint.clone(),
-        };
-        let request = self.intent().map(|intent| (intent.scope(), intent.fingerprint.clone()));
-        ProcessedTrace { entry_id: self.id, fields_fingerprint, request }
-    }
-
-    /// The malformed row that it becomes for a reason that is not in the entry itself, or for a reason that outweighs the
-    /// one found there.
-    fn rejected(&self, stream: &str, rejection: Rejection, now: Timestamp) -> MalformedIntent {
-        match &self.content {
-            Ok(decoded) => MalformedIntent::new(stream, self.id, decoded.fields.clone(), rejection, now),
-            Err(row) => row.with_rejection(rejection, now),
-        }
-    }
-}
-
-/// A new record and its routes, to be committed together.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Acceptance {
-    /// The record.
-    pub record: Record,
-    /// All its routes.
-    pub routes: Vec<NewRoute>,
-}
-
-impl Acceptance {
-    /// Its pending routes as they stand right after the commit, for publishing without reading them back.
-    pub fn live_routes(&self) -> impl Iterator<Item = LiveRoute> + '_ {
-        self.routes.iter().filter_map(|route| match route.start {
-            Start::Skipped(_) => None,
-            Start::Pending { due } => Some(LiveRoute {
-                key: route.key.clone(),
-                version: Version::read(self.record.content.accepted_at),
-                channel: route.channel,
-                recipient_ref: route.recipient_ref.clone(),
-                resolved_email: route.resolved_email.clone(),
-                resolved_locale: route.resolved_locale.clone(),
-                attempt_count: 0,
-                max_attempts: route.max_attempts,
-                next_attempt_at: due,
-                content: Arc::clone(&self.record.content),
-            }),
-        })
-    }
-}
-
-/// What became of one entry.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Outcome {
-    /// A new record.
-    Accepted(Acceptance),
-    /// The key is taken by the same intent: nothing to write.
-    Duplicate,
-    /// The key is taken by another intent.
-    Conflict(MalformedIntent),
-    /// It breaks a rule.
-    Malformed(MalformedIntent),
-}
-
-impl Outcome {
-    /// `accepted`, `duplicate`, `conflict` or `malformed`, for metrics and logs.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Accepted(_) => "accepted",
-            Self::Duplicate => "duplicate",
-            Self::Conflict(_) => "conflict",
-            Self::Malformed(_) => "malformed",
-        }
-    }
-
-    /// What is written for an accepted intent.
-    pub fn acceptance(&self) -> Option<&Acceptance> {
-        match self {
-            Self::Accepted(acceptance) => Some(acceptance),
-            Self::Duplicate | Self::Conflict(_) | Self::Malformed(_) => None,
-        }
-    }
-
-    /// The row of `malformed_intents`, if it is one.
-    pub fn malformed_row(&self) -> Option<&MalformedIntent> {
-        match self {
-            Self::Conflict(row) | Self::Malformed(row) => Some(row),
-            Self::Accepted(_) | Self::Duplicate => None,
-        }
-    }
-
-    /// The code that `malformed_intents` has for it, if it is a row there.
-    pub fn failure_code(&self) -> Option<FailureCode> {
-        self.malformed_row().map(|row| row.rejection.code)
-    }
 }
 
 /// An entry with its outcome.
@@ -338,23 +133,6 @@ pub fn unanswered<'a>(
         .collect()
 }
 
-/// When an intent is accepted, and when its routes become due for every replica.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Schedule {
-    /// The time of acceptance.
-    pub accepted_at: Timestamp,
-    /// When any replica may publish the routes.
-    pub due: Timestamp,
-}
-
-impl Policy {
-    /// For an acceptance at `now`. Routes that this replica will dispatch to its own publishers have a head start of one
-    /// lease TTL, in which other replicas leave them alone; those that it cannot dispatch are due at once.
-    pub fn schedule(&self, now: Timestamp, dispatched: bool) -> Schedule {
-        Schedule { accepted_at: now, due: if dispatched { now + self.head_start } else { now } }
-    }
-}
-
 /// Decides a batch at the time of `schedule`, from the answers in `users`.
 pub fn decide<'a>(
     stream: &str,
@@ -382,68 +160,56 @@ pub fn decide<'a>(
         let outcome = match holder {
             Some(fingerprint) if fingerprint == intent.fingerprint => Outcome::Duplicate,
             Some(_) => Outcome::Conflict(entry.rejected(stream, conflict(), now)),
-            None => match resolve(intent, users) {
-                Recipients::NotAsked => return Decision { decided, rest: Rest::NotAsked },
-                Recipients::Waiting(cause) => {
-                    let wait = Wait { entry_id: entry.id, cause: cause.to_owned() };
-                    return Decision { decided, rest: Rest::Waits(wait) };
+            None => {
+                let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
+                match judge_new(intent, users, NotificationId::of(entry.id, suffix), policy, schedule) {
+                    Verdict::NotAsked => return Decision { decided, rest: Rest::NotAsked },
+                    Verdict::Waiting(cause) => {
+                        let wait = Wait { entry_id: entry.id, cause };
+                        return Decision { decided, rest: Rest::Waits(wait) };
+                    }
+                    Verdict::NotFound(rejection) => {
+                        Outcome::Malformed(entry.rejected(stream, rejection, now))
+                    }
+                    Verdict::Accepted(acceptance) => {
+                        taken_here.insert(scope, &intent.fingerprint);
+                        Outcome::Accepted(acceptance)
+                    }
                 }
-                Recipients::NotFound(rejection) => Outcome::Malformed(entry.rejected(stream, rejection, now)),
-                Recipients::Known(found) => {
-                    taken_here.insert(scope.clone(), &intent.fingerprint);
-                    let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
-                    let id = NotificationId::of(entry.id, suffix);
-                    Outcome::Accepted(accept(id, scope, intent, &found, policy, schedule))
-                }
-            },
+            }
         };
         decided.push(Decided { entry, outcome });
     }
     Decision { decided, rest: Rest::Nothing }
 }
 
-/// A row of each kind that the service itself makes, to find out whether PostgreSQL takes any. Of another producer and type
-/// than `refused`, where the catalogue has one.
-pub fn probe(stream: &str, policy: &Policy, refused: &Decoded, now: Timestamp) -> Probe {
-    let unlike = |kind: &&NotificationType| {
-        refused.intent().is_none_or(|intent| {
-            kind.name() != intent.notification_type && !kind.allows_producer(&intent.producer)
-        })
-    };
-    let with_users = || policy.catalog.types().filter(|kind| kind.channels(AudienceKind::User).is_some());
-    let kind = with_users().find(unlike).or_else(|| with_users().next());
-    let user = User::default();
-    let (name, producer) = kind
-        .map_or((PROBE, PROBE), |kind| (kind.name(), kind.producers().first().map_or(PROBE, String::as_str)));
-    let intent = Intent {
-        notification_type: name.to_owned(),
-        producer: producer.to_owned(),
-        audience: Audience::Users(vec![PROBE.to_owned()]),
-        idempotency_key: PROBE.to_owned(),
-        occurred_at: now,
-        payload_json: "{}".to_owned(),
-        request_id: String::new(),
-        trace_id: String::new(),
-        fingerprint: PROBE.to_owned(),
-    };
-    let id = NotificationId::from(PROBE.to_owned());
-    let acceptance =
-        accept(id, intent.scope(), &intent, &[(PROBE, &user)], policy, policy.schedule(now, true));
-    let rejection = Rejection { code: FailureCode::NotStorable, message: PROBE.to_owned() };
-    let malformed = MalformedIntent::new(stream, EntryId::ZERO, RawFields::default(), rejection, now);
-    Probe { acceptance, malformed }
+/// What becomes of an intent whose key is free, wherever it comes from.
+pub(crate) enum Verdict {
+    Accepted(Acceptance),
+    /// A recipient does not exist.
+    NotFound(Rejection),
+    /// A recipient could not be looked up, for this cause.
+    Waiting(String),
+    /// The directory has not been asked about all recipients.
+    NotAsked,
 }
 
-/// What the rows of a [`Probe`] hold where any text will do.
-const PROBE: &str = "notification-service-probe";
-
-/// Valid rows that are never committed.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Probe {
-    /// A record and its routes.
-    pub acceptance: Acceptance,
-    /// A malformed intent.
-    pub malformed: MalformedIntent,
+/// Decides about an intent whose key is free. `id` is the id of its record, if it becomes one.
+pub(crate) fn judge_new(
+    intent: &Intent,
+    users: &HashMap<String, Lookup>,
+    id: NotificationId,
+    policy: &Policy,
+    schedule: Schedule,
+) -> Verdict {
+    match resolve(intent, users) {
+        Recipients::NotAsked => Verdict::NotAsked,
+        Recipients::Waiting(cause) => Verdict::Waiting(cause.to_owned()),
+        Recipients::NotFound(rejection) => Verdict::NotFound(rejection),
+        Recipients::Known(found) => {
+            Verdict::Accepted(new_acceptance(id, intent.scope(), intent, &found, policy, schedule))
+        }
+    }
 }
 
 /// What the directory's answers make of an intent's recipients.
@@ -488,97 +254,6 @@ fn not_found(user_id: &str) -> Rejection {
     Rejection {
         code: FailureCode::RecipientNotFound,
         message: format!("the user directory knows no user {user_id:?}"),
-    }
-}
-
-fn accept(
-    notification_id: NotificationId,
-    scope: IdempotencyScope,
-    intent: &Intent,
-    users: &[(&str, &User)],
-    policy: &Policy,
-    schedule: Schedule,
-) -> Acceptance {
-    let now = schedule.accepted_at;
-    let factory = RouteFactory { id: &notification_id, policy, due: schedule.due };
-    let routes = match &intent.audience {
-        Audience::Users(_) => factory.user_routes(users, policy.channels(intent)),
-        Audience::AdminEmail => factory.admin_routes(&intent.notification_type),
-    };
-    let record = Record {
-        notification_id: notification_id.clone(),
-        scope,
-        audience_kind: intent.audience.kind().as_str(),
-        recipient_user_ids: intent.audience.users().to_vec(),
-        fingerprint: intent.fingerprint.clone(),
-        content: Arc::new(Content {
-            notification_type: intent.notification_type.clone(),
-            payload_json: intent.payload_json.clone(),
-            occurred_at: intent.occurred_at,
-            accepted_at: now,
-            request_id: intent.request_id.clone(),
-            trace_id: intent.trace_id.clone(),
-        }),
-        idempotency_expires_at: now + policy.idempotency_ttl,
-    };
-    Acceptance { record, routes }
-}
-
-/// What the routes of one notification have in common.
-struct RouteFactory<'a> {
-    id: &'a NotificationId,
-    policy: &'a Policy,
-    due: Timestamp,
-}
-
-impl RouteFactory<'_> {
-    /// One for each user and channel; without an address, the e-mail is skipped.
-    fn user_routes(&self, users: &[(&str, &User)], channels: &[Channel]) -> Vec<NewRoute> {
-        let mut routes = Vec::with_capacity(users.len() * channels.len());
-        for (id, user) in users {
-            let locale = self.policy.locale(&user.preferred_language);
-            for channel in channels {
-                let email = if *channel == Channel::Email { user.email.as_str() } else { "" };
-                let mut route = self.route(*channel, format!("user:{id}"), email, locale);
-                if *channel == Channel::Email && email.is_empty() {
-                    route.start = Start::Skipped(SkipReason::NoEmailAddress);
-                }
-                routes.push(route);
-            }
-        }
-        routes
-    }
-
-    /// One for each address of the type; one that is skipped if there is none.
-    fn admin_routes(&self, notification_type: &str) -> Vec<NewRoute> {
-        match self.policy.admin_emails.get(notification_type).map(Vec::as_slice) {
-            None | Some([]) => {
-                let reference = format!("config:{notification_type}");
-                let start = Start::Skipped(SkipReason::NoAdminRecipients);
-                vec![NewRoute { start, ..self.route(Channel::Email, reference, "", DEFAULT_LOCALE) }]
-            }
-            Some(addresses) => {
-                let to = |address: &String| {
-                    self.route(Channel::Email, format!("email:{address}"), address, DEFAULT_LOCALE)
-                };
-                addresses.iter().map(to).collect()
-            }
-        }
-    }
-
-    fn route(&self, channel: Channel, recipient_ref: String, email: &str, locale: &str) -> NewRoute {
-        NewRoute {
-            key: RouteKey {
-                notification_id: self.id.clone(),
-                route_id: format!("{channel}:{recipient_ref}"),
-            },
-            channel,
-            recipient_ref,
-            resolved_email: email.to_owned(),
-            resolved_locale: locale.to_owned(),
-            max_attempts: self.policy.max_attempts(channel),
-            start: Start::Pending { due: self.due },
-        }
     }
 }
 

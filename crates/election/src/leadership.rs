@@ -1,10 +1,10 @@
 //! Campaigning for a leadership, and a leader's term.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ambient::error_chain;
-use lock::{Guard, LockError, LockManager, Release};
+use lock::{Guard, LockError, LockId, LockManager, Release};
 use tokio::time::{Instant, sleep_until};
 
 use crate::Notice;
@@ -23,6 +23,9 @@ pub struct Leadership<N> {
     key: Arc<str>,
     candidate: Arc<str>,
     notice: N,
+    /// The lock of a term that could not be released: PostgreSQL was unavailable. Without a release it would keep every
+    /// candidate waiting, this one included, when PostgreSQL is back.
+    unreleased: Arc<Mutex<Option<LockId>>>,
     /// Terms are short and frequent, so their beginnings and ends are logged for debugging only.
     for_passes: bool,
 }
@@ -31,10 +34,17 @@ impl<N: Notice + Clone> Leadership<N> {
     /// The leadership of `key` among all processes with the same tables of locks. `candidate` is the name of this process
     /// in the log. Keys come from a bounded set: the lock keeps a counter for each.
     pub fn new(locks: LockManager, key: &str, candidate: &str, notice: N) -> Self {
-        Self { locks, key: key.into(), candidate: candidate.into(), notice, for_passes: false }
+        Self {
+            locks,
+            key: key.into(),
+            candidate: candidate.into(),
+            notice,
+            unreleased: Arc::default(),
+            for_passes: false,
+        }
     }
 
-    /// The same leadership, for work that is led for the time of a pass: terms are not worth a line at level info.
+    /// The same leadership for work whose terms last only for one pass: they are logged at level debug.
     #[must_use]
     pub fn for_passes(self) -> Self {
         Self { for_passes: true, ..self }
@@ -42,6 +52,7 @@ impl<N: Notice + Clone> Leadership<N> {
 
     /// Campaigns once. `None` if another process leads.
     pub async fn campaign(&self) -> Result<Option<Term<N>>, LockError> {
+        self.release_last_term().await?;
         let Some(guard) = self.locks.try_hold(&self.key, TERM).await? else { return Ok(None) };
         let (replica, leadership, fence) = (&*self.candidate, &*self.key, guard.fence());
         match self.for_passes {
@@ -51,7 +62,7 @@ impl<N: Notice + Clone> Leadership<N> {
         Ok(Some(Term { leadership: self.clone(), guard }))
     }
 
-    /// Returns when it is worth campaigning again: soon after the leader stepped down or its term ended, otherwise after
+    /// Returns when another campaign may succeed: soon after the leader stepped down or its term ended, otherwise after
     /// [`LEADER_POLL_INTERVAL`].
     pub async fn leader_change(&self) {
         let interval = self.campaign_interval().await;
@@ -65,6 +76,19 @@ impl<N: Notice + Clone> Leadership<N> {
     /// Makes the fences of all later terms higher than `floor`: for a database that was restored to an older state.
     pub async fn raise_fence(&self, floor: u64) -> Result<(), LockError> {
         self.locks.raise_fence(&self.key, floor).await.map(drop)
+    }
+
+    /// Releases the lock of the last term, if its end could not be written then.
+    async fn release_last_term(&self) -> Result<(), LockError> {
+        let Some(lock_id) = self.unreleased().clone() else { return Ok(()) };
+        // Released or expired, it is no longer in the way.
+        self.locks.release(&lock_id).await.map(drop)?;
+        self.unreleased().take();
+        Ok(())
+    }
+
+    fn unreleased(&self) -> std::sync::MutexGuard<'_, Option<LockId>> {
+        self.unreleased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long until the lease ends by PostgreSQL's clock unless it is renewed, within the bounds of the interval.
@@ -84,7 +108,7 @@ pub struct Term<N> {
     guard: Guard,
 }
 
-impl<N: Notice> Term<N> {
+impl<N: Notice + Clone> Term<N> {
     /// Higher than the fence of every term of this leadership before it.
     pub fn fence(&self) -> u64 {
         self.guard.fence()
@@ -97,34 +121,35 @@ impl<N: Notice> Term<N> {
     }
 
     /// Ends the term and sends the leader-change notice, so that another candidate need not wait for the lease to expire.
-    /// What fails is logged: the lease then expires.
+    /// What fails is logged. The lease then expires, unless this process campaigns before that: it releases the lock first.
     pub async fn step_down(self) {
-        let fence = self.guard.fence();
-        let Leadership { key, candidate, notice, for_passes, .. } = self.leadership;
+        let (fence, lock_id) = (self.guard.fence(), self.guard.lock_id().clone());
+        let Leadership { key, candidate, notice, for_passes, .. } = &self.leadership;
         match self.guard.release().await {
             Ok(Release::Released) => {
-                let (replica, leadership) = (&*candidate, &*key);
+                let (replica, leadership) = (&**candidate, &**key);
                 match for_passes {
                     true => tracing::debug!(replica, leadership, fence, "stepped down from leadership"),
                     false => tracing::info!(replica, leadership, fence, "stepped down from leadership"),
                 }
             }
-            // The lease has expired, or will: its next holder is not ours to announce.
+            // The lease has expired or will expire by itself, so no notice is sent.
             Ok(Release::NotHeld) => return,
             Err(error) => {
+                *self.leadership.unreleased() = Some(lock_id);
                 let error = error_chain(&error);
                 tracing::warn!(
-                    leadership = &*key,
+                    leadership = &**key,
                     fence,
                     error,
-                    "could not step down from leadership; the lease expires by itself"
+                    "could not step down from leadership; the lease is released by the next campaign or expires"
                 );
                 return;
             }
         }
         if let Err(error) = notice.announce().await {
             tracing::debug!(
-                leadership = &*key,
+                leadership = &**key,
                 error = error_chain(&error),
                 "the leader-change notice was not sent"
             );

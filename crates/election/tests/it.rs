@@ -26,9 +26,12 @@ async fn server() -> &'static Postgres {
     SERVER.get_or_init(start).await
 }
 
-/// Locks in a new database, and its name. All tests share one server.
+/// Locks in a new database, and its name. Tests share a server, unless they stop it.
 async fn database() -> (LockManager, String) {
-    let server = server().await;
+    locks_on(server().await).await
+}
+
+async fn locks_on(server: &Postgres) -> (LockManager, String) {
     let database = format!("test_{}", DATABASES.fetch_add(1, Ordering::SeqCst));
     server.create_role_and_schema(&database, ROLE, "test").await.expect("a database");
     let dsn = format!("postgres://{ROLE}@127.0.0.1:{}/{database}?search_path=test", server.port());
@@ -136,6 +139,22 @@ async fn a_leader_that_steps_down_reaches_a_waiting_candidate() {
     term.step_down().await;
     timeout(BOUND, change).await.expect("in time").expect("no panic").step_down().await;
     assert!(begun.elapsed() < LEADER_POLL_INTERVAL, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_leader_that_could_not_step_down_releases_its_term_with_its_next_campaign() {
+    let mut server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+    let locks = locks_on(&server).await.0;
+    let leadership = candidate(&locks, "one", NoNotice);
+    let term = win(&leadership).await;
+    let (fence, begun) = (term.fence(), Instant::now());
+    server.kill().await;
+    term.step_down().await;
+    assert!(leadership.campaign().await.is_err(), "PostgreSQL is unavailable");
+    server.start_again().await.expect("PostgreSQL starts");
+    let next = win(&leadership).await;
+    assert!(begun.elapsed() < TERM, "the lease would have expired by then");
+    assert!(next.fence() > fence);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one transaction.
 //!
-//! Two round trips: the first moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
+//! Two round trips: the first stores answers, if there are any, moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
 //! that happened, inserts the routes and the malformed rows and commits. The routes cannot be sent with the first: where a
 //! record was not inserted because its id was taken, they would belong to another record.
 //!
@@ -9,21 +9,21 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::accept::{Acceptance, Outcome, Probe};
-use domain::checkpoint::Checkpoint;
+use domain::accept::Probe;
+
 use domain::entry::EntryId;
 use domain::malformed::MalformedIntent;
-use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Claim, Commit, Fence, Known, ProcessedTrace, StoreError,
-};
+use domain::outcome::{Acceptance, Outcome};
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Known, StoreError};
 use domain::record::IdempotencyScope;
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join3, join4};
+use idempotency::Completion;
 use pg::{PgError, Session};
 
 use crate::codec::column;
 use crate::error::store_error;
-use crate::records::{ids_taken, is_id_of, requests, requests_of};
-use crate::{PgStore, checkpoint, malformed_intents, records, routes};
+use crate::records::{ids_taken, requests, requests_of};
+use crate::{PgStore, answers, checkpoint, malformed_intents, records, routes};
 
 /// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
 /// pool has many connections.
@@ -60,10 +60,14 @@ impl AcceptanceStore for PgStore {
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let session = self.session("accept a batch of intents").await?;
         let rows = Rows::of(&batch.outcomes);
-        let written = match write(&session, &batch, &rows).await {
+        let completions = answers::completions(&batch.answers)?;
+        let written = match write(&session, &batch, &rows, &completions).await {
             Ok(Written::Committed) => Ok(Commit::Committed),
             Ok(Written::IdsOrKeysTaken) => {
                 session.rollback().await.map(|()| Commit::WriteConflict).map_err(store_error)
+            }
+            Ok(Written::ClaimLost) => {
+                session.rollback().await.map(|()| Commit::ClaimLost).map_err(store_error)
             }
             Ok(Written::CheckpointRefused) => {
                 session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
@@ -92,52 +96,6 @@ impl AcceptanceStore for PgStore {
         let rolled_back = session.rollback().await;
         tried.and(rolled_back).map_err(store_error)
     }
-
-    async fn find_last_processed(
-        &self,
-        stream: &str,
-        entries: &[ProcessedTrace],
-    ) -> Result<Option<EntryId>, StoreError> {
-        let session = self.session("look for the outcomes of entries").await?;
-        let scopes = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(scope, _)| scope);
-        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
-        let malformed =
-            session.prepare(&malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
-        let (by_scope, malformed) = join(session.run(&by_scope), session.run(&malformed)).await;
-
-        let requests = requests(&by_scope.map_err(store_error)?)?;
-        let malformed: HashSet<String> = malformed
-            .map_err(store_error)?
-            .iter()
-            .map(|row| column(row, "malformed_intents.stream_entry_id", stream))
-            .collect::<Result<_, _>>()?;
-        let accepted = |entry: &ProcessedTrace| {
-            entry.request.as_ref().is_some_and(|(scope, fingerprint)| {
-                requests.get(scope).is_some_and(|found| {
-                    found.fingerprint == *fingerprint && is_id_of(&found.notification_id, entry.entry_id)
-                })
-            })
-        };
-        let processed = entries
-            .iter()
-            .filter(|entry| accepted(entry) || malformed.contains(&entry.entry_id.to_string()))
-            .map(|entry| entry.entry_id);
-        Ok(processed.max())
-    }
-
-    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
-        let session = self.session("claim the checkpoint").await?;
-        checkpoint::claim_for(&session, stream, fence, begins).await
-    }
-
-    async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
-        let session = self.session("load the checkpoint").await?;
-        checkpoint::load(&session, stream).await
-    }
-}
-
-fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> + Clone {
-    entries.iter().map(|entry| (entry.entry_id, entry.fields_fingerprint.as_str()))
 }
 
 /// What a batch writes, table by table.
@@ -170,9 +128,16 @@ enum Written {
     IdsOrKeysTaken,
     /// The checkpoint is not the expected one.
     CheckpointRefused,
+    /// A claim has ended, so that its answer was not stored.
+    ClaimLost,
 }
 
-async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) -> Result<Written, PgError> {
+async fn write(
+    session: &Session,
+    batch: &AcceptanceBatch<'_>,
+    rows: &Rows<'_>,
+    completions: &[Completion],
+) -> Result<Written, PgError> {
     let moving = match &batch.checkpoint {
         None => None,
         Some(to) => Some(match to.expected {
@@ -181,6 +146,10 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
         }),
     };
     let inserting = session.prepare(&records::insert(&rows.acceptances)).await?;
+    let completing = match completions {
+        [] => None,
+        some => Some(session.prepare(&idempotency::statements::complete(some)).await?),
+    };
 
     // A statement without rows is left out.
     let with_checkpoint = async {
@@ -191,14 +160,24 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
     };
     let with_records =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&inserting).await } };
-    let first = join3(session.begin(), with_checkpoint, with_records);
+    // First of all, because its claims may have ended, and because their rows are locked in the order of all their users.
+    let with_answers = async {
+        match &completing {
+            Some(statement) => session.change(statement).await.map(|rows| rows == completions.len() as u64),
+            None => Ok(true),
+        }
+    };
+    let first = join4(session.begin(), with_answers, with_checkpoint, with_records);
     // Encoded while PostgreSQL inserts the records.
     let second = async {
         let for_routes = session.prepare(&routes::insert(&rows.acceptances)).await?;
         Ok::<_, PgError>((for_routes, session.prepare(&malformed_intents::insert(&rows.malformed)).await?))
     };
-    let ((begun, moved, inserted), second) = join(first, second).await;
+    let ((begun, answered, moved, inserted), second) = join(first, second).await;
     begun?;
+    if !answered? {
+        return Ok(Written::ClaimLost);
+    }
     if !moved? {
         return Ok(Written::CheckpointRefused);
     }
@@ -248,6 +227,6 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     checkpoint::prepare_all(session).await?;
     session.prepare(&routes::insert(&[])).await?;
     session.prepare(&malformed_intents::insert(&[])).await?;
-    session.prepare(&malformed_intents::known("", traces(&[]))).await?;
+    session.prepare(&malformed_intents::known("", std::iter::empty())).await?;
     Ok(())
 }

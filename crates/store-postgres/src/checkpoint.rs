@@ -1,22 +1,70 @@
 //! The durable checkpoint of each intents stream: everything up to and including its entry has an outcome.
 
+use std::collections::HashSet;
+
 use domain::checkpoint::Checkpoint;
 use domain::entry::EntryId;
-use domain::ports::{CheckpointMove, Claim, Fence, StoreError};
+use domain::ports::{CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, StoreError};
+use futures_util::future::join;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement, UpdateStatement};
 
 use crate::codec::{column, corrupt};
 use crate::error::store_error;
+use crate::records::{is_id_of, requests, requests_of};
 use crate::schema::Intake;
+use crate::{PgStore, malformed_intents};
+
+impl CheckpointStore for PgStore {
+    async fn find_last_processed(
+        &self,
+        stream: &str,
+        entries: &[ProcessedTrace],
+    ) -> Result<Option<EntryId>, StoreError> {
+        let session = self.session("look for the outcomes of entries").await?;
+        let scopes = entries.iter().filter_map(|entry| entry.request.as_ref()).map(|(scope, _)| scope);
+        let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
+        let malformed =
+            session.prepare(&malformed_intents::known(stream, traces(entries))).await.map_err(store_error)?;
+        let (by_scope, malformed) = join(session.run(&by_scope), session.run(&malformed)).await;
+
+        let requests = requests(&by_scope.map_err(store_error)?)?;
+        let malformed: HashSet<String> = malformed
+            .map_err(store_error)?
+            .iter()
+            .map(|row| column(row, "malformed_intents.stream_entry_id", stream))
+            .collect::<Result<_, _>>()?;
+        let accepted = |entry: &ProcessedTrace| {
+            entry.request.as_ref().is_some_and(|(scope, fingerprint)| {
+                requests.get(scope).is_some_and(|found| {
+                    found.fingerprint == *fingerprint && is_id_of(&found.notification_id, entry.entry_id)
+                })
+            })
+        };
+        let processed = entries
+            .iter()
+            .filter(|entry| accepted(entry) || malformed.contains(&entry.entry_id.to_string()))
+            .map(|entry| entry.entry_id);
+        Ok(processed.max())
+    }
+
+    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+        let session = self.session("claim the checkpoint").await?;
+        claim_for(&session, stream, fence, begins).await
+    }
+
+    async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
+        let session = self.session("load the checkpoint").await?;
+        load(&session, stream).await
+    }
+}
+
+fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> + Clone {
+    entries.iter().map(|entry| (entry.entry_id, entry.fields_fingerprint.as_str()))
+}
 
 /// A row that could not be claimed has a higher fence; claimed or not, it has the checkpoint.
-pub(crate) async fn claim_for(
-    session: &Session,
-    stream: &str,
-    fence: Fence,
-    begins: bool,
-) -> Result<Claim, StoreError> {
+async fn claim_for(session: &Session, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
     let claimed = session.execute(&claim(stream, fence, begins)).await.map_err(store_error)?;
     Ok(match load(session, stream).await? {
         None => Claim::NoCheckpoint,
@@ -25,7 +73,7 @@ pub(crate) async fn claim_for(
     })
 }
 
-pub(crate) async fn load(session: &Session, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
+async fn load(session: &Session, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
     let rows = session.query(&checkpoint_of(stream)).await.map_err(store_error)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let fence: i64 = column(row, "intake.fence", stream)?;

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use ambient::Timestamp;
-use domain::accept::Acceptance;
 use domain::entry::EntryId;
+use domain::outcome::Acceptance;
 use domain::ports::StoreError;
-use domain::record::{IdempotencyScope, Record};
+use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::submission::AcceptedRequest;
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement};
@@ -35,26 +36,24 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The accepted intent that has reserved a key.
-pub(crate) struct Request {
-    pub(crate) notification_id: String,
-    pub(crate) fingerprint: String,
-}
-
-pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, Request>, StoreError> {
+/// The accepted intents that have reserved these keys.
+pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
     let request = |row: &Row| {
         let producer = column(row, "records.producer", "")?;
         let key: String = column(row, "records.idempotency_key", "")?;
         let fingerprint = column(row, "records.request_fingerprint", &key)?;
-        let notification_id = column(row, "records.notification_id", &key)?;
-        Ok((IdempotencyScope { producer, key }, Request { notification_id, fingerprint }))
+        let id: String = column(row, "records.notification_id", &key)?;
+        Ok((
+            IdempotencyScope { producer, key },
+            AcceptedRequest { notification_id: NotificationId::from(id), fingerprint },
+        ))
     };
     rows.iter().map(request).collect()
 }
 
 /// Whether a notification's id is `<id>` or `<id>~<n>`.
-pub(crate) fn is_id_of(notification_id: &str, id: EntryId) -> bool {
-    notification_id.split('~').next() == Some(&id.to_string())
+pub(crate) fn is_id_of(notification_id: &NotificationId, id: EntryId) -> bool {
+    notification_id.as_str().split('~').next() == Some(&id.to_string())
 }
 
 /// By the unique key of producer and idempotency key.

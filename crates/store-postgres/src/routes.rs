@@ -6,7 +6,7 @@ mod due;
 use std::collections::HashMap;
 
 use ambient::Timestamp;
-use domain::accept::Acceptance;
+use domain::outcome::Acceptance;
 use domain::ports::{
     Completion, DueCursor, DueOrder, DuePage, Failed, Published, RouteStore, RowLocks, StoreError,
 };

@@ -1,4 +1,4 @@
-//! What the directory's answers mean. One that is not as agreed is no answer.
+//! The meaning of the directory's answers. An answer that breaks the contract is no answer.
 
 use domain::ports::User;
 use serde::Deserialize;
@@ -32,9 +32,9 @@ struct FailureCode {
     code: String,
 }
 
-/// The user in the body of a 200. An address that cannot be one is as good as none.
+/// The user in the body of a 200. An invalid address counts as none.
 pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
-    // The parser's own words could repeat what it read.
+    // The message of the parser could contain parts of the body.
     let found: Found = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
     let user = found.user;
     if user.user_id != asked {
@@ -47,7 +47,7 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     Ok(User { email, preferred_language })
 }
 
-/// Whether the body of a 404 says that there is no such user; any other 404 comes from somewhere else.
+/// Whether the body of a 404 means that the user does not exist; any other 404 is from another server or path.
 pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
     let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
     match failure.error.code.as_str() {

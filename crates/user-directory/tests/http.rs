@@ -62,7 +62,7 @@ async fn only_users_that_exist_are_remembered() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_agreed_is_no_answer_and_says_why() {
+async fn an_answer_that_breaks_the_contract_is_no_answer_and_its_cause_is_reported() {
     let (server, directory) = directory(Duration::ZERO).await;
     let large = format!(r#"{{"user":{{"user_id":"u","email":"{}"}}}}"#, "x".repeat(100_000));
     for (fault, expected) in [

@@ -1,4 +1,4 @@
-//! How much goes into one statement, learned from how long statements take.
+//! The size of one statement, adapted to how long statements take.
 //!
 //! A statement that times out is repeated with half of its elements: the same batch would take too long again. The limit
 //! grows back once statements are quick. It is kept between passes, so that a slow database is not asked for the full
@@ -30,8 +30,8 @@ impl BatchLimit {
         Self { current: max, max, quick: QUICK_STATEMENT, slow: Duration::MAX, floor: 1 }
     }
 
-    /// Starts at `floor` and keeps statements near `target`. A slow statement never makes it smaller than `floor`, where most
-    /// of the time may be the network's; a timeout does.
+    /// Starts at `floor` and keeps statements near `target`. A slow statement never lowers the limit below `floor`, where most
+    /// of the time may be spent in the network; a timeout does.
     pub(crate) fn with_target(floor: usize, max: usize, target: Duration) -> Self {
         Self { current: floor, max, quick: target / 2, slow: target, floor }
     }

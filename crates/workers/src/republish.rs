@@ -1,19 +1,19 @@
 //! Appending again what Redis acknowledged and then lost (ADR 0021).
 //!
 //! Every replica observes the server and the last ids of the outbound streams. When the server is another one, or a
-//! last id fell, one replica compares what PostgreSQL calls published with what the streams hold, and appends what is
-//! missing under the route's own name, with the same attempt. How the streams were seen last is kept in PostgreSQL, and it is
-//! replaced only after a whole comparison, so that neither a restart nor a crash loses one:
+//! last id fell, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
+//! entries again under the same `event_id` or `delivery_id`, with the same attempt. The last observation of the streams is stored in
+//! PostgreSQL and replaced only after a complete comparison, so that neither a restart nor a crash skips one:
 //!
-//! | crash after | what is left | what follows |
+//! | crash after | what is left | what happens next |
 //! |---|---|---|
-//! | noticing | nothing | The next replica that observes it notices it, too. |
-//! | appending | the entry and its receipt | The next comparison finds the receipt and writes its id down. |
-//! | writing ids down | their new ids | The next comparison finds these entries in the stream. |
-//! | the comparison | how the streams were seen before | The next comparison finds nothing missing. |
+//! | detecting the change | nothing | The next observation of any replica detects it. |
+//! | appending | the entry and its receipt | The next comparison finds the receipt and updates the route. |
+//! | updating routes | their new ids | The next comparison finds these entries in the stream. |
+//! | the comparison | the observation from before | The next comparison finds nothing missing. |
 //!
-//! A receipt that ran out before the next comparison costs a repeated entry under the same name. A completion that is
-//! committed later than [`SETTLE_TIME`] after the change, because another transaction held its row, is not compared.
+//! A receipt that expired before the next comparison causes a repeated entry with the same `event_id` or `delivery_id`. A
+//! completion that is committed later than [`SETTLE_TIME`] after the change, because another transaction held its row, is not compared.
 
 mod compare;
 
@@ -33,9 +33,9 @@ use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
 
 /// Between two observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long after a change the comparison begins: completions that were under way are committed by then.
+/// How long after a change the comparison begins: completions that were running are committed by then.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// The shortest time between two writes of how the streams are seen.
+/// The shortest time between two writes of the observation.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The configuration of republishing.
@@ -81,7 +81,7 @@ struct Watch {
     reported: bool,
 }
 
-/// A stream that may have lost entries: how it was seen before and how it is seen now.
+/// A stream that may have lost entries: the previous observation and the current one.
 struct Change<'a> {
     channel: Channel,
     former: SeenStream,
@@ -208,7 +208,7 @@ where
     }
 }
 
-/// How each channel's stream is seen.
+/// The observation of each channel's stream.
 fn seen_streams(server: &OutboundServer, now: Timestamp) -> Vec<(Channel, SeenStream)> {
     let seen = server.streams.iter().map(|(channel, stream, state)| {
         let seen = SeenStream {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, IntentProducer, IntentStream, LeaseStore, MalformedKey, Outbound,
-    RetentionStore, RouteStore,
+    AcceptanceStore, CheckpointCache, CheckpointStore, IntentProducer, IntentStream, LeaseStore,
+    MalformedKey, Outbound, RetentionStore, RouteStore,
 };
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
@@ -60,7 +60,7 @@ impl PublishingFixture for Publishing {
 struct Database(MemoryDatabase);
 
 impl AcceptanceFixture for Database {
-    fn store(&self) -> &impl AcceptanceStore {
+    fn store(&self) -> &(impl AcceptanceStore + CheckpointStore) {
         &self.0
     }
 

@@ -32,7 +32,7 @@ impl<N: Notice + Clone> ports::Election for Election<N> {
 #[derive(Debug)]
 pub(super) struct Term<N>(election::Term<N>);
 
-impl<N: Notice> ports::Term for Term<N> {
+impl<N: Notice + Clone> ports::Term for Term<N> {
     fn fence(&self) -> Fence {
         self.0.fence()
     }

@@ -1,9 +1,13 @@
 //! The rules of acceptance, entry by entry and batch by batch.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::*;
 use crate::catalog::Catalog;
-use crate::entry::RawFields;
+use crate::entry::{RawEntry, RawFields};
 use crate::intent::{IntentDraft, Recipients};
+use crate::route::{LiveRoute, NewRoute, SkipReason, Start, Version};
 
 const STREAM: &str = "notification:intents";
 
@@ -188,7 +192,7 @@ fn an_entry_with_a_user_who_was_not_asked_about_ends_the_decision_and_waits_for_
 }
 
 #[test]
-fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_says() {
+fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_answers() {
     let first = decoded([turn_ready(1, "k", &["u-1"], 54)]);
     let intent = first[0].intent().expect("well formed");
     let known = Known {

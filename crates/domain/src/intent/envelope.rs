@@ -1,6 +1,7 @@
-//! The fields of an entry, before anything is asked of their values.
+//! The envelope: the names and the encoding of an entry's fields, checked before their values.
 
-use super::{MAX_ENTRY, reject};
+use super::MAX_ENTRY;
+use super::decode::reject;
 use crate::catalog::AudienceKind;
 use crate::entry::RawFields;
 use crate::malformed::{FailureCode, Rejection};
@@ -53,7 +54,7 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// The value of a field, if it is there.
+    /// The value of a field, if it is present.
     pub(super) fn get(&self, name: &str) -> Option<&'a str> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
@@ -99,7 +100,7 @@ fn as_text<'a>(name: &'a [u8], value: &'a [u8]) -> Result<(&'a str, &'a str), Re
 }
 
 /// A field name from outside, fit for a message: short and without control characters.
-fn quote(name: &str) -> String {
+pub(super) fn quote(name: &str) -> String {
     let shown: String = name.chars().take(MAX_QUOTED).flat_map(char::escape_debug).collect();
     let rest = if name.chars().nth(MAX_QUOTED).is_some() { "…" } else { "" };
     format!("\"{shown}{rest}\"")

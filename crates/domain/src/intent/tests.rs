@@ -1,8 +1,11 @@
 //! Every rule of the envelope, alone and against the others.
 
-use super::FailureCode::*;
-use super::envelope::REQUIRED;
+use super::envelope::*;
 use super::*;
+use crate::catalog::Catalog;
+use crate::entry::RawFields;
+use crate::malformed::FailureCode;
+use crate::malformed::FailureCode::*;
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 

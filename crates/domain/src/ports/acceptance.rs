@@ -2,20 +2,22 @@
 
 use std::future::Future;
 
-use super::StoreError;
-use crate::accept::{Known, Outcome, Probe, ProcessedTrace};
-use crate::checkpoint::{Checkpoint, Claim, Fence};
+use super::{AnswerToStore, StoreError};
+use crate::accept::{Known, Probe};
+use crate::checkpoint::Fence;
 use crate::entry::EntryId;
+use crate::outcome::Outcome;
 use crate::record::IdempotencyScope;
 
 /// What one transaction writes. It presupposes no stream: every record and every malformed row has its identity already.
-/// A further effect that must commit together with the outcomes becomes a further optional field.
 #[derive(Clone, Debug)]
 pub struct AcceptanceBatch<'a> {
     /// The outcomes in the order in which they were decided, at least one.
     pub outcomes: Vec<&'a Outcome>,
     /// For intents that came from a stream, the checkpoint that moves past them.
     pub checkpoint: Option<CheckpointMove<'a>>,
+    /// For intents whose callers wait, the answers that are stored.
+    pub answers: Vec<AnswerToStore>,
 }
 
 /// A move of the durable checkpoint.
@@ -43,6 +45,8 @@ pub enum Commit {
     /// [`CheckpointMove`] can find. Another replica has moved it, with a higher fence
     /// or not, or PostgreSQL was restored to an older state.
     CheckpointMoved,
+    /// Nothing was written: a claim is no longer there, which only a batch with answers can find. It has expired.
+    ClaimLost,
 }
 
 /// Where acceptance becomes a fact.
@@ -53,33 +57,11 @@ pub trait AcceptanceStore: Send + Sync {
         intents: &[(IdempotencyScope, EntryId)],
     ) -> impl Future<Output = Result<Known, StoreError>> + Send;
 
-    /// One transaction: records, routes, malformed rows and, if it moves, the checkpoint. All of it or nothing.
+    /// One transaction: records, routes, malformed rows, the checkpoint if it moves, and answers if there are
+    /// any. All of it or nothing.
     fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 
     /// Inserts valid rows in a transaction that it rolls back. [`StoreError::Refused`] if PostgreSQL refuses
     /// even these: then a refusal says nothing about the element that was refused.
     fn probe(&self, probe: &Probe) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// The last of these entries of `stream` that has a record or a malformed row of the same content under its id.
-    fn find_last_processed(
-        &self,
-        stream: &str,
-        entries: &[ProcessedTrace],
-    ) -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
-
-    /// Writes `fence` over the fence of the checkpoint, so that no earlier term can move it any more, and returns where it
-    /// is. At the start of a term (`begins`) a checkpoint that carries `fence` itself is superseded, too: another term had
-    /// the same fence, because PostgreSQL was restored.
-    fn claim_checkpoint(
-        &self,
-        stream: &str,
-        fence: Fence,
-        begins: bool,
-    ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
-
-    /// The durable checkpoint of `stream`; `None` if it has none.
-    fn load_checkpoint(
-        &self,
-        stream: &str,
-    ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 }

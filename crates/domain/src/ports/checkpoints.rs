@@ -1,16 +1,45 @@
-//! The cached checkpoint. The durable one moves with the outcomes: [`AcceptanceStore`](super::AcceptanceStore).
+//! The checkpoints: the durable one in PostgreSQL, which is authoritative, and its cached copy in Redis.
 
 use std::future::Future;
 
 use super::{StoreError, Swap};
-use crate::checkpoint::{CachedCheckpoint, Checkpoint};
+use crate::accept::ProcessedTrace;
+use crate::checkpoint::{CachedCheckpoint, Checkpoint, Claim, Fence};
+use crate::entry::EntryId;
+
+/// The durable checkpoint, and what it is compared with. It moves with the outcomes:
+/// [`AcceptanceStore::accept`](super::AcceptanceStore::accept).
+pub trait CheckpointStore: Send + Sync {
+    /// The last of these entries of `stream` that has a record or a malformed row of the same content under its id.
+    fn find_last_processed(
+        &self,
+        stream: &str,
+        entries: &[ProcessedTrace],
+    ) -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
+
+    /// Writes `fence` over the fence of the checkpoint, so that no earlier term can move it any more, and returns where it
+    /// is. At the start of a term (`begins`) a checkpoint that carries `fence` itself is superseded, too: another term had
+    /// the same fence, because PostgreSQL was restored.
+    fn claim_checkpoint(
+        &self,
+        stream: &str,
+        fence: Fence,
+        begins: bool,
+    ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
+
+    /// The durable checkpoint of `stream`; `None` if it has none.
+    fn load_checkpoint(
+        &self,
+        stream: &str,
+    ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
+}
 
 /// The checkpoint in Redis. A cache: the durable checkpoint in PostgreSQL is authoritative.
 pub trait CheckpointCache: Send + Sync {
     /// Reads it.
     fn load(&self, stream: &str) -> impl Future<Output = Result<CachedCheckpoint, StoreError>> + Send;
 
-    /// Moves it forward. A conflict if a higher fence is there, or if, under the same fence, it would not advance. A value
+    /// Moves it forward. A conflict if Redis has a higher fence, or if it would not advance under the same fence. A value
     /// that is garbled for the fence of `checkpoint` ([`crate::checkpoint::MAX_FENCE_LEAD`]) is overwritten.
     fn save(
         &self,

@@ -2,7 +2,7 @@
 
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{AcceptanceStore, Claim, Commit, StoreError};
+use domain::ports::{AcceptanceStore, CheckpointStore, Claim, Commit, StoreError};
 use domain::record::IdempotencyScope;
 
 use super::*;
@@ -72,7 +72,11 @@ async fn a_batch_without_a_checkpoint_to_move_writes_its_rows_and_leaves_every_c
     let world = World::new().await;
     let accept = async |batch: &Batch| {
         let outcomes = batch.outcomes.iter().collect();
-        world.store.accept(AcceptanceBatch { outcomes, checkpoint: None }).await.expect("is there")
+        world
+            .store
+            .accept(AcceptanceBatch { outcomes, checkpoint: None, answers: Vec::new() })
+            .await
+            .expect("is there")
     };
     let first = decide([entry(1, "key-1", 54), broken(2)], at(0));
     assert_eq!(accept(&first).await, Commit::Committed);
@@ -218,7 +222,7 @@ async fn entries_are_recognised_as_processed_by_id_and_content() {
 async fn a_probe_leaves_nothing_and_is_refused_only_if_every_row_is() {
     let world = World::new().await;
     let batch = decide([entry(1, "key-1", 54)], at(0));
-    let probe = accept::probe(STREAM, &policy(), &batch.entries[0], at(0));
+    let probe = accept::probe(STREAM, &policy(), batch.entries[0].intent(), at(0));
     world.store.probe(&probe).await.expect("a valid row is taken");
     for (table, change, undo) in [
         ("records", "ADD CHECK (producer <> 'game_master')", "DROP CONSTRAINT records_producer_check"),

@@ -1,6 +1,6 @@
 //! The suites of the ports on PostgreSQL.
 
-use domain::ports::{AcceptanceStore, MalformedKey, RetentionStore, RouteStore};
+use domain::ports::{AcceptanceStore, CheckpointStore, MalformedKey, RetentionStore, RouteStore};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use super::*;
 
 impl AcceptanceFixture for World {
-    fn store(&self) -> &impl AcceptanceStore {
+    fn store(&self) -> &(impl AcceptanceStore + CheckpointStore) {
         &self.store
     }
 

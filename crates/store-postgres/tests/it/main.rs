@@ -15,12 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::accept::{self, Acceptance, Decoded, Outcome, Policy};
+use domain::accept::{self, Decoded};
 use domain::catalog::Catalog;
 use domain::entry::{EntryId, RawEntry};
 use domain::intent::IntentDraft;
+use domain::outcome::{Acceptance, Outcome};
+use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit, Fence, Known, Lookup, StoreError, User,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Fence, Known, Lookup,
+    StoreError, User,
 };
 use harness::{TestDatabase, turn_ready};
 use pg::{Dsn, PgPool, PoolSettings};
@@ -78,7 +81,9 @@ impl World {
         let last = batch.entries.last().expect("a batch is not empty").id;
         let checkpoint = CheckpointMove { stream: STREAM, fence, expected, last_entry_id: last };
         let outcomes = batch.outcomes.iter().collect();
-        self.store.accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint) }).await
+        self.store
+            .accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint), answers: Vec::new() })
+            .await
     }
 }
 

@@ -154,7 +154,7 @@ async fn a_failure_that_finds_the_row_as_intended_is_no_conflict_and_a_different
 
 // INV-06
 #[tokio::test]
-async fn the_version_rises_even_if_the_clock_stands_still_or_goes_back() {
+async fn the_version_increases_even_if_the_clock_stops_or_goes_back() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     let mut versions = vec![at(0)];
@@ -174,7 +174,7 @@ async fn the_version_rises_even_if_the_clock_stands_still_or_goes_back() {
 }
 
 #[tokio::test]
-async fn a_batch_tells_each_element_what_became_of_it() {
+async fn a_batch_returns_an_outcome_for_each_element() {
     let world = World::new().await;
     world.accept(1..=3, at(0)).await;
     let mut routes = due(&world, Channel::Push, at(5)).await;
@@ -278,7 +278,7 @@ async fn a_terminal_route_is_not_touched_even_at_its_own_version() {
 
 // INV-09
 #[tokio::test]
-async fn a_corrupt_row_harms_only_itself_and_says_where() {
+async fn a_corrupt_row_affects_only_itself_and_names_the_column() {
     let world = World::new().await;
     world.accept(1..=3, at(0)).await;
     world

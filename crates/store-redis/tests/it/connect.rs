@@ -19,7 +19,7 @@ fn assert_unavailable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
 }
 
-/// Every way of calling is unavailable, and says so soon.
+/// Every kind of call returns `Unavailable` soon.
 async fn assert_all_unavailable(client: &RedisClient) {
     let began = Instant::now();
     let leases = RedisLeases::new(client, &Keyspace::default());
@@ -144,7 +144,7 @@ async fn a_call_that_was_dropped_leaves_the_connection_to_the_others() {
     let ping = tokio::time::timeout(Duration::from_millis(50), world.client.ping()).await;
     assert!(ping.is_err(), "{ping:?}");
     world.redis.resume();
-    world.client.ping().await.expect("it goes on");
+    world.client.ping().await.expect("the client works again");
 }
 
 #[tokio::test]

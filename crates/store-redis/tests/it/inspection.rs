@@ -1,4 +1,4 @@
-//! Looking at the outbound streams, and appending what they lost.
+//! Inspecting the outbound streams, and appending lost entries again.
 
 use domain::outbound::OutboundEntry;
 use domain::ports::{Append, LeaseStore, Outbound, OutboundInspection, OutboundState, StoreError};
@@ -40,7 +40,7 @@ async fn length(world: &World) -> i64 {
 }
 
 #[tokio::test]
-async fn a_server_keeps_its_ids_until_it_is_started_again_and_its_streams_are_told_apart() {
+async fn a_server_keeps_its_ids_until_it_is_started_again_and_its_streams_are_distinguished() {
     let mut world = World::new().await;
     let outbound = outbound(&world);
     add(&world, MAIL, "5-1", key(0)).await;
@@ -65,7 +65,7 @@ async fn a_server_keeps_its_ids_until_it_is_started_again_and_its_streams_are_to
 }
 
 #[tokio::test]
-async fn a_replica_is_not_looked_at_and_its_promotion_changes_the_replication_id() {
+async fn a_replica_is_not_inspected_and_its_promotion_changes_the_replication_id() {
     let world = World::new().await;
     let outbound = outbound(&world);
     let before = outbound.observe().await.expect("Redis is there");
@@ -158,7 +158,7 @@ async fn a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothi
 }
 
 #[tokio::test]
-async fn a_server_without_memory_says_so_for_each_entry() {
+async fn a_server_without_memory_reports_it_for_each_entry() {
     let world = World::new().await;
     world.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let outbound = outbound(&world);

@@ -3,9 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use domain::accept::{Outcome, Probe};
+use domain::accept::Probe;
+
 use domain::checkpoint::{CachedCheckpoint, Checkpoint};
 use domain::entry::{EntryId, RawEntry};
+use domain::outcome::Outcome;
 use domain::ports::*;
 use domain::record::IdempotencyScope;
 
@@ -42,7 +44,7 @@ pub(crate) struct State {
     pub(crate) slow_beyond: Option<usize>,
     /// The fingerprints of the keys that are taken.
     pub(crate) keys: HashMap<IdempotencyScope, String>,
-    /// The entries that [`AcceptanceStore::find_last_processed`] recognises.
+    /// The entries that [`CheckpointStore::find_last_processed`] recognises.
     pub(crate) processed: HashSet<EntryId>,
     pub(crate) users: HashMap<String, Lookup>,
     /// Each call to the directory.
@@ -113,7 +115,9 @@ impl AcceptanceStore for World {
     async fn probe(&self, _: &Probe) -> Result<(), StoreError> {
         if self.call("probe")?.intake.refuses_all { Err(refused("probe")) } else { Ok(()) }
     }
+}
 
+impl CheckpointStore for World {
     async fn find_last_processed(
         &self,
         _: &str,

@@ -1,9 +1,11 @@
 //! Acceptance is a committed row, or nothing; the durable checkpoint moves with it or not at all.
 
-use domain::accept::{Known, Outcome};
+use domain::accept::Known;
+
 use domain::checkpoint::Checkpoint;
 use domain::entry::EntryId;
-use domain::ports::{AcceptanceStore, CheckpointMove, Claim, Commit, Fence};
+use domain::outcome::Outcome;
+use domain::ports::{AcceptanceStore, CheckpointMove, CheckpointStore, Claim, Commit, Fence};
 use domain::record::IdempotencyScope;
 
 use super::accepted::{STREAM, at, broken, commit, decide, decode, entry, id};
@@ -11,7 +13,7 @@ use super::accepted::{STREAM, at, broken, commit, decide, decode, entry, id};
 /// A store to try, and what a test must see of it.
 pub trait AcceptanceFixture {
     /// The store.
-    fn store(&self) -> &impl AcceptanceStore;
+    fn store(&self) -> &(impl AcceptanceStore + CheckpointStore);
 
     /// The ids of all records, sorted.
     fn records(&self) -> impl Future<Output = Vec<String>>;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::accept::{self, Decoded, Known, Outcome, Policy};
+use domain::accept::{self, Decoded, Known};
 use domain::catalog::Catalog;
 use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::outcome::Outcome;
+use domain::policy::Policy;
 use domain::ports::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
 use domain::recipient::{Lookup, User};
 
@@ -70,7 +72,7 @@ pub(super) async fn commit(
     outcomes: &[Outcome],
     checkpoint: Option<CheckpointMove<'_>>,
 ) -> Commit {
-    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint };
+    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint, answers: Vec::new() };
     store.accept(batch).await.expect("the store is there")
 }
 

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::accept::{Acceptance, Known, Outcome, Probe, ProcessedTrace};
+use domain::accept::{Known, Probe, ProcessedTrace};
 use domain::checkpoint::{Checkpoint, Claim, Fence};
 use domain::entry::EntryId;
 use domain::malformed::{MalformedIntent, MalformedKey};
+use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit, Completion, Cutoff, DueCursor, DueOrder,
-    DuePage, Expired, Removal, RetentionStore, RouteStore, RowLocks, StoreError,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, Cutoff, DueCursor,
+    DueOrder, DuePage, Expired, Removal, RetentionStore, RouteStore, RowLocks, StoreError,
 };
 use domain::record::{IdempotencyScope, NotificationId, Record};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus, Version};
@@ -217,7 +218,9 @@ impl AcceptanceStore for MemoryDatabase {
     async fn probe(&self, _: &Probe) -> Result<(), StoreError> {
         Ok(())
     }
+}
 
+impl CheckpointStore for MemoryDatabase {
     async fn find_last_processed(
         &self,
         stream: &str,

@@ -42,7 +42,7 @@ async fn caught_up(world: &World) -> String {
     let last = world.last_entry().await;
     wait_for("both checkpoints are at the last entry", BOUND, async || {
         let durable = world.column("SELECT last_entry_id FROM intake").await;
-        (durable == [last.clone()] && world.offset().await.as_ref() == Some(&last)).then_some(())
+        (durable == [last.clone()] && world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
     })
     .await;
     last
@@ -104,7 +104,7 @@ async fn a_new_installation_without_a_stream_is_ready_and_reports_nothing() {
     let world = World::new().await;
     let service = world.service().start().await;
     reads(&service).await;
-    // Two idle reads, after each of which it looks around.
+    // Two idle reads, after each of which intake checks the stream.
     let begun = Instant::now();
     wait_for("it has looked around", BOUND, async || {
         assert!(service.get("/readyz").await.1["intake"]["waiting"].is_null());
@@ -158,7 +158,7 @@ async fn a_fence_that_redis_has_seen_already_is_never_used_again() {
     // PostgreSQL was restored by one term: its next fence is the one that the cached checkpoint carries.
     for (stored, least) in [("0-0@000000000000001", 2), ("0-0@000000001000001", 1_000_002)] {
         let world = World::new().await;
-        ask::<()>(&world, &[b"SET", OFFSET.as_bytes(), stored.as_bytes()]).await;
+        ask::<()>(&world, &[b"SET", CACHED_CHECKPOINT.as_bytes(), stored.as_bytes()]).await;
         let _service = world.service().start().await;
         world.send(0..3).await;
         world.settled(3).await;
@@ -173,7 +173,7 @@ async fn a_fence_that_redis_has_seen_already_is_never_used_again() {
 async fn a_garbled_fence_in_redis_does_not_use_up_the_fences() {
     let world = World::new().await;
     let garbled = "0-0@000000001000002";
-    ask::<()>(&world, &[b"SET", OFFSET.as_bytes(), garbled.as_bytes()]).await;
+    ask::<()>(&world, &[b"SET", CACHED_CHECKPOINT.as_bytes(), garbled.as_bytes()]).await;
     let service = world.service().start().await;
     world.send(0..3).await;
     world.settled(3).await;
@@ -284,7 +284,7 @@ async fn five_thousand_malformed_entries_are_all_kept_and_do_not_flood_the_log()
 }
 
 #[tokio::test]
-async fn intake_goes_on_soon_after_ten_seconds_without_redis() {
+async fn intake_continues_soon_after_ten_seconds_without_redis() {
     let mut world = World::new().await;
     let service = world.service().start().await;
     world.send(0..1).await;
@@ -304,7 +304,7 @@ async fn intake_goes_on_soon_after_ten_seconds_without_redis() {
 }
 
 #[tokio::test]
-async fn intake_goes_on_soon_after_ten_seconds_without_postgresql() {
+async fn intake_continues_soon_after_ten_seconds_without_postgresql() {
     let mut world = World::with_own_postgres().await;
     let service = world.service().start().await;
     world.send(0..1).await;

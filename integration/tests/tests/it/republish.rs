@@ -7,7 +7,7 @@ use harness::{Proxy, Redis, RedisOptions, Service, wait_for};
 use crate::world::*;
 
 const LOST: &str = "entries that Redis had lost were appended again";
-const COMPARED: &str = "the stream was compared with what was published";
+const COMPARED: &str = "the stream was compared with the published routes";
 
 /// A world whose Redis has a replica, behind a proxy that can be led to either.
 struct Failover {
@@ -54,7 +54,7 @@ impl Failover {
         self.link.cut();
     }
 
-    /// The primary dies, and its replica takes its place.
+    /// The primary is killed, and its replica is promoted.
     async fn fail_over(&mut self) {
         self.world.redis.kill().await;
         ask(&self.replica, &["REPLICAOF", "NO", "ONE"]).await;

@@ -1,0 +1,344 @@
+//! An intent as a JSON object: the body of a request, or an element of a batch.
+//!
+//! It becomes the flat entry that it would be in the stream, its recipients and its payload in normal form, and from there
+//! on one set of rules decides about both ([`decode`]). What only JSON can get wrong is decided here: what is no object is
+//! [`NotAnObject`], for the caller to refuse as a whole; a member that is unknown, repeated or of the wrong type breaks the rule
+//! that the contract names.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Value, json as value};
+
+use super::decode::{decode, reject};
+use super::envelope::{
+    AUDIENCE_KIND, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER, RECIPIENTS,
+    REQUEST_ID, TRACE_ID, quote,
+};
+use super::{Intent, MAX_RECIPIENTS};
+use crate::catalog::Catalog;
+use crate::entry::RawFields;
+use crate::json;
+use crate::malformed::{FailureCode, Rejection};
+
+/// The members of an intent's object, each with the field that it becomes and the type that it has. The key is a member of a
+/// batch's elements only.
+const MEMBERS: [Member; 8] = [
+    Member { name: "notification_type", field: NOTIFICATION_TYPE, kind: Kind::Text },
+    Member { name: "audience_kind", field: AUDIENCE_KIND, kind: Kind::Text },
+    Member { name: "recipient_user_ids", field: RECIPIENTS, kind: Kind::Recipients },
+    Member { name: "idempotency_key", field: IDEMPOTENCY_KEY, kind: Kind::Text },
+    Member { name: "occurred_at_ms", field: OCCURRED_AT_MS, kind: Kind::Integer },
+    Member { name: "payload", field: PAYLOAD, kind: Kind::Payload },
+    Member { name: "request_id", field: REQUEST_ID, kind: Kind::Text },
+    Member { name: "trace_id", field: TRACE_ID, kind: Kind::Text },
+];
+
+#[derive(Clone, Copy)]
+struct Member {
+    name: &'static str,
+    field: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Text,
+    Integer,
+    Recipients,
+    Payload,
+}
+
+/// The text is not JSON, or is not an object.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotAnObject(String);
+
+/// The members of an intent's object as they were received: nothing is asked of them yet.
+#[derive(Debug)]
+pub struct IntentBody<'a>(Vec<(String, &'a RawValue)>);
+
+/// What the caller knows about an intent besides its body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BodyContext<'a> {
+    /// Who sends it.
+    pub producer: &'a str,
+    /// The idempotency key, if it does not stand in the body. Then it must not stand there.
+    pub idempotency_key: Option<&'a str>,
+    /// The request id of an intent that has none of its own.
+    pub request_id: Option<&'a str>,
+}
+
+impl<'a> IntentBody<'a> {
+    /// Reads the members of an object.
+    pub fn parse(text: &'a str) -> Result<Self, NotAnObject> {
+        serde_json::from_str(text).map_err(|error| NotAnObject(error.to_string()))
+    }
+
+    /// The intent, or the first rule that it breaks.
+    pub fn decode(&self, context: BodyContext<'_>, catalog: &Catalog) -> Result<Intent, Rejection> {
+        self.check_names(context.idempotency_key.is_some())?;
+        let mut fields = vec![(PRODUCER, context.producer.to_owned())];
+        fields.extend(context.idempotency_key.map(|key| (IDEMPOTENCY_KEY, key.to_owned())));
+        let mut wrong_type = None;
+        for member in MEMBERS {
+            match self.get(member.name).map(|received| member.kind.to_field(member.name, received)) {
+                Some(Ok(text)) => fields.push((member.field, text)),
+                Some(Err(rejection)) => wrong_type = wrong_type.or(Some(rejection)),
+                None if member.field == REQUEST_ID => {
+                    fields.extend(context.request_id.map(|id| (REQUEST_ID, id.to_owned())));
+                }
+                None => {}
+            }
+        }
+        match wrong_type {
+            Some(rejection) => Err(rejection),
+            None => decode(&RawFields::from_iter(fields), catalog),
+        }
+    }
+
+    /// A member's value; `null` is as if it were absent.
+    fn get(&self, name: &str) -> Option<&'a RawValue> {
+        let received = self.0.iter().find(|(known, _)| known == name).map(|(_, received)| *received);
+        received.filter(|received| received.get() != "null")
+    }
+
+    fn check_names(&self, has_key: bool) -> Result<(), Rejection> {
+        let mut names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            let message = format!("the member {} is there more than once", quote(pair[0]));
+            return reject(FailureCode::RepeatedField, message);
+        }
+        let known =
+            |name: &str| MEMBERS.iter().any(|m| m.name == name && !(has_key && m.field == IDEMPOTENCY_KEY));
+        match names.into_iter().find(|name| !known(name)) {
+            Some(name) => {
+                reject(FailureCode::UnknownField, format!("{} is not a member of an intent", quote(name)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Kind {
+    /// The value of the field that a member becomes.
+    fn to_field(self, name: &str, received: &RawValue) -> Result<String, Rejection> {
+        let text = received.get();
+        match self {
+            Self::Text => serde_json::from_str(text)
+                .or_else(|_| reject(FailureCode::InvalidField, format!("{name} takes a string"))),
+            // As it was written: the rule for the field takes digits only, so that neither 1.0 nor 1e3 is an integer.
+            Self::Integer if text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
+                Ok(text.to_owned())
+            }
+            Self::Integer => reject(FailureCode::InvalidField, format!("{name} takes an integer")),
+            Self::Recipients => recipients(name, text),
+            Self::Payload => match json::parse(text) {
+                Ok(payload @ Value::Object(_)) => Ok(json::canonical(&payload)),
+                Ok(_) => reject(FailureCode::InvalidPayloadJson, format!("{name} takes an object")),
+                Err(error) => {
+                    reject(FailureCode::InvalidPayloadJson, format!("{name} is not strict JSON: {error}"))
+                }
+            },
+        }
+    }
+}
+
+/// The array in normal form. One that has too many elements is left as it is: they are counted before repeats are removed.
+fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
+    let Ok(mut users) = serde_json::from_str::<Vec<String>>(text) else {
+        return reject(FailureCode::InvalidRecipients, format!("{name} takes an array of strings"));
+    };
+    if users.len() <= MAX_RECIPIENTS {
+        users.sort_unstable();
+        users.dedup();
+    }
+    Ok(value!(users).to_string())
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for IntentBody<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Members).map(Self)
+    }
+}
+
+/// Reads an object and keeps repeated members.
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Vec<(String, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intent::MAX_PAYLOAD;
+
+    const CONTEXT: BodyContext<'_> =
+        BodyContext { producer: "game_master", idempotency_key: Some("k-1"), request_id: None };
+
+    /// `game.turn.ready` for two users.
+    fn turn_ready() -> Value {
+        value!({
+            "notification_type": "game.turn.ready",
+            "audience_kind": "user",
+            "recipient_user_ids": ["u-2", "u-1", "u-2"],
+            "occurred_at_ms": 1_775_121_700_000_i64,
+            "payload": {"game_id": "g", "game_name": "n", "turn_number": 54},
+        })
+    }
+
+    fn with(member: &str, received: Value) -> String {
+        let mut body = turn_ready();
+        body[member] = received;
+        body.to_string()
+    }
+
+    fn decoded(text: &str) -> Result<Intent, Rejection> {
+        IntentBody::parse(text).expect("an object").decode(CONTEXT, &Catalog::built_in())
+    }
+
+    fn code(text: &str) -> FailureCode {
+        decoded(text).expect_err("it breaks a rule").code
+    }
+
+    #[test]
+    fn a_body_is_the_intent_that_its_entry_would_be() {
+        let intent = decoded(&turn_ready().to_string()).expect("well formed");
+        let entry = RawFields::from_iter([
+            (NOTIFICATION_TYPE, "game.turn.ready"),
+            (PRODUCER, "game_master"),
+            (AUDIENCE_KIND, "user"),
+            (RECIPIENTS, r#"["u-1","u-2"]"#),
+            (IDEMPOTENCY_KEY, "k-1"),
+            (OCCURRED_AT_MS, "1775121700000"),
+            (PAYLOAD, r#"{"turn_number":54,"game_name":"n","game_id":"g"}"#),
+        ]);
+        assert_eq!(Ok(intent), decode(&entry, &Catalog::built_in()));
+    }
+
+    #[test]
+    fn each_member_of_the_wrong_type_breaks_the_rule_of_the_contract() {
+        for (member, received, expected) in [
+            ("notification_type", value!(1), FailureCode::InvalidField),
+            ("audience_kind", value!(["user"]), FailureCode::InvalidField),
+            ("recipient_user_ids", value!("u-1"), FailureCode::InvalidRecipients),
+            ("recipient_user_ids", value!(["u-1", 2]), FailureCode::InvalidRecipients),
+            ("occurred_at_ms", value!("1775121700000"), FailureCode::InvalidField),
+            ("occurred_at_ms", value!(1.5), FailureCode::InvalidField),
+            ("occurred_at_ms", value!(-1), FailureCode::InvalidField),
+            ("payload", value!("{}"), FailureCode::InvalidPayloadJson),
+            ("payload", value!([]), FailureCode::InvalidPayloadJson),
+            ("request_id", value!(7), FailureCode::InvalidField),
+            ("trace_id", value!({}), FailureCode::InvalidField),
+            ("colour", value!("red"), FailureCode::UnknownField),
+            ("producer", value!("game_master"), FailureCode::UnknownField),
+            ("idempotency_key", value!("k-2"), FailureCode::UnknownField),
+            ("recipient_user_ids_json", value!("[]"), FailureCode::UnknownField),
+        ] {
+            assert_eq!(code(&with(member, received.clone())), expected, "{member}: {received}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_not_written_as_an_integer_is_none() {
+        for number in ["1.0", "1e3", "1E3", "0.0", "-0"] {
+            let text = turn_ready().to_string().replace("1775121700000", number);
+            assert_eq!(code(&text), FailureCode::InvalidField, "{number}");
+        }
+    }
+
+    #[test]
+    fn null_is_absent() {
+        assert_eq!(code(&with("payload", Value::Null)), FailureCode::MissingField);
+        assert!(decoded(&with("request_id", Value::Null)).is_ok());
+    }
+
+    #[test]
+    fn a_repeated_member_is_refused_at_the_top_and_in_the_payload() {
+        let text = turn_ready().to_string();
+        let twice = text.replacen('{', r#"{"payload":{},"#, 1);
+        assert_eq!(code(&twice), FailureCode::RepeatedField);
+        let inside = text.replace(r#""game_id":"g""#, r#""game_id":"g","game_id":"h""#);
+        assert_eq!(code(&inside), FailureCode::InvalidPayloadJson);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_normal_form() {
+        let padding = " ".repeat(MAX_PAYLOAD);
+        let spaced =
+            turn_ready().to_string().replace(r#""turn_number":"#, &format!(r#""turn_number":{padding}"#));
+        assert!(spaced.len() > MAX_PAYLOAD && decoded(&spaced).is_ok());
+        let repeated = vec!["u".repeat(128); MAX_RECIPIENTS];
+        assert_eq!(
+            decoded(&with("recipient_user_ids", value!(repeated))).expect("one user").audience.users().len(),
+            1
+        );
+        let too_many = vec!["u-1"; MAX_RECIPIENTS + 1];
+        assert_eq!(code(&with("recipient_user_ids", value!(too_many))), FailureCode::InvalidRecipients);
+    }
+
+    #[test]
+    fn the_levels_of_a_payload_count_from_the_payload() {
+        let nested =
+            |levels: usize| format!("{}{}", r#"{"a":"#.repeat(levels - 1), "{}") + &"}".repeat(levels - 1);
+        let deepest = turn_ready()
+            .to_string()
+            .replace(r#""game_id":"g""#, &format!(r#""game_id":"g","x":{}"#, nested(63)));
+        assert_ne!(
+            decoded(&deepest).map_err(|rejection| rejection.code),
+            Err(FailureCode::InvalidPayloadJson)
+        );
+        let deeper = turn_ready()
+            .to_string()
+            .replace(r#""game_id":"g""#, &format!(r#""game_id":"g","x":{}"#, nested(64)));
+        assert_eq!(code(&deeper), FailureCode::InvalidPayloadJson);
+    }
+
+    #[test]
+    fn the_request_id_of_the_caller_is_for_intents_without_one() {
+        let context = BodyContext { request_id: Some("r-header"), ..CONTEXT };
+        let request_id = |text: &str| {
+            let body = IntentBody::parse(text).expect("an object");
+            body.decode(context, &Catalog::built_in()).expect("well formed").request_id
+        };
+        assert_eq!(request_id(&turn_ready().to_string()), "r-header");
+        assert_eq!(request_id(&with("request_id", value!("r-body"))), "r-body");
+    }
+
+    #[test]
+    fn an_element_of_a_batch_names_its_key() {
+        let context = BodyContext { idempotency_key: None, ..CONTEXT };
+        let decode =
+            |text: &str| IntentBody::parse(text).expect("an object").decode(context, &Catalog::built_in());
+        assert_eq!(decode(&turn_ready().to_string()).expect_err("no key").code, FailureCode::MissingField);
+        assert_eq!(decode(&with("idempotency_key", value!("k"))).expect("well formed").idempotency_key, "k");
+        let long = "k".repeat(256);
+        assert_eq!(
+            decode(&with("idempotency_key", value!(long))).expect_err("too long").code,
+            FailureCode::InvalidField
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_has_no_members() {
+        for text in ["", "[]", "1", "\"{}\"", "{", "{}x", "{\"a\":}", "nul"] {
+            assert!(IntentBody::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What becomes of an intent: a record with its routes, nothing new, or a malformed row.
+
+use std::sync::Arc;
+
+use crate::malformed::{FailureCode, MalformedIntent};
+use crate::record::Record;
+use crate::route::{LiveRoute, NewRoute, Start, Version};
+
+/// A new record and its routes, to be committed together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acceptance {
+    /// The record.
+    pub record: Record,
+    /// All its routes.
+    pub routes: Vec<NewRoute>,
+}
+
+impl Acceptance {
+    /// Its pending routes as they stand right after the commit, for publishing without reading them back.
+    pub fn live_routes(&self) -> impl Iterator<Item = LiveRoute> + '_ {
+        self.routes.iter().filter_map(|route| match route.start {
+            Start::Skipped(_) => None,
+            Start::Pending { due } => Some(LiveRoute {
+                key: route.key.clone(),
+                version: Version::read(self.record.content.accepted_at),
+                channel: route.channel,
+                recipient_ref: route.recipient_ref.clone(),
+                resolved_email: route.resolved_email.clone(),
+                resolved_locale: route.resolved_locale.clone(),
+                attempt_count: 0,
+                max_attempts: route.max_attempts,
+                next_attempt_at: due,
+                content: Arc::clone(&self.record.content),
+            }),
+        })
+    }
+}
+
+/// What became of one entry.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// A new record.
+    Accepted(Acceptance),
+    /// The key is taken by the same intent: nothing to write.
+    Duplicate,
+    /// The key is taken by another intent.
+    Conflict(MalformedIntent),
+    /// It breaks a rule.
+    Malformed(MalformedIntent),
+}
+
+impl Outcome {
+    /// `accepted`, `duplicate`, `conflict` or `malformed`, for metrics and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Accepted(_) => "accepted",
+            Self::Duplicate => "duplicate",
+            Self::Conflict(_) => "conflict",
+            Self::Malformed(_) => "malformed",
+        }
+    }
+
+    /// What is written for an accepted intent.
+    pub fn acceptance(&self) -> Option<&Acceptance> {
+        match self {
+            Self::Accepted(acceptance) => Some(acceptance),
+            Self::Duplicate | Self::Conflict(_) | Self::Malformed(_) => None,
+        }
+    }
+
+    /// The row of `malformed_intents`, if it is one.
+    pub fn malformed_row(&self) -> Option<&MalformedIntent> {
+        match self {
+            Self::Conflict(row) | Self::Malformed(row) => Some(row),
+            Self::Accepted(_) | Self::Duplicate => None,
+        }
+    }
+
+    /// The code that `malformed_intents` has for it, if it is a row there.
+    pub fn failure_code(&self) -> Option<FailureCode> {
+        self.malformed_row().map(|row| row.rejection.code)
+    }
+}
