@@ -16,7 +16,10 @@ use crate::{ClaimId, Guarded, LockTtl, Store};
 pub const MAX_ABANDONED: usize = 10_000;
 /// The most claims that one call abandons.
 const MAX_ABANDON_BATCH: usize = 256;
-/// The pause after the first call that failed; it doubles.
+/// How long a claim whose answer was lost may still be on its way to the store: longer than a statement may take. An abandon
+/// that overtakes its claim finds nothing, so it is repeated until then.
+const LATE_CLAIM_WINDOW: Duration = Duration::from_secs(15);
+/// The pause after the first call that left something; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between two calls.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -36,8 +39,16 @@ impl<S> Clone for Abandoner<S> {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Vec<(ClaimId, Instant)>,
+    waiting: Vec<Waiting>,
+    /// How many of them the task has taken.
+    taken: usize,
     is_running: bool,
+}
+
+struct Waiting {
+    id: ClaimId,
+    late_until: Instant,
+    free_at: Instant,
 }
 
 impl<S: Store> Abandoner<S> {
@@ -50,10 +61,12 @@ impl<S: Store> Abandoner<S> {
     ///
     /// For claims that may or may not exist: an abandon changes nothing but the claim of that very token.
     pub fn abandon_later(&self, ids: impl IntoIterator<Item = ClaimId>, lock_ttl: LockTtl) {
-        let end = Instant::now() + lock_ttl.as_duration();
+        let now = Instant::now();
+        let (late_until, free_at) = (now + LATE_CLAIM_WINDOW, now + lock_ttl.as_duration());
         let mut queue = self.queue();
-        let room = MAX_ABANDONED.saturating_sub(queue.waiting.len());
-        queue.waiting.extend(ids.into_iter().take(room).map(|id| (id, end)));
+        let room = MAX_ABANDONED.saturating_sub(queue.waiting.len() + queue.taken);
+        let waiting = ids.into_iter().take(room).map(|id| Waiting { id, late_until, free_at });
+        queue.waiting.extend(waiting);
         if !queue.is_running && !queue.waiting.is_empty() {
             queue.is_running = true;
             drop(queue);
@@ -63,7 +76,8 @@ impl<S: Store> Abandoner<S> {
 
     /// How many claims wait to be abandoned.
     pub fn waiting(&self) -> usize {
-        self.queue().waiting.len()
+        let queue = self.queue();
+        queue.waiting.len() + queue.taken
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -73,36 +87,51 @@ impl<S: Store> Abandoner<S> {
 
     async fn run(self) {
         let mut pause = FIRST_PAUSE;
-        while let Some(batch) = self.next_batch() {
-            let ids: Vec<ClaimId> = batch.iter().map(|(id, _)| id.clone()).collect();
-            let left = match self.store.abandon(&ids).await {
-                // Fenced: there is no such claim, or no longer.
-                Ok(outcomes) => {
-                    let busy =
-                        outcomes.into_iter().zip(batch).filter(|(outcome, _)| *outcome == Guarded::Busy);
-                    busy.map(|(_, claim)| claim).collect()
-                }
-                // The failure is that of the operation before, which its caller has reported.
-                Err(_) => batch,
-            };
-            if left.is_empty() {
+        while let Some(mut waiting) = self.take() {
+            self.abandon(&mut waiting).await;
+            let is_empty = waiting.is_empty();
+            {
+                let mut queue = self.queue();
+                queue.taken = 0;
+                queue.waiting.extend(waiting);
+            }
+            if is_empty {
                 pause = FIRST_PAUSE;
                 continue;
             }
-            self.queue().waiting.extend(left);
             sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
-    /// The next claims whose lock TTL has not passed; without any, the task ends.
-    fn next_batch(&self) -> Option<Vec<(ClaimId, Instant)>> {
+    /// All claims whose lock TTL has not passed; without any, the task ends.
+    fn take(&self) -> Option<Vec<Waiting>> {
         let now = Instant::now();
         let mut queue = self.queue();
-        queue.waiting.retain(|(_, end)| *end > now);
-        let count = queue.waiting.len().min(MAX_ABANDON_BATCH);
-        queue.is_running = count > 0;
-        queue.is_running.then(|| queue.waiting.drain(..count).collect())
+        queue.waiting.retain(|waiting| waiting.free_at > now);
+        queue.taken = queue.waiting.len();
+        queue.is_running = queue.taken > 0;
+        queue.is_running.then(|| std::mem::take(&mut queue.waiting))
+    }
+
+    /// Abandons the claims and leaves those that must be tried again.
+    async fn abandon(&self, waiting: &mut Vec<Waiting>) {
+        let mut outcomes = Vec::with_capacity(waiting.len());
+        for batch in waiting.chunks(MAX_ABANDON_BATCH) {
+            let ids: Vec<ClaimId> = batch.iter().map(|waiting| waiting.id.clone()).collect();
+            match self.store.abandon(&ids).await {
+                Ok(of_batch) => outcomes.extend(of_batch),
+                // The failure is that of the operation before, which its caller has reported.
+                Err(_) => break,
+            }
+        }
+        let now = Instant::now();
+        let mut outcomes = outcomes.into_iter();
+        waiting.retain(|waiting| match outcomes.next() {
+            Some(Guarded::Applied) => false,
+            Some(Guarded::Fenced) => waiting.late_until > now,
+            Some(Guarded::Busy) | None => true,
+        });
     }
 }
 

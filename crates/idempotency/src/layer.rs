@@ -24,7 +24,8 @@ type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
 /// Runs the service below it once for each idempotency key.
 ///
 /// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE),
-/// CONNECT and requests without a key pass untouched. Trailers of a request with a key are dropped. See the README for the table of what is answered when.
+/// CONNECT and requests without a key pass untouched. Trailers of a request with a key are dropped. See the README for the
+/// table of what is answered when.
 pub struct IdempotencyLayer<S> {
     shared: Arc<Shared<S>>,
 }

@@ -148,7 +148,7 @@ impl<S: Store> Idempotency<S> {
         store_if: impl Fn(&Parts, &Bytes) -> bool + Send + Sync + 'static,
         tokens: Arc<dyn Tokens>,
     ) -> Result<Self, IdempotencyError> {
-        let needed = settings.handler_timeout + 2 * settings.store_timeout;
+        let needed = settings.handler_timeout.saturating_add(settings.store_timeout.saturating_mul(2));
         if settings.lock_ttl.as_duration() < needed {
             return Err(IdempotencyError::InvalidArgument(format!(
                 "the lock TTL must be at least {needed:?}: the handler timeout and twice the store timeout"
@@ -158,7 +158,7 @@ impl<S: Store> Idempotency<S> {
         Ok(Self {
             shared: Arc::new(Shared {
                 abandoner: Abandoner::new(store.clone(), tasks.clone()),
-                permits: Arc::new(Semaphore::new(settings.max_concurrent)),
+                permits: Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS))),
                 store_if: Box::new(store_if),
                 store,
                 settings,
@@ -223,7 +223,10 @@ impl<S: Store> Shared<S> {
             Ok(Claim::Conflict) => Run::Conflict,
             Ok(Claim::Completed(answer)) => match answer.replay() {
                 Ok(response) => Run::Replayed(response),
-                Err(error) => Run::Unavailable(error),
+                Err(error) => {
+                    tracing::error!(error = error_chain(&error), "a stored answer cannot be read");
+                    Run::Unavailable(error)
+                }
             },
             Err(error) => {
                 // It may have been claimed all the same.

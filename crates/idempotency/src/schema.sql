@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
         (state = 'pending'
             AND response_status IS NULL AND response_headers IS NULL AND response_body IS NULL)
         OR (state = 'completed'
-            AND response_status IS NOT NULL AND response_headers IS NOT NULL AND response_body IS NOT NULL)
+            AND response_status IS NOT NULL AND response_status BETWEEN 100 AND 999
+            AND response_headers IS NOT NULL AND response_body IS NOT NULL)
     )
 );
 CREATE INDEX IF NOT EXISTS idempotency_keys_expires_at_idx ON idempotency_keys (expires_at);

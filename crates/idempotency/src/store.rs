@@ -63,7 +63,7 @@ pub struct Completion {
 /// The answer to a request. Stores keep its parts byte for byte and do not look into them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// The HTTP status.
+    /// The HTTP status, 100 to 999; the table refuses any other.
     pub status: u16,
     /// The headers that are replayed, in the form of [`Answer::from_response`].
     pub headers: Bytes,

@@ -19,7 +19,9 @@ use crate::support::{LOCK, request, until};
 
 /// A store that fails when it is told to.
 struct Unreliable {
-    store: MemoryStore,
+    store: Arc<MemoryStore>,
+    /// A claim fails at once, and reaches the store a second later.
+    delays_claims: AtomicBool,
     /// It does what it is asked to, and the answer is lost.
     loses_claims: AtomicBool,
     refuses_completions: AtomicUsize,
@@ -35,6 +37,14 @@ fn failed<T>() -> Result<T, IdempotencyError> {
 
 impl Store for Unreliable {
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
+        if self.delays_claims.load(Ordering::SeqCst) {
+            let (store, requests) = (self.store.clone(), requests.to_vec());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                store.claim(&requests).await
+            });
+            return failed();
+        }
         let claims = self.store.claim(requests).await;
         if self.loses_claims.load(Ordering::SeqCst) { failed() } else { claims }
     }
@@ -63,7 +73,8 @@ impl Store for Unreliable {
 
 fn reliable() -> Unreliable {
     Unreliable {
-        store: MemoryStore::new(100),
+        store: Arc::new(MemoryStore::new(100)),
+        delays_claims: AtomicBool::default(),
         loses_claims: AtomicBool::default(),
         refuses_completions: AtomicUsize::default(),
         loses_completions: AtomicBool::default(),
@@ -113,6 +124,17 @@ async fn a_claim_that_fails_runs_nothing_and_leaves_the_key_free_once_the_store_
     once.tasks().close();
     once.tasks().wait().await;
     assert!(begin.elapsed() <= Duration::from_secs(1), "it is abandoned soon after");
+    assert!(matches!(run(&once).await, Run::Handled(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_reaches_the_store_after_it_was_abandoned_is_abandoned_again() {
+    let store = Arc::new(reliable());
+    let once = idempotency(&store, Settings::default());
+    store.delays_claims.store(true, Ordering::SeqCst);
+    assert!(matches!(run(&once).await, Run::Unavailable(_)));
+    store.delays_claims.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(matches!(run(&once).await, Run::Handled(_)));
 }
 

@@ -8,6 +8,14 @@ use pg::PgError;
 use crate::support::{Db, LOCK, TICK, World, completion, is_pending, request};
 
 const LOCK_ALL: &str = "SELECT * FROM idempotency_keys FOR UPDATE";
+const INSERT_K: &str =
+    "INSERT INTO idempotency_keys (scope, key, state, token, fingerprint, expires_at, created_at)
+    VALUES ('orders:client', 'k', 'pending', 't', 'f', now() + interval '1 minute', now())";
+/// The clock of the test, which lets the statement that asks it wait longer than the pool would.
+const PATIENT_CLOCK: &str =
+    "CREATE OR REPLACE FUNCTION test.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+         SELECT set_config('lock_timeout', '20s', true);
+         SELECT to_timestamp(0) + now_ms * interval '1 millisecond' FROM test.fake_clock $$";
 
 #[tokio::test]
 async fn a_live_key_is_read_whatever_holds_its_row() {
@@ -42,18 +50,29 @@ async fn an_expired_key_that_is_held_is_busy_and_its_neighbours_are_claimed() {
 #[tokio::test]
 async fn a_key_that_another_transaction_is_inserting_is_busy_until_it_ends() {
     let db = Db::new().await;
-    let blocker = db
-        .block(
-            "INSERT INTO idempotency_keys (scope, key, state, token, fingerprint, expires_at, created_at)
-             VALUES ('orders:client', 'k', 'pending', 't', 'f', now() + interval '1 minute', now())",
-        )
-        .await;
+    let blocker = db.block(INSERT_K).await;
     let requests = ["j", "k", "l"].map(|key| request(key, "f"));
     let claims = db.store().claim(&requests).await.expect("no failure");
     assert_eq!(claims, [Claim::New, Claim::Busy, Claim::New]);
     blocker.batch_execute("COMMIT").await.expect("committed");
     let seen = db.claim(&requests[1]).await;
     assert_eq!(seen, Claim::Pending { fingerprint_matches: true, free_in: LOCK });
+}
+
+// I-12
+#[tokio::test]
+async fn a_claim_that_waited_for_another_transaction_sees_what_that_has_committed() {
+    let db = Db::new().await;
+    // However slow this machine is, the wait does not end before the commit.
+    db.execute(PATIENT_CLOCK).await;
+    let blocker = db.block(INSERT_K).await;
+    let request = request("k", "f");
+    let committed = async {
+        db.until_blocked().await;
+        blocker.batch_execute("COMMIT").await.expect("committed");
+    };
+    let (claim, ()) = tokio::join!(db.claim(&request), committed);
+    assert_eq!(claim, Claim::Pending { fingerprint_matches: true, free_in: LOCK });
 }
 
 #[tokio::test]

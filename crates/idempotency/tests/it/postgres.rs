@@ -177,7 +177,7 @@ async fn a_fenced_answer_shows_in_the_count_and_in_the_outcomes() {
 async fn an_impossible_row_is_refused_by_the_table() {
     let db = Db::new().await;
     db.completed("k").await;
-    for change in ["state = 'done'", "state = 'pending'", "response_body = NULL"] {
+    for change in ["state = 'done'", "state = 'pending'", "response_body = NULL", "response_status = 99"] {
         let sql = format!(
             "DO $$ BEGIN UPDATE idempotency_keys SET {change}; RAISE 'not refused';
                            EXCEPTION WHEN check_violation THEN NULL; END $$"

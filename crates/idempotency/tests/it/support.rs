@@ -87,6 +87,11 @@ pub(crate) fn completion(id: &ClaimId, status: u16, body: &[u8]) -> Completion {
     Completion { id: id.clone(), answer, retention_ttl: RetentionTtl::new(RETENTION).expect("valid") }
 }
 
+/// What a test that contends must not depend on: on a slow machine, a short wait may be too long for the pool.
+pub(crate) fn waits_or_pends(claim: &Claim) -> bool {
+    is_pending(claim) || *claim == Claim::Busy
+}
+
 pub(crate) fn is_pending(claim: &Claim) -> bool {
     matches!(claim, Claim::Pending { .. })
 }
@@ -181,6 +186,13 @@ impl Db {
         blocker.batch_execute(&format!("BEGIN; {sql}")).await.expect("the rows are held");
         blocker
     }
+
+    /// Until a session of this database waits for another one.
+    pub(crate) async fn until_blocked(&self) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        until("a wait", async || self.value::<i64>(waiting).await > 0).await;
+    }
 }
 
 /// The clock that the tests set hides the server's own, because `search_path` names its schema first.
@@ -195,7 +207,9 @@ async fn server() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
     SERVER
         .get_or_init(async || {
-            let settings = vec![("max_connections".to_owned(), "500".to_owned())];
+            // A deadlock is found before the lock time-out of the pool ends.
+            let settings = [("max_connections", "500"), ("deadlock_timeout", "50ms")];
+            let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
             Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")
         })
         .await
