@@ -125,6 +125,11 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use ambient::SystemClock;
+    use domain::ports::{Activity, ReplicaReport, ReplicaStore, StoreError};
+    use workers::{Health, ReplicaHealth, Reporter};
 
     use super::*;
 
@@ -162,6 +167,45 @@ mod tests {
         let failure = supervisor.failed().await;
         assert_eq!((failure.task, failure.cause.as_str()), ("intake", "panicked: the sky is falling"));
         // The others can still be stopped in order.
+        assert_eq!(supervisor.stop().await, Ok(()));
+    }
+
+    /// A store whose rows make a worker panic.
+    struct Panics;
+
+    impl ReplicaStore for Panics {
+        async fn save_replica(&self, report: &ReplicaReport) -> Result<(), StoreError> {
+            panic!("no row for {}", report.replica)
+        }
+
+        async fn add_activity(&self, _: &str, _: &Activity) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn delete_replicas(&self, _: Duration, _: usize) -> Result<u64, StoreError> {
+            Ok(0)
+        }
+
+        async fn delete_activity(&self, _: Duration, _: usize) -> Result<u64, StoreError> {
+            Ok(0)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_panics_in_one_of_its_passes_is_a_failure_with_its_name() {
+        let reporter = Reporter {
+            store: Panics,
+            clock: SystemClock,
+            replica: "web-1".to_owned(),
+            version: "0",
+            workers: ReplicaHealth::default(),
+            health: Health::new("reporter"),
+        };
+        let mut supervisor = Supervisor::default();
+        supervisor.spawn(Stage::Background, "reporter", |stop| reporter.run(stop));
+        supervisor.spawn(Stage::Probes, "probes", |stop| async move { stop.cancelled().await });
+        let failure = supervisor.failed().await;
+        assert_eq!((failure.task, failure.cause.as_str()), ("reporter", "panicked: no row for web-1"));
         assert_eq!(supervisor.stop().await, Ok(()));
     }
 

@@ -73,6 +73,14 @@ impl PgError {
         Self::Unavailable { operation, source }
     }
 
+    /// The constraint or the unique index by which the server refused.
+    pub fn constraint(&self) -> Option<&str> {
+        match self {
+            Self::Refused { source, .. } => source.0.constraint.as_deref(),
+            Self::Unavailable { .. } | Self::TimedOut { .. } | Self::Locked { .. } => None,
+        }
+    }
+
     /// The SQLSTATE, if the server sent one.
     pub fn sql_state(&self) -> Option<&SqlState> {
         match self {

@@ -37,7 +37,10 @@ impl AcceptanceStore for PgStore {
         let session = self.session("look for known idempotency keys").await?;
         let scopes = intents.iter().map(|(scope, _)| scope);
         let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
-        let by_id = session.prepare(&ids_taken(intents)).await.map_err(store_error)?;
+        let by_id = session
+            .prepare(&ids_taken(intents.iter().map(|(_, id)| id.to_string())))
+            .await
+            .map_err(store_error)?;
         let (by_scope, by_id) = join(session.run(&by_scope), session.run(&by_id)).await;
 
         let requests = requests(&by_scope.map_err(store_error)?)?;
@@ -64,7 +67,8 @@ impl AcceptanceStore for PgStore {
         let written = match write(&session, &batch, &rows, &completions).await {
             Ok(Written::Committed) => Ok(Commit::Committed),
             Ok(Written::IdsOrKeysTaken) => {
-                session.rollback().await.map(|()| Commit::WriteConflict).map_err(store_error)
+                let taken = check_taken(&session, &rows.acceptances).await;
+                taken.map(|()| Commit::WriteConflict).map_err(store_error)
             }
             Ok(Written::ClaimLost) => {
                 session.rollback().await.map(|()| Commit::ClaimLost).map_err(store_error)
@@ -197,6 +201,38 @@ async fn write(
     malformed?;
     committed?;
     Ok(Written::Committed)
+}
+
+/// Rolls back, and fails if something else than a key or an id that is taken kept the records from being inserted: a unique
+/// index that an operator has added, or a trigger. To decide the batch again would come to the same.
+async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(), PgError> {
+    session.rollback().await?;
+    // Asked first: PostgreSQL would log each key that is taken as an error.
+    if any_is_taken(session, acceptances).await? {
+        return Ok(());
+    }
+    let all = session.prepare(&records::insert_all(acceptances)).await?;
+    session.begin().await?;
+    let inserted = session.change(&all).await;
+    session.rollback().await?;
+    match inserted {
+        Ok(rows) if rows < acceptances.len() as u64 => Err(PgError::unavailable(
+            "insert records",
+            "PostgreSQL leaves out records without an error, as a trigger or a rule on the table may tell it to",
+        )),
+        Err(error @ PgError::Refused { .. }) if !records::is_own_key(error.constraint()) => Err(error),
+        // The key has been taken since, or is free again.
+        Ok(_) | Err(PgError::Refused { .. } | PgError::Locked { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether there is a record with a key or an id of these.
+async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
+    let scopes = acceptances.iter().map(|acceptance| &acceptance.record.scope);
+    let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
+    let by_scope = session.query(&requests_of(scopes)).await?;
+    Ok(!by_scope.is_empty() || !session.query(&ids_taken(ids)).await?.is_empty())
 }
 
 /// Copies the rows that are not there yet. No other replica writes rows of the stream meanwhile: the checkpoint's row is locked.

@@ -30,9 +30,10 @@ pub(crate) async fn next_suffix(session: &Session, id: EntryId) -> Result<u32, S
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&requests_of([].into_iter())).await?;
-    session.prepare(&ids_taken(&[])).await?;
+    session.prepare(&ids_taken(std::iter::empty())).await?;
     session.prepare(&suffixed_ids(EntryId::ZERO)).await?;
     session.prepare(&insert(&[])).await?;
+    session.prepare(&insert_all(&[])).await?;
     Ok(())
 }
 
@@ -83,8 +84,8 @@ pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope>
 }
 
 /// By the primary key.
-pub(crate) fn ids_taken(intents: &[(IdempotencyScope, EntryId)]) -> SelectStatement {
-    let ids = bind::texts(intents.iter().map(|(_, id)| id.to_string()));
+pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> SelectStatement {
+    let ids = bind::texts(ids);
     Query::select()
         .column(Records::NotificationId)
         .from(Records::Table)
@@ -104,6 +105,18 @@ fn suffixed_ids(id: EntryId) -> SelectStatement {
 
 /// Inserts the records whose key and id are free; the number of rows says whether that was all of them.
 pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
+    let mut insert = insert_all(acceptances);
+    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
+    insert
+}
+
+/// Whether this is one of the unique indexes by which a record is known: the others are not the service's.
+pub(crate) fn is_own_key(constraint: Option<&str>) -> bool {
+    matches!(constraint, Some("records_pkey" | "records_idempotency_unique"))
+}
+
+/// Inserts all records or none; the error names the first unique index in the way.
+pub(crate) fn insert_all(acceptances: &[&Acceptance]) -> InsertStatement {
     let records = || acceptances.iter().map(|acceptance| &acceptance.record);
     let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(value)));
     let instants = |value: fn(&Record) -> Timestamp| unnest(bind::instants(records().map(value)));
@@ -124,7 +137,5 @@ pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
         (Records::UpdatedAt, instants(|record| record.content.accepted_at)),
         (Records::IdempotencyExpiresAt, instants(|record| record.idempotency_expires_at)),
     ];
-    let mut insert = insert_rows(Records::Table, columns_and_values);
-    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
-    insert
+    insert_rows(Records::Table, columns_and_values)
 }

@@ -145,6 +145,15 @@ impl RedisClient {
         self.judge(operation, generation, answer)
     }
 
+    /// Whether a script's answer about one of its elements speaks of the state of Redis and not of the element. If Redis is no
+    /// master any more, the next call opens another connection, as if the whole call had failed.
+    pub(crate) fn is_outage(&self, text: &str) -> bool {
+        if is_demotion(text) {
+            self.inner.slot().connection = None;
+        }
+        is_outage(text)
+    }
+
     /// A connection that is not shared, for commands that block.
     pub(crate) async fn dedicated(&self, operation: &'static str) -> Result<Connection, StoreError> {
         self.open(operation, Instant::now() + self.inner.timeout).await
@@ -254,8 +263,8 @@ const OUTAGES: [&str; 13] = [
     "NOTBUSY",
 ];
 
-/// Whether an error of Redis is about its own state and not about the command.
-pub(crate) fn is_outage(text: &str) -> bool {
+/// Whether an error text of Redis is about its own state and not about the command.
+fn is_outage(text: &str) -> bool {
     codes(text).any(|code| OUTAGES.contains(&code))
 }
 
@@ -273,7 +282,11 @@ fn said(error: &RedisError) -> Option<String> {
 
 /// After an error that the server returned, the connection is usable, except after `READONLY`: the server is no longer the primary.
 fn leaves_connection_usable(error: &RedisError) -> bool {
-    said(error).is_some_and(|text| codes(&text).all(|code| code != "READONLY"))
+    said(error).is_some_and(|text| !is_demotion(&text))
+}
+
+fn is_demotion(text: &str) -> bool {
+    codes(text).any(|code| code == "READONLY")
 }
 
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {

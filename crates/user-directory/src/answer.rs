@@ -16,10 +16,8 @@ struct Found {
 #[derive(Deserialize)]
 struct FoundUser {
     user_id: String,
-    #[serde(default)]
-    email: String,
-    #[serde(default)]
-    preferred_language: String,
+    email: Option<String>,
+    preferred_language: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -40,10 +38,9 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     if user.user_id != asked {
         return Err("the answer is about another user".to_owned());
     }
-    let email = if is_address(&user.email) { user.email } else { String::new() };
-    let plain = |text: &str| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
-    let preferred_language =
-        if plain(&user.preferred_language) { user.preferred_language } else { String::new() };
+    let email = user.email.filter(|email| is_address(email)).unwrap_or_default();
+    let plain = |text: &String| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
+    let preferred_language = user.preferred_language.filter(plain).unwrap_or_default();
     Ok(User { email, preferred_language })
 }
 
@@ -105,6 +102,16 @@ mod tests {
                 user("u", &body("u@e.com", language)).map(|user| user.preferred_language),
                 Ok(String::new())
             );
+        }
+    }
+
+    #[test]
+    fn an_address_or_a_language_that_is_null_or_left_out_is_none() {
+        for body in [
+            r#"{"user":{"user_id":"u","email":null,"preferred_language":null}}"#,
+            r#"{"user":{"user_id":"u"}}"#,
+        ] {
+            assert_eq!(user("u", body.as_bytes()), Ok(User::default()), "{body}");
         }
     }
 

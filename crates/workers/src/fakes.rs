@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) locked: Vec<RouteKey>,
     /// Statements that complete more routes than this take too long.
     pub(crate) completes_at_most: Option<usize>,
+    /// Statements that read more routes than this take too long.
+    pub(crate) reads_at_most: Option<usize>,
     /// How many routes each statement was to complete.
     pub(crate) completions: Vec<usize>,
     /// Due rows that cannot be read.
@@ -116,6 +118,7 @@ impl RouteStore for World {
         limit: usize,
     ) -> Result<DuePage, StoreError> {
         let inner = self.call("list_due_routes")?;
+        inner.read(limit)?;
         let place = |route: &LiveRoute| (route.next_attempt_at, route.key.clone());
         let mut due: Vec<LiveRoute> = inner.live.clone();
         due.retain(|route| route.channel == channel && route.next_attempt_at <= now);
@@ -159,6 +162,7 @@ impl RouteStore for World {
 
     async fn get_live_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
         let inner = self.call("get_live_routes")?;
+        inner.read(keys.len())?;
         let routes = inner.live.iter().filter(|route| keys.contains(&&route.key)).cloned().collect();
         Ok(DuePage { routes, ..DuePage::default() })
     }
@@ -216,6 +220,16 @@ impl Inner {
     fn record(&mut self, call: &'static str) {
         self.calls.push(call);
         self.called.notify_waiters();
+    }
+
+    /// What reading so many routes at once comes to.
+    fn read(&self, routes: usize) -> Result<(), StoreError> {
+        match self.reads_at_most {
+            Some(most) if routes > most => {
+                Err(StoreError::TimedOut { operation: "read", source: "too slow".into() })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// What a completion of all these at once comes to.

@@ -148,6 +148,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Loop {
     scan: Scan,
     unreadable: UnreadableRows,
+    /// How many due routes are listed at once.
+    page_limit: BatchLimit,
     /// Chunks of dispatched routes since the last page of due ones.
     dispatched: usize,
     /// The worker's recoveries that the scan knows of.
@@ -197,6 +199,7 @@ where
         let mut state = Loop {
             scan: Scan::new(now, self.settings.lease_ttl, self.settings.poll_interval),
             unreadable: UnreadableRows::new(now),
+            page_limit: BatchLimit::new(self.settings.batch_size),
             dispatched: 0,
             recoveries: 0,
             full: false,
@@ -322,13 +325,19 @@ where
     ) -> Result<Result<(), StoreError>, Stopped> {
         let read_at = Instant::now();
         let request = state.scan.next_page(read_at);
-        let limit = self.settings.batch_size;
+        let limit = state.page_limit.get();
         let listed =
             self.routes.list_due_routes(self.channel, request.order, now, request.after.as_ref(), limit);
         let page = match listed.await {
             Ok(page) => page,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => {
+                if matches!(error, StoreError::TimedOut { .. }) {
+                    state.page_limit.timed_out(limit);
+                }
+                return Ok(Err(error));
+            }
         };
+        state.page_limit.succeeded(page.routes.len() + page.corrupt.len(), read_at.elapsed());
         shared.mark_healthy();
         for report in state.unreadable.report(&page.corrupt, read_at) {
             tracing::error!(channel = self.channel.as_str(), error = report.problem, routes = ?report.routes,

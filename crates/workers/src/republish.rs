@@ -79,6 +79,8 @@ struct Watch {
     changed_at: Option<Instant>,
     /// Whether this has been logged.
     reported: bool,
+    /// Why the last comparison failed, until it is repeated.
+    failure: Option<String>,
 }
 
 /// A stream that may have lost entries: the previous observation and the current one.
@@ -113,11 +115,12 @@ where
         if seen.iter().any(|(_, now)| find(&watch.known, now).is_some_and(|known| now.may_have_lost(known))) {
             let changed_at = *watch.changed_at.get_or_insert_with(Instant::now);
             if changed_at.elapsed() >= SETTLE_TIME {
+                watch.failure = None;
                 return self.reconcile_if_elected(watch, &seen, stop).await;
             }
             return Ok(());
         }
-        (watch.changed_at, watch.reported) = (None, false);
+        (watch.changed_at, watch.reported, watch.failure) = (None, false, None);
         watch.known = seen.iter().map(|(_, now)| now.clone()).collect();
         let is_saved = |now: &SeenStream| {
             let saved = watch.saved.as_ref().and_then(|saved| find(saved, now));
@@ -199,12 +202,19 @@ where
 {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let (republisher, watch) = (self.republisher, &mut self.watch);
-        let result = republisher.run_once(watch, stop).await;
-        if result.is_err() {
-            // Publishers met the same failure: their completions need time again.
-            watch.changed_at = watch.changed_at.map(|_| Instant::now());
+        match republisher.run_once(watch, stop).await {
+            Err(error) => {
+                // Publishers met the same failure: their completions need time again.
+                watch.changed_at = watch.changed_at.map(|_| Instant::now());
+                watch.failure = watch.changed_at.map(|_| error_chain(&error));
+                Err(error)
+            }
+            // An observation that succeeds does not show that the comparison does.
+            Ok(()) => Ok(match &watch.failure {
+                Some(cause) => Pass::Blocked(cause.clone()),
+                None => Pass::PauseFor(OBSERVE_INTERVAL),
+            }),
         }
-        result.map(|()| Pass::PauseFor(OBSERVE_INTERVAL))
     }
 }
 

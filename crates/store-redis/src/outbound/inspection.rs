@@ -11,7 +11,7 @@ use domain::ports::{Append, OutboundInspection, OutboundServer, OutboundState, S
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use super::{RedisOutbound, add_entries, append_script, appended};
+use super::{RedisOutbound, add_entries, append_script};
 use crate::connect::{ScriptCall, millis, unavailable, unexpected};
 use crate::stream_state::{self, parse_state};
 
@@ -105,7 +105,7 @@ impl OutboundInspection for RedisOutbound {
         if answers.len() != entries.len() {
             return Err(unavailable(OPERATION, "Redis gave another number of answers"));
         }
-        answers.into_iter().map(|answer| appended(OPERATION, answer)).collect()
+        answers.into_iter().map(|answer| self.appended(OPERATION, answer)).collect()
     }
 }
 

@@ -78,12 +78,18 @@ async fn a_replica_is_not_inspected_and_its_promotion_changes_the_replication_id
     assert_ne!(after.replication_id, before.replication_id);
 }
 
+// INV-09
 #[tokio::test]
-async fn a_key_of_another_type_is_refused() {
+async fn a_key_of_another_type_is_no_stream_and_does_not_hide_the_other_stream() {
     let world = World::new().await;
+    let outbound = outbound(&world);
     world.ask::<()>(&["SET", GATEWAY, "no stream"]).await;
-    let seen = outbound(&world).observe().await;
-    assert!(matches!(seen, Err(StoreError::Refused { .. })), "{seen:?}");
+    add(&world, MAIL, "5-1", key(0)).await;
+    let seen = outbound.observe().await.expect("Redis is there").streams;
+    let states: Vec<bool> = seen.iter().map(|(_, _, state)| state.is_some()).collect();
+    assert_eq!(states, [false, true]);
+    let found = outbound.find_entries(Channel::Push, &[(key(0), EntryId::new(5, 1))]).await;
+    assert_eq!(found.expect("Redis is there"), (None, vec![false]));
 }
 
 #[tokio::test]
@@ -114,6 +120,17 @@ async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice
     assert_eq!(length(&world).await, 3);
 }
 
+// INV-13
+#[tokio::test]
+async fn a_receipt_that_is_found_again_lives_on_for_as_long_as_a_new_one() {
+    let world = World::new().await;
+    let outbound = outbound(&world);
+    let first = append_again(&outbound, &keys(0..1)).await;
+    world.ask::<()>(&["PEXPIRE", &route_lease(key(0)), "20000"]).await;
+    assert_eq!(append_again(&outbound, &keys(0..1)).await, first);
+    assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
+}
+
 #[tokio::test]
 async fn a_receipt_whose_entry_is_gone_or_of_another_route_is_no_receipt() {
     let world = World::new().await;
@@ -121,8 +138,10 @@ async fn a_receipt_whose_entry_is_gone_or_of_another_route_is_no_receipt() {
     add(&world, GATEWAY, "5-1", key(9)).await;
     world.put(key(0), "published:4-1").await;
     world.put(key(1), "published:5-1").await;
-    let appended = append_again(&outbound, &keys(0..2)).await;
-    assert_eq!(length(&world).await, 3);
+    // No id of an entry is so large.
+    world.put(key(2), "published:99999999999999999999999-0").await;
+    let appended = append_again(&outbound, &keys(0..3)).await;
+    assert_eq!(length(&world).await, 4);
     assert!(appended.iter().all(|append| id(append) > EntryId::new(5, 1)), "{appended:?}");
 }
 

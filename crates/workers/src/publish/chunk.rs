@@ -76,7 +76,7 @@ where
             }
             let keys: Vec<&RouteKey> = lost.iter().collect();
             let read_at = Instant::now();
-            let routes = shared.until_answered(|| self.routes.get_live_routes(&keys)).await?.routes;
+            let routes = self.live_routes(&keys, shared).await?;
             let (again, still_lost) = self.publish_once(&Batch { routes, read_at }, shared).await?;
             (report, lost) = (report.merge(again), still_lost);
         }
@@ -185,10 +185,32 @@ where
     /// Those of the routes that are still live, at their present version; the leases of the others are released.
     async fn read_again(&self, leased: &Leased<'_>, shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
         let mut keys: Vec<&RouteKey> = leased.routes.iter().map(|encoded| &encoded.route.key).collect();
-        let live = shared.until_answered(|| self.routes.get_live_routes(&keys)).await?.routes;
+        let live = self.live_routes(&keys, shared).await?;
         let still: HashSet<&RouteKey> = live.iter().map(|route| &route.key).collect();
         keys.retain(|key| !still.contains(key));
         self.release(&keys, &leased.token).await;
+        Ok(live)
+    }
+
+    /// Those of the routes that are live, read in as few parts as PostgreSQL answers in time.
+    async fn live_routes(&self, keys: &[&RouteKey], shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
+        let (mut live, mut rest, mut limit) = (Vec::with_capacity(keys.len()), keys, keys.len());
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(limit.min(rest.len()));
+            match self.routes.get_live_routes(part).await {
+                Ok(page) => {
+                    shared.mark_healthy();
+                    live.extend(page.routes);
+                    rest = later;
+                }
+                Err(error) => {
+                    if matches!(error, StoreError::TimedOut { .. }) {
+                        limit = (part.len() / 2).max(1);
+                    }
+                    shared.pause_after(&error).await?;
+                }
+            }
+        }
         Ok(live)
     }
 

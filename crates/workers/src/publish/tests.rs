@@ -98,6 +98,36 @@ async fn due_routes_are_appended_once_and_completed() {
     assert_eq!((inner.appended.len(), inner.published.len(), inner.failed.len()), (20, 20, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn due_routes_that_take_too_long_to_list_together_are_listed_in_smaller_pages() {
+    let fixture = Fixture::new();
+    fixture.world.lock().live.extend((1..=20).map(|n| route(n, 0)));
+    fixture.world.lock().reads_at_most = Some(3);
+    fixture.run_until(|world| world.lock().live.is_empty()).await;
+    assert_eq!(fixture.world.lock().appended.len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn routes_whose_leases_ran_out_are_read_again_in_parts_if_all_at_once_take_too_long() {
+    let fixture = Fixture::new();
+    let routes: Vec<LiveRoute> = (1..=8).map(|n| route(n, 0)).collect();
+    {
+        let mut inner = fixture.world.lock();
+        inner.live.clone_from(&routes);
+        (inner.late_appends, inner.reads_at_most) = (8, Some(3));
+        // Only what was dispatched is published.
+        inner.scan_lock = Some("another replica".into());
+    }
+    let (publisher, receiver, dispatcher) = fixture.publisher();
+    dispatcher.give(Channel::Push, Batch { routes, read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|world| world.lock().live.is_empty()).await;
+    stop.cancel();
+    running.await.expect("it does not panic");
+    assert_eq!(fixture.world.lock().appended.len(), 8);
+}
+
 // INV-04
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_any_store_costs_no_attempt_and_appends_nothing_twice() {

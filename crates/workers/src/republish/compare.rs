@@ -111,7 +111,7 @@ where
                 let of_channel: Vec<&PublishedEntry> =
                     page.entries.iter().filter(|entry| entry.channel == change.channel).collect();
                 for chunk in of_channel.chunks(CHUNK_ENTRIES) {
-                    self.compare_chunk(change.channel, chunk, tally).await?;
+                    self.compare_chunk(change.channel, chunk, tally, stop).await?;
                 }
             }
             self.health.mark_progress();
@@ -128,6 +128,7 @@ where
         channel: Channel,
         chunk: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let asked: Vec<(&RouteKey, EntryId)> =
             chunk.iter().map(|entry| (&entry.key, entry.entry_id)).collect();
@@ -143,7 +144,10 @@ where
             }
         }
         for missing in missing.chunks(APPEND_ROUTES) {
-            self.republish(channel, missing, tally).await?;
+            if stop.is_cancelled() {
+                break;
+            }
+            self.republish(channel, missing, tally, stop).await?;
         }
         Ok(())
     }
@@ -154,6 +158,7 @@ where
         channel: Channel,
         missing: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let keys: Vec<&RouteKey> = missing.iter().map(|entry| &entry.key).collect();
         let page = self.store.get_published_routes(&keys).await?;
@@ -171,14 +176,14 @@ where
                 }
             };
             if bytes > 0 && bytes + entry.size() > APPEND_BYTES {
-                self.append(channel, &entries, missing, tally).await?;
+                self.append(channel, &entries, missing, tally, stop).await?;
                 entries.clear();
                 bytes = 0;
             }
             bytes += entry.size();
             entries.push((route, entry));
         }
-        self.append(channel, &entries, missing, tally).await
+        self.append(channel, &entries, missing, tally, stop).await
     }
 
     async fn append(
@@ -187,6 +192,7 @@ where
         entries: &[(&LiveRoute, OutboundEntry<'_>)],
         missing: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         const OPERATION: &str = "append lost entries again";
         if entries.is_empty() {
@@ -210,22 +216,23 @@ where
                 }
             }
         }
-        self.record(channel, &done, missing, tally).await?;
+        self.record(channel, &done, missing, tally, stop).await?;
         failed.map_or(Ok(()), Err)
     }
 
-    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A locked row is left to the
-    /// next comparison, which finds its receipt; one that is refused keeps its old id.
+    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked, or that comes after
+    /// the stop, is left to the next comparison, which finds its receipt; one that is refused keeps its old id.
     async fn record(
         &self,
         channel: Channel,
         done: &[Published],
         missing: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut parts = vec![done];
-        while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+        while let Some(part) = parts.pop().filter(|part| !part.is_empty() && !stop.is_cancelled()) {
             let error = match self.store.replace_published_entries(part, now).await {
                 Ok(swaps) => {
                     let applied = part.iter().zip(swaps).filter(|(_, swap)| *swap == Swap::Applied);

@@ -40,6 +40,9 @@ struct Inner {
     listed: Vec<(Timestamp, Timestamp)>,
     /// What the next replacements answer.
     replacing: VecDeque<StoreError>,
+    /// How long each of them takes, and how many there were.
+    replacing_takes: Duration,
+    replacements: u32,
     refused: Option<RouteKey>,
     /// The attempts that appended entries say.
     attempts: Vec<String>,
@@ -198,7 +201,10 @@ impl RepublishStore for Stores {
         given: &[Published],
         now: Timestamp,
     ) -> Result<Vec<Swap>, StoreError> {
+        let takes = self.lock().replacing_takes;
+        tokio::time::sleep(takes).await;
         let mut inner = self.lock();
+        inner.replacements += 1;
         if let Some(error) = inner.replacing.pop_front() {
             return Err(error);
         }
@@ -411,6 +417,27 @@ async fn what_was_appended_but_not_written_down_is_completed_and_not_appended_tw
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_a_comparison_fails_the_worker_does_not_say_that_it_has_recovered() {
+    let (stores, Replica { republisher, .. }) = published().await;
+    stores.lock().replacing.extend((0..20).map(|_| down("replace")));
+    stores.lock().fail_over(6);
+    let (health, stop) = (republisher.health.clone(), CancellationToken::new());
+    let running = tokio::spawn(republisher.run(stop.clone()));
+    let mut blocked = 0;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        blocked += u32::from(health.status().blocked.is_some());
+        assert_eq!(health.recoveries(), 0);
+    }
+    assert!(blocked >= 50, "blocked for {blocked} of 60 s");
+    stores.lock().replacing.clear();
+    tokio::time::sleep(SETTLE_TIME * 2).await;
+    assert_eq!((health.recoveries(), stores.lock().is_consistent()), (1, true));
+    stop.cancel();
+    running.await.expect("it does not panic");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_route_that_a_publisher_holds_is_compared_again_when_it_is_free() {
     let (stores, mut replica) = published().await;
     let held = route(10, 0).key;
@@ -442,6 +469,29 @@ async fn a_slow_or_locked_replacement_is_bisected() {
     replica.notice().await.expect("the fakes are there");
     assert!(stores.lock().is_consistent(), "the locked row was compared again");
     assert_eq!(stores.lock().counts(), [1; 10]);
+}
+
+// INV-12
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_a_comparison_between_two_locked_rows() {
+    let (stores, mut replica) = published().await;
+    for number in 11..=400 {
+        stores.lock().publish(number);
+    }
+    replica.look().await.expect("the fakes are there");
+    let locked = || StoreError::Locked { operation: "replace", source: "locked".into() };
+    stores.lock().replacing.extend((0..10_000).map(|_| locked()));
+    stores.lock().replacing_takes = Duration::from_millis(500);
+    stores.lock().fail_over(2);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(replica.republisher.run(stop.clone()));
+    tokio::time::sleep(SETTLE_TIME * 2).await;
+    let before = stores.lock().replacements;
+    assert!(before > 0, "the comparison is under way");
+    stop.cancel();
+    running.await.expect("it does not panic");
+    let after = stores.lock().replacements - before;
+    assert!(after <= 1, "{after} statements after the stop");
 }
 
 #[tokio::test(start_paused = true)]

@@ -94,6 +94,13 @@ async fn kill(redis: &Redis, id: &str) -> redis::RedisResult<i64> {
     redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).query_async(&mut connection).await
 }
 
+async fn ask_number(redis: &Redis, words: &[&str]) -> u64 {
+    let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis is there");
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]).query_async(&mut connection).await.expect("Redis carries it out")
+}
+
 async fn ask(redis: &Redis, words: &[&str]) -> String {
     let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
     let mut connection = client.get_multiplexed_async_connection().await.expect("Redis is there");
@@ -278,6 +285,26 @@ async fn without_a_window_nothing_is_watched_and_nothing_appended_again() {
     assert_eq!(failover.world.outbound().await.len(), 40, "what was lost is lost");
     assert_eq!(failover.world.number("SELECT count(*) FROM outbound_streams").await, 0);
     assert!(service.get("/readyz").await.1["republish"].is_null());
+}
+
+// INV-09
+#[tokio::test]
+async fn a_key_of_another_type_in_place_of_a_stream_keeps_the_other_from_no_comparison() {
+    let mut failover = Failover::new().await;
+    let _service = failover.service().start().await;
+    failover.world.send(0..5).await;
+    failover.world.settled(5).await;
+    failover.cut_link().await;
+    failover.world.send(5..10).await;
+    failover.world.settled(10).await;
+    ask(&failover.replica, &["REPLICAOF", "NO", "ONE"]).await;
+    ask(&failover.replica, &["SET", PUSH, "no stream"]).await;
+    failover.fail_over().await;
+    let delivery_commands = async || ask_number(&failover.world.redis, &["XLEN", MAIL]).await;
+    wait_for("what the mail stream lost is appended again", BOUND, async || {
+        (delivery_commands().await == 20).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
