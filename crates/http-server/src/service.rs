@@ -126,6 +126,9 @@ impl Service {
         };
         // Cannot fail but for the time: the semaphore is never closed.
         let Ok(Ok(place)) = timeout_at(deadline, room).await else {
+            if version < Version::HTTP_2 {
+                tokio::spawn(linger(request.into_body(), progress));
+            }
             let response = (self.settings.refuse)(Refusal::Overloaded);
             return Ok(self.finish(response, None, started, &id, &path).await);
         };
@@ -136,7 +139,7 @@ impl Service {
             if refusal == Some(Refusal::RequestTimeout) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             } else {
-                tokio::spawn(linger(unread));
+                tokio::spawn(linger(unread, exchange.clone()));
             }
         }
         let response = self.finish(response, exchange.route(), started, &id, &path).await;
@@ -226,9 +229,11 @@ async fn with_instance(response: Response, path: &str) -> Response {
 }
 
 /// Reads on for a while, so that closing the connection does not take the answer from a client that is still sending.
-async fn linger(unread: Incoming) {
+/// Until then `progress` keeps the request in progress: what arrives is no head of a further one.
+async fn linger<P>(unread: Incoming, progress: P) {
     let mut unread = pin!(Limited::new(unread, LINGER_BYTES));
     let drain = async { while let Some(Ok(_)) = unread.frame().await {} };
     // Either way the rest is dropped, and with it the connection if there is a rest.
     let _ = timeout(LINGER_TIMEOUT, drain).await;
+    drop(progress);
 }

@@ -60,3 +60,45 @@ fn server_config(certificates: &[u8], key: &[u8]) -> Result<ServerConfig, Vec<St
 fn problem(text: impl Into<String>) -> Vec<String> {
     vec![text.into()]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_pair_is_used_within_ten_seconds_and_a_wrong_one_never() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (cert_path, key_path) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        let renew = |key_too: bool| {
+            let pair = generate_simple_self_signed(vec!["localhost".to_owned()]);
+            let CertifiedKey { cert, signing_key } = pair.expect("a certificate");
+            std::fs::write(&cert_path, cert.pem()).expect("is written");
+            if key_too {
+                std::fs::write(&key_path, signing_key.serialize_pem()).expect("is written");
+            }
+        };
+        let after_ten_seconds = || tokio::time::sleep(Duration::from_secs(10));
+        renew(true);
+        let tls = Tls::load(&cert_path, &key_path).expect("a pair");
+        let (first, stop) = (tls.config(), CancellationToken::new());
+        let following = tokio::spawn({
+            let (tls, stop) = (tls.clone(), stop.clone());
+            async move { tls.follow(stop).await }
+        });
+        renew(false);
+        after_ten_seconds().await;
+        assert!(Arc::ptr_eq(&first, &tls.config()), "a pair that does not match is used");
+        std::fs::remove_file(&key_path).expect("was there");
+        after_ten_seconds().await;
+        assert!(Arc::ptr_eq(&first, &tls.config()), "half a pair is used");
+        renew(true);
+        after_ten_seconds().await;
+        assert!(!Arc::ptr_eq(&first, &tls.config()), "the new pair is not used");
+        stop.cancel();
+        following.await.expect("does not panic");
+    }
+}

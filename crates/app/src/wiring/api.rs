@@ -18,6 +18,7 @@ use pg::{PgPool, PoolSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use workers::SubmissionQueue;
 
@@ -28,7 +29,7 @@ use crate::supervisor::{Stage, Supervisor};
 
 /// Connections of the pool that queries use.
 const QUERY_CONNECTIONS: usize = 4;
-/// How long requests in progress may take after the drain delay.
+/// How long requests in progress may take after the drain delay, and then what is still done for clients that have gone.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The part of the request timeout in which the answer to a batch is written.
 const BATCH_ANSWER_TIME: Duration = Duration::from_millis(500);
@@ -182,5 +183,10 @@ async fn answer(
 ) {
     http_server::serve(listener, router, settings, stop).await;
     keys.tasks().close();
-    keys.tasks().wait().await;
+    if timeout(DRAIN_TIMEOUT, keys.tasks().wait()).await.is_err() {
+        tracing::warn!(
+            tasks = keys.tasks().len(),
+            "requests of clients that have gone are still processed; their keys stay claimed until the lock TTL ends"
+        );
+    }
 }

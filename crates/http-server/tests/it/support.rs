@@ -35,6 +35,9 @@ pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 pub(crate) const MAX_BATCH_BYTES: usize = 1024 * 1024;
 pub(crate) const LONG_TIMEOUTS: Timeouts = Timeouts { read_header: LONG, request: LONG, idle: LONG };
 
+/// The route and status of an answer.
+pub(crate) type Seen = (Option<String>, StatusCode);
+
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) stop: CancellationToken,
@@ -44,7 +47,7 @@ pub(crate) struct Server {
     /// Requests that wait for that.
     pub(crate) held: Arc<Semaphore>,
     /// What the observer was told.
-    pub(crate) answered: Arc<Mutex<Vec<(Option<String>, StatusCode)>>>,
+    pub(crate) answered: Arc<Mutex<Vec<Seen>>>,
 }
 
 /// No limit is reached by itself.
@@ -127,7 +130,7 @@ pub(crate) async fn start(settings: Settings) -> Server {
     let (addr, stop) = (listener.local_addr().expect("bound"), CancellationToken::new());
     let (release, held, answered) =
         (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)), Arc::default());
-    let seen: Arc<Mutex<Vec<_>>> = Arc::clone(&answered);
+    let seen: Arc<Mutex<Vec<Seen>>> = Arc::clone(&answered);
     let note = move |answer: Answered<'_>| {
         seen.lock().expect("not poisoned").push((answer.route.map(str::to_owned), answer.status));
     };

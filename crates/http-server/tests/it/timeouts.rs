@@ -119,3 +119,16 @@ async fn an_answer_that_is_not_taken_ends_the_connection_after_request_and_idle_
     assert_eq!(server.get("/one").await.status, 200);
     assert!(begun.elapsed() >= timeouts.request + timeouts.idle);
 }
+
+#[tokio::test]
+async fn a_refused_body_that_arrives_after_its_answer_begins_no_further_request() {
+    let limit = Duration::from_secs(1);
+    let server = with(Timeouts { read_header: limit, ..LONG_TIMEOUTS }).await;
+    let mut client = Client::connect(&server).await;
+    client.begin_post("/length", "", 5).await;
+    assert_eq!(client.answer().await.status, 415);
+    client.send("12345").await;
+    let closed = tokio::time::timeout(limit * 2, client.stream.readable()).await;
+    assert!(closed.is_err(), "an idle connection was closed at the header limit");
+    assert_eq!(client.get("/one").await.status, 200);
+}

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -19,7 +18,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_util::sync::CancellationToken;
 
 use crate::support::{JSON, LONG, LONG_TIMEOUTS, MAX_BATCH_BYTES, WHILE, settings, start};
 
@@ -164,24 +162,4 @@ async fn a_pair_that_does_not_match_is_refused_at_start() {
     assert!(files.load().expect_err("no certificate").contains("holds no certificate"));
     fs::remove_file(files.path("cert.pem")).expect("was there");
     assert!(files.load().expect_err("no file").contains("cert.pem cannot be read"));
-}
-
-#[tokio::test]
-async fn a_changed_pair_is_used_within_ten_seconds_and_a_wrong_one_never() {
-    let files = Files::new();
-    let old = files.renew(true);
-    let tls = files.load().expect("a pair");
-    let server = start(Settings { tls: Some(tls.clone()), ..settings() }).await;
-    let following = tokio::spawn(async move { tls.follow(CancellationToken::new()).await });
-    files.renew(false);
-    let begun = tokio::time::Instant::now();
-    // The wrong pair is read meanwhile.
-    while begun.elapsed() < Duration::from_secs(6) {
-        assert!(connect(server.addr, &old, "h2").await.is_ok(), "the old pair is gone");
-    }
-    let new = files.renew(true);
-    let renewed =
-        timeout(Duration::from_secs(10), async { while connect(server.addr, &new, "h2").await.is_err() {} });
-    assert!(renewed.await.is_ok(), "the new pair is not used");
-    following.abort();
 }
