@@ -120,12 +120,13 @@ fn the_layers_stay_apart() {
         ("workers", &["ambient", "domain"]),
         ("pg", &["ambient"]),
         ("lock", &["ambient", "pg"]),
-        ("store-postgres", &["ambient", "domain", "pg"]),
+        ("store-postgres", &["ambient", "domain", "idempotency", "pg"]),
         ("store-redis", &["domain"]),
         ("user-directory", &["domain"]),
         ("election", &["ambient", "lock"]),
         ("http-server", &["ambient"]),
         ("idempotency", &["ambient", "pg"]),
+        ("api", &["ambient", "domain", "http-server", "idempotency"]),
         ("local-servers", &[]),
     ] {
         let strange: Vec<&str> = of_house(name).into_iter().filter(|used| !may_use.contains(used)).collect();
