@@ -1,18 +1,34 @@
 //! The ports in memory, with what matters of the servers: transactions, versions, fences, locks, expiry, lost tails.
 //!
-//! Each keeps the contract of its port (the suites in [`crate::contract`] run on both). Time is an `ambient::ManualClock`
+//! Each keeps the contract of its port: the suites in `harness::contract` run on it and on the real store. [`Scripted`] puts a
+//! script in front of one, for failures and delays. Time is an `ambient::ManualClock`
 //! that the test advances. A value that a lock protects is consistent whenever the lock is free, so a panic elsewhere
 //! does not make it unusable.
 
 mod checkpoints;
 mod database;
+mod directory;
+mod election;
+mod inspection;
 mod intents;
 mod publishing;
+mod replicas;
+mod republish;
+mod retention;
+mod script;
+mod scripted;
+mod test_access;
 
 pub use checkpoints::MemoryCheckpoints;
 pub use database::{MemoryDatabase, RowLock};
+pub use directory::MemoryDirectory;
+pub use election::{MemoryElection, MemoryTerm};
 pub use intents::MemoryIntents;
 pub use publishing::{MemoryPublishing, PublishedFields};
+pub use replicas::MemoryReplicas;
+pub use script::{Call, Effect, Script};
+pub use scripted::Scripted;
+pub use test_access::{Backup, RouteState};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
