@@ -252,12 +252,14 @@ impl DirectoryFixture for OverHttp {
     }
 
     fn set(&self, user_id: &str, lookup: &Lookup) {
-        self.server.clear_faults();
+        // Late by no time is no fault any more.
+        let mut fault = Fault::Slow(Duration::ZERO);
         match lookup {
             Lookup::Found(user) => self.server.set_user(user_id, &user.email, &user.preferred_language),
             Lookup::Missing => self.server.remove_user(user_id),
-            Lookup::Unavailable(_) => self.server.set_fault(user_id, Fault::Answer(500, String::new())),
+            Lookup::Unavailable(_) => fault = Fault::Answer(500, String::new()),
         }
+        self.server.set_fault(user_id, fault);
     }
 }
 
