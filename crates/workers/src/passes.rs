@@ -112,7 +112,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use memory_stores::{MemoryElection, Script, Scripted};
+    use memory_stores::{MemoryElection, Scripted};
 
     use crate::fixtures::down;
 
@@ -205,7 +205,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_campaign_that_fails_is_an_error_and_a_stop_is_none() {
-        let (health, stop, script) = (Health::new("test"), CancellationToken::new(), Script::default());
+        let (health, stop, script) =
+            (Health::new("test"), CancellationToken::new(), memory_stores::Script::default());
         let election = Scripted::new(MemoryElection::default(), &script);
         let work = |leadership: Leadership| async move { leadership.fence };
         script.fail("campaign", down("campaign"));

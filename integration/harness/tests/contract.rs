@@ -9,9 +9,9 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, Activity, CheckpointCache, CheckpointStore, Election, IntentProducer, IntentStream, LeaseStore,
-    Lookup, MalformedKey, Outbound, OutboundInspection, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
-    UserDirectory,
+    AcceptanceStore, Activity, CheckpointCache, CheckpointStore, Election, IntentProducer, IntentStream,
+    LeaseStore, Lookup, MalformedKey, Outbound, OutboundInspection, ReplicaStore, RepublishStore,
+    RetentionStore, RouteStore, UserDirectory,
 };
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
@@ -289,7 +289,11 @@ fn every_case_of_a_suite_is_run() {
         let text = fs::read_to_string(&suite).expect("a suite");
         let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
         for case in cases.filter_map(|line| line.split('(').next()) {
-            assert!(text.contains(&format!("            {case},\n")), "{case} is not in the list of {}", suite.display());
+            assert!(
+                text.contains(&format!("            {case},\n")),
+                "{case} is not in the list of {}",
+                suite.display()
+            );
         }
     }
 }

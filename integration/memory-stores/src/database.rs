@@ -14,8 +14,8 @@ use domain::entry::EntryId;
 use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, DueCursor, DueOrder,
-    DuePage, RouteStore, RowLocks, StoreError,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, DueCursor,
+    DueOrder, DuePage, RouteStore, RowLocks, StoreError,
 };
 use domain::record::{IdempotencyScope, NotificationId, Record};
 use domain::republish::SeenStream;

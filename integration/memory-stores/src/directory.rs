@@ -27,7 +27,8 @@ impl MemoryDirectory {
 impl UserDirectory for MemoryDirectory {
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let known = lock(&self.0);
-        let user = |id: &str| User { email: format!("{id}@example.com"), preferred_language: "en".to_owned() };
+        let user =
+            |id: &str| User { email: format!("{id}@example.com"), preferred_language: "en".to_owned() };
         user_ids.iter().map(|id| known.get(*id).cloned().unwrap_or_else(|| Lookup::Found(user(id)))).collect()
     }
 }

@@ -83,7 +83,8 @@ impl MemoryIntents {
 
     fn read_now(&self, after: EntryId, limit: ReadLimit) -> Read {
         let stream = lock(&self.stream);
-        let visible = stream.iter().filter(|stream| !stream.is_hidden && !self.is_stale.load(Ordering::SeqCst));
+        let visible =
+            stream.iter().filter(|stream| !stream.is_hidden && !self.is_stale.load(Ordering::SeqCst));
         let entries = visible.flat_map(|stream| &stream.entries).filter(|entry| entry.id > after);
         let entries: Vec<RawEntry> = entries.take(limit.entries).cloned().collect();
         match entries.iter().map(|entry| entry.fields.size()).sum::<usize>() > limit.bytes {

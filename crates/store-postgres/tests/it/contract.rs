@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use domain::ports::{
-    AcceptanceStore, Activity, CheckpointStore, MalformedKey, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
+    AcceptanceStore, Activity, CheckpointStore, MalformedKey, ReplicaStore, RepublishStore, RetentionStore,
+    RouteStore,
 };
 use domain::record::NotificationId;
 use domain::route::RouteKey;

@@ -92,13 +92,9 @@ impl Fixture {
 
     /// Lets another replica hold the scan lock.
     async fn hold_scan_lock(&self) {
-        let held = LeaseStore::acquire_scan_lock(
-            &*self.world.publishing,
-            Channel::Push,
-            &another(),
-            OTHERS_TTL,
-        );
-        assert!(held.await.expect("it is there"));
+        let (store, token) = (&*self.world.publishing, another());
+        let held = LeaseStore::acquire_scan_lock(store, Channel::Push, &token, OTHERS_TTL).await;
+        assert!(held.expect("it is there"));
     }
 
     /// Every lease expires just before each of the next `times` appends.
@@ -118,9 +114,11 @@ impl Fixture {
         let keys = numbers.map(|number| route(number, 0).key.to_string());
         for operation in ["complete_routes_published", "complete_routes_failed"] {
             let keys = keys.clone();
-            self.world.script.on(operation, move |call| match keys.iter().any(|key| call.elements.contains(key)) {
-                true => Effect::Fail(refused(operation)),
-                false => Effect::Pass,
+            self.world.script.on(operation, move |call| {
+                match keys.iter().any(|key| call.elements.contains(key)) {
+                    true => Effect::Fail(refused(operation)),
+                    false => Effect::Pass,
+                }
             });
         }
     }

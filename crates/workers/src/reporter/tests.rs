@@ -110,8 +110,7 @@ async fn counts_that_could_not_be_added_are_added_later_and_the_last_ones_at_the
 async fn old_rows_are_deleted_at_start_and_every_ten_minutes() {
     let (world, _workers, _stop, _running) = start();
     pass(Duration::from_secs(1_300)).await;
-    for (operation, age) in
-        [("delete_replicas", REPLICA_RETENTION), ("delete_activity", ACTIVITY_RETENTION)]
+    for (operation, age) in [("delete_replicas", REPLICA_RETENTION), ("delete_activity", ACTIVITY_RETENTION)]
     {
         let calls = world.script.calls_of(operation);
         let ages: Vec<&str> = calls.iter().map(|call| call.elements[0].as_str()).collect();

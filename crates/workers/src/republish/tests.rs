@@ -63,8 +63,7 @@ impl Fixture {
         let user = User { email: "u-1@example.com".into(), preferred_language: "en".into() };
         let users = [("u-1".to_owned(), Lookup::Found(user))].into();
         let schedule = policy.schedule(now, true);
-        let mut decision =
-            accept::decide("intents", &decoded, &Known::default(), &users, &policy, schedule);
+        let mut decision = accept::decide("intents", &decoded, &Known::default(), &users, &policy, schedule);
         let outcome = decision.decided.remove(0).outcome;
         let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None };
         assert_eq!(self.world.database.accept(batch).await.expect("it is there"), Commit::Committed);
@@ -100,7 +99,8 @@ impl Fixture {
         assert_eq!(lease.expect("it is there"), [Lease::Won]);
         let entry = encode(&route).expect("it can be encoded");
         let entries = [(&route.key, &entry)];
-        let appended = Outbound::append(&self.world.publishing, Channel::Push, &entries, &token, WINDOW).await;
+        let appended =
+            Outbound::append(&self.world.publishing, Channel::Push, &entries, &token, WINDOW).await;
         let Append::Done(entry_id) = appended.expect("it is there").remove(0) else { panic!("not appended") };
         let published = Published { key: route.key.clone(), version: route.version, entry_id };
         let done = self.world.database.complete_routes_published(&[published], now, RowLocks::Wait).await;
@@ -196,6 +196,7 @@ impl Replica {
     async fn notice(&mut self) -> Result<(), StoreError> {
         self.look().await?;
         tokio::time::advance(SETTLE_TIME).await;
+        self.republisher.clock.advance(SETTLE_TIME);
         self.look().await
     }
 }
@@ -255,7 +256,7 @@ async fn an_absent_or_empty_stream_is_never_filled() {
             fixture.world.publishing.delete_stream(Channel::Push);
         }
         replica.notice().await.expect("the stores are there");
-            assert_eq!((fixture.listings().len(), fixture.counts()), (1, vec![0; 10]));
+        assert_eq!((fixture.listings().len(), fixture.counts()), (1, vec![0; 10]));
         assert_eq!(fixture.saved().await[0].run_id, "1", "it is reported once");
     }
 }

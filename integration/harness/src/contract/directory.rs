@@ -46,7 +46,10 @@ pub async fn a_user_without_an_answer_keeps_no_other_from_one(fixture: impl Dire
     fixture.set("down", &unavailable());
     fixture.set("two", &found("two"));
     let answers = fixture.directory().look_up(&["one", "down", "two"]).await;
-    assert!(matches!(&answers[..], [Lookup::Found(_), Lookup::Unavailable(_), Lookup::Found(_)]), "{answers:?}");
+    assert!(
+        matches!(&answers[..], [Lookup::Found(_), Lookup::Unavailable(_), Lookup::Found(_)]),
+        "{answers:?}"
+    );
 }
 
 pub async fn a_user_is_found_again_when_the_directory_answers_again(fixture: impl DirectoryFixture) {

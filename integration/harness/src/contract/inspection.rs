@@ -87,14 +87,11 @@ async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) 
     found.expect("the server is there").1
 }
 
-pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(
-    fixture: impl InspectionFixture,
-) {
+pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixture: impl InspectionFixture) {
     assert_eq!(state(&fixture, Channel::Push).await, None);
     let appended = append_again(&fixture, &[key(1), key(2), key(3)]).await;
     let ids: Vec<EntryId> = appended.iter().map(id).collect();
-    let whole =
-        OutboundState { first: Some(ids[0]), last_generated: ids[2], max_deleted: EntryId::ZERO };
+    let whole = OutboundState { first: Some(ids[0]), last_generated: ids[2], max_deleted: EntryId::ZERO };
     assert_eq!(state(&fixture, Channel::Push).await, Some(whole));
     fixture.delete(Channel::Push, ids[0]).await;
     fixture.delete(Channel::Push, ids[2]).await;

@@ -3,8 +3,8 @@
 use domain::entry::EntryId;
 use domain::outbound::encode;
 use domain::ports::{
-    AcceptanceStore, Completion, DueOrder, Published, PublishedPage, RecordCursor, RepublishStore, RouteStore,
-    RowLocks, Swap,
+    AcceptanceStore, Completion, DueOrder, Published, PublishedPage, RecordCursor, RepublishStore,
+    RouteStore, RowLocks, Swap,
 };
 use domain::republish::SeenStream;
 use domain::route::{Channel, LiveRoute, RouteKey};
@@ -40,8 +40,7 @@ const LATE: i64 = 1_000;
 async fn live(fixture: &impl RepublishFixture) -> Vec<LiveRoute> {
     let mut routes = Vec::new();
     for channel in Channel::ALL {
-        let page =
-            fixture.store().list_due_routes(channel, DueOrder::OldestFirst, at(LATE), None, 100).await;
+        let page = fixture.store().list_due_routes(channel, DueOrder::OldestFirst, at(LATE), None, 100).await;
         routes.extend(page.expect("the store is there").routes);
     }
     routes.sort_by(|one, other| one.key.cmp(&other.key));
@@ -52,11 +51,8 @@ async fn live(fixture: &impl RepublishFixture) -> Vec<LiveRoute> {
 async fn publish(fixture: &impl RepublishFixture, routes: &[LiveRoute]) {
     for route in routes {
         let number = route.key.notification_id.as_str().split('-').next().expect("a number");
-        let published = Published {
-            key: route.key.clone(),
-            version: route.version,
-            entry_id: format!("{number}-7"),
-        };
+        let published =
+            Published { key: route.key.clone(), version: route.version, entry_id: format!("{number}-7") };
         let now = route.content.accepted_at + HEAD_START;
         let done = fixture.store().complete_routes_published(&[published], now, RowLocks::Wait).await;
         assert_eq!(done.expect("the store is there"), [Completion::Applied]);

@@ -126,6 +126,7 @@ fn the_layers_stay_apart() {
         ("election", &["ambient", "lock"]),
         ("http-server", &["ambient"]),
         ("local-servers", &[]),
+        ("memory-stores", &["ambient", "domain"]),
     ] {
         let strange: Vec<&str> = of_house(name).into_iter().filter(|used| !may_use.contains(used)).collect();
         assert_eq!(strange, Vec::<&str>::new(), "{name} must not use these");

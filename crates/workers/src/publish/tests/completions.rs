@@ -18,7 +18,10 @@ async fn a_completion_that_is_refused_delays_no_other_and_its_receipt_is_kept_al
         tokio::time::sleep(step).await;
         fixture.world.clock.advance(step);
     }
-    assert_eq!((fixture.state(1).status, fixture.state(5).status), (RouteStatus::Pending, RouteStatus::Pending));
+    assert_eq!(
+        (fixture.state(1).status, fixture.state(5).status),
+        (RouteStatus::Pending, RouteStatus::Pending)
+    );
     assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 8, "none is appended again");
     assert!(fixture.world.script.count("extend_receipts") >= 8);
     stop.cancel();

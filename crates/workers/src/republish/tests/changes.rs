@@ -62,7 +62,7 @@ async fn the_window_is_counted_from_when_the_former_server_was_seen_and_records_
 // INV-13
 #[tokio::test(start_paused = true)]
 async fn of_two_replicas_one_compares() {
-    let (stores, mut one) = published().await;
+    let (fixture, mut one) = published().await;
     let mut two = Replica::of(&fixture);
     two.look().await.expect("the stores are there");
     fixture.world.publishing.fail_over(6);
