@@ -1,7 +1,7 @@
 //! Looking at the outbound streams, and appending what they lost.
 
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, LeaseStore, Outbound, OutboundInspection, OutboundState, StoreError};
+use domain::ports::{Append, LeaseStore, OutboundInspection, StoreError};
 use domain::route::Channel;
 use store_redis::{Keyspace, RedisLeases, RedisOutbound};
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use domain::ports::{Lease, LeaseStore};
-use domain::route::Channel;
 use store_redis::RedisLeases;
 
 use crate::*;
