@@ -30,7 +30,7 @@ COMMENT ON COLUMN records.audience_kind IS 'user or admin_email.';
 COMMENT ON COLUMN records.recipient_user_ids IS 'Sorted by bytes, without repeats; [] for admin_email.';
 COMMENT ON COLUMN records.payload_json IS 'The payload in normal form.';
 COMMENT ON COLUMN records.idempotency_key IS 'Chosen by the producer; unique with it for as long as the row lives.';
-COMMENT ON COLUMN records.request_fingerprint IS 'v1: and the SHA-256 of the intent in normal form: tells a duplicate from a conflict.';
+COMMENT ON COLUMN records.request_fingerprint IS 'v1: and the SHA-256 of the intent in normal form: distinguishes a duplicate from a conflict.';
 COMMENT ON COLUMN records.request_id IS 'For observability only.';
 COMMENT ON COLUMN records.trace_id IS 'For observability only.';
 COMMENT ON COLUMN records.occurred_at IS 'When it happened, according to the producer.';
@@ -69,11 +69,11 @@ CREATE INDEX routes_due_idx ON routes (channel, next_attempt_at, notification_id
     WHERE next_attempt_at IS NOT NULL;
 
 COMMENT ON TABLE routes IS 'One recipient on one channel each, with its own attempts.';
-COMMENT ON COLUMN routes.notification_id IS 'Its record.';
+COMMENT ON COLUMN routes.notification_id IS 'The record of the route.';
 COMMENT ON COLUMN routes.route_id IS '<channel>:<recipient_ref>.';
 COMMENT ON COLUMN routes.channel IS 'push or email.';
 COMMENT ON COLUMN routes.recipient_ref IS 'user:<user_id>, email:<address> or, if there is no administrator, config:<notification_type>.';
-COMMENT ON COLUMN routes.status IS 'pending, failed (will be tried again), published, dead_letter or skipped.';
+COMMENT ON COLUMN routes.status IS 'pending, failed (will be retried), published, dead_letter or skipped.';
 COMMENT ON COLUMN routes.attempt_count IS 'Failed attempts so far.';
 COMMENT ON COLUMN routes.max_attempts IS 'This many failed attempts make a dead letter.';
 COMMENT ON COLUMN routes.next_attempt_at IS 'Set exactly while the status is pending or failed.';
@@ -109,7 +109,7 @@ COMMENT ON COLUMN dead_letters.notification_id IS 'See routes.';
 COMMENT ON COLUMN dead_letters.route_id IS 'See routes.';
 COMMENT ON COLUMN dead_letters.channel IS 'See routes.';
 COMMENT ON COLUMN dead_letters.recipient_ref IS 'See routes.';
-COMMENT ON COLUMN dead_letters.final_attempt_count IS 'Failed attempts in all.';
+COMMENT ON COLUMN dead_letters.final_attempt_count IS 'Number of failed attempts.';
 COMMENT ON COLUMN dead_letters.max_attempts IS 'How many attempts were allowed.';
 COMMENT ON COLUMN dead_letters.failure_classification IS 'Of the last attempt.';
 COMMENT ON COLUMN dead_letters.failure_message IS 'Of the last attempt, for an operator.';
@@ -136,13 +136,13 @@ COMMENT ON TABLE malformed_intents IS 'Entries that were not accepted, with all 
 COMMENT ON COLUMN malformed_intents.stream IS 'The stream from which it was read.';
 COMMENT ON COLUMN malformed_intents.stream_entry_id IS 'Its id there.';
 COMMENT ON COLUMN malformed_intents.fields_fingerprint IS 'SHA-256 of the raw fields: an entry read twice is one row, and a recreated stream may reuse an id.';
-COMMENT ON COLUMN malformed_intents.notification_type IS 'As received, if it is text of at most 255 bytes; else empty.';
-COMMENT ON COLUMN malformed_intents.producer IS 'As received, if it is text of at most 255 bytes; else empty.';
-COMMENT ON COLUMN malformed_intents.idempotency_key IS 'As received, if it is text of at most 255 bytes; else empty.';
+COMMENT ON COLUMN malformed_intents.notification_type IS 'As received if it is text of at most 255 bytes, else empty.';
+COMMENT ON COLUMN malformed_intents.producer IS 'As received if it is text of at most 255 bytes, else empty.';
+COMMENT ON COLUMN malformed_intents.idempotency_key IS 'As received if it is text of at most 255 bytes, else empty.';
 COMMENT ON COLUMN malformed_intents.failure_code IS 'The first rule that it violates.';
 COMMENT ON COLUMN malformed_intents.failure_message IS 'A description for an operator.';
 COMMENT ON COLUMN malformed_intents.raw_fields IS 'An array of [name, value] in the order received; {"base64": …} for what is not text.';
-COMMENT ON COLUMN malformed_intents.recorded_at IS 'When it was decided; retention counts from here.';
+COMMENT ON COLUMN malformed_intents.recorded_at IS 'When it was rejected; retention counts from here.';
 
 CREATE TABLE intake (
     stream        text COLLATE "C" PRIMARY KEY,

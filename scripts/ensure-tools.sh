@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that what `make run` and `make test` call is on this machine: the programs of PostgreSQL and Redis, a C
-# compiler, make, cargo; with --lint also rustfmt and clippy. Says nothing when all of it is there.
+# Makes sure that the programs that `make run` and `make test` call are installed: those of PostgreSQL and Redis, a C
+# compiler, make, cargo; with --lint also rustfmt and clippy. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
@@ -18,7 +18,7 @@ case $# in
 *) usage ;;
 esac
 
-# Where rustup puts cargo; a shell that is no login shell may not know.
+# Where rustup installs cargo; PATH of a shell that is not a login shell may lack it.
 cargo_home=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}
 export PATH="${PATH:-/usr/bin:/bin}:$cargo_home/bin"
 
@@ -30,7 +30,7 @@ has() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- what is installed ------------------------------------------------------------------------------------------------
 
 # in_folders <program> <folder>...
 in_folders() {
@@ -50,7 +50,7 @@ on_path() (
     in_folders "$program" $PATH
 )
 
-# The same places in the same order as crates/local-servers/src/binaries.rs: a variable that is set is all that counts.
+# The same folders in the same order as crates/local-servers/src/binaries.rs. If the variable is set, only its folder counts.
 has_postgres() {
     if [ -n "${PG_BINDIR+set}" ]; then
         in_folders "$1" "$PG_BINDIR"
@@ -68,7 +68,7 @@ has_redis() {
     fi
 }
 
-# `missing` is for the reader, one line each. `debian` and `brew` are packages; `by_hand` is what none of them brings.
+# `missing` has a line for each missing program. `debian` and `brew` are packages; `by_hand` has what no package provides.
 missing=
 debian=
 brew=
@@ -88,7 +88,7 @@ lacks_by_hand() {
 "
 }
 
-look() {
+find_missing() {
     missing='' debian='' brew='' by_hand=''
 
     if ! has_postgres initdb || ! has_postgres postgres; then
@@ -107,7 +107,7 @@ look() {
         fi
     fi
 
-    # A Mac's compiler is no formula.
+    # On macOS, the compiler is not a Homebrew formula.
     if ! has cc; then
         if [ "$(uname -s)" = Darwin ]; then
             lacks_by_hand "cc, a C compiler: xcode-select --install"
@@ -124,19 +124,19 @@ look() {
 
     if ! has make; then lacks make make make; fi
 
-    # crates/app/tests/signals.rs calls the program; a shell's own kill, which `command -v` finds, will not do.
+    # crates/app/tests/signals.rs calls the program; the builtin kill of the shell, which `command -v` finds, is not enough.
     if ! on_path kill; then lacks "kill, the program" procps; fi
 
     if ! cargo --version >/dev/null 2>&1; then
-        lacks_by_hand "cargo: install Rust with rustup; Cargo.toml says which version (rust-version)"
+        lacks_by_hand "cargo: install Rust with rustup; the version is in Cargo.toml (rust-version)"
     elif [ "$lint" = yes ]; then
-        look_for_component rustfmt fmt
-        look_for_component clippy clippy
+        find_component rustfmt fmt
+        find_component clippy clippy
     fi
 }
 
-# look_for_component <component> <cargo's subcommand>: rustup leaves a stub where there is no component, so it is run.
-look_for_component() {
+# find_component <component> <cargo's subcommand>: rustup installs a stub for a missing component, so the subcommand is run.
+find_component() {
     if ! cargo "$2" --version >/dev/null 2>&1; then
         if has rustup; then rustup component add "$1" >&2 || true; fi
         if ! cargo "$2" --version >/dev/null 2>&1; then
@@ -145,9 +145,9 @@ look_for_component() {
     fi
 }
 
-# --- what can be done -------------------------------------------------------------------------------------------------
+# --- installing -------------------------------------------------------------------------------------------------------
 
-# How to become root: `root`, `sudo -n`, `sudo` if there is someone to type a password, or nothing.
+# How to run a command as root: `root`, `sudo -n`, `sudo` if a password can be typed, or nothing.
 rights() {
     if [ "$(id -u)" = 0 ]; then
         echo root
@@ -165,7 +165,7 @@ as_root() {
 }
 
 apt_get() {
-    # NEEDRESTART_SUSPEND: Ubuntu would else restart running services whose libraries were replaced.
+    # NEEDRESTART_SUSPEND: without it, Ubuntu restarts running services whose libraries were replaced.
     as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
         apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >&2
 }
@@ -174,12 +174,12 @@ install() {
     if has apt-get; then
         rights=$(rights)
         if [ -z "$rights" ]; then
-            say "neither root nor sudo without a password, so nothing can be installed from here"
+            say "cannot install packages: neither root nor sudo without a password"
             return 0
         fi
         say "installing:$debian"
-        # One source of packages that does not answer must not hide the others.
-        apt_get update || say "apt-get update failed; trying with the lists that are here"
+        # One package source that does not answer must not prevent the use of the others.
+        apt_get update || say "apt-get update failed; trying with the existing package lists"
         # shellcheck disable=SC2086 # a list of packages
         apt_get install -y --no-install-recommends $debian || say "apt-get install failed"
     elif has brew && [ -n "$brew" ]; then
@@ -189,10 +189,10 @@ install() {
     fi
 }
 
-look
+find_missing
 if [ -n "$missing" ]; then
     install
-    look
+    find_missing
 fi
 if [ -z "$missing$by_hand" ]; then exit 0; fi
 
@@ -204,6 +204,6 @@ if [ -n "$missing" ]; then
     if [ -n "$brew" ]; then
         echo "  macOS:          brew install$brew" >&2
     fi
-    echo "  If PostgreSQL or Redis is there, in a folder of its own: set PG_BINDIR or REDIS_BINDIR to that folder." >&2
+    echo "  If PostgreSQL or Redis is installed in another folder, set PG_BINDIR or REDIS_BINDIR to it." >&2
 fi
 exit 1

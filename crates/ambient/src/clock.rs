@@ -64,7 +64,7 @@ impl Timestamp {
     }
 }
 
-/// Saturates at [`Timestamp::MAX`]; what is finer than a microsecond is cut off.
+/// Saturates at [`Timestamp::MAX`]; fractions of a microsecond are cut off.
 impl Add<Duration> for Timestamp {
     type Output = Self;
     fn add(self, span: Duration) -> Self {
@@ -73,7 +73,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// Saturates at [`Timestamp::MIN`]; what is finer than a microsecond is cut off.
+/// Saturates at [`Timestamp::MIN`]; fractions of a microsecond are cut off.
 impl Sub<Duration> for Timestamp {
     type Output = Self;
     fn sub(self, span: Duration) -> Self {
@@ -109,7 +109,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// Where the time comes from. Read it once a pass and hand the value down.
+/// The source of the time. Read it once per pass and pass the value on.
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Timestamp;
@@ -127,19 +127,19 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the Clock that everybody else asks")]
+    #[expect(clippy::disallowed_methods, reason = "the Clock is the one place that reads the system clock")]
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::UNIX_EPOCH + since_epoch
     }
 }
 
-/// A clock that moves only when told to.
+/// A clock that a test moves.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that stands at `start`.
+    /// A clock that shows `start`.
     pub fn new(start: Timestamp) -> Self {
         Self(AtomicI64::new(start.as_micros()))
     }
@@ -149,7 +149,7 @@ impl ManualClock {
         self.set(self.now() + span);
     }
 
-    /// Puts the clock anywhere, backwards too.
+    /// Sets the clock to any time, also an earlier one.
     pub fn set(&self, instant: Timestamp) {
         self.0.store(instant.as_micros(), Ordering::SeqCst);
     }

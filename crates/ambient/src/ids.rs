@@ -1,13 +1,13 @@
-//! Names nobody else has: lease tokens, lock ids.
+//! Unique ids: lease tokens, lock ids.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-/// Where unguessable, unique bytes come from.
+/// The source of unique bytes that cannot be guessed.
 pub trait Tokens: Send + Sync {
-    /// Sixteen bytes that no other call, process or machine will be given.
+    /// Sixteen bytes that no other call, process or machine gets.
     fn next(&self) -> [u8; 16];
 }
 

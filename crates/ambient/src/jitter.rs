@@ -1,17 +1,17 @@
-//! The spread of retries, so that what failed together does not come back together.
+//! Jitter: random delays, so that calls that failed together are not retried together.
 
-/// Where chance comes from.
+/// The source of randomness.
 pub trait Jitter: Send + Sync {
     /// A number from 0 (inclusive) to 1 (exclusive).
     fn fraction(&self) -> f64;
 }
 
-/// Evenly spread.
+/// Uniformly distributed numbers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RandomJitter;
 
 impl Jitter for RandomJitter {
-    #[expect(clippy::disallowed_methods, reason = "this is the Jitter that everybody else asks")]
+    #[expect(clippy::disallowed_methods, reason = "the Jitter is the one place that reads random numbers")]
     fn fraction(&self) -> f64 {
         rand::random()
     }

@@ -1,4 +1,4 @@
-//! Clock, unique ids and randomness, and the one form in which errors are logged.
+//! Clock, unique ids and randomness, and the one format in which errors are logged.
 //!
 //! The first three are traits with a real implementation and a test double, so that every rule built on them can be tested
 //! with chosen values.

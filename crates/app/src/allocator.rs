@@ -1,9 +1,9 @@
-//! How much of what was freed stays with the process.
+//! Limits how much freed memory the allocator keeps.
 //!
-//! The C library's allocator returns a large block to the system when it is freed, until one such block teaches it to keep
-//! blocks of that size, in an arena for each thread. A few entries of 16 MiB then cost that much for each processor, for good.
-//! Told a limit, it does not learn; but it is told by the environment, which it reads once, before this program runs. So the
-//! service starts itself again with two variables, in the same process.
+//! The C library's allocator returns a large block to the system when it is freed. But after freeing one such block, it raises its
+//! threshold and keeps blocks of that size in an arena for each thread. A few entries of 16 MiB then permanently cost that much
+//! memory for each processor. A fixed threshold prevents that, but the allocator reads it from the environment before `main`
+//! runs. So the service executes itself again with two variables, in the same process.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,8 +15,8 @@ const RETURNED_BYTES: &str = "1048576";
 const KEPT_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_";
 const KEPT_BYTES: &str = "4194304";
 
-/// Starts this program again with these variables, unless the first is set, by this or by an operator. If that fails, the service works
-/// as well, with more memory.
+/// Executes this program again with these variables, unless the first is set, by this function or by an operator. If that fails, the
+/// service runs with more memory.
 pub fn return_large_blocks() {
     if !cfg!(target_env = "gnu") || std::env::var_os(VARIABLE).is_some() {
         return;

@@ -34,10 +34,10 @@ enum Command {
     /// Apply the migrations to PostgreSQL and exit
     #[command(after_help = MIGRATE_EXAMPLES)]
     Migrate,
-    /// Check the configuration and print what is in effect, secrets masked
+    /// Check the configuration and print the effective values, secrets masked
     #[command(after_help = CHECK_CONFIG_EXAMPLES)]
     CheckConfig,
-    /// Publish one intent, after checking it as the service would
+    /// Append one intent to the stream, after checking it by the rules of the service
     #[command(after_help = SEND_EXAMPLES)]
     Send(Box<SendArgs>),
     /// Run everything on this machine: PostgreSQL, Redis, a user directory and the service
@@ -92,7 +92,7 @@ Example:
 It uses the PostgreSQL and Redis binaries of this machine, in a folder that it removes when it ends (Ctrl-C).";
 
 impl Cli {
-    /// Does what was asked for, with these variables.
+    /// Runs the subcommand with these variables.
     pub fn run(self, vars: Vars) -> Result<(), Failure> {
         match self.command {
             Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
@@ -107,7 +107,7 @@ impl Cli {
     }
 }
 
-/// Runs `work` on a runtime of its own, and does not wait for what it left behind.
+/// Runs `work` on its own runtime, and does not wait for tasks that still run.
 fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("could not start the runtime")?;
@@ -116,7 +116,7 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
     outcome
 }
 
-/// The exit code of an outcome, after telling standard error what went wrong, unless the log has told it.
+/// The exit code of an outcome. Prints the error to standard error, unless the log has it.
 pub fn report(outcome: Result<(), Failure>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };
     if !matches!(failure, Failure::Logged { .. }) {

@@ -1,4 +1,4 @@
-//! What each subcommand does, one file a command.
+//! The subcommands, one file each.
 
 use crate::config::ConfigErrors;
 
@@ -11,19 +11,19 @@ pub mod serve;
 /// The variables that a command is run with.
 pub type Vars = Vec<(String, String)>;
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// It was asked for something that cannot be.
+    /// The arguments are wrong.
     #[error("{0}")]
     Usage(String),
-    /// It failed while running. Shows the whole chain of causes, each said once.
+    /// It failed while running. Shows the chain of causes, each once.
     #[error("error: {}", domain::ports::error_chain(.0.as_ref()))]
     Run(#[from] anyhow::Error),
-    /// It failed, and its log says why.
+    /// It failed, and its log has the cause.
     #[error("error: see the log")]
     Logged {
         /// What the process ends with.

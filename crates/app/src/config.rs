@@ -1,8 +1,8 @@
-//! The configuration: environment variables, read once into types that cannot be wrong.
+//! The configuration: environment variables, read once into types that hold only valid values.
 //!
-//! Everything that is wrong is reported at once, and nothing starts before it is fixed. The environment itself is
-//! touched in one place, [`environment`]; everything else takes variables as an argument. There is no configuration
-//! file beside the catalogue, and nothing is read again while the service runs.
+//! All errors are reported at once, and nothing starts before they are fixed. Only [`environment`] reads the environment;
+//! everything else takes variables as an argument. There is no configuration
+//! file except the catalogue, and nothing is read again while the service runs.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -49,7 +49,7 @@ use std::sync::Arc;
 /// The largest file that is read, in bytes: more than any catalogue or intent needs.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A configuration without problems, and what is worth telling about it.
+/// A valid configuration, and its warnings.
 #[derive(Debug)]
 pub struct Loaded<C> {
     /// What was asked for.
@@ -82,7 +82,7 @@ pub struct Config {
     pub retention: Retention,
     /// Where the user directory is.
     pub user_directory: UserDirectory,
-    /// Who is reached, by which types, in which languages.
+    /// Notification types, administrators and languages.
     pub audience: AudienceRules,
     /// The name of this replica, if it was given one.
     pub replica_id: Option<ReplicaId>,

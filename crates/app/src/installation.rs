@@ -1,7 +1,7 @@
-//! Which stream a schema serves, and which schema a stream: each has one of the other (ADR 0019).
+//! The installation: a schema serves one stream, and a stream is served by one schema (ADR 0019).
 //!
-//! Checked at every start, after the migrations. A process that dies between the row in PostgreSQL and the key in Redis
-//! leaves the row; the next start writes the key.
+//! This is checked at every start, after the migrations. A process that crashes between writing the row in PostgreSQL and the key in
+//! Redis leaves the row; the next start writes the key.
 
 use ambient::Tokens;
 use anyhow::{Context, bail};
@@ -19,7 +19,7 @@ pub(crate) struct WrongStream {
     stored: String,
 }
 
-/// Makes `stream` and the schema each other's, or fails because one of them belongs to another: [`WrongStream`] if it is
+/// Assigns `stream` and the schema to each other. Fails if one of them belongs to another one: with [`WrongStream`] if it is
 /// the schema.
 pub(crate) async fn claim(
     postgres: &PgStore,

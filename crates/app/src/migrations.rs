@@ -12,6 +12,7 @@ pub fn all() -> Vec<Migration> {
     vec![
         service_tables(1, "init", include_str!("../../../migrations/V1__init.sql")),
         Migration { version: 2, name: "locks", sql: Cow::Owned(schema_sql(&TableNames::default())) },
+        Migration { version: 3, name: "idempotency_keys", sql: idempotency::schema_sql().to_owned().into() },
     ]
 }
 

@@ -1,8 +1,8 @@
 //! `/healthz` and `/readyz`, for the orchestrator and for operators.
 //!
-//! Answers come from memory alone: a probe never asks PostgreSQL or Redis, so that it cannot hang with them. Whether
-//! the service makes progress is shown by what workers add beside `status`; it does not make the service unready, because
-//! restarting a replica does not bring a dependency back.
+//! Answers come from memory alone: a probe never calls PostgreSQL or Redis, so that it cannot hang with them. The members
+//! of the workers show whether the service makes progress. A blocked worker does not make the service unready, because
+//! a restart would not help.
 
 mod worker_status;
 
@@ -25,7 +25,7 @@ const MAX_CONNECTIONS: usize = 256;
 /// The largest request body that is read, in bytes. No endpoint uses one.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Where the process is in its life.
+/// The phase of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
     /// Not all of it runs yet.
@@ -33,7 +33,7 @@ pub enum Phase {
     Starting,
     /// All of it runs.
     Ready,
-    /// It was told to stop.
+    /// It stops.
     Stopping,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for ReadyState {
 }
 
 impl ReadyState {
-    /// The phase is `phase` from now on.
+    /// Sets the phase.
     pub fn set(&self, phase: Phase) {
         self.with(|inner| inner.phase = phase);
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn workers_add_to_what_is_told_but_cannot_change_the_status() {
+    async fn workers_add_members_but_cannot_change_the_status() {
         let state = ReadyState::default();
         state.set(Phase::Ready);
         state.add_detail("intake", || json!({"waiting_for": "1-0"}));

@@ -1,4 +1,4 @@
-//! How the process is told to stop, and how it is made to.
+//! Stopping the process: signals, and a watchdog.
 //!
 //! The first SIGTERM or SIGINT cancels the soft token: the workers finish what is in flight. The second ends the process
 //! at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
@@ -36,12 +36,16 @@ pub fn listen() -> io::Result<CancellationToken> {
         }
     });
     let soft = CancellationToken::new();
-    tokio::spawn(obey(signals, soft.clone(), |code| std::process::exit(code)));
+    tokio::spawn(handle_signals(signals, soft.clone(), |code| std::process::exit(code)));
     Ok(soft)
 }
 
 /// The first signal cancels `soft`, the second calls `exit`.
-async fn obey(mut signals: mpsc::Receiver<&'static str>, soft: CancellationToken, exit: impl FnOnce(i32)) {
+async fn handle_signals(
+    mut signals: mpsc::Receiver<&'static str>,
+    soft: CancellationToken,
+    exit: impl FnOnce(i32),
+) {
     if let Some(signal) = signals.recv().await {
         tracing::info!(signal, "stopping; a second signal ends the process at once");
         soft.cancel();
@@ -133,12 +137,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_signal_asks_and_the_second_ends() {
+    async fn the_first_signal_stops_gracefully_and_the_second_at_once() {
         let (report, signals) = mpsc::channel(2);
         let soft = CancellationToken::new();
         let (exit, code) = channel();
-        let obeying =
-            tokio::spawn(obey(signals, soft.clone(), move |code| exit.send(code).expect("is waited for")));
+        let obeying = tokio::spawn(handle_signals(signals, soft.clone(), move |code| {
+            exit.send(code).expect("is waited for")
+        }));
 
         report.send("SIGTERM").await.expect("is obeyed");
         soft.cancelled().await;
@@ -175,7 +180,7 @@ mod tests {
             exit.send(code).expect("is waited for");
         });
         drop(watchdog);
-        // The thread is over, and with it its end of the channel, without a word.
+        // The thread has ended without a message, which closes the channel.
         assert_eq!(code.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected));
     }
 }

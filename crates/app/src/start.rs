@@ -1,4 +1,4 @@
-//! The start sequence: what must be there before the HTTP listener opens.
+//! The start sequence: the checks before the HTTP listener opens.
 //!
 //! In this order: Redis answers; PostgreSQL answers, has every migration and grants what the service needs; the schema and
 //! the intents stream belong to each other; the tables of the locks can be used. Any failure ends the start with an error
@@ -80,7 +80,7 @@ async fn check_value_limit(redis: &RedisClient) {
         Ok(_) => {}
         Err(error) => {
             let error = domain::ports::error_chain(&error);
-            tracing::debug!(error, "Redis does not tell how large a value may be");
+            tracing::debug!(error, "Redis does not disclose how large a value may be");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The tasks of the service, by name, in stages that stop one after the other.
 //!
-//! A task ends because its stage was told to stop, and for no other reason: one that panics, or returns before, is a
-//! [`Failure`], upon which the process stops in order and ends with 1, so that the orchestrator restarts it. A
-//! process that continued without one of its loops would look healthy and do half of its work.
+//! A task ends only because its stage is stopped. A task that panics or returns before is a [`Failure`]: the process stops in order
+//! and exits with 1, so that the orchestrator restarts it. A process that continued without one of its loops would look healthy
+//! and do half of its work.
 //!
-//! What is left when a task dies is what is left when the process dies at that place (ARCHITECTURE.md); the other stages
-//! still finish what they have in hand.
+//! After a panic of a task, the same is left as after a crash of the process at that point (ARCHITECTURE.md); the other stages
+//! still finish their work.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shutdown::Parts;
 
-/// When a task is told to stop: after every task of the stages before its own has ended.
+/// The stage of a task. A stage is stopped after every task of the earlier stages has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Reads and accepts intents.
@@ -33,7 +33,7 @@ impl Stage {
     const ALL: [Self; 4] = [Self::Intake, Self::Publishing, Self::Background, Self::Probes];
 }
 
-/// A task ended although its stage was not told to stop, or by a panic.
+/// A task panicked, or ended before its stage was stopped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct Failure {
@@ -58,7 +58,7 @@ impl Supervisor {
         Self { parts, ..Self::default() }
     }
 
-    /// Runs what `task` gives for the token by which its stage is told to stop.
+    /// Runs the future that `task` returns for the token that stops its stage.
     pub fn spawn<F>(&mut self, stage: Stage, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -72,7 +72,7 @@ impl Supervisor {
         self.names.insert(handle.id(), (stage, name));
     }
 
-    /// Returns when a task has failed. Nothing is told to stop meanwhile.
+    /// Returns when a task has failed. Nothing is stopped by this.
     pub async fn failed(&mut self) -> Failure {
         loop {
             match self.next_failure().await {
@@ -110,7 +110,7 @@ impl Supervisor {
                 Err(error) => error.to_string(),
             },
             Ok(_) if self.stops[stage as usize].is_cancelled() => return Some(None),
-            Ok(_) => "ended before it was told to".to_owned(),
+            Ok(_) => "ended before it was stopped".to_owned(),
         };
         Some(Some(Failure { task, cause }))
     }
@@ -125,10 +125,15 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use ambient::SystemClock;
+    use domain::ports::{Activity, ReplicaReport, ReplicaStore, StoreError};
+    use workers::{Health, ReplicaHealth, Reporter};
 
     use super::*;
 
-    /// Notes its name in `ended` once it was told to stop.
+    /// Adds its name to `ended` once it is stopped.
     async fn until_stopped(
         stop: CancellationToken,
         name: &'static str,
@@ -165,12 +170,51 @@ mod tests {
         assert_eq!(supervisor.stop().await, Ok(()));
     }
 
+    /// A store whose rows make a worker panic.
+    struct Panics;
+
+    impl ReplicaStore for Panics {
+        async fn save_replica(&self, report: &ReplicaReport) -> Result<(), StoreError> {
+            panic!("no row for {}", report.replica)
+        }
+
+        async fn add_activity(&self, _: &str, _: &Activity) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn delete_replicas(&self, _: Duration, _: usize) -> Result<u64, StoreError> {
+            Ok(0)
+        }
+
+        async fn delete_activity(&self, _: Duration, _: usize) -> Result<u64, StoreError> {
+            Ok(0)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_panics_in_one_of_its_passes_is_a_failure_with_its_name() {
+        let reporter = Reporter {
+            store: Panics,
+            clock: SystemClock,
+            replica: "web-1".to_owned(),
+            version: "0",
+            workers: ReplicaHealth::default(),
+            health: Health::new("reporter"),
+        };
+        let mut supervisor = Supervisor::default();
+        supervisor.spawn(Stage::Background, "reporter", |stop| reporter.run(stop));
+        supervisor.spawn(Stage::Probes, "probes", |stop| async move { stop.cancelled().await });
+        let failure = supervisor.failed().await;
+        assert_eq!((failure.task, failure.cause.as_str()), ("reporter", "panicked: no row for web-1"));
+        assert_eq!(supervisor.stop().await, Ok(()));
+    }
+
     #[tokio::test]
     async fn a_task_that_ends_before_its_stage_was_stopped_is_a_failure() {
         let mut supervisor = Supervisor::default();
         supervisor.spawn(Stage::Publishing, "push", |_| async {});
         let failure = supervisor.failed().await;
-        assert_eq!((failure.task, failure.cause.as_str()), ("push", "ended before it was told to"));
+        assert_eq!((failure.task, failure.cause.as_str()), ("push", "ended before it was stopped"));
     }
 
     #[tokio::test]

@@ -1,8 +1,7 @@
 //! Logs on standard output, and traces and metrics to an OTLP collector if one is asked for.
 //!
-//! A collector that is slow or gone costs the service nothing: exporters work on threads of their own, drop what
-//! they cannot send, and are heard of in the log at most once a minute. docs/logging.md says what the fields of a
-//! log line mean. Logs are not exported.
+//! A collector that is slow or unavailable does not slow down the service: exporters run on their own threads, drop data that
+//! they cannot send, and log at most one line a minute. docs/logging.md explains the fields of a log line. Logs are not exported.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -29,7 +28,7 @@ use tracing_subscriber::{Layer, fmt};
 
 use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, TelemetryConfig};
 
-/// The name by which the service goes when it was given none.
+/// The default name of the service.
 const SERVICE_NAME: &str = "notification";
 
 /// Libraries of which only warnings are logged, and nothing is traced: tracing what exports traces never ends.
@@ -158,8 +157,8 @@ fn metric_exporter(collector: &Collector) -> Result<MetricExporter, ExporterBuil
     }
 }
 
-/// What all telemetry says about where it comes from: the replica, and a chosen name of the service, else that of the
-/// standard variables, else ours.
+/// The resource of all telemetry: the replica, and the name of the service: the configured one, else that of the standard
+/// variables, else the default.
 fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     let detected = Resource::builder().build();
     let named = detected.get(&Key::new("service.name")).map(|name| name.to_string());
@@ -200,12 +199,12 @@ fn is_of_exporters(event: &Metadata<'_>) -> bool {
     event.target().starts_with("opentelemetry")
 }
 
-/// When the exporters were last heard of.
+/// Limits log lines about the exporters.
 #[derive(Default)]
 struct Pause(Mutex<Option<Instant>>);
 
 impl Pause {
-    /// Whether they may be heard again; if so, the next pause begins.
+    /// Whether a line may be logged now; if so, the next interval begins.
     fn over(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = last.is_none_or(|last| now.duration_since(last) >= EXPORTER_LOG_INTERVAL);

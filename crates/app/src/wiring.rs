@@ -1,4 +1,4 @@
-//! What each mode of the service is made of: one file a mode.
+//! The wiring of the service, one file for each mode.
 
 mod election;
 pub mod serve;

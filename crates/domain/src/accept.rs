@@ -12,7 +12,7 @@ use ambient::Timestamp;
 use crate::entry::EntryId;
 use crate::intent::Intent;
 use crate::malformed::{FailureCode, MalformedIntent, Rejection};
-use crate::outcome::Outcome;
+use crate::outcome::{Acceptance, Outcome};
 use crate::policy::{Policy, Schedule};
 use crate::recipient::{Lookup, User};
 use crate::record::{IdempotencyScope, NotificationId};
@@ -160,24 +160,56 @@ pub fn decide<'a>(
         let outcome = match holder {
             Some(fingerprint) if fingerprint == intent.fingerprint => Outcome::Duplicate,
             Some(_) => Outcome::Conflict(entry.rejected(stream, conflict(), now)),
-            None => match resolve(intent, users) {
-                Recipients::NotAsked => return Decision { decided, rest: Rest::NotAsked },
-                Recipients::Waiting(cause) => {
-                    let wait = Wait { entry_id: entry.id, cause: cause.to_owned() };
-                    return Decision { decided, rest: Rest::Waits(wait) };
+            None => {
+                let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
+                match judge_new(intent, users, NotificationId::of(entry.id, suffix), policy, schedule) {
+                    Verdict::NotAsked => return Decision { decided, rest: Rest::NotAsked },
+                    Verdict::Waiting(cause) => {
+                        let wait = Wait { entry_id: entry.id, cause };
+                        return Decision { decided, rest: Rest::Waits(wait) };
+                    }
+                    Verdict::NotFound(rejection) => {
+                        Outcome::Malformed(entry.rejected(stream, rejection, now))
+                    }
+                    Verdict::Accepted(acceptance) => {
+                        taken_here.insert(scope, &intent.fingerprint);
+                        Outcome::Accepted(acceptance)
+                    }
                 }
-                Recipients::NotFound(rejection) => Outcome::Malformed(entry.rejected(stream, rejection, now)),
-                Recipients::Known(found) => {
-                    taken_here.insert(scope.clone(), &intent.fingerprint);
-                    let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
-                    let id = NotificationId::of(entry.id, suffix);
-                    Outcome::Accepted(new_acceptance(id, scope, intent, &found, policy, schedule))
-                }
-            },
+            }
         };
         decided.push(Decided { entry, outcome });
     }
     Decision { decided, rest: Rest::Nothing }
+}
+
+/// What becomes of an intent whose key is free, wherever it comes from.
+pub(crate) enum Verdict {
+    Accepted(Acceptance),
+    /// A recipient does not exist.
+    NotFound(Rejection),
+    /// A recipient could not be looked up, for this cause.
+    Waiting(String),
+    /// The directory has not been asked about all recipients.
+    NotAsked,
+}
+
+/// Decides about an intent whose key is free. `id` is the id of its record, if it becomes one.
+pub(crate) fn judge_new(
+    intent: &Intent,
+    users: &HashMap<String, Lookup>,
+    id: NotificationId,
+    policy: &Policy,
+    schedule: Schedule,
+) -> Verdict {
+    match resolve(intent, users) {
+        Recipients::NotAsked => Verdict::NotAsked,
+        Recipients::Waiting(cause) => Verdict::Waiting(cause.to_owned()),
+        Recipients::NotFound(rejection) => Verdict::NotFound(rejection),
+        Recipients::Known(found) => {
+            Verdict::Accepted(new_acceptance(id, intent.scope(), intent, &found, policy, schedule))
+        }
+    }
 }
 
 /// What the directory's answers make of an intent's recipients.

@@ -1,7 +1,7 @@
-//! Which notification type may go to whom, from whom, by which channel, and what its payload must look like.
+//! The catalogue: for each notification type its producers, audiences, channels and the schema of its payload.
 //!
 //! The catalogue is data: a TOML file whose head comment explains the format to operators. It is read once, at
-//! start; schemas are compiled then and reach for nothing outside the file.
+//! start; schemas are compiled then and may not refer to other files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -24,7 +24,7 @@ const MAX_QUOTED: usize = 200;
 /// The catalogue that the service has built in.
 const BUILT_IN: &str = include_str!("../catalog.toml");
 
-/// Whether an intent goes to users or to administrators.
+/// Whether the recipients of an intent are users or administrators.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AudienceKind {
     /// The users that the intent names.
@@ -77,7 +77,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The types that the service knows without being told.
+    /// The built-in types.
     pub fn built_in() -> Self {
         // Cannot fail: a test reads the same text.
         Self::parse(BUILT_IN).expect("the built-in catalogue is valid")
@@ -101,7 +101,7 @@ impl Catalog {
     }
 }
 
-/// What the catalogue says about one notification type.
+/// One notification type of the catalogue.
 #[derive(Debug)]
 pub struct NotificationType {
     name: String,
@@ -111,7 +111,7 @@ pub struct NotificationType {
 }
 
 impl NotificationType {
-    /// As intents spell it; event type and mail template at once.
+    /// The name in intents, which is also the event type and the mail template.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -131,7 +131,7 @@ impl NotificationType {
         self.audiences.get(&audience).map(Vec::as_slice)
     }
 
-    /// Holds a payload against the schema. The message names the place and the rule, never a value: payloads are
+    /// Checks a payload against the schema. The message names the path and the rule, never a value: payloads are
     /// private.
     pub fn check_payload(&self, payload: &Value) -> Result<(), String> {
         self.payload.validate(payload).map_err(|error| describe(&error))
@@ -143,7 +143,7 @@ impl NotificationType {
     }
 }
 
-/// Names where a payload breaks which rule, from the schema and the payload's keys alone.
+/// Names the path and the rule that a payload breaks, from the schema and the payload's keys alone.
 fn describe(error: &ValidationError<'_>) -> String {
     let place = match error.instance_path().as_str() {
         "" => "as a whole".to_owned(),

@@ -1,17 +1,17 @@
-//! How far a stream has been processed according to PostgreSQL and Redis, and what follows if they or the stream itself
-//! disagree (ADR 0011, ADR 0022). Pure.
+//! The checkpoints in PostgreSQL and Redis, and what to do if they or the stream itself disagree (ADR 0011, ADR 0022). Functions
+//! without I/O.
 
 use crate::entry::EntryId;
 
 /// The fencing token of a leader's term; 0 where there is no election.
 pub type Fence = u64;
 
-/// How far a fence in Redis may be above the one of the present term. Up to that, PostgreSQL was restored to an older state and
-/// its counter is raised; beyond it, what stands in Redis is garbled and overwritten, because raising the counter to it would
-/// use up the fences.
+/// How far a fence in Redis may be above the fence of the current term. Up to this difference, PostgreSQL was restored to an older
+/// state and its counter is raised. Beyond it, the value in Redis is garbled and overwritten, because raising the counter to it
+/// would use up the fences.
 pub const MAX_FENCE_LEAD: Fence = 1_000_000;
 
-/// Up to which entry a stream has been processed.
+/// The last entry of a stream that has been processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
     /// The fence of the term that wrote it.
@@ -32,7 +32,7 @@ pub enum CachedCheckpoint {
 }
 
 impl CachedCheckpoint {
-    /// What it is worth to a term with `fence`: one whose fence is too high was not written by any term.
+    /// The checkpoint as a term with `fence` sees it: one whose fence is too high is garbled, because no term wrote it.
     #[must_use]
     pub fn judged_by(self, fence: Fence) -> Self {
         match self {
@@ -43,7 +43,7 @@ impl CachedCheckpoint {
         }
     }
 
-    /// The entry, where there is one: `0-0` is what a leader writes who has processed nothing.
+    /// The entry, if there is one: a leader that has processed nothing writes `0-0`.
     pub fn entry(&self) -> Option<EntryId> {
         match self {
             Self::At(cached) => Some(cached.last_entry_id).filter(|id| *id > EntryId::ZERO),
@@ -51,7 +51,7 @@ impl CachedCheckpoint {
         }
     }
 
-    /// The fence that shows that another term has been here. At the begin of a term the term's own `fence` is such a one.
+    /// The fence of another term that wrote this checkpoint. At the start of a term, the term's own `fence` counts as another's.
     pub fn superseding(&self, fence: Fence, begins: bool) -> Option<Fence> {
         match self {
             Self::At(cached) if cached.fence > fence || (begins && cached.fence == fence) => {
@@ -62,13 +62,13 @@ impl CachedCheckpoint {
     }
 }
 
-/// What the leader of a new term finds.
+/// The durable checkpoint as the leader of a new term finds it.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// The stream has no checkpoint.
     NoCheckpoint,
-    /// The durable checkpoint, which no term with a lower fence can move any more.
+    /// The durable checkpoint, which terms with a lower fence cannot move any more.
     At(EntryId),
     /// The checkpoint carries this fence, which is not below the one of this term.
     Superseded(Fence),
@@ -81,14 +81,14 @@ pub struct Resume {
     pub durable: Option<EntryId>,
     /// Read after this entry; `0-0` reads from the beginning.
     pub after: EntryId,
-    /// Why the cached checkpoint does not count, if it does not.
+    /// Why the cached checkpoint is ignored, if it is.
     pub ignored: Option<IgnoredCache>,
 }
 
-/// Why the cached checkpoint does not count.
+/// Why the cached checkpoint is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IgnoredCache {
-    /// It is beyond the durable one: PostgreSQL has lost outcomes.
+    /// It is after the durable one: PostgreSQL has lost outcomes.
     Ahead(EntryId),
     /// It is missing or garbled, and there is a durable one.
     Lost,
@@ -96,7 +96,8 @@ pub enum IgnoredCache {
     Garbled,
 }
 
-/// PostgreSQL has the last word; the cached checkpoint counts where it has none. `None` if another term has superseded this one.
+/// Where to resume. The durable checkpoint is authoritative; the cached one is used if there is no durable one. `None` if another
+/// term has superseded this one.
 pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
     let durable = match claim {
         Claim::NoCheckpoint => None,
@@ -115,25 +116,26 @@ pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
     Some(Resume { durable, after, ignored })
 }
 
-/// What Redis says about a stream as a whole.
+/// What Redis reports about a stream as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StreamState {
-    /// The first entry that is still there.
+    /// The first entry that still exists.
     pub first: Option<EntryId>,
-    /// The last id that the stream ever gave; zero if it never had an entry.
+    /// The last id that the stream generated; zero if it never had an entry.
     pub last_generated: EntryId,
 }
 
-/// What the stream as a whole says to a reader that has processed it up to some entry.
+/// The result of comparing a stream with the entry up to which it was processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamCheck {
-    /// It goes on from there.
+    /// The stream continues after that entry.
     Continues,
-    /// It goes on from there, but begins after this entry: what may have been between was removed before it was read.
+    /// The stream begins after the processed entry, with this id (the last generated one if it is empty): entries in between may
+    /// have been trimmed unread.
     Gap(EntryId),
-    /// There is no such key although something was processed: it says nothing about the entries.
+    /// The key does not exist although entries were processed.
     Absent,
-    /// It ends before that entry: it was cut short or recreated.
+    /// The stream ends before that entry: it was cut short or recreated.
     EndsBefore,
 }
 

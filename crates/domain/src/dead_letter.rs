@@ -1,4 +1,4 @@
-//! What is kept of a route that was given up.
+//! Dead letters: routes that used up their attempts.
 
 use crate::route::Channel;
 

@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 /// The id of a stream entry, `<milliseconds>-<sequence>`, ordered as Redis orders it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct EntryId {
-    /// Unix milliseconds, or whatever number the producer chose.
+    /// Unix milliseconds, or another number that the producer chose.
     pub millis: u64,
-    /// Tells apart the entries of one millisecond.
+    /// Distinguishes entries of the same millisecond.
     pub sequence: u64,
 }
 
@@ -54,8 +54,8 @@ pub const FIELD_COST: usize = 160;
 /// What each entry costs beyond its fields: its id, what was decoded of it, and the row that it becomes.
 pub const ENTRY_COST: usize = 256;
 
-/// The cost of an entry of `bytes` bytes in `fields` fields, in bytes of memory. One measure for reads, batches, what is
-/// kept of a malformed entry, and retention, so that many empty fields are as bounded as one long field.
+/// The cost of an entry of `bytes` bytes in `fields` fields, in bytes of memory. Reads, batches, malformed rows and retention use
+/// the same measure, so that many empty fields are bounded like one long field.
 pub fn cost(bytes: usize, fields: usize) -> usize {
     ENTRY_COST + FIELD_COST * fields + bytes
 }

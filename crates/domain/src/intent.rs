@@ -86,6 +86,13 @@ pub struct Intent {
 }
 
 impl Intent {
+    /// About how many bytes it takes: what counts for a transaction ([`crate::entry::cost`]).
+    pub fn cost(&self) -> usize {
+        let users = self.audience.users();
+        let bytes = self.payload_json.len() + users.iter().map(String::len).sum::<usize>();
+        crate::entry::cost(bytes, users.len() + FIELDS.len())
+    }
+
     /// What the intent reserves when it is accepted.
     pub fn scope(&self) -> IdempotencyScope {
         IdempotencyScope { producer: self.producer.clone(), key: self.idempotency_key.clone() }

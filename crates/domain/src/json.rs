@@ -1,8 +1,8 @@
 //! Strict JSON in, one normal form out.
 //!
-//! What [`parse`] lets through means the same to every reader: no repeated keys, no number that a 64-bit integer or
-//! a double cannot hold, no text that PostgreSQL cannot store. [`canonical`] then gives equal values equal bytes,
-//! which is what fingerprints are made of. Errors say where and why, and never repeat the text.
+//! A text that [`parse`] accepts means the same to every reader: no repeated keys, no number that a 64-bit integer or
+//! a double cannot hold, no text that PostgreSQL cannot store. [`canonical`] writes equal values as equal bytes, from
+//! which fingerprints are computed. Errors name the position and the rule, and never repeat the text.
 
 use std::fmt;
 use std::io;
@@ -80,7 +80,7 @@ impl Formatter for NormalNumbers {
     }
 }
 
-/// Reads a value that stands inside `level` arrays and objects.
+/// Reads a value inside `level` arrays and objects.
 #[derive(Clone, Copy)]
 struct Strict {
     level: usize,
@@ -165,7 +165,7 @@ fn without_nul<E: de::Error>(text: String) -> Result<String, E> {
 }
 
 /// Whether a number of this valid JSON text is written as an integer and fits neither `i64` nor `u64`. serde_json
-/// rounds such a number to a double without a word, so it has to be found in the text.
+/// silently rounds such a number to a double, so it has to be found in the text.
 fn has_wide_integer(text: &str) -> bool {
     let bytes = text.as_bytes();
     let mut at = 0;

@@ -1,7 +1,7 @@
-//! What a notification is and every rule about its fate, as values and functions of values.
+//! Intents, records and routes, and every rule about them, as values and functions from values to values.
 //!
-//! Nothing here reads a clock, opens a socket or waits. Workers call these rules with what they have read, and
-//! stores write down what they return. The modules, in reading order:
+//! Nothing here reads a clock, opens a socket or waits. Workers call these rules with the data that they have read, and
+//! stores write the results. The modules, in reading order:
 
 pub mod accept;
 pub mod backoff;
@@ -20,3 +20,4 @@ pub mod recipient;
 pub mod record;
 pub mod republish;
 pub mod route;
+pub mod submission;

@@ -1,7 +1,7 @@
-//! What is kept of an entry that was not accepted, and the codes that say why.
+//! Malformed intents: the failure code, and what is stored of the entry.
 //!
-//! The fields are kept as they came, byte for byte, up to a size that no sound entry comes near. A row never fails to
-//! be stored for what a producer wrote: bytes that PostgreSQL refuses are kept as base64.
+//! The fields are stored as received, byte for byte, up to a size that is far above that of a valid entry. Storing a row
+//! never fails because of its content: bytes that PostgreSQL refuses are stored as base64.
 
 mod raw_fields;
 
@@ -39,13 +39,13 @@ pub enum FailureCode {
     AudienceNotAllowed,
     /// Not an array of 1 to 1,000 strings of 1 to 128 bytes, or recipients on `admin_email`.
     InvalidRecipients,
-    /// Length, white space or control characters of an identifier, or a time that is none.
+    /// The length, white space or control characters of an identifier, or an invalid time.
     InvalidField,
     /// Not strict JSON, not an object, too long.
     InvalidPayloadJson,
     /// The payload does not satisfy the type's schema.
     PayloadSchemaViolation,
-    /// The key was used for something else.
+    /// The key was used for an intent with other content.
     IdempotencyConflict,
     /// A recipient does not exist.
     RecipientNotFound,
@@ -73,7 +73,7 @@ impl FailureCode {
         Self::NotStorable,
     ];
 
-    /// As it is spelled in `malformed_intents.failure_code`.
+    /// The text in `malformed_intents.failure_code`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::EntryTooLarge => "entry_too_large",
@@ -101,12 +101,12 @@ impl FailureCode {
 pub struct Rejection {
     /// Which rule.
     pub code: FailureCode,
-    /// What was found, for a person; never a payload.
+    /// A description of the violation for an operator; never a payload.
     pub message: String,
 }
 
 impl Rejection {
-    /// With a message that the column takes: cut, and without U+0000.
+    /// A rejection whose message fits the column: cut, and without U+0000.
     fn storable(self) -> Self {
         let characters = self.message.chars().take(MAX_MESSAGE);
         let message = characters.map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect();
@@ -175,8 +175,8 @@ impl MalformedIntent {
         Self { rejection: rejection.storable(), recorded_at: now, ..self.clone() }
     }
 
-    /// The same row with next to nothing of its fields, for when PostgreSQL refuses them all the same. `None` if that is what it
-    /// is already.
+    /// The same row with its fields reduced to length, hash and first bytes, for the case that PostgreSQL refuses them. `None` if it
+    /// is reduced already.
     pub fn reduced(&self) -> Option<Self> {
         Some(Self { raw_fields: self.raw_fields.reduced()?, ..self.clone() })
     }

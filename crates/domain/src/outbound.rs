@@ -1,4 +1,4 @@
-//! What the gateway and mail streams receive for a route, field for field.
+//! The entries of the outbound streams, field by field.
 
 use std::borrow::Cow;
 
@@ -75,7 +75,7 @@ fn delivery_command(route: &LiveRoute) -> Result<Fields<'_>, EncodingError> {
     }
     let delivery_id = route.key.to_string();
     let idempotency_key = format!("notification:{delivery_id}");
-    // Put together by hand: the payload goes in byte for byte, in its normal form.
+    // Built by hand: the payload is inserted byte for byte, in its normal form.
     let payload = format!(
         r#"{{"to":[{to}],"cc":[],"bcc":[],"reply_to":[],"template_id":{template},"locale":{locale},"variables":{variables},"attachments":[]}}"#,
         to = json!(route.resolved_email),
@@ -93,7 +93,7 @@ fn delivery_command(route: &LiveRoute) -> Result<Fields<'_>, EncodingError> {
     ])
 }
 
-/// Acceptance has validated the payload; a row edited by hand has not been through it.
+/// Acceptance has validated the payload, but the row may have been edited by hand.
 fn is_object(payload_json: &str) -> bool {
     payload_json.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(payload_json).is_ok()
 }

@@ -54,7 +54,7 @@ impl Policy {
     }
 
     /// How many routes `intent` will have.
-    pub(crate) fn route_count(&self, intent: &Intent) -> usize {
+    pub fn route_count(&self, intent: &Intent) -> usize {
         match &intent.audience {
             Audience::Users(users) => users.len() * self.channels(intent).len(),
             Audience::AdminEmail => {

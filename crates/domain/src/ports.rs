@@ -9,6 +9,7 @@
 //! exported here as well, so that an implementation needs one import.
 
 mod acceptance;
+mod answers;
 mod checkpoints;
 mod directory;
 mod election;
@@ -19,8 +20,10 @@ mod republish;
 mod retention;
 mod routes;
 mod streams;
+mod submissions;
 
 pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
+pub use answers::{AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term};
@@ -33,6 +36,7 @@ pub use republish::{
 pub use retention::{Cutoff, Expired, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
 pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
+pub use submissions::Submissions;
 
 pub use crate::accept::{Known, ProcessedTrace};
 pub use crate::checkpoint::{Claim, Fence, StreamState};

@@ -1,4 +1,4 @@
-//! A user, and what the user directory says about one.
+//! A user, and the result of looking one up in the user directory.
 
 /// A user as the user directory has them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -9,7 +9,7 @@ pub struct User {
     pub preferred_language: String,
 }
 
-/// What the directory said about one user.
+/// The result of looking up one user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
     /// There is such a user.

@@ -7,7 +7,8 @@ use ambient::Timestamp;
 
 use crate::entry::EntryId;
 
-/// `<entry id>`, or `<entry id>~<n>` where that id already belonged to another intent.
+/// `<entry id>`, or `<entry id>~<n>` where that id already belonged to another intent; a UUIDv7 for an intent that did not come
+/// from a stream.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NotificationId(Arc<str>);
 
@@ -20,7 +21,16 @@ impl NotificationId {
         }
     }
 
-    /// As it stands in the tables and the outbound entries.
+    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and of random bytes, ten of which count.
+    pub fn v7(at: Timestamp, random: [u8; 16]) -> Self {
+        let mut counted = [0; 10];
+        counted.copy_from_slice(&random[..10]);
+        let millis = u64::try_from(at.as_millis()).unwrap_or(0);
+        let id = uuid::Builder::from_unix_timestamp_millis(millis, &counted).into_uuid();
+        Self(id.hyphenated().to_string().into())
+    }
+
+    /// The text in the tables and the outbound entries.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -54,7 +64,7 @@ pub struct Content {
     pub notification_type: String,
     /// The payload in normal form.
     pub payload_json: String,
-    /// When the producer says that it happened.
+    /// When the event happened, according to the producer.
     pub occurred_at: Timestamp,
     /// When this service took responsibility.
     pub accepted_at: Timestamp,

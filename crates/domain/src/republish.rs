@@ -34,7 +34,7 @@ impl SeenStream {
     }
 }
 
-/// What Redis says about an outbound stream.
+/// What Redis reports about an outbound stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OutboundState {
     /// The first entry that is still there.
@@ -47,7 +47,7 @@ pub struct OutboundState {
 
 /// What became of the entry of a published route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EntryFate {
+pub enum EntryState {
     /// It is in the stream.
     Present,
     /// It lies before the first entry: the stream was trimmed.
@@ -56,20 +56,20 @@ pub enum EntryFate {
     Deleted,
     /// It is lost, and is to be appended again.
     Missing,
-    /// The stream is absent or empty, which tells nothing about a single entry.
+    /// The stream is absent or empty, so nothing is known about its entries.
     NoStream,
 }
 
 /// What became of the entry `id`, which is `present` in `stream` or not. `None` where there is no such key.
-pub fn fate_of(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryFate {
+pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
     let Some(OutboundState { first: Some(first), max_deleted, .. }) = stream else {
-        return EntryFate::NoStream;
+        return EntryState::NoStream;
     };
     match () {
-        () if present => EntryFate::Present,
-        () if id < *first => EntryFate::Trimmed,
-        () if id <= *max_deleted => EntryFate::Deleted,
-        () => EntryFate::Missing,
+        () if present => EntryState::Present,
+        () if id < *first => EntryState::Trimmed,
+        () if id <= *max_deleted => EntryState::Deleted,
+        () => EntryState::Missing,
     }
 }
 
@@ -104,20 +104,20 @@ mod tests {
     #[test]
     fn an_entry_is_missing_only_after_the_first_id_and_after_the_last_deleted_one() {
         let stream = OutboundState { first: Some(id(10)), last_generated: id(30), max_deleted: id(15) };
-        let fate = |millis, present| fate_of(id(millis), present, Some(&stream));
-        assert_eq!(fate(9, false), EntryFate::Trimmed);
-        assert_eq!(fate(10, true), EntryFate::Present);
-        assert_eq!(fate(12, true), EntryFate::Present);
-        assert_eq!(fate(12, false), EntryFate::Deleted);
-        assert_eq!(fate(15, false), EntryFate::Deleted);
-        assert_eq!(fate(16, false), EntryFate::Missing);
-        assert_eq!(fate(31, false), EntryFate::Missing, "after the last generated id: the tail is lost");
+        let fate = |millis, present| entry_state(id(millis), present, Some(&stream));
+        assert_eq!(fate(9, false), EntryState::Trimmed);
+        assert_eq!(fate(10, true), EntryState::Present);
+        assert_eq!(fate(12, true), EntryState::Present);
+        assert_eq!(fate(12, false), EntryState::Deleted);
+        assert_eq!(fate(15, false), EntryState::Deleted);
+        assert_eq!(fate(16, false), EntryState::Missing);
+        assert_eq!(fate(31, false), EntryState::Missing, "after the last generated id: the tail is lost");
     }
 
     #[test]
     fn of_an_absent_or_empty_stream_no_entry_is_missing() {
-        assert_eq!(fate_of(id(5), false, None), EntryFate::NoStream);
+        assert_eq!(entry_state(id(5), false, None), EntryState::NoStream);
         let empty = OutboundState { first: None, last_generated: id(30), max_deleted: EntryId::ZERO };
-        assert_eq!(fate_of(id(5), false, Some(&empty)), EntryFate::NoStream);
+        assert_eq!(entry_state(id(5), false, Some(&empty)), EntryState::NoStream);
     }
 }

@@ -57,7 +57,7 @@ impl FromStr for Channel {
 #[error("not one of the known names")]
 pub struct UnknownName;
 
-/// Where a route stands.
+/// The state of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteStatus {
     /// Never failed, to be published.
@@ -68,7 +68,7 @@ pub enum RouteStatus {
     Published,
     /// Its budget is spent. Terminal.
     DeadLetter,
-    /// Decided at acceptance: there is no one to reach. Terminal.
+    /// Decided at acceptance: the route has no recipient to reach. Terminal.
     Skipped,
 }
 

@@ -44,7 +44,7 @@ impl<N: Notice + Clone> Leadership<N> {
         }
     }
 
-    /// The same leadership, for work that is led for the time of a pass: terms are not worth a line at level info.
+    /// The same leadership for work whose terms last only for one pass: they are logged at level debug.
     #[must_use]
     pub fn for_passes(self) -> Self {
         Self { for_passes: true, ..self }
@@ -62,7 +62,7 @@ impl<N: Notice + Clone> Leadership<N> {
         Ok(Some(Term { leadership: self.clone(), guard }))
     }
 
-    /// Returns when it is worth campaigning again: soon after the leader stepped down or its term ended, otherwise after
+    /// Returns when another campaign may succeed: soon after the leader stepped down or its term ended, otherwise after
     /// [`LEADER_POLL_INTERVAL`].
     pub async fn leader_change(&self) {
         let interval = self.campaign_interval().await;
@@ -133,7 +133,7 @@ impl<N: Notice + Clone> Term<N> {
                     false => tracing::info!(replica, leadership, fence, "stepped down from leadership"),
                 }
             }
-            // The lease has expired, or will: its next holder is not ours to announce.
+            // The lease has expired or will expire by itself, so no notice is sent.
             Ok(Release::NotHeld) => return,
             Err(error) => {
                 *self.leadership.unreleased() = Some(lock_id);

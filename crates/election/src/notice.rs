@@ -10,10 +10,10 @@ pub trait Notice: Send + Sync {
     /// Why a notice could not be sent or awaited.
     type Error: Error + Send + Sync + 'static;
 
-    /// Tells another candidate that the leadership is vacant.
+    /// Notifies one other candidate that the leader has stepped down.
     fn announce(&self) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Returns when the leadership is announced to be vacant, or after `at_most`.
+    /// Returns when such a notice arrives, or after `at_most`.
     fn wait(&self, at_most: Duration) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// A program that is needed is nowhere to be found.
+/// A required program was not found.
 #[derive(Debug, thiserror::Error)]
 #[error("{program} was not found in ${variable}, in PATH or where packages put it; install it ({install})")]
 pub struct MissingBinary {

@@ -1,4 +1,4 @@
-//! A user directory that says what it is told to say, about each user.
+//! A stand-in user directory, whose answer for each user is configured by the test.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::process::{StartError, io_error};
 
-/// What goes wrong with the answer about a user.
+/// A fault in the answers for one user.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// There is no answer.
@@ -50,7 +50,7 @@ impl Default for Load {
     }
 }
 
-/// A running stand-in. Dropped, it is gone.
+/// A running stand-in. It stops when it is dropped.
 #[derive(Debug)]
 pub struct StandInDirectory {
     shared: Shared,
@@ -83,7 +83,7 @@ impl Shared {
 }
 
 impl StandInDirectory {
-    /// Starts on a free port. Everybody exists, as `<id>@example.com`, reading English, until told otherwise.
+    /// Starts on a free port. Every user exists, as `<id>@example.com` with language `en`, unless configured otherwise.
     pub async fn start() -> Result<Self, StartError> {
         let shared = Shared::default();
         shared.lock().everybody_exists = true;
@@ -95,7 +95,7 @@ impl StandInDirectory {
         Ok(Self { shared, addr, server })
     }
 
-    /// What goes into `NOTIFICATION_USER_SERVICE_BASE_URL`.
+    /// The value for `NOTIFICATION_USER_SERVICE_BASE_URL`.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.addr)
     }
@@ -105,7 +105,7 @@ impl StandInDirectory {
         self.shared.lock().everybody_exists = exists;
     }
 
-    /// There is such a user.
+    /// Sets a user that exists.
     pub fn set_user(&self, id: &str, email: &str, preferred_language: &str) {
         self.shared
             .lock()
@@ -113,12 +113,12 @@ impl StandInDirectory {
             .insert(id.to_owned(), Some((email.to_owned(), preferred_language.to_owned())));
     }
 
-    /// There is no such user.
+    /// Makes a user unknown.
     pub fn remove_user(&self, id: &str) {
         self.shared.lock().known.insert(id.to_owned(), None);
     }
 
-    /// Answers about this user go wrong from now on.
+    /// Answers about this user have this fault from now on.
     pub fn set_fault(&self, id: &str, fault: Fault) {
         self.shared.lock().faults.insert(id.to_owned(), fault);
     }
@@ -140,12 +140,12 @@ impl StandInDirectory {
         self.shared.lock().refusals
     }
 
-    /// How often this user was asked about.
+    /// How often this user was looked up.
     pub fn requests_for(&self, id: &str) -> usize {
         self.shared.lock().requests.get(id).copied().unwrap_or(0)
     }
 
-    /// How often anybody was asked about.
+    /// How many look-ups there were.
     pub fn requests(&self) -> usize {
         self.shared.lock().requests.values().sum()
     }
@@ -185,13 +185,13 @@ fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
         while let Ok((stream, _)) = listener.accept().await {
             let service = TowerToHyperService::new(router.clone());
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A client may go away when it likes.
+            // A client may disconnect at any time.
             connections.spawn(async { drop(connection.await) });
         }
     })
 }
 
-/// A request that is being served; dropped with it, also where the client goes away.
+/// A request that is being served; dropped with it, also if the client disconnects.
 struct Serving(Shared);
 
 impl Serving {

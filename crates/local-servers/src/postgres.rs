@@ -127,7 +127,7 @@ impl Postgres {
         signal("STOP", &pids);
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused server.
     pub fn resume(&self) {
         let Some(pid) = self.pid() else { return };
         let mut pids = children_of(pid);

@@ -1,4 +1,4 @@
-//! A server process in a folder of its own, without root's rights, that does not outlive us.
+//! A server process in its own folder, without root's rights, that ends with this process.
 
 use std::fs::{self, File};
 use std::io;
@@ -43,7 +43,7 @@ pub enum StartError {
         /// The last lines of its log.
         log: String,
     },
-    /// It is there and refuses what it is asked.
+    /// It runs and refuses a statement or command.
     #[error("could not {doing}")]
     Refused {
         /// What was being done.
@@ -194,7 +194,7 @@ pub(crate) fn free_port() -> Result<u16, StartError> {
     Ok(listener.local_addr().map_err(io_error("find a free port"))?.port())
 }
 
-/// Sends a signal by the shell, whose `kill` is everywhere. A process that is gone is no error.
+/// Sends a signal by the shell's `kill`, which always exists. A process that has ended is no error.
 pub(crate) fn signal(name: &str, pids: &[u32]) {
     let mut command = Command::new("sh");
     command.args(["-c", r#"name=$1; shift; kill -"$name" "$@" 2>/dev/null"#, "signal", name]);

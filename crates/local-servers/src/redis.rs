@@ -106,7 +106,7 @@ impl Redis {
         signal("STOP", self.pid().as_slice());
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused server.
     pub fn resume(&self) {
         signal("CONT", self.pid().as_slice());
     }

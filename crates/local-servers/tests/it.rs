@@ -267,7 +267,7 @@ fn user(id: &str, email: &str, language: &str) -> Option<(u16, String)> {
 }
 
 #[tokio::test]
-async fn every_user_exists_until_the_directory_is_told_otherwise() {
+async fn every_user_exists_unless_the_directory_is_configured_otherwise() {
     let (directory, mut http) = directory().await;
     assert_eq!(http.look_up("u1").await, user("u1", "u1@example.com", "en"));
     directory.set_user("u1", "a@b.example", "de");

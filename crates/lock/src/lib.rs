@@ -1,7 +1,7 @@
 //! A lock that several processes share through PostgreSQL, with a fence for what it protects.
 //!
 //! **The promise.** For each key at most one lease is live at a time, by the clock of the database alone. Every grant of a
-//! key has a higher fence than all grants of it before. A lease that has ended is never brought back, and a release
+//! key has a higher fence than all grants of it before. A lease that has ended is never live again, and a release
 //! succeeds at most once. A holder that crashes loses the lock when its lease ends.
 //!
 //! **What a lock cannot promise** is that its holder knows in time that it has lost it: a process may be suspended for

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_does_not_give_the_id_away() {
+    fn debug_output_does_not_contain_the_id() {
         let id = LockId::from_bytes(*b"0123456789abcdef");
         assert!(!format!("{id:?}").contains(id.as_str()));
     }

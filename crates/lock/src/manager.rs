@@ -142,7 +142,7 @@ impl LockManager {
         outcome
     }
 
-    /// Gives the lease of `lock_id` a new end, `ttl` from now. Never brings back one that has ended.
+    /// Gives the lease of `lock_id` a new end, `ttl` from now. Has no effect on a lease that has ended.
     pub async fn extend(&self, lock_id: &LockId, ttl: Duration) -> Result<Extension, LockError> {
         let ttl_ms = millis(ttl)?;
         self.unless_aborted(Operation::Extend, self.store.extend(lock_id, ttl_ms)).await

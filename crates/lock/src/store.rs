@@ -133,7 +133,7 @@ impl Store {
         self.release(id).await
     }
 
-    /// Changes the lock `id` if it is live; says when the lease ends or ended, or why nothing changed.
+    /// Changes the lock `id` if it is live. Returns when the lease ends or ended, or why nothing changed.
     async fn change(
         &self,
         operation: &'static str,

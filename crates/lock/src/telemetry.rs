@@ -1,4 +1,4 @@
-//! What an observer is told of each operation: what, how it ended, and hashes instead of names.
+//! What an observer gets of each operation: its kind, its result, and hashes instead of names.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,7 +74,7 @@ pub struct Event<'a> {
     pub lock_id_hash: Option<String>,
 }
 
-/// Is told of every operation, on the task that did it: it must return at once.
+/// Observes every operation, on the task that performs it, so it must return at once.
 ///
 /// A panic in it is caught; nothing it does changes the operation.
 pub trait Observer: Send + Sync {

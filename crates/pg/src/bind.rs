@@ -46,6 +46,11 @@ pub fn texts<S: ToSql + AsRef<str>>(values: impl IntoIterator<Item = S>) -> Expr
     array("text[]", &Type::TEXT_ARRAY, values.into_iter())
 }
 
+/// A `bytea[]`.
+pub fn byteas<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Expr {
+    array("bytea[]", &Type::BYTEA_ARRAY, values.into_iter())
+}
+
 /// A `bigint[]`.
 pub fn bigints(values: impl IntoIterator<Item = i64>) -> Expr {
     array("bigint[]", &Type::INT8_ARRAY, values.into_iter())

@@ -2,7 +2,7 @@
 //!
 //! The driver tries several hosts too, but without a deadline for each: a host that drops packets, or accepts and does not
 //! answer, uses up the time of all. Here an attempt covers everything up to the first statement (name look-up, TCP, TLS,
-//! authentication, the check of `target_session_attrs`), and a host that fails or is too slow is followed by the next.
+//! authentication, the check of `target_session_attrs`). If a host fails or is too slow, the next one is tried.
 //! The times of all hosts fit into [`OPEN_TIMEOUT`]. The host that worked last is tried first, by every pool that was made
 //! from the same connection string; the others follow as they were given, or shuffled with `load_balance_hosts=random`.
 
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_times_of_all_hosts_fit_whatever_the_string_asks_for() {
+    async fn the_times_of_all_hosts_fit_whatever_the_string_sets() {
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = silent.local_addr().expect("bound");
         let hosts = vec![address.to_string(); 5].join(",");

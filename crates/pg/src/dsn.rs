@@ -1,8 +1,8 @@
-//! Connection strings, with what the driver does not know about them.
+//! Connection strings, with parameters that the driver does not support.
 //!
-//! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators write; they are taken
-//! out of the string here and given to it in the driver's spelling. TLS always verifies: `require`, `verify-ca` and
-//! `verify-full` are the same, and a mode that would fall back to plain text unasked is refused. Without a mode the
+//! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators use. They are removed
+//! from the string here and passed to the driver in its own form. TLS always verifies: `require`, `verify-ca` and
+//! `verify-full` are the same, and a mode that could silently fall back to plain text is refused. Without a mode the
 //! connection is plain text.
 
 use std::fmt;

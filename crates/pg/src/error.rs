@@ -1,4 +1,4 @@
-//! What a failure of PostgreSQL means to the caller, without what the server says about the data.
+//! Errors of PostgreSQL, classified for the caller and without the data that the server quotes.
 //!
 //! The server describes a refused row in full: DETAIL holds the row or its key, and the message of a data error quotes
 //! the value. Both may be personal data, so an error keeps the SQLSTATE and the names of constraint, table and column,
@@ -14,7 +14,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Why an operation on PostgreSQL failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {
-    /// It cannot be reached or is in no state to serve. Whether a statement was carried out is unknown.
+    /// It cannot be reached or cannot serve at present. Whether a statement was carried out is unknown.
     #[error("could not {operation}")]
     Unavailable {
         /// What was being done.
@@ -73,6 +73,14 @@ impl PgError {
         Self::Unavailable { operation, source }
     }
 
+    /// The constraint or the unique index by which the server refused.
+    pub fn constraint(&self) -> Option<&str> {
+        match self {
+            Self::Refused { source, .. } => source.0.constraint.as_deref(),
+            Self::Unavailable { .. } | Self::TimedOut { .. } | Self::Locked { .. } => None,
+        }
+    }
+
     /// The SQLSTATE, if the server sent one.
     pub fn sql_state(&self) -> Option<&SqlState> {
         match self {
@@ -86,8 +94,8 @@ impl PgError {
     }
 }
 
-/// What the server said, without values: SQLSTATE, constraint, table and column, and the message where it can hold
-/// nothing but names.
+/// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can contain only
+/// names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerError(Box<ServerMessage>);
 

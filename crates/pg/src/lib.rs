@@ -1,5 +1,5 @@
-//! What every crate that uses PostgreSQL would otherwise write for itself. It knows no table, planner setting or
-//! application name: those are its callers' choices.
+//! The shared code of all crates that use PostgreSQL. It knows no table, planner setting or application name: callers choose
+//! those.
 //!
 //! [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts
 //! that serves; [`PgPool`] keeps connections whose every statement has a deadline on both ends; [`Session`] is one of them,

@@ -36,7 +36,7 @@ pub struct MigrationSettings {
 /// Applies those of `migrations` that the database lacks, and returns how many that were.
 ///
 /// Runs on a connection of its own, as the schema's owner, in the schema that `search_path` names first; it never
-/// creates a schema. A database that is newer than `migrations` is left alone. A crash leaves whole migrations only, each
+/// creates a schema. A database that is newer than `migrations` is not changed. A crash leaves whole migrations only, each
 /// of which is one transaction, and the lock ends with the connection.
 pub async fn migrate(
     dsn: &Dsn,

@@ -35,9 +35,9 @@ const KEEPALIVE_COUNT: u32 = 2;
 /// take milliseconds, so what holds a lock for longer is an open transaction of another client, and the caller decides
 /// what to do without that row.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
-/// Where statements may take as long as they need, as in a migration: how long the server waits for an acknowledgement,
+/// For sessions without a statement timeout, as in a migration: how long the server waits for an acknowledgement,
 /// and for the next statement of a transaction.
-const MIGRATION_SILENCE_MAX: Duration = Duration::from_secs(10);
+const MIGRATION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a caller chooses about its sessions, besides the deadlines that every session has.
 #[derive(Clone, Copy, Default, Debug)]
@@ -48,7 +48,7 @@ pub struct SessionSettings {
     pub parameters: &'static [(&'static str, &'static str)],
 }
 
-/// What a pool is told by configuration.
+/// The settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
     /// The most connections it opens.
@@ -56,7 +56,7 @@ pub struct PoolSettings {
     /// The longest that a caller waits for a free connection, and the longest that an operation takes once it has one.
     /// Opening a connection is counted by neither: see [`crate::OPEN_TIMEOUT`].
     pub operation_timeout: Duration,
-    /// What its sessions are told.
+    /// The settings of its sessions.
     pub session: SessionSettings,
 }
 
@@ -96,8 +96,8 @@ impl PgPool {
         })
     }
 
-    /// A connection of the pool. A caller that stops waiting does not stop its opening: the connection is then there for
-    /// the next one. So a caller with less time than an opening takes succeeds when it tries again.
+    /// A connection of the pool. A caller that stops waiting does not stop its opening: the next caller gets the connection.
+    /// So a caller with less time than an opening takes succeeds when it tries again.
     async fn connection(&self, operation: &'static str) -> Result<Object<Connections>, PgError> {
         let pool = self.pool.clone();
         let mut got = Box::pin(async move { pool.get().await });
@@ -114,7 +114,7 @@ impl PgPool {
         })
     }
 
-    /// Asks the database for nothing, to see that it is there.
+    /// Runs an empty query, to check that the database is reachable.
     pub async fn ping(&self) -> Result<(), PgError> {
         self.session("reach PostgreSQL").await?.execute_batch("SELECT 1").await
     }
@@ -277,9 +277,9 @@ impl Session {
         Ok(())
     }
 
-    /// This connection is of no more use, and those that are idle probably lead to the same dead or demoted server: each
-    /// of them would cost its next caller a whole time-out.
-    fn condemn(&self) {
+    /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted server: each
+    /// of them would cost its next caller a whole timeout.
+    fn discard(&self) {
         self.broken.store(true, Ordering::SeqCst);
         if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
             pool.retain(|_, _| false);
@@ -300,12 +300,12 @@ impl Session {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 if !leaves_connection_usable(&error) {
-                    self.condemn();
+                    self.discard();
                 }
                 Err(PgError::from_driver(self.operation, error))
             }
             Err(_) => {
-                self.condemn();
+                self.discard();
                 Err(PgError::TimedOut {
                     operation: self.operation,
                     source: DeadlinePassed(self.allowed).into(),
@@ -354,15 +354,15 @@ pub(crate) fn session_config(
         let (statement, lock) = (limit.as_millis(), (limit / 4).min(LOCK_TIMEOUT_MAX).as_millis());
         options.push_str(&format!(" -c statement_timeout={statement} -c lock_timeout={lock}"));
     }
-    let silence_max = operation_timeout.unwrap_or(MIGRATION_SILENCE_MAX);
+    let idle_timeout = operation_timeout.unwrap_or(MIGRATION_IDLE_TIMEOUT);
     options.push_str(&format!(
         " -c idle_in_transaction_session_timeout={millis} -c tcp_user_timeout={millis} \
          -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={KEEPALIVE_COUNT}",
         KEEPALIVE_IDLE.as_secs(),
         KEEPALIVE_INTERVAL.as_secs(),
-        millis = silence_max.as_millis(),
+        millis = idle_timeout.as_millis(),
     ));
-    config.tcp_user_timeout(silence_max);
+    config.tcp_user_timeout(idle_timeout);
     config.options(options);
     if config.get_application_name().is_none() && !settings.application_name.is_empty() {
         config.application_name(settings.application_name);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_whose_caller_gave_up_is_there_for_the_next_one() {
+    async fn a_connection_whose_caller_stopped_waiting_is_used_by_the_next_one() {
         let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
         let pool = pool(&format!("127.0.0.1:{}", server.port()), TIMEOUT);
         {

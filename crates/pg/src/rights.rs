@@ -37,7 +37,7 @@ enum Required {
     Privilege,
 }
 
-/// Asked for one by one: of a list of rights the server says whether the role has any.
+/// Each right is queried on its own: for a list of rights, the server returns whether the role has any of them.
 fn tables_without(required: &[RequiredRights<'_>]) -> SelectStatement {
     let each = || required.iter().flat_map(|table| table.rights.iter().map(|right| (table.table, *right)));
     let given = Query::select()

@@ -1,6 +1,6 @@
 //! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one transaction.
 //!
-//! Two round trips: the first moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
+//! Two round trips: the first stores answers, if there are any, moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
 //! that happened, inserts the routes and the malformed rows and commits. The routes cannot be sent with the first: where a
 //! record was not inserted because its id was taken, they would belong to another record.
 //!
@@ -16,13 +16,14 @@ use domain::malformed::MalformedIntent;
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Known, StoreError};
 use domain::record::IdempotencyScope;
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join3, join4};
+use idempotency::Completion;
 use pg::{PgError, Session};
 
 use crate::codec::column;
 use crate::error::store_error;
 use crate::records::{ids_taken, requests, requests_of};
-use crate::{PgStore, checkpoint, malformed_intents, records, routes};
+use crate::{PgStore, answers, checkpoint, malformed_intents, records, routes};
 
 /// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
 /// pool has many connections.
@@ -36,7 +37,10 @@ impl AcceptanceStore for PgStore {
         let session = self.session("look for known idempotency keys").await?;
         let scopes = intents.iter().map(|(scope, _)| scope);
         let by_scope = session.prepare(&requests_of(scopes)).await.map_err(store_error)?;
-        let by_id = session.prepare(&ids_taken(intents)).await.map_err(store_error)?;
+        let by_id = session
+            .prepare(&ids_taken(intents.iter().map(|(_, id)| id.to_string())))
+            .await
+            .map_err(store_error)?;
         let (by_scope, by_id) = join(session.run(&by_scope), session.run(&by_id)).await;
 
         let requests = requests(&by_scope.map_err(store_error)?)?;
@@ -59,10 +63,15 @@ impl AcceptanceStore for PgStore {
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let session = self.session("accept a batch of intents").await?;
         let rows = Rows::of(&batch.outcomes);
-        let written = match write(&session, &batch, &rows).await {
+        let completions = answers::completions(&batch.answers)?;
+        let written = match write(&session, &batch, &rows, &completions).await {
             Ok(Written::Committed) => Ok(Commit::Committed),
             Ok(Written::IdsOrKeysTaken) => {
-                session.rollback().await.map(|()| Commit::WriteConflict).map_err(store_error)
+                let taken = check_taken(&session, &rows.acceptances).await;
+                taken.map(|()| Commit::WriteConflict).map_err(store_error)
+            }
+            Ok(Written::ClaimLost) => {
+                session.rollback().await.map(|()| Commit::ClaimLost).map_err(store_error)
             }
             Ok(Written::CheckpointRefused) => {
                 session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
@@ -123,9 +132,16 @@ enum Written {
     IdsOrKeysTaken,
     /// The checkpoint is not the expected one.
     CheckpointRefused,
+    /// A claim has ended, so that its answer was not stored.
+    ClaimLost,
 }
 
-async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) -> Result<Written, PgError> {
+async fn write(
+    session: &Session,
+    batch: &AcceptanceBatch<'_>,
+    rows: &Rows<'_>,
+    completions: &[Completion],
+) -> Result<Written, PgError> {
     let moving = match &batch.checkpoint {
         None => None,
         Some(to) => Some(match to.expected {
@@ -134,6 +150,10 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
         }),
     };
     let inserting = session.prepare(&records::insert(&rows.acceptances)).await?;
+    let completing = match completions {
+        [] => None,
+        some => Some(session.prepare(&idempotency::statements::complete(some)).await?),
+    };
 
     // A statement without rows is left out.
     let with_checkpoint = async {
@@ -144,14 +164,24 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
     };
     let with_records =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&inserting).await } };
-    let first = join3(session.begin(), with_checkpoint, with_records);
+    // First of all, because its claims may have ended, and because their rows are locked in the order of all their users.
+    let with_answers = async {
+        match &completing {
+            Some(statement) => session.change(statement).await.map(|rows| rows == completions.len() as u64),
+            None => Ok(true),
+        }
+    };
+    let first = join4(session.begin(), with_answers, with_checkpoint, with_records);
     // Encoded while PostgreSQL inserts the records.
     let second = async {
         let for_routes = session.prepare(&routes::insert(&rows.acceptances)).await?;
         Ok::<_, PgError>((for_routes, session.prepare(&malformed_intents::insert(&rows.malformed)).await?))
     };
-    let ((begun, moved, inserted), second) = join(first, second).await;
+    let ((begun, answered, moved, inserted), second) = join(first, second).await;
     begun?;
+    if !answered? {
+        return Ok(Written::ClaimLost);
+    }
     if !moved? {
         return Ok(Written::CheckpointRefused);
     }
@@ -171,6 +201,38 @@ async fn write(session: &Session, batch: &AcceptanceBatch<'_>, rows: &Rows<'_>) 
     malformed?;
     committed?;
     Ok(Written::Committed)
+}
+
+/// Rolls back, and fails if something else than a key or an id that is taken kept the records from being inserted: a unique
+/// index that an operator has added, or a trigger. To decide the batch again would come to the same.
+async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(), PgError> {
+    session.rollback().await?;
+    // Asked first: PostgreSQL would log each key that is taken as an error.
+    if any_is_taken(session, acceptances).await? {
+        return Ok(());
+    }
+    let all = session.prepare(&records::insert_all(acceptances)).await?;
+    session.begin().await?;
+    let inserted = session.change(&all).await;
+    session.rollback().await?;
+    match inserted {
+        Ok(rows) if rows < acceptances.len() as u64 => Err(PgError::unavailable(
+            "insert records",
+            "PostgreSQL leaves out records without an error, as a trigger or a rule on the table may tell it to",
+        )),
+        Err(error @ PgError::Refused { .. }) if !records::is_own_key(error.constraint()) => Err(error),
+        // The key has been taken since, or is free again.
+        Ok(_) | Err(PgError::Refused { .. } | PgError::Locked { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether there is a record with a key or an id of these.
+async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<bool, PgError> {
+    let scopes = acceptances.iter().map(|acceptance| &acceptance.record.scope);
+    let ids = acceptances.iter().map(|acceptance| acceptance.record.notification_id.to_string());
+    let by_scope = session.query(&requests_of(scopes)).await?;
+    Ok(!by_scope.is_empty() || !session.query(&ids_taken(ids)).await?.is_empty())
 }
 
 /// Copies the rows that are not there yet. No other replica writes rows of the stream meanwhile: the checkpoint's row is locked.

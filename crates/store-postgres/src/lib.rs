@@ -1,13 +1,14 @@
 //! The durable state in PostgreSQL: records, routes and what became of them.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
-//! `replicas` with `activity`) and for each transaction or comparison over several of them (`accept`, `retention`,
+//! `replicas` with `activity`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
 //! `republish`); together they implement the stores of [`domain::ports`] on [`PgStore`]. Each statement is a function of its own, next to the comment that says what
 //! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
 //! by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules about what should
 //! happen to a route are in `domain`, not here.
 
 mod accept;
+mod answers;
 mod checkpoint;
 mod codec;
 mod dead_letters;
@@ -55,6 +56,7 @@ impl PgStore {
         installation::prepare_all(&session).await.map_err(store_error)?;
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
+        session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         let tables = schema::tables();
         let missing =
             missing_rights(&session, &schema::required_rights(&tables)).await.map_err(store_error)?;

@@ -6,7 +6,8 @@ use ambient::Timestamp;
 use domain::entry::EntryId;
 use domain::outcome::Acceptance;
 use domain::ports::StoreError;
-use domain::record::{IdempotencyScope, Record};
+use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::submission::AcceptedRequest;
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement};
@@ -29,32 +30,31 @@ pub(crate) async fn next_suffix(session: &Session, id: EntryId) -> Result<u32, S
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&requests_of([].into_iter())).await?;
-    session.prepare(&ids_taken(&[])).await?;
+    session.prepare(&ids_taken(std::iter::empty())).await?;
     session.prepare(&suffixed_ids(EntryId::ZERO)).await?;
     session.prepare(&insert(&[])).await?;
+    session.prepare(&insert_all(&[])).await?;
     Ok(())
 }
 
-/// The accepted intent that has reserved a key.
-pub(crate) struct Request {
-    pub(crate) notification_id: String,
-    pub(crate) fingerprint: String,
-}
-
-pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, Request>, StoreError> {
+/// The accepted intents that have reserved these keys.
+pub(crate) fn requests(rows: &[Row]) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
     let request = |row: &Row| {
         let producer = column(row, "records.producer", "")?;
         let key: String = column(row, "records.idempotency_key", "")?;
         let fingerprint = column(row, "records.request_fingerprint", &key)?;
-        let notification_id = column(row, "records.notification_id", &key)?;
-        Ok((IdempotencyScope { producer, key }, Request { notification_id, fingerprint }))
+        let id: String = column(row, "records.notification_id", &key)?;
+        Ok((
+            IdempotencyScope { producer, key },
+            AcceptedRequest { notification_id: NotificationId::from(id), fingerprint },
+        ))
     };
     rows.iter().map(request).collect()
 }
 
 /// Whether a notification's id is `<id>` or `<id>~<n>`.
-pub(crate) fn is_id_of(notification_id: &str, id: EntryId) -> bool {
-    notification_id.split('~').next() == Some(&id.to_string())
+pub(crate) fn is_id_of(notification_id: &NotificationId, id: EntryId) -> bool {
+    notification_id.as_str().split('~').next() == Some(&id.to_string())
 }
 
 /// By the unique key of producer and idempotency key.
@@ -84,8 +84,8 @@ pub(crate) fn requests_of<'a>(scopes: impl Iterator<Item = &'a IdempotencyScope>
 }
 
 /// By the primary key.
-pub(crate) fn ids_taken(intents: &[(IdempotencyScope, EntryId)]) -> SelectStatement {
-    let ids = bind::texts(intents.iter().map(|(_, id)| id.to_string()));
+pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> SelectStatement {
+    let ids = bind::texts(ids);
     Query::select()
         .column(Records::NotificationId)
         .from(Records::Table)
@@ -105,6 +105,18 @@ fn suffixed_ids(id: EntryId) -> SelectStatement {
 
 /// Inserts the records whose key and id are free; the number of rows says whether that was all of them.
 pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
+    let mut insert = insert_all(acceptances);
+    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
+    insert
+}
+
+/// Whether this is one of the unique indexes by which a record is known: the others are not the service's.
+pub(crate) fn is_own_key(constraint: Option<&str>) -> bool {
+    matches!(constraint, Some("records_pkey" | "records_idempotency_unique"))
+}
+
+/// Inserts all records or none; the error names the first unique index in the way.
+pub(crate) fn insert_all(acceptances: &[&Acceptance]) -> InsertStatement {
     let records = || acceptances.iter().map(|acceptance| &acceptance.record);
     let texts = |value: fn(&Record) -> &str| unnest(bind::texts(records().map(value)));
     let instants = |value: fn(&Record) -> Timestamp| unnest(bind::instants(records().map(value)));
@@ -125,7 +137,5 @@ pub(crate) fn insert(acceptances: &[&Acceptance]) -> InsertStatement {
         (Records::UpdatedAt, instants(|record| record.content.accepted_at)),
         (Records::IdempotencyExpiresAt, instants(|record| record.idempotency_expires_at)),
     ];
-    let mut insert = insert_rows(Records::Table, columns_and_values);
-    insert.on_conflict(OnConflict::new().do_nothing().to_owned());
-    insert
+    insert_rows(Records::Table, columns_and_values)
 }

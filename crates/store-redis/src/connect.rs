@@ -1,8 +1,8 @@
 //! One shared connection, replaced when it fails, with a deadline on every call.
 //!
 //! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket whose peer
-//! is silent. Here a call that fails or times out takes the connection out of its slot, and the next call opens
-//! another; so a server that was restarted, or a dead socket, costs one deadline at most.
+//! does not answer. Here a call that fails or times out removes the connection from its slot, and the next call opens
+//! another. So a restarted server or a broken socket costs one deadline at most.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,6 +145,15 @@ impl RedisClient {
         self.judge(operation, generation, answer)
     }
 
+    /// Whether a script's answer about one of its elements speaks of the state of Redis and not of the element. If Redis is no
+    /// master any more, the next call opens another connection, as if the whole call had failed.
+    pub(crate) fn is_outage(&self, text: &str) -> bool {
+        if is_demotion(text) {
+            self.inner.slot().connection = None;
+        }
+        is_outage(text)
+    }
+
     /// A connection that is not shared, for commands that block.
     pub(crate) async fn dedicated(&self, operation: &'static str) -> Result<Connection, StoreError> {
         self.open(operation, Instant::now() + self.inner.timeout).await
@@ -237,7 +246,7 @@ impl<'a> ScriptCall<'a> {
 #[error("no answer within {0:?}")]
 pub(crate) struct TimedOut(pub(crate) Duration);
 
-/// The codes by which Redis says that it is in no state to serve, whatever it is asked.
+/// The codes with which Redis reports that it cannot serve any command at present.
 const OUTAGES: [&str; 13] = [
     "OOM",
     "READONLY",
@@ -254,8 +263,8 @@ const OUTAGES: [&str; 13] = [
     "NOTBUSY",
 ];
 
-/// Whether an error text of Redis speaks of its own state and not of what was asked.
-pub(crate) fn is_outage(text: &str) -> bool {
+/// Whether an error text of Redis is about its own state and not about the command.
+fn is_outage(text: &str) -> bool {
     codes(text).any(|code| OUTAGES.contains(&code))
 }
 
@@ -266,14 +275,18 @@ fn codes(text: &str) -> impl Iterator<Item = &str> {
     first.into_iter().chain(text.split(' ').filter_map(|word| word.strip_prefix('-')))
 }
 
-/// What the server itself said, its code first; `None` if it said nothing.
+/// The error text of the server, its code first; `None` if the server returned no error.
 fn said(error: &RedisError) -> Option<String> {
     error.code().map(|code| format!("{code} {}", error.detail().unwrap_or_default()))
 }
 
-/// An answer by the server leaves the connection as it was; a server that became read-only is no longer the master.
+/// After an error that the server returned, the connection is usable, except after `READONLY`: the server is no longer the primary.
 fn leaves_connection_usable(error: &RedisError) -> bool {
-    said(error).is_some_and(|text| codes(&text).all(|code| code != "READONLY"))
+    said(error).is_some_and(|text| !is_demotion(&text))
+}
+
+fn is_demotion(text: &str) -> bool {
+    codes(text).any(|code| code == "READONLY")
 }
 
 pub(crate) fn redis_error(operation: &'static str, error: RedisError) -> StoreError {
@@ -303,7 +316,7 @@ pub(crate) fn unexpected(operation: &'static str, value: &Value) -> StoreError {
     unavailable(operation, format!("Redis answered {kind}, which this command never does"))
 }
 
-/// Redis takes whole milliseconds and no zero.
+/// Redis accepts only whole milliseconds above zero.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }

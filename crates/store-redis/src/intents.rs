@@ -92,8 +92,8 @@ impl IntentStream for RedisIntentStream {
     }
 
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
-        const OPERATION: &str = "look for the next intent";
-        // Redis refuses to look after the last id that there can be.
+        const OPERATION: &str = "find the next intent";
+        // Redis refuses a range after the highest possible id.
         if after == EntryId::new(u64::MAX, u64::MAX) {
             return Ok(None);
         }
@@ -163,7 +163,7 @@ fn entries(operation: &'static str, value: Value) -> Result<Vec<RawEntry>, Store
         };
         match fields {
             Value::Array(flat) => entries.push(RawEntry { id, fields: raw_fields(operation, flat)? }),
-            // Deleted between being found and being read.
+            // The entry was deleted after its id was found.
             Value::Nil => {}
             other => return Err(unexpected(operation, &other)),
         }

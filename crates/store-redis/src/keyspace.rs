@@ -32,7 +32,7 @@ const DEFAULT_STREAM: &str = "notification:intents";
 /// The prefixes of the keys of the service, which no stream may have.
 pub const OWN_KEYS: [&str; 5] = [ROUTE_LEASES, STREAM_OFFSETS, SCAN_LOCKS, LEADER_CHANGES, INSTALLATIONS];
 
-/// The keys of one installation among those on the same Redis, told apart by the intents stream that each serves.
+/// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that each serves.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
     /// The stream in base64url with a colon after it; empty for the default stream.

@@ -1,4 +1,4 @@
-//! The leader-change notice: a leader that steps down tells one waiting candidate, so that failover takes no longer than a
+//! The leader-change notice: a leader that steps down notifies one waiting candidate, so that failover takes no longer than a
 //! message.
 //!
 //! Delivery is best effort: if a notice is lost, candidates campaign at their own interval.
@@ -45,19 +45,19 @@ impl LeaderNotice {
         }
     }
 
-    /// Tells one waiting candidate that the leadership is vacant.
+    /// Notifies one waiting candidate that the leader has stepped down.
     pub async fn announce(&self) -> Result<(), StoreError> {
         let mut call = ScriptCall::new(&self.announce, [&self.key].into_iter());
         call.arg(millis(NOTICE_TTL));
         self.client.script("send the leader-change notice", &call).await.map(drop)
     }
 
-    /// Returns when the leadership is announced to be vacant, or after `at_most`.
+    /// Returns when such a notice arrives, or after `at_most`.
     pub async fn wait(&self, at_most: Duration) -> Result<(), StoreError> {
         let wait = at_most.max(MIN_NOTICE_WAIT);
         let mut command = cmd("BLPOP");
         command.arg(&self.key).arg(wait.as_secs_f64());
-        // Whatever was in the list was a notice, however large.
+        // Every element of the list is a notice, whatever its size.
         self.waiting
             .ask("wait for the leader-change notice", &command, wait, MAX_KEPT_BUFFER_BYTES)
             .await

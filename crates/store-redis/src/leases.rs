@@ -1,7 +1,7 @@
 //! Leases that become receipts: who may append a route now, and whether it has been appended already.
 //!
-//! A lease is a hint (ADR 0007): it saves work and narrows the window for duplicates; what counts is the version check
-//! in SQL. Each operation is one script over all keys of a chunk. A key that holds a value that this service never writes
+//! A lease is a hint (ADR 0007): it saves work and avoids most duplicates; the version check in SQL guarantees correctness.
+//! Each operation is one script over all keys of a chunk. A key that holds a value that this service never writes
 //! counts as held, and gets a TTL if it has none, so that no route waits for it indefinitely. The scan lock of a channel is a
 //! lease, too.
 

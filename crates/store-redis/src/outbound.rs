@@ -9,7 +9,7 @@ use domain::ports::{Append, LeaseToken, Outbound, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use crate::connect::{RedisClient, ScriptCall, is_outage, millis, unavailable, unexpected};
+use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
 use crate::keyspace::Keyspace;
 use crate::receipt;
 use inspection::InspectionScripts;
@@ -63,6 +63,25 @@ impl RedisOutbound {
         keys
     }
 
+    fn appended(&self, operation: &'static str, answer: Value) -> Result<Append, StoreError> {
+        match answer {
+            Value::BulkString(id) => Ok(Append::Done(String::from_utf8_lossy(&id).into_owned())),
+            Value::Int(_) => Ok(Append::LeaseLost),
+            Value::Array(refusal) => match refusal.first() {
+                Some(Value::BulkString(error)) => {
+                    let error = String::from_utf8_lossy(error).into_owned();
+                    Ok(if self.client.is_outage(&error) {
+                        Append::Outage(error)
+                    } else {
+                        Append::Refused(error)
+                    })
+                }
+                _ => Err(unavailable(operation, "Redis gave an answer without an error")),
+            },
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
     fn target(&self, channel: Channel) -> &StreamTarget {
         match channel {
             Channel::Push => &self.gateway,
@@ -88,7 +107,7 @@ impl Outbound for RedisOutbound {
         add_entries(&mut call, entries);
         match self.client.script(OPERATION, &call).await? {
             Value::Array(answers) if answers.len() == entries.len() => {
-                answers.into_iter().map(|answer| appended(OPERATION, answer)).collect()
+                answers.into_iter().map(|answer| self.appended(OPERATION, answer)).collect()
             }
             other => Err(unexpected(OPERATION, &other)),
         }
@@ -102,20 +121,5 @@ fn add_entries(call: &mut ScriptCall<'_>, entries: &[(&RouteKey, &OutboundEntry<
         for (name, value) in fields {
             call.arg(*name).arg(&**value);
         }
-    }
-}
-
-fn appended(operation: &'static str, answer: Value) -> Result<Append, StoreError> {
-    match answer {
-        Value::BulkString(id) => Ok(Append::Done(String::from_utf8_lossy(&id).into_owned())),
-        Value::Int(_) => Ok(Append::LeaseLost),
-        Value::Array(refusal) => match refusal.first() {
-            Some(Value::BulkString(error)) => {
-                let error = String::from_utf8_lossy(error).into_owned();
-                Ok(if is_outage(&error) { Append::Outage(error) } else { Append::Refused(error) })
-            }
-            _ => Err(unavailable(operation, "Redis gave an answer without an error")),
-        },
-        other => Err(unexpected(operation, &other)),
     }
 }

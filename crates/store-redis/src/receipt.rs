@@ -1,4 +1,4 @@
-//! Receipts: the value `published:<entry id>` of a lease key says that the route is in the outbound stream, as which entry.
+//! Receipts: the value `published:<entry id>` of a lease key means that the route is in the outbound stream as that entry.
 //!
 //! Receipts are read and written inside scripts only. `scripts/receipt.lua` is the one place that knows their format; a
 //! script that needs it is made by [`script`].

@@ -1,4 +1,4 @@
-//! What the directory's answers mean. One that is not as agreed is no answer.
+//! The meaning of the directory's answers. An answer that breaks the contract is no answer.
 
 use domain::ports::User;
 use serde::Deserialize;
@@ -16,10 +16,8 @@ struct Found {
 #[derive(Deserialize)]
 struct FoundUser {
     user_id: String,
-    #[serde(default)]
-    email: String,
-    #[serde(default)]
-    preferred_language: String,
+    email: Option<String>,
+    preferred_language: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -32,22 +30,21 @@ struct FailureCode {
     code: String,
 }
 
-/// The user in the body of a 200. An address that cannot be one is as good as none.
+/// The user in the body of a 200. An invalid address counts as none.
 pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
-    // The parser's own words could repeat what it read.
+    // The message of the parser could contain parts of the body.
     let found: Found = serde_json::from_slice(body).map_err(|error| not_as_agreed(200, &error))?;
     let user = found.user;
     if user.user_id != asked {
         return Err("the answer is about another user".to_owned());
     }
-    let email = if is_address(&user.email) { user.email } else { String::new() };
-    let plain = |text: &str| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
-    let preferred_language =
-        if plain(&user.preferred_language) { user.preferred_language } else { String::new() };
+    let email = user.email.filter(|email| is_address(email)).unwrap_or_default();
+    let plain = |text: &String| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
+    let preferred_language = user.preferred_language.filter(plain).unwrap_or_default();
     Ok(User { email, preferred_language })
 }
 
-/// Whether the body of a 404 says that there is no such user; any other 404 comes from somewhere else.
+/// Whether the body of a 404 means that the user does not exist; any other 404 is from another server or path.
 pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
     let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
     match failure.error.code.as_str() {
@@ -105,6 +102,16 @@ mod tests {
                 user("u", &body("u@e.com", language)).map(|user| user.preferred_language),
                 Ok(String::new())
             );
+        }
+    }
+
+    #[test]
+    fn an_address_or_a_language_that_is_null_or_left_out_is_none() {
+        for body in [
+            r#"{"user":{"user_id":"u","email":null,"preferred_language":null}}"#,
+            r#"{"user":{"user_id":"u"}}"#,
+        ] {
+            assert_eq!(user("u", body.as_bytes()), Ok(User::default()), "{body}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Answers that may be used again for a moment. Bounded: when it is full, what has run out goes, and if nothing has, all.
+//! A short-lived cache of answers. It is bounded: when it is full, expired answers are dropped, or all if none has expired.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -1,12 +1,12 @@
-//! The user directory over HTTP: who a recipient is, where their mail goes, which language they read.
+//! The user directory over HTTP: whether a user exists, with e-mail address and language.
 //!
 //! `GET {base}/api/v1/internal/users/{user_id}`. A user that was found is kept for seconds, so that a burst of intents for
-//! the same users asks once; a missing user and a failure are never kept.
+//! the same users sends one request; a missing user and a failure are never cached.
 //!
-//! A directory that sheds load gets fewer requests at a time (`concurrency.rs`, kept between calls), and what it refused is
-//! asked again within the call (`schedule.rs`). What stays unanswered after that is [`Lookup::Unavailable`], beside all
-//! answers that were given: the caller tries again later. Nothing here is durable, so a crash during a look-up
-//! loses nothing. Addresses never appear in what this crate says.
+//! A directory that sheds load gets fewer concurrent requests (`concurrency.rs`, kept between calls), and refused users are
+//! requested again within the call (`schedule.rs`). Users without an answer after that are [`Lookup::Unavailable`]; all other
+//! answers are returned, and the caller tries again later. Nothing here is durable, so a crash during a look-up
+//! loses nothing. Addresses never appear in errors of this crate.
 
 mod answer;
 mod cache;
@@ -38,7 +38,7 @@ use crate::schedule::{Outcome, Schedule};
 
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// The statuses by which a directory or a proxy in front of it says that it cannot serve now.
+/// The statuses with which a directory or a proxy in front of it reports that it cannot serve now.
 const OVERLOADED: [StatusCode; 4] = [
     StatusCode::TOO_MANY_REQUESTS,
     StatusCode::BAD_GATEWAY,
@@ -55,7 +55,7 @@ pub struct UserDirectorySettings {
     pub base_url: Url,
     /// The longest that one answer may take.
     pub timeout: Duration,
-    /// The most requests that one call has in flight; 0 is taken for 1. Fewer while some of them fail.
+    /// The most requests that one call has in flight; 0 means 1. Fewer while some of them fail.
     pub concurrency: usize,
     /// How long an answer may be used again.
     pub cache_ttl: Duration,
@@ -144,7 +144,7 @@ impl HttpUserDirectory {
         lookup.map_or_else(unusable, Outcome::Answer)
     }
 
-    /// Put together as text, because a URL type would take `..` for a way up.
+    /// Built as text, because a URL type would resolve `..`.
     fn uri_of(&self, user_id: &str) -> Result<Uri, String> {
         let base = &self.settings.base_url;
         let path = base.path().trim_end_matches('/');

@@ -1,12 +1,12 @@
-//! Which user of one look-up is asked next, and when the look-up stops asking. No I/O: the time is an argument.
+//! Which user of one look-up is requested next, and when the look-up sends no more requests. No I/O: the time is an argument.
 //!
-//! Users are asked in the order given, so that the caller's first entry is not delayed by later ones. A user whose request
-//! met an overloaded or unreachable directory is asked again after a pause that doubles, before users that were not asked
-//! yet. What is in flight is always awaited; asking stops
+//! Users are requested in the given order, so that the caller's first entry is not delayed by later ones. If the directory was
+//! overloaded or unreachable, the user is requested again after a pause that doubles, before users that were not requested
+//! yet. Requests in flight are always awaited. No more are sent
 //!
 //! * when as many requests in a row failed as were allowed at the last answer: the directory answers no request,
-//! * when a request fails and there was no answer for a whole timeout: each further one would cost another,
-//! * [`MAX_CALL_TIME`] after the beginning, so that the caller can report what is unanswered.
+//! * when a request fails and there was no answer for a whole timeout: each further request would cost another timeout,
+//! * [`MAX_CALL_TIME`] after the start, so that the caller can report which users are unanswered.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,12 +21,12 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(20);
 /// The most that the pauses of one user may add up to: a user that is always refused delays the others of the call by no
 /// more. The caller tries again later.
 const MAX_RETRY_PAUSES: Duration = Duration::from_secs(2);
-/// The pause before a user is asked again; it doubles.
+/// The first pause before a user is requested again; it doubles.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// With fewer requests allowed than this, this many failures in a row stop the look-up: one alone says little.
+/// If fewer requests are allowed than this, this many failures in a row stop the look-up, because a single one shows little.
 const MIN_FAILURES: usize = 4;
 
-/// What one request brought.
+/// The result of one request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The directory knows the user, or knows that there is none.
@@ -105,7 +105,7 @@ impl Schedule {
         self.again.first().map(|(due, _)| *due)
     }
 
-    /// Takes note of what the request for user `index` brought.
+    /// Records the result of the request for user `index`.
     pub(crate) fn record(
         &mut self,
         index: usize,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_up_that_takes_too_long_stops_asking_and_keeps_its_answers() {
+    fn a_look_up_that_takes_too_long_sends_no_more_requests_and_keeps_its_answers() {
         let (mut schedule, mut concurrency, start) = schedule(2);
         assert_eq!(schedule.next(start), Some(0));
         let end = start + MAX_CALL_TIME;

@@ -63,7 +63,7 @@ async fn only_users_that_exist_are_remembered() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_agreed_is_no_answer_and_says_why() {
+async fn an_answer_that_breaks_the_contract_is_no_answer_and_its_cause_is_reported() {
     let (server, directory) = directory(Duration::ZERO).await;
     let large = format!(r#"{{"user":{{"user_id":"u","email":"{}"}}}}"#, "x".repeat(100_000));
     for (fault, expected) in [
@@ -110,7 +110,7 @@ async fn one_slow_user_delays_no_other_beyond_the_time_out() {
     let ids: Vec<String> = (0..20).map(|n| format!("u-{n}")).chain(["slow".to_owned()]).collect();
     let asked: Vec<&str> = ids.iter().map(String::as_str).collect();
     let answers =
-        tokio::time::timeout(TIMEOUT * 4, directory.look_up(&asked)).await.expect("within the time-out");
+        tokio::time::timeout(UNHURRIED, directory.look_up(&asked)).await.expect("it does not wait for it");
     assert_eq!(answers.iter().filter(|answer| matches!(answer, Lookup::Found(_))).count(), 20);
 }
 
@@ -202,7 +202,8 @@ async fn a_hung_directory_costs_one_timeout_and_then_one_request_a_call() {
         let answers = look_up(&directory, &ids).await;
         assert!(cause(&answers[0]).contains("no answer within"), "{:?}", answers[0]);
         assert!(cause(&answers[99]).contains("not asked"), "{:?}", answers[99]);
-        assert!(started.elapsed() < TIMEOUT * 2, "{:?}", started.elapsed());
+        // A timeout for each user in turn would take 50 s, for eight at a time over 6 s.
+        assert!(started.elapsed() < TIMEOUT * 10, "{:?}", started.elapsed());
         assert_eq!(server.requests(), requests);
     }
     server.set_load(Load::default());

@@ -308,7 +308,7 @@ async fn as_many_requests_as_allowed_are_under_way_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_concurrency_of_zero_still_asks() {
+async fn a_concurrency_of_zero_still_sends_requests() {
     let directory = StandInDirectory::start().await.expect("a free port");
     let client = client(UserDirectorySettings { concurrency: 0, ..settings(&directory.base_url()) });
     let answers = tokio::time::timeout(BOUND, client.look_up(&["u-1", "u-2"])).await;

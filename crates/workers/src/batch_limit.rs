@@ -1,4 +1,4 @@
-//! How much goes into one statement, learned from how long statements take.
+//! The size of one statement, adapted to how long statements take.
 //!
 //! A statement that times out is repeated with half of its elements: the same batch would take too long again. The limit
 //! grows back once statements are quick. It is kept between passes, so that a slow database is not asked for the full
@@ -8,7 +8,8 @@
 
 use std::time::Duration;
 
-/// A statement that took less than this may be twice as large next time, unless there is a target time.
+/// A statement that took less than this may be twice as large next time: without a target time always, with one up to the
+/// floor.
 const QUICK_STATEMENT: Duration = Duration::from_millis(250);
 
 /// The largest statement at present, from 1 to a configured maximum.
@@ -30,8 +31,8 @@ impl BatchLimit {
         Self { current: max, max, quick: QUICK_STATEMENT, slow: Duration::MAX, floor: 1 }
     }
 
-    /// Starts at `floor` and keeps statements near `target`. A slow statement never makes it smaller than `floor`, where most
-    /// of the time may be the network's; a timeout does.
+    /// Starts at `floor` and keeps statements near `target`. A slow statement never lowers the limit below `floor`, where most
+    /// of the time may be spent in the network; a timeout does.
     pub(crate) fn with_target(floor: usize, max: usize, target: Duration) -> Self {
         Self { current: floor, max, quick: target / 2, slow: target, floor }
     }
@@ -47,8 +48,13 @@ impl BatchLimit {
     }
 
     /// A statement of `size` succeeded after `took`. One that is smaller than the limit does not show that more is possible.
+    /// Below the floor, where a timeout or a refusal has led, most of the time is that of the commit, and says nothing.
     pub(crate) fn succeeded(&mut self, size: usize, took: Duration) {
-        if took > self.slow {
+        if self.current < self.floor {
+            if size >= self.current && took < QUICK_STATEMENT {
+                self.current = (self.current * 2).min(self.floor);
+            }
+        } else if took > self.slow {
             self.current = self.current.min((size / 2).max(self.floor));
         } else if size >= self.current && took < self.quick {
             self.current = (self.current * 2).min(self.max);
@@ -107,6 +113,18 @@ mod tests {
         assert_eq!(limit.get(), 15);
         limit.succeeded(15, Duration::ZERO);
         assert_eq!(limit.get(), 30);
+    }
+
+    #[test]
+    fn a_limit_below_its_floor_returns_to_it_however_long_a_commit_takes() {
+        for took in [Duration::from_millis(4), Duration::from_millis(40)] {
+            let mut limit = BatchLimit::with_target(50, 1_000, Duration::from_millis(5));
+            while limit.timed_out(limit.get()) {}
+            for expected in [2, 4, 8, 16, 32, 50, 50] {
+                limit.succeeded(limit.get(), took);
+                assert_eq!(limit.get(), expected, "{took:?}");
+            }
+        }
     }
 
     #[test]

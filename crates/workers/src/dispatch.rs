@@ -1,8 +1,8 @@
-//! Freshly accepted routes on their way to the publishers of this replica, in memory.
+//! Dispatch: newly accepted routes are sent in memory to the publishers of this replica.
 //!
-//! Losing what is in here loses nothing: every route is a committed row that becomes due one lease TTL after its
+//! Losing the queues loses no route: every route is a committed row that becomes due one lease TTL after its
 //! acceptance, and the due scan of any replica finds it then. So the queues are bounded, and a channel that is blocked
-//! does not delay the others: what it cannot take is left to the scan.
+//! does not delay the others: routes that do not fit are left to the scan.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,24 +18,24 @@ const QUEUED_BATCHES_MAX: usize = 16;
 /// The most routes and bytes in one batch.
 pub(crate) const BATCH_ROUTES: usize = 256;
 const BATCH_BYTES: usize = 512 * 1024;
-/// How long acceptance waits in all for a channel that has no room, before it leaves the rest of a batch to the scan. Beside
-/// a backlog that is a long wait, so it is well above the time of a few chunks.
+/// How long acceptance waits in total for a channel that has no room, before it leaves the rest of a batch to the scan. Beside
+/// a backlog a queue empties slowly, so this is well above the time of a few chunks.
 const DISPATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Routes of one channel and when they were known to be so in SQL.
+/// Routes of one channel, and when they were in this state in PostgreSQL.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) routes: Vec<LiveRoute>,
     pub(crate) read_at: Instant,
 }
 
-/// The side of acceptance.
-#[derive(Debug)]
+/// The side of acceptance. Clones share the queues.
+#[derive(Clone, Debug)]
 pub struct Dispatcher {
     queues: Vec<ChannelQueue>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ChannelQueue {
     channel: Channel,
     sender: mpsc::Sender<Batch>,

@@ -1,4 +1,4 @@
-//! What is measured every few seconds so that a dashboard can show it. Each query is an index's end or a bounded count.
+//! The gauges, which are read every few seconds. Each query reads the end of an index or is a bounded count.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -56,17 +56,17 @@ impl<S: RouteStore + CheckpointStore, I: IntentStream, K: CheckpointCache, C: Cl
         Ok(())
     }
 
-    /// The first entry without an outcome. Asked of the stores and not of the intake beside, so that every replica knows
-    /// it, even while no replica leads.
+    /// The first entry without an outcome. It is read from the stores and not from the intake of this process, so that every
+    /// replica reports it, even while no replica leads.
     async fn oldest_unprocessed(&self) -> Result<Option<EntryId>, StoreError> {
         let processed = match self.store.load_checkpoint(&self.stream).await? {
             Some(checkpoint) => checkpoint.last_entry_id,
             None => self.cache.load(&self.stream).await?.entry().unwrap_or(EntryId::ZERO),
         };
-        // Of an absent stream nothing is known; intake reports it.
+        // An absent stream has no age; intake reports it.
         let Some(state) = self.intents.inspect().await? else { return Ok(None) };
         match state.last_generated.cmp(&processed) {
-            // Recreated: nothing of it has been read.
+            // The stream was recreated: none of its entries has been read.
             Ordering::Less => Ok(state.first),
             Ordering::Equal => Ok(None),
             Ordering::Greater => self.intents.first_after(processed).await,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_age_goes_by_the_cached_checkpoint_where_postgresql_has_none() {
+    async fn the_age_is_based_on_the_cached_checkpoint_if_postgresql_has_none() {
         assert_eq!(age(None, Some(10)).await, [0.08]);
         assert_eq!(age(Some(10), Some(20)).await, [0.08]);
     }

@@ -22,7 +22,7 @@ use failure_log::FailureLog;
 /// What a worker is doing: a snapshot.
 #[derive(Clone, Debug)]
 pub struct WorkerStatus {
-    /// The end of the last pass, whether or not there was something to do.
+    /// The end of the last pass, whether or not it had work.
     pub last_pass: Instant,
     /// Set while the worker cannot continue.
     pub blocked: Option<Blocked>,
@@ -30,14 +30,14 @@ pub struct WorkerStatus {
     pub leader: bool,
     /// The last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Leases that were asked for, and those of them that another publisher held or that ran out before the append, for a
+    /// Leases that were requested, and those of them that another publisher held or that expired before the append, for a
     /// publisher.
     pub leases: (u64, u64),
-    /// Completions that cannot be committed for now and wait apart, for a publisher.
+    /// Deferred completions, which cannot be committed for now, for a publisher.
     pub deferred: usize,
 }
 
-/// What keeps a worker from continuing.
+/// Why a worker is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Blocked {
     /// The stream entry that waits, where it is one.
@@ -48,7 +48,7 @@ pub struct Blocked {
     pub since: Instant,
 }
 
-/// The service stops; the next publisher finds what was in hand.
+/// The service stops; the next publisher finds the routes that were being published.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Stopped;
 
@@ -115,7 +115,7 @@ impl Health {
         self.unblock(&mut state.status);
     }
 
-    /// The worker makes progress. Whether it has recovered, the next call shows: only that ends a failure in the log.
+    /// The worker makes progress. Only the next successful call shows that it has recovered, and ends a failure in the log.
     pub(crate) fn mark_progress(&self) {
         self.unblock(&mut self.state().status);
     }
@@ -190,7 +190,7 @@ impl Health {
         self.activity.add(activity);
     }
 
-    /// Counts leases that were asked for and those of them that were not won or not kept.
+    /// Counts leases that were requested, and those of them that were not acquired or expired before the append.
     pub(crate) fn count_leases(&self, asked: usize, held: usize) {
         let mut state = self.state();
         state.status.leases.0 += asked as u64;

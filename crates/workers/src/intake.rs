@@ -1,12 +1,11 @@
 //! Stream entries → outcomes in PostgreSQL → publishers in memory → the cached checkpoint in Redis.
 //!
-//! One replica leads and reads (ADR 0015). Three parts work for the time of a term: the reader asks Redis for entries, the
-//! acceptor gives each of them its outcome, the checkpoint keeper knows where to resume. While a batch is committed, the next
-//! entries are read, if the last read shows that there are more, and the cached checkpoint of the batch before is moved.
+//! One replica leads and reads (ADR 0015). Three parts work during a term: the reader reads entries from Redis, the
+//! acceptor gives each of them its outcome, the checkpoint keeper determines where to resume. While a batch is committed, the next
+//! entries are read, if the last read shows that there are more, and the cached checkpoint of the previous batch is moved.
 //!
-//! Crash recovery: after the read, nothing is left, and the entries are read again; after the commit, the cached checkpoint is
-//! older than the durable one, which counts. What the acceptor keeps of a waiting entry (answers of the directory) is asked for
-//! again.
+//! Crash recovery: after a read, nothing is left, and the entries are read again. After a commit, the cached checkpoint is
+//! older than the durable one, which counts. The user directory's answers for a waiting entry are requested again.
 
 mod acceptor;
 mod checkpoint;
@@ -38,12 +37,12 @@ use acceptor::{Acceptor, Ended, Target};
 use checkpoint::{CheckpointKeeper, Resumed};
 use reader::{ReadResult, Reader};
 
-/// The most that goes into one transaction, besides the configured number of entries: cost in bytes, and routes. An entry that
-/// is larger goes alone.
-const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
-const MAX_BATCH_ROUTES: usize = 4_096;
+/// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A larger entry is processed
+/// alone.
+pub(crate) const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_BATCH_ROUTES: usize = 4_096;
 
-/// What blocks intake when it finds where to resume and loses it at once.
+/// The cause that is reported when intake repeatedly determines where to resume and the checkpoint changes again at once.
 const MOVED_AGAIN: &str = "the checkpoint or the stream changes with each pass";
 
 /// The configuration of intake.
@@ -66,15 +65,15 @@ pub struct Intake<E, I, A, K, D, C> {
     pub election: E,
     /// The stream.
     pub intents: I,
-    /// Where acceptance becomes a fact.
+    /// The store that commits acceptance.
     pub store: A,
     /// The cached checkpoint.
     pub cache: K,
-    /// Who the recipients are.
+    /// The user directory.
     pub directory: D,
     /// The time.
     pub clock: C,
-    /// Which type may go to whom, and how.
+    /// The rules of acceptance.
     pub policy: Arc<Policy>,
     /// To the publishers of this replica.
     pub dispatcher: Dispatcher,
@@ -102,8 +101,7 @@ enum Step {
     Waiting(Wait),
     /// Nothing can be read now, for this reason.
     Blocked(String),
-    /// Where to resume is no longer known: another replica moved the checkpoint, PostgreSQL was restored, or the stream is
-    /// another one.
+    /// The checkpoint is not valid any more: another replica moved it, PostgreSQL was restored, or the stream was recreated.
     CheckpointMoved,
     /// Another term has this fence, which is not below the one of this term: campaign again.
     Superseded(Fence),
@@ -120,7 +118,7 @@ where
 {
     /// Runs until `stop`: campaigns, leads, and steps down. A transaction that has begun is finished.
     pub async fn run(self, stop: CancellationToken) {
-        // Recorded from the start, so that "no replica leads" is a sum of 0 and not a missing series.
+        // Recorded from the start, so that the sum is 0 and the series exists while no replica leads.
         self.metrics.leads(false);
         run_passes(&self.health, &stop, Duration::ZERO, Campaigns(&self)).await;
     }
@@ -213,7 +211,7 @@ where
             Err(error) => Err(error),
         };
         if step.is_err() {
-            // The stream may have changed while it could not be reached: find out where to resume.
+            // The stream may have changed while it was unreachable: determine again where to resume.
             self.work.forget();
             self.work.reader.failed();
         }
@@ -298,13 +296,13 @@ where
         })
     }
 
-    /// Gives outcomes to the batch in hand, or to a new one, and reads on meanwhile.
+    /// Processes the unfinished batch, or a new one, and reads ahead meanwhile.
     async fn process(&mut self, stop: &CancellationToken) -> Result<Step, StoreError> {
         let mut read_after = None;
         if self.acceptor.is_idle() {
             let batch = self.cut_batch();
             let cost: usize = batch.iter().map(|entry| entry.decoded.cost).sum();
-            // While a large entry is in hand, nothing else is: together they would take twice the memory.
+            // While a large entry is processed, nothing is read ahead: two of them would take twice the memory.
             if self.queue.is_empty() && cost <= MAX_BATCH_COST {
                 read_after = batch.back().map(|last| last.decoded.id);
             }
@@ -342,7 +340,8 @@ where
         std::mem::replace(&mut self.queue, rest)
     }
 
-    /// Nothing came: is it still the stream that was read, is nothing missing in it, and does the connection still see it?
+    /// A read returned nothing: checks whether the stream was recreated, cut short or trimmed, and whether the connection still
+    /// leads to the primary.
     async fn check_idle(&mut self) -> Result<Step, StoreError> {
         let Some(idle) = self.keeper.check_idle().await? else { return Ok(Step::CheckpointMoved) };
         match idle.stream {
@@ -359,14 +358,13 @@ where
         })
     }
 
-    /// The next entry is larger than anything that is read at once: what to do about it is for a person to decide.
+    /// The next entry is larger than the limit of a read: an operator must decide what to do with it.
     async fn too_large(&mut self) -> Result<Step, StoreError> {
         let Some(processed) = self.keeper.processed() else { return Ok(Step::CheckpointMoved) };
         let Some(entry_id) = self.reader.next_after(processed).await? else { return Ok(Step::Continue) };
         let stream = &self.settings.stream;
-        let cause = format!(
-            "the entry is larger than any that is read; to go on without it: XDEL {stream} {entry_id}"
-        );
+        let cause =
+            format!("the entry exceeds the size limit of a read; to skip it: XDEL {stream} {entry_id}");
         Ok(Step::Waiting(Wait { entry_id, cause }))
     }
 }

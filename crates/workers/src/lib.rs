@@ -1,7 +1,7 @@
-//! What the service does all day: loops over the ports of [`domain::ports`].
+//! The workers of the service: loops over the ports of [`domain::ports`].
 //!
-//! A worker reads, asks the domain what should happen, and tells a store. It never sees a store's type, and it never
-//! ends before it is told to: a failure is logged once and retried after a pause.
+//! A worker reads, lets the domain decide, and writes the result to a store. It never depends on the type of a store, and it
+//! does not end before the service is stopped: a failure is logged once and retried after a pause.
 
 mod activity;
 mod batch_limit;
@@ -18,6 +18,7 @@ mod publish;
 mod reporter;
 mod republish;
 mod retention;
+mod submissions;
 
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::Gauges;
@@ -28,6 +29,7 @@ pub use publish::{PublishSettings, RoutePublisher};
 pub use reporter::{ReplicaHealth, Reporter};
 pub use republish::{RepublishSettings, Republisher};
 pub use retention::{Retention, RetentionSettings};
+pub use submissions::{SubmissionIntake, SubmissionQueue, SubmissionReceiver, submission_queue};
 
 /// The target of spans that are meant for traces and not for the log.
 pub const SPANS: &str = "notification::spans";

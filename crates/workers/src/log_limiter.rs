@@ -1,6 +1,6 @@
-//! Log lines about single elements, bounded: a thousand malformed entries a second must not become a thousand lines.
+//! A bound on log lines about single elements: a thousand malformed entries a second must not cause a thousand lines.
 //!
-//! The first few of a kind in a second are logged as they come; of the others the number is, once the second is over.
+//! The first few of a kind in a second are logged at once; the number of the others is logged when the second is over.
 //! No information is lost: each element is in a table.
 
 use std::collections::BTreeMap;

@@ -32,8 +32,10 @@ pub struct Metrics {
 const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Where intents come from: the label `source`.
-const STREAM: &str = "stream";
+/// The label `source` of intents from the stream.
+pub(crate) const STREAM: &str = "stream";
+/// The label `source` of intents from the HTTP API.
+pub(crate) const HTTP: &str = "http";
 
 impl Metrics {
     /// The instruments of `meter`.
@@ -110,13 +112,13 @@ impl Metrics {
 
     /// Counts by outcome, type and producer. Type and producer of an entry that cannot be decoded are empty: they could be
     /// anything, and each value would be a time series.
-    pub(crate) fn outcomes(&self, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
+    pub(crate) fn outcomes(&self, source: &'static str, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
         for ((outcome, kind, producer), count) in counts {
             let labels = [
                 KeyValue::new("outcome", *outcome),
                 KeyValue::new("type", (*kind).to_owned()),
                 KeyValue::new("producer", (*producer).to_owned()),
-                KeyValue::new("source", STREAM),
+                KeyValue::new("source", source),
             ];
             self.intents.add(*count, &labels);
         }

@@ -1,4 +1,4 @@
-//! The two shapes of every worker: passes one after the other, and work for the time of a term.
+//! The two loops of the workers: one pass after the other, and work for one term of leadership.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) enum Pass {
     Done,
 }
 
-/// What runs in passes, each of them bounded. A closure would do, were it not that its future cannot be known to be `Send`.
+/// Work that runs in bounded passes. It is a trait and not a closure because the future of a closure cannot be proved `Send`.
 pub(crate) trait Passes: Send {
     /// One pass. What it waits for ends at `stop`.
     fn run_once(&mut self, stop: &CancellationToken)
@@ -60,7 +60,7 @@ pub(crate) async fn run_passes(
     }
 }
 
-/// What a replica is told that leads.
+/// The leadership of this replica.
 #[derive(Debug)]
 pub(crate) struct Leadership {
     /// The fence of the term.
@@ -72,8 +72,8 @@ pub(crate) struct Leadership {
 /// Campaigns, and if this replica is elected, runs `work` and steps down after it. `None` if another replica leads, or if
 /// the service stops before that is known.
 ///
-/// `work` is told when the term is over and ends by itself, so that a transaction that has begun is finished; every call to
-/// a store has a timeout. Until then, fences keep it from writing over the next leader.
+/// `work` is notified when the term is over and ends by itself, so that a running transaction is finished; every call to
+/// a store has a timeout. Until then, fences stop it from overwriting what the next leader wrote.
 pub(crate) async fn while_leading<E: Election, F: Future>(
     election: &E,
     health: &Health,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_is_told_that_the_term_is_lost_and_finishes_what_it_has_begun() {
+    async fn work_learns_that_the_term_is_lost_and_finishes_what_it_has_begun() {
         let (health, stop, started) = (Health::new("test"), CancellationToken::new(), Instant::now());
         let election = MemoryElection::default();
         let ending = async {

@@ -1,13 +1,12 @@
 //! Live routes → leases → appends with receipts → completions in SQL, for one channel.
 //!
-//! Crash recovery, step by step: a lease is a key that ends by itself; an append leaves its receipt in the
-//! place of the lease, and whichever publisher tries the route next finds it and completes without appending; a
-//! completion is the end. A reply that was lost is asked for again under the same token, and the answer is what
-//! happened. While a completion is not committed, its receipt is kept alive ([`receipts`]); one that cannot be
-//! committed for a reason of its own waits apart from the others ([`deferred`]).
+//! Crash recovery, step by step: a lease expires by itself. An append replaces the lease with a receipt, and the publisher that
+//! tries the route next finds it and completes the route without appending. After the completion, nothing is left to do. A call
+//! whose reply was lost is repeated under the same token and returns what happened. While a completion is not committed, its
+//! receipt is renewed ([`receipts`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
 //!
-//! Work comes from two sides: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the scan
-//! for all that is due ([`scan`]): retries, what dispatch could not take, and what a dead replica left. One replica at a
+//! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the scan
+//! for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica. One replica at a
 //! time reads a page of due routes of a channel, under the scan lock.
 
 mod chunk;
@@ -41,15 +40,15 @@ use crate::dispatch::{BATCH_ROUTES, Batch, Receiver};
 use crate::health::{Health, Stopped};
 use crate::metrics::Metrics;
 
-/// How long a replica has the due routes of a channel to itself, unless it is done with its page before: after a crash,
-/// the others wait no longer.
+/// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the others wait for the
+/// TTL.
 const SCAN_LOCK_TTL: Duration = Duration::from_secs(1);
 /// How many chunks of a channel are published at the same time, so that Redis appends one while PostgreSQL completes the
 /// other.
 const MAX_CONCURRENT_CHUNKS: usize = 2;
-/// While there is a backlog, this many chunks of routes that were accepted just now go before each page of it.
+/// While there is a backlog, this many chunks of newly accepted routes are published before each page of it.
 const DISPATCHED_CHUNKS_PER_PAGE: usize = 8;
-/// How long after the stop what is in hand may still be published; the rest is found by the next publisher.
+/// How long after the stop publishing may continue; the next publisher finds the rest.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What blocks a channel whose list of deferred completions is full.
@@ -60,7 +59,7 @@ const DEFERRED_FULL: &str = "too many completions wait for rows that are locked 
 pub struct PublishSettings {
     /// The most routes in one append.
     pub batch_size: usize,
-    /// How soon the scan lists again while there are due routes that it could not take.
+    /// How soon the scan lists again while routes are due that it could not lease.
     pub poll_interval: Duration,
     /// How long a lease lives.
     pub lease_ttl: Duration,
@@ -149,6 +148,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Loop {
     scan: Scan,
     unreadable: UnreadableRows,
+    /// How many due routes are listed at once.
+    page_limit: BatchLimit,
     /// Chunks of dispatched routes since the last page of due ones.
     dispatched: usize,
     /// The worker's recoveries that the scan knows of.
@@ -166,7 +167,7 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Runs until `stop`. What has been dispatched by then is still published, if the stores let it and within five seconds:
+    /// Runs until `stop`. Routes that were dispatched before are still published, if the stores are available, within five seconds:
     /// intake stops first.
     pub async fn run(self, receiver: Receiver, stop: CancellationToken) {
         let Receiver { batches, backpressure } = receiver;
@@ -187,7 +188,7 @@ where
             never = shared.receipts.keep_alive(&self.leases, self.settings.dedupe_ttl) => match never {},
             () = too_late => {
                 let channel = self.channel.as_str();
-                tracing::warn!(channel, "stopped before everything in hand was published; the next publisher continues");
+                tracing::warn!(channel, "stopped before all dispatched routes were published; the next publisher continues");
             }
         }
         shared.log().report_suppressed(true);
@@ -198,6 +199,7 @@ where
         let mut state = Loop {
             scan: Scan::new(now, self.settings.lease_ttl, self.settings.poll_interval),
             unreadable: UnreadableRows::new(now),
+            page_limit: BatchLimit::new(self.settings.batch_size),
             dispatched: 0,
             recoveries: 0,
             full: false,
@@ -241,12 +243,12 @@ where
                 "{DEFERRED_FULL}"
             );
         }
-        // While it waited for a store, routes became due, or leases of a replica that crashed ended.
+        // While the worker waited for a store, routes became due, or leases of a crashed replica expired.
         let recoveries = shared.health.recoveries();
         if std::mem::replace(&mut state.recoveries, recoveries) != recoveries {
             state.scan.wake_by(now);
         }
-        // Beside a backlog, what has just been accepted goes first, but not without end.
+        // Beside a backlog, newly accepted routes are published first, but only so many chunks per page.
         let first = batches.is_empty() || state.dispatched >= DISPATCHED_CHUNKS_PER_PAGE;
         if !full && first && state.scan.next_at() <= now {
             state.dispatched = 0;
@@ -268,20 +270,20 @@ where
         state.dispatched += chunks.len();
         let reports = join_all(chunks.into_iter().map(|chunk| self.publish(chunk, shared))).await;
         for report in reports {
-            self.take_up(state, &report?);
+            self.note_report(state, &report?);
         }
         self.health.mark_progress();
         Ok(())
     }
 
     /// Scans again when the first of the routes that failed is to be retried.
-    fn take_up(&self, state: &mut Loop, report: &Report) {
+    fn note_report(&self, state: &mut Loop, report: &Report) {
         if let Some(at) = report.retry_at {
             state.scan.wake_by(Instant::now() + at.saturating_since(self.clock.now()));
         }
     }
 
-    /// One page of due routes, if there are any and no other replica is at them.
+    /// One page of due routes, if there are any and no other replica holds the scan lock.
     async fn scan_once(&self, state: &mut Loop, shared: &Shared) -> Result<Result<(), StoreError>, Stopped> {
         let now = self.clock.now();
         if state.scan.is_idle() {
@@ -296,7 +298,7 @@ where
                 return Ok(Ok(()));
             }
         }
-        // Two replicas that read the same page would ask for the same leases, and one of them in vain.
+        // Two replicas that read the same page would request the same leases, and one of them would not get them.
         let token = self.token();
         match self.leases.acquire_scan_lock(self.channel, &token, SCAN_LOCK_TTL).await {
             Ok(true) => {}
@@ -323,13 +325,19 @@ where
     ) -> Result<Result<(), StoreError>, Stopped> {
         let read_at = Instant::now();
         let request = state.scan.next_page(read_at);
-        let limit = self.settings.batch_size;
+        let limit = state.page_limit.get();
         let listed =
             self.routes.list_due_routes(self.channel, request.order, now, request.after.as_ref(), limit);
         let page = match listed.await {
             Ok(page) => page,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => {
+                if matches!(error, StoreError::TimedOut { .. }) {
+                    state.page_limit.timed_out(limit);
+                }
+                return Ok(Err(error));
+            }
         };
+        state.page_limit.succeeded(page.routes.len() + page.corrupt.len(), read_at.elapsed());
         shared.mark_healthy();
         for report in state.unreadable.report(&page.corrupt, read_at) {
             tracing::error!(channel = self.channel.as_str(), error = report.problem, routes = ?report.routes,
@@ -349,13 +357,13 @@ where
         if state.scan.page_done(Instant::now(), result) {
             state.unreadable.sweep_done();
         }
-        self.take_up(state, &report);
+        self.note_report(state, &report);
         Ok(Ok(()))
     }
 }
 
-/// The batch and what else is waiting, in as few full chunks as may go out at the same time: a burst of small batches is
-/// published as a few large ones. Nothing is waited for.
+/// The batch and the other waiting batches, merged into as few full chunks as may be published concurrently: a burst of small
+/// batches is published as a few large ones. It does not wait for more.
 fn merge(first: Batch, waiting: &mut mpsc::Receiver<Batch>, batch_size: usize) -> Vec<Batch> {
     let mut batches = vec![first];
     while let Some(last) = batches.last_mut() {

@@ -1,4 +1,4 @@
-//! Reports this replica to the others, and to operators: the tables `replicas` and `activity`.
+//! Reports this replica in the tables `replicas` and `activity`, for operators.
 //!
 //! A report is written every [`REPORT_INTERVAL`], and soon after a worker wins or loses leadership, is blocked or recovers.
 //! Nothing depends on it: the tables are for operators, and are as old as `seen_at`.
@@ -26,7 +26,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last report may delay a stop.
 const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two deletions of what is old.
+/// The interval of deleting old rows.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
 /// How long the row of a replica stays after its last report.
 const REPLICA_RETENTION: Duration = Duration::from_secs(3_600);
@@ -87,7 +87,7 @@ pub struct Reporter<S, C> {
 }
 
 impl<S: ReplicaStore, C: Clock> Reporter<S, C> {
-    /// Runs until `stop`, and then reports once more: the other workers have stopped by then.
+    /// Runs until `stop`, then writes a last report: the other workers have stopped by then.
     pub async fn run(self, stop: CancellationToken) {
         let mut reports = Reports {
             reporter: &self,
@@ -155,7 +155,7 @@ struct Reports<'a, S, C> {
 impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         if self.reported_at.take().is_some() {
-            // Whether something has changed or the time is over, a report follows.
+            // A report follows both a change and the end of the interval.
             let wait = timeout(REPORT_INTERVAL, self.changed());
             if stop.run_until_cancelled(wait).await.is_none() {
                 return Ok(Pass::Done);

@@ -1,19 +1,19 @@
 //! Appending again what Redis acknowledged and then lost (ADR 0021).
 //!
 //! Every replica observes the server and the last ids of the outbound streams. When the server is another one, or a
-//! last id fell, one replica compares what PostgreSQL calls published with what the streams hold, and appends what is
-//! missing under the route's own name, with the same attempt. How the streams were seen last is kept in PostgreSQL, and it is
-//! replaced only after a whole comparison, so that neither a restart nor a crash loses one:
+//! last id fell, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
+//! entries again under the same `event_id` or `delivery_id`, with the same attempt. The last observation of the streams is stored in
+//! PostgreSQL and replaced only after a complete comparison, so that neither a restart nor a crash skips one:
 //!
-//! | crash after | what is left | what follows |
+//! | crash after | what is left | what happens next |
 //! |---|---|---|
-//! | noticing | nothing | The next replica that observes it notices it, too. |
-//! | appending | the entry and its receipt | The next comparison finds the receipt and writes its id down. |
-//! | writing ids down | their new ids | The next comparison finds these entries in the stream. |
-//! | the comparison | how the streams were seen before | The next comparison finds nothing missing. |
+//! | detecting the change | nothing | The next observation of any replica detects it. |
+//! | appending | the entry and its receipt | The next comparison finds the receipt and updates the route. |
+//! | updating routes | their new ids | The next comparison finds these entries in the stream. |
+//! | the comparison | the observation from before | The next comparison finds nothing missing. |
 //!
-//! A receipt that ran out before the next comparison costs a repeated entry under the same name. A completion that is
-//! committed later than [`SETTLE_TIME`] after the change, because another transaction held its row, is not compared.
+//! A receipt that expired before the next comparison causes a repeated entry with the same `event_id` or `delivery_id`. A
+//! completion that is committed later than [`SETTLE_TIME`] after the change, because another transaction held its row, is not compared.
 
 mod compare;
 
@@ -33,9 +33,9 @@ use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
 
 /// Between two observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long after a change the comparison begins: completions that were under way are committed by then.
+/// How long after a change the comparison begins: completions that were running are committed by then.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// The shortest time between two writes of how the streams are seen.
+/// The shortest time between two writes of the observation.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The configuration of republishing.
@@ -79,9 +79,11 @@ struct Watch {
     changed_at: Option<Instant>,
     /// Whether this has been logged.
     reported: bool,
+    /// Why the last comparison failed, until it is repeated.
+    failure: Option<String>,
 }
 
-/// A stream that may have lost entries: how it was seen before and how it is seen now.
+/// A stream that may have lost entries: the previous observation and the current one.
 struct Change<'a> {
     channel: Channel,
     former: SeenStream,
@@ -113,11 +115,12 @@ where
         if seen.iter().any(|(_, now)| find(&watch.known, now).is_some_and(|known| now.may_have_lost(known))) {
             let changed_at = *watch.changed_at.get_or_insert_with(Instant::now);
             if changed_at.elapsed() >= SETTLE_TIME {
+                watch.failure = None;
                 return self.reconcile_if_elected(watch, &seen, stop).await;
             }
             return Ok(());
         }
-        (watch.changed_at, watch.reported) = (None, false);
+        (watch.changed_at, watch.reported, watch.failure) = (None, false, None);
         watch.known = seen.iter().map(|(_, now)| now.clone()).collect();
         let is_saved = |now: &SeenStream| {
             let saved = watch.saved.as_ref().and_then(|saved| find(saved, now));
@@ -199,16 +202,23 @@ where
 {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
         let (republisher, watch) = (self.republisher, &mut self.watch);
-        let result = republisher.run_once(watch, stop).await;
-        if result.is_err() {
-            // Publishers met the same failure: their completions need time again.
-            watch.changed_at = watch.changed_at.map(|_| Instant::now());
+        match republisher.run_once(watch, stop).await {
+            Err(error) => {
+                // Publishers met the same failure: their completions need time again.
+                watch.changed_at = watch.changed_at.map(|_| Instant::now());
+                watch.failure = watch.changed_at.map(|_| error_chain(&error));
+                Err(error)
+            }
+            // An observation that succeeds does not show that the comparison does.
+            Ok(()) => Ok(match &watch.failure {
+                Some(cause) => Pass::Blocked(cause.clone()),
+                None => Pass::PauseFor(OBSERVE_INTERVAL),
+            }),
         }
-        result.map(|()| Pass::PauseFor(OBSERVE_INTERVAL))
     }
 }
 
-/// How each channel's stream is seen.
+/// The observation of each channel's stream.
 fn seen_streams(server: &OutboundServer, now: Timestamp) -> Vec<(Channel, SeenStream)> {
     let seen = server.streams.iter().map(|(channel, stream, state)| {
         let seen = SeenStream {

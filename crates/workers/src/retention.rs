@@ -1,13 +1,13 @@
-//! Deletes what is older than its knob: oldest first, in short chunks, beside running traffic.
+//! Retention: deletes rows that are older than configured, oldest first, in short chunks, beside running traffic.
 //!
-//! A record with a live route stays, however old it is. A row that another transaction holds, or that cannot be deleted, is
-//! passed over until the next pass. Both are counted and reported, and neither keeps other rows from being deleted.
+//! A record with a live route is kept, however old it is. A row that another transaction holds, or that cannot be deleted, is
+//! skipped until the next pass. Both are counted and reported, and neither stops the deletion of other rows.
 //!
 //! # Crash recovery
 //!
 //! A chunk is one transaction, so a crash leaves the chunks before it deleted and the others as they were; row
-//! locks end with the connection. The next pass of any replica continues with what is left. Two replicas at once
-//! delete the same rows once: the lock saves work and no more. Sizes that were learned are lost and learned again.
+//! locks end with the connection. The next pass of any replica continues with the remaining rows. Two concurrent passes
+//! delete each row once: the leadership only avoids repeated work. The adapted sizes are lost and adapted again.
 
 use std::time::Duration;
 
@@ -22,8 +22,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
 
-/// How long one chunk should take. As short as what the traffic itself asks for, so that a statement of the traffic waits
-/// for no more than a moment.
+/// The target time of one chunk. It is about as long as a statement of the traffic, so that these wait only briefly.
 const CHUNK_TARGET_TIME: Duration = Duration::from_millis(5);
 /// What deleting a row costs beside its values, in bytes: a large value is stored in rows of about this size.
 const ROW_COST: usize = 2 * 1024;
@@ -34,7 +33,7 @@ const MIN_CHUNK_COST: usize = 512 * 1024;
 const MAX_CHUNK_COST: usize = 16 * 1024 * 1024;
 /// Expired rows that are listed together.
 const MAX_PAGE_ROWS: usize = 200;
-/// After a chunk or a page, how many times as long as it took the others have the database to themselves.
+/// The pause after a chunk or a page, as a multiple of the time that it took.
 const REST_FACTOR: u32 = 3;
 const MAX_REST: Duration = Duration::from_secs(1);
 
@@ -52,13 +51,13 @@ pub struct RetentionSettings {
 /// The worker that deletes what is too old.
 #[derive(Debug)]
 pub struct Retention<E, S, C> {
-    /// Which of the replicas runs a pass.
+    /// The election of the replica that runs a pass.
     pub election: E,
     /// What it deletes from.
     pub store: S,
     /// The time.
     pub clock: C,
-    /// How old is too old.
+    /// How long rows are kept.
     pub settings: RetentionSettings,
     /// What is counted.
     pub metrics: Metrics,
@@ -66,8 +65,7 @@ pub struct Retention<E, S, C> {
     pub health: Health,
 }
 
-/// How much is listed and deleted at once, by table. Kept between passes: a database for which a chunk was too large is
-/// not asked for the same chunk again.
+/// How much is listed and deleted at once, by table. Kept between passes, so that a chunk that was too large is not repeated.
 #[derive(Debug, Default)]
 struct Limits {
     records: TableLimits,
@@ -94,7 +92,7 @@ impl Default for TableLimits {
 /// What one pass did in one table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct TablePass {
-    /// Rows that were deleted, without those that went with them.
+    /// Rows that were deleted, without dependent rows.
     deleted: u64,
     /// Expired records that stay because a route of theirs is live.
     live: u64,
@@ -173,7 +171,7 @@ where
             pass.live += live.len() as u64;
             self.metrics.stays(table, "live", live.len() as u64);
             self.delete_page(table, cutoff, &removable, &mut limits.chunk, pass, stop).await?;
-            // A page may hold nothing to delete: the listing alone is worth a rest.
+            // Listing a page takes time even if none of its rows is deleted, so a pause follows.
             if page.len() < limit || !rest(stop, took).await {
                 break;
             }
@@ -302,12 +300,12 @@ fn is_about_the_rows(error: &StoreError) -> bool {
     matches!(error, StoreError::TimedOut { .. } | StoreError::Locked { .. } | StoreError::Refused { .. })
 }
 
-/// Leaves the database to the others for several times as long as it was just used. False if the service stops.
+/// Pauses for several times as long as the database was just used. False if the service stops.
 async fn rest(stop: &CancellationToken, time: Duration) -> bool {
     pause(stop, (time * REST_FACTOR).min(MAX_REST)).await
 }
 
-/// What deleting a row costs, with all that goes with it, in bytes.
+/// The cost of deleting a row and its dependent rows, in bytes.
 fn cost<K>(row: &Expired<K>) -> usize {
     let rows = usize::try_from(row.rows).unwrap_or(usize::MAX);
     rows.saturating_mul(ROW_COST).saturating_add(usize::try_from(row.bytes).unwrap_or(usize::MAX))

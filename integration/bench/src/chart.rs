@@ -1,4 +1,4 @@
-//! Charts as SVG. Their text stays text, so that no font is needed to draw them.
+//! Charts as SVG. Labels are SVG text elements, so that drawing needs no fonts.
 
 use anyhow::Context;
 use plotters::coord::Shift;
@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const SIZE: (u32, u32) = (900, 480);
-/// One for each part or line; dark enough for white paper, and told apart in grey.
+/// One colour for each part or line, dark enough for white paper and distinguishable in greyscale.
 const COLORS: [RGBColor; 4] =
     [RGBColor(242, 166, 90), RGBColor(179, 84, 30), RGBColor(110, 170, 220), RGBColor(23, 78, 130)];
 
@@ -17,34 +17,34 @@ pub(crate) enum Chart {
     Lines(Lines),
 }
 
-/// Bars of one part, or of several on top of each other.
+/// A bar chart; the bars may be stacked from several parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Bars {
-    /// The file's name without its ending.
+    /// The name of the file without its extension.
     pub(crate) file: &'static str,
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) parts: &'static [&'static str],
-    /// Name and parts of each.
+    /// The name and the parts of each bar.
     pub(crate) bars: Vec<(String, Vec<f64>)>,
 }
 
-/// Lines over the same places, on a logarithmic scale.
+/// A line chart with a logarithmic scale; all lines share the points of the x axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
-    /// The file's name without its ending.
+    /// The name of the file without its extension.
     pub(crate) file: &'static str,
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
-    /// What the places are, and their names.
-    pub(crate) across: &'static str,
-    pub(crate) at: Vec<String>,
-    /// Name and values of each.
+    /// The label of the x axis, and the labels of its points.
+    pub(crate) x_label: &'static str,
+    pub(crate) points: Vec<String>,
+    /// The name and the values of each line.
     pub(crate) lines: Vec<(String, Vec<f64>)>,
 }
 
 impl Chart {
-    /// The file's name without its ending.
+    /// The name of the file without its extension.
     pub(crate) fn file(&self) -> &'static str {
         match self {
             Self::Bars(bars) => bars.file,
@@ -59,7 +59,7 @@ impl Chart {
         }
     }
 
-    /// The picture.
+    /// Draws the chart as SVG.
     pub(crate) fn svg(&self) -> anyhow::Result<String> {
         let mut text = String::new();
         {
@@ -84,7 +84,7 @@ impl Bars {
             .y_label_area_size(64)
             .x_label_area_size(36)
             .build_cartesian_2d(0.0..self.bars.len() as f64, 0.0..highest * 1.12)?;
-        // The names stand in the middle of their bars, where a numeric axis has no tick.
+        // The names are drawn below the middle of their bars, where a numeric axis has no tick.
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -93,11 +93,11 @@ impl Bars {
             .light_line_style(TRANSPARENT)
             .y_label_formatter(&|value| format!("{value:.0}"))
             .draw()?;
-        for (place, part) in self.parts.iter().enumerate() {
-            let color = COLORS[(place + 1) % COLORS.len()];
+        for (index, part) in self.parts.iter().enumerate() {
+            let color = COLORS[(index + 1) % COLORS.len()];
             let bars = self.bars.iter().enumerate().map(|(at, (_, parts))| {
-                let below = parts.iter().take(place).sum::<f64>();
-                let above = below + parts.get(place).copied().unwrap_or(0.0);
+                let below = parts.iter().take(index).sum::<f64>();
+                let above = below + parts.get(index).copied().unwrap_or(0.0);
                 Rectangle::new([(at as f64 + 0.2, below), (at as f64 + 0.8, above)], color.filled())
             });
             let series = chart.draw_series(bars)?;
@@ -133,29 +133,29 @@ impl Bars {
 
 impl Lines {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> anyhow::Result<()> {
-        // A logarithm needs something.
+        // A logarithmic scale has no zero.
         let values = || self.lines.iter().flat_map(|(_, values)| values.iter().map(|value| value.max(0.01)));
         let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(0.01, f64::max));
-        let places = i32::try_from(self.at.len()).context("too many places")?;
+        let count = i32::try_from(self.points.len()).context("too many points")?;
         let mut chart = ChartBuilder::on(area)
             .caption(format!("{}, {}", self.title, self.unit), ("sans-serif", 22))
             .margin(12)
             .y_label_area_size(64)
             .x_label_area_size(48)
-            .build_cartesian_2d(-1..places, (least.min(most) / 1.5..most * 1.5).log_scale())?;
-        let name = |place: &i32| {
-            usize::try_from(*place).ok().and_then(|place| self.at.get(place)).cloned().unwrap_or_default()
+            .build_cartesian_2d(-1..count, (least.min(most) / 1.5..most * 1.5).log_scale())?;
+        let name = |point: &i32| {
+            usize::try_from(*point).ok().and_then(|point| self.points.get(point)).cloned().unwrap_or_default()
         };
         chart
             .configure_mesh()
-            .x_labels(self.at.len() + 2)
+            .x_labels(self.points.len() + 2)
             .light_line_style(TRANSPARENT)
             .x_label_formatter(&name)
-            .x_desc(self.across)
+            .x_desc(self.x_label)
             .y_label_formatter(&|value| format!("{value:.1}"))
             .draw()?;
         for ((name, values), color) in self.lines.iter().zip(COLORS.into_iter().cycle()) {
-            let points = || (0..places).zip(values.iter().map(|value| value.max(0.01)));
+            let points = || (0..count).zip(values.iter().map(|value| value.max(0.01)));
             let series = chart.draw_series(LineSeries::new(points(), color.stroke_width(3)))?;
             series
                 .label(name.clone())

@@ -1,18 +1,18 @@
-//! Measured figures, and the goals they are held against.
+//! Measured figures, and the goals that they are compared with.
 
 use crate::chart::Chart;
 
-/// Where the ceiling misses a goal on this machine, how many times as much as the ceiling the service may take.
-const CEILING_TIMES: f64 = 1.5;
+/// Where the baseline misses a goal on this machine, the service may take this multiple of the baseline's figure.
+const BASELINE_FACTOR: f64 = 1.5;
 
 /// The figures of one scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// What was driven, and how.
+    /// What was measured, and how.
     pub(crate) title: String,
-    /// What came of it.
+    /// The results.
     pub(crate) figures: Vec<Figure>,
-    /// Some of it as pictures.
+    /// Some of the results as charts.
     pub(crate) charts: Vec<Chart>,
 }
 
@@ -21,23 +21,23 @@ pub(crate) struct Section {
 pub(crate) struct Figure {
     /// What was measured, in a few words.
     pub(crate) name: String,
-    /// How much.
+    /// The result.
     pub(crate) value: f64,
-    /// Of what: `ms`, `intents/s`, `%`, `x` for a ratio.
+    /// The unit of the value: `ms`, `intents/s`, `%`, `x` for a ratio.
     pub(crate) unit: &'static str,
-    /// The least and the most of the rounds that `value` is the median of.
+    /// The minimum and the maximum of the rounds whose median `value` is.
     pub(crate) range: Option<(f64, f64)>,
-    /// What it must be, in words, and whether it is.
+    /// The goal in words, and whether the value meets it.
     pub(crate) goal: Option<(String, bool)>,
 }
 
 impl Figure {
-    /// A figure that is only shown.
+    /// A figure without a goal.
     pub(crate) fn shown(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { name: name.into(), value, unit, range: None, goal: None }
     }
 
-    /// With the rounds that it is the median of.
+    /// Adds the range of the rounds whose median the value is.
     pub(crate) fn of_rounds(mut self, rounds: impl IntoIterator<Item = f64>) -> Self {
         let (least, most) = rounds
             .into_iter()
@@ -47,31 +47,32 @@ impl Figure {
         self
     }
 
-    /// It must not be above `bound`.
+    /// Adds the goal that the value is at most `bound`.
     pub(crate) fn at_most(self, bound: f64) -> Self {
         let goal = format!("at most {bound} {}", self.unit);
         self.judged(goal, |value| value <= bound)
     }
 
-    /// It must not be above `bound`, or where the machine does not even let the ceiling keep that, above a multiple of what
-    /// the ceiling takes.
-    pub(crate) fn at_most_or_near(self, bound: f64, ceiling: f64) -> Self {
-        if ceiling <= bound {
+    /// Adds the goal that the value is at most `bound`. If even the baseline misses that on this machine, the goal is a
+    /// multiple of the baseline's figure.
+    pub(crate) fn at_most_or_near(self, bound: f64, baseline: f64) -> Self {
+        if baseline <= bound {
             return self.at_most(bound);
         }
-        let (unit, allowed) = (self.unit, ceiling * CEILING_TIMES);
-        let goal =
-            format!("at most {allowed:.2} {unit}: {CEILING_TIMES}x the ceiling, which misses {bound} {unit}");
+        let (unit, allowed) = (self.unit, baseline * BASELINE_FACTOR);
+        let goal = format!(
+            "at most {allowed:.2} {unit}: {BASELINE_FACTOR}x the baseline, which misses {bound} {unit}"
+        );
         self.judged(goal, |value| value <= allowed)
     }
 
-    /// It must be below `bound`.
+    /// Adds the goal that the value is below `bound`.
     pub(crate) fn under(self, bound: f64) -> Self {
         let goal = format!("under {bound} {}", self.unit);
         self.judged(goal, |value| value < bound)
     }
 
-    /// It must not be below `bound`.
+    /// Adds the goal that the value is at least `bound`.
     pub(crate) fn at_least(self, bound: f64) -> Self {
         let goal = format!("at least {bound} {}", self.unit);
         self.judged(goal, |value| value >= bound)

@@ -1,9 +1,9 @@
-//! What a database costs when it is no longer new: when the tables are full, and when nothing in it can be vacuumed.
+//! How processor time grows with the database: with full tables, and while an open transaction prevents vacuuming.
 //!
-//! Every run is the service with its defaults, from its being ready, which includes being elected and the first read.
-//! Processor time of PostgreSQL, with its background workers, of Redis and of the service counts. Empty tables are measured
-//! before and after the full ones, and the open transaction in turn with none, so that a machine that grows slower is not
-//! taken for a database that does; medians are compared.
+//! Every run starts the service with its defaults and begins when the service is ready; election and the first read are
+//! included. The processor time of PostgreSQL with its background workers, of Redis and of the service is counted. Empty
+//! tables are measured before and after the full ones, and runs with the open transaction alternate with runs without it, so
+//! that a machine that becomes slower is not mistaken for a database that does. Medians are compared.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use crate::figure::{Figure, Section};
 use crate::load::ROUTES;
 use crate::measure::{Cpu, median};
 use crate::rows::Rows;
+use crate::testbed::{INTENTS, Testbed};
 use crate::watch::{POLL, ends, entries, observer, published, wait_for_entries, wait_until_none_live_from};
-use crate::world::{INTENTS, World};
 use crate::{Scale, load};
 
-/// What processor time per intent may grow to in full tables, and beside a transaction that stays open.
+/// The highest accepted ratio of processor time per intent in full tables, and beside an open transaction.
 const FULL_TABLES: f64 = 1.25;
 const OPEN_TRANSACTION: f64 = 1.5;
-/// The open transaction has this many times the intents to do harm in.
+/// Runs beside the open transaction have this many times the intents, so that an effect can show.
 const LONG: u32 = 6;
 
-/// How much of everything.
+/// The amounts of one run.
 struct Size {
     intents: u32,
     /// Records in the full tables.
@@ -41,7 +41,7 @@ impl Size {
     }
 }
 
-/// One run over intents that all wait in the stream.
+/// One run over intents that are all in the stream when the service starts.
 pub(crate) struct Drain {
     intents: u32,
     /// Until the last entry was appended, and until the last route was completed.
@@ -64,28 +64,28 @@ impl Drain {
     }
 }
 
-/// All of it.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+/// Measures full tables, then the open transaction.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let size = Size::of(scale);
-    let mut empty = vec![empty_tables(world, size.intents).await?];
-    let full = full_tables(world, &size).await?;
+    let mut empty = vec![empty_tables(testbed, size.intents).await?];
+    let full = full_tables(testbed, &size).await?;
     while empty.len() < size.rounds {
-        empty.push(empty_tables(world, size.intents).await?);
+        empty.push(empty_tables(testbed, size.intents).await?);
     }
     let (mut plain, mut held) = (Vec::new(), Vec::new());
     for _ in 0..size.rounds {
-        plain.push(empty_tables(world, size.intents * LONG).await?);
-        held.push(open_transaction(world, size.intents * LONG).await?);
+        plain.push(empty_tables(testbed, size.intents * LONG).await?);
+        held.push(open_transaction(testbed, size.intents * LONG).await?);
     }
     let full_name = format!("{} records of {ROUTES} published routes", size.records);
     let mut figures = compared(("empty tables", &empty), (&full_name, &full), FULL_TABLES).to_vec();
     let long = |with: &str| format!("{} intents, {with} open transaction", size.intents * LONG);
     figures.extend(compared((&long("no"), &plain), (&long("an"), &held), OPEN_TRANSACTION));
-    let title = "Growth: what a database that is no longer new costs".to_owned();
+    let title = "Growth: processor time with full tables, and beside an open transaction".to_owned();
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
-/// Processor time of plain runs and of others, and how many times as much the others may take.
+/// The processor time of plain runs and of others, and their ratio, which must be at most `bound`.
 fn compared(plain: (&str, &[Drain]), other: (&str, &[Drain]), bound: f64) -> [Figure; 3] {
     let cpu = |(name, drains): (&str, &[Drain])| {
         let each = || drains.iter().map(Drain::cpu_per_intent);
@@ -96,55 +96,55 @@ fn compared(plain: (&str, &[Drain]), other: (&str, &[Drain]), bound: f64) -> [Fi
     [before, after, times.at_most(bound)]
 }
 
-pub(crate) async fn empty_tables(world: &mut World, intents: u32) -> anyhow::Result<Drain> {
+pub(crate) async fn empty_tables(testbed: &mut Testbed, intents: u32) -> anyhow::Result<Drain> {
     println!("growth: {intents} intents into empty tables");
-    let dsn = world.fresh().await?;
-    drain(world, &dsn, 0, intents).await
+    let dsn = testbed.fresh().await?;
+    drain(testbed, &dsn, 0, intents).await
 }
 
 /// Several runs, one after the other, into the same tables.
-async fn full_tables(world: &mut World, size: &Size) -> anyhow::Result<Vec<Drain>> {
+async fn full_tables(testbed: &mut Testbed, size: &Size) -> anyhow::Result<Vec<Drain>> {
     println!("growth: {} intents into tables with {} records", size.intents, size.records);
-    let dsn = world.fresh().await?;
+    let dsn = testbed.fresh().await?;
     let rows = Rows { records: size.records, age: "1 day", due: false };
-    rows.insert_settled(world, &dsn).await?;
+    rows.insert_vacuumed(testbed, &dsn).await?;
     let mut drains = Vec::new();
     for first in (0..).step_by(size.intents as usize).take(size.rounds) {
-        drains.push(drain(world, &dsn, first, size.intents).await?);
-        world.checkpoint().await?;
+        drains.push(drain(testbed, &dsn, first, size.intents).await?);
+        testbed.checkpoint().await?;
     }
     Ok(drains)
 }
 
-/// A snapshot that is older than every row of the run keeps each dead version of a route where it is.
-async fn open_transaction(world: &mut World, intents: u32) -> anyhow::Result<Drain> {
+/// A snapshot that is older than every row of the run prevents the removal of dead row versions.
+async fn open_transaction(testbed: &mut Testbed, intents: u32) -> anyhow::Result<Drain> {
     println!("growth: {intents} intents beside a transaction that stays open");
-    let dsn = world.fresh().await?;
-    let holder = world.postgres(&dsn).await?;
+    let dsn = testbed.fresh().await?;
+    let holder = testbed.postgres(&dsn).await?;
     holder
         .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM routes")
         .await
         .context("could not open the transaction")?;
-    let drain = drain(world, &dsn, 0, intents).await?;
+    let drain = drain(testbed, &dsn, 0, intents).await?;
     holder.batch_execute("COMMIT").await.context("the transaction did not stay open")?;
     Ok(drain)
 }
 
-/// Brings intents from number `first` on through, all of which are in the stream when the service starts.
-async fn drain(world: &mut World, dsn: &str, first: u32, intents: u32) -> anyhow::Result<Drain> {
-    let mut redis = world.redis().await?;
+/// Processes the intents from number `first` on. All of them are in the stream when the service starts.
+async fn drain(testbed: &mut Testbed, dsn: &str, first: u32, intents: u32) -> anyhow::Result<Drain> {
+    let mut redis = testbed.redis().await?;
     redis::cmd("XTRIM").arg(INTENTS).arg("MAXLEN").arg(0).query_async::<()>(&mut redis).await?;
     load::preload(&mut redis, first, intents, ROUTES).await?;
     let (first_id, _) = ends(&mut redis).await?;
-    let client = observer(world, dsn).await?;
+    let client = observer(testbed, dsn).await?;
     let (before, entries_before) = (published(&client).await?, entries(&mut redis).await?);
-    let service = world.service(dsn).start().await;
-    let (started, used) = (Instant::now(), world.cpu(service.pid()));
+    let service = testbed.service(dsn).start().await;
+    let (started, used) = (Instant::now(), testbed.cpu(service.pid()));
     wait_for_entries(&mut redis, entries_before + u64::from(intents * ROUTES)).await?;
     let appended = started.elapsed();
     wait_until_none_live_from(&client, &first_id, POLL).await?;
-    let (completed, cpu) = (started.elapsed(), world.cpu(service.pid()).since(used));
-    world.stop(service).await;
+    let (completed, cpu) = (started.elapsed(), testbed.cpu(service.pid()).since(used));
+    testbed.stop(service).await;
     let done = published(&client).await? - before;
     ensure!(done == i64::from(intents * ROUTES), "{done} routes were published, not {}", intents * ROUTES);
     Ok(Drain { intents, appended, completed, cpu })

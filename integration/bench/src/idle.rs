@@ -1,6 +1,6 @@
-//! What nothing costs.
+//! What an idle replica costs.
 //!
-//! Both servers count what they are asked, each statement for itself, so that several in one flight are several.
+//! Both servers count commands and statements one by one, those of a pipeline included.
 
 use std::time::{Duration, Instant};
 
@@ -13,61 +13,61 @@ use crate::Scale;
 use crate::figure::{Figure, Section};
 use crate::load::{self, ROUTES};
 use crate::measure::Cpu;
+use crate::testbed::{ROLE, Testbed};
 use crate::watch::{wait_for_completions, wait_for_entries};
-use crate::world::{ROLE, World};
 
-/// What each must stay under, for each replica.
+/// The bounds for each replica: commands and statements per second, per cent of a core.
 const COMMANDS: f64 = 2.0;
 const STATEMENTS: f64 = 1.0;
 const CPU_PERCENT: f64 = 1.0;
-/// Intents that are brought through before.
+/// Intents that are processed before the measurement.
 const INTENTS: u32 = 10;
-/// How long a replica may take to wait for the lead like the others.
-const SETTLED: Duration = Duration::from_secs(30);
+/// How long a replica may take to start and become idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A replica that has worked and has nothing more to do; then the same with another one that waits for the lead.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
-    let dsn = world.fresh().await?;
-    let superuser = world.superuser(&dsn).await?;
-    let database = World::database_of(&dsn);
+/// Measures a replica that has processed all intents, then the same with a second replica, which does not lead.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+    let dsn = testbed.fresh().await?;
+    let superuser = testbed.superuser(&dsn).await?;
+    let database = Testbed::database_of(&dsn);
     let count = format!(
         "CREATE EXTENSION pg_stat_statements SCHEMA public; ALTER DATABASE \"{database}\" SET pg_stat_statements.track = 'top'"
     );
     superuser.batch_execute(&count).await.context("PostgreSQL does not count statements")?;
-    let mut redis = world.redis().await?;
-    let mut services = vec![world.service(&dsn).start().await];
+    let mut redis = testbed.redis().await?;
+    let mut services = vec![testbed.service(&dsn).start().await];
     load::preload(&mut redis, 0, INTENTS, ROUTES).await?;
     wait_for_entries(&mut redis, u64::from(INTENTS * ROUTES)).await?;
-    wait_for_completions(world, &dsn, INTENTS, ROUTES).await?;
-    let mut figures = of_nothing(world, &superuser, &services, scale.seconds).await?.to_vec();
-    services.push(world.service(&dsn).start().await);
-    // What its start asks for is over when a second goes by in which nobody asks for anything.
-    wait_for("the second replica waits", SETTLED, async || {
+    wait_for_completions(testbed, &dsn, INTENTS, ROUTES).await?;
+    let mut figures = of_idling(testbed, &superuser, &services, scale.seconds).await?.to_vec();
+    services.push(testbed.service(&dsn).start().await);
+    // The start is over once no statement is executed for a second.
+    wait_for("the second replica is idle", IDLE_TIMEOUT, async || {
         let before = statements_so_far(&superuser).await.ok()?;
         tokio::time::sleep(Duration::from_secs(1)).await;
         (statements_so_far(&superuser).await.ok()? == before).then_some(())
     })
     .await;
-    figures.extend(of_nothing(world, &superuser, &services, scale.seconds).await?);
+    figures.extend(of_idling(testbed, &superuser, &services, scale.seconds).await?);
     for service in services {
-        world.stop(service).await;
+        testbed.stop(service).await;
     }
     let title = format!("Idle: replicas with nothing to do for {} s, for each of them", scale.seconds);
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
-async fn of_nothing(
-    world: &World,
+async fn of_idling(
+    testbed: &Testbed,
     superuser: &Client,
     services: &[Service],
     seconds: u32,
 ) -> anyhow::Result<[Figure; 3]> {
     println!("idle: {} replica(s) for {seconds} s", services.len());
-    let mut redis = world.redis().await?;
+    let mut redis = testbed.redis().await?;
     let used = || services.iter().map(|service| Cpu::now(None, None, service.pid()).own).sum::<u64>();
     let (commands, statements) = (commands_so_far(&mut redis).await?, statements_so_far(superuser).await?);
     let (started, before) = (Instant::now(), used());
-    // A rate needs a time; there is no event to wait for.
+    // A rate is measured over a period; there is no event to wait for.
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
     let replica_seconds = started.elapsed().as_secs_f64() * services.len() as f64;
     let cpu = used() - before;
@@ -76,7 +76,7 @@ async fn of_nothing(
     let name = |what: &str| format!("{} replica(s): {what}", services.len());
     let rate = |count: u64| count as f64 / replica_seconds;
     Ok([
-        Figure::shown(name("Redis commands, those in scripts too"), rate(commands), "per second")
+        Figure::shown(name("Redis commands, those in scripts included"), rate(commands), "per second")
             .under(COMMANDS),
         Figure::shown(name("SQL statements"), rate(statements), "per second").under(STATEMENTS),
         Figure::shown(name("CPU of the service"), rate(cpu) / 10_000.0, "% of a core").under(CPU_PERCENT),
@@ -91,7 +91,7 @@ async fn statements_so_far(superuser: &Client) -> anyhow::Result<u64> {
     Ok(row.get::<_, i64>(0).unsigned_abs())
 }
 
-/// All that anybody has asked of Redis, but for this question.
+/// All commands that Redis has executed, except INFO.
 async fn commands_so_far(redis: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     let info: String = redis::cmd("INFO").arg("commandstats").query_async(redis).await?;
     let mut commands = 0;
@@ -103,7 +103,7 @@ async fn commands_so_far(redis: &mut MultiplexedConnection) -> anyhow::Result<u6
             continue;
         }
         let calls = counts.split(',').find_map(|count| count.strip_prefix("calls="));
-        commands += calls.context("a command without its calls")?.parse::<u64>()?;
+        commands += calls.context("a command without a number of calls")?.parse::<u64>()?;
     }
     Ok(commands)
 }

@@ -1,5 +1,5 @@
-//! The intents of a run: one or two of 500 users each, on two channels: two or four routes; half a kilobyte an entry. And
-//! how they come: all at once before the run, or at a steady rate.
+//! The intents of a run, all appended before it or at a steady rate. Each names one or two of 500 users on two channels, so
+//! it has two or four routes. An entry has half a kilobyte.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use store_redis::append_command;
 use tokio::task::JoinSet;
 
-use crate::world::INTENTS;
+use crate::testbed::INTENTS;
 
 /// Routes of an intent, unless a scenario says otherwise: two users on two channels.
 pub(crate) const ROUTES: u32 = 4;
@@ -17,12 +17,12 @@ pub(crate) const ROUTES: u32 = 4;
 const USERS: u32 = 500;
 const PIPELINE: u32 = 1_000;
 
-/// Intent `n`, which has four routes.
+/// Intent number `n`, with four routes.
 pub(crate) fn draft(n: u32) -> IntentDraft {
     draft_of(n, ROUTES)
 }
 
-/// With two routes, which is one user, or with four.
+/// Intent number `n`, with two routes (one user) or four (two users).
 fn draft_of(n: u32, routes: u32) -> IntentDraft {
     let (one, two) = (n % USERS, (n * 7 + 1) % USERS);
     let two = if one == two { (two + 1) % USERS } else { two };
@@ -50,7 +50,7 @@ fn xadd(n: u32, routes: u32) -> redis::Cmd {
     append_command(INTENTS, &draft_of(n, routes).into_entry())
 }
 
-/// Puts intents from number `first` on into the stream.
+/// Appends the intents from number `first` on to the stream.
 pub(crate) async fn preload(
     redis: &mut MultiplexedConnection,
     first: u32,
@@ -68,18 +68,19 @@ pub(crate) async fn preload(
     Ok(())
 }
 
-/// Intents of four routes that come at a steady rate.
+/// A load of intents with four routes at a steady rate.
 #[derive(Clone, Copy)]
 pub(crate) struct Steady {
-    /// Intents a second.
+    /// Intents per second.
     pub(crate) rate: u32,
-    /// The most of them.
+    /// The maximum number of intents.
     pub(crate) most: u32,
 }
 
 impl Steady {
-    /// An open loop, for as long as `more` says so of the number sent: what is due is sent, whether or not what was sent
-    /// before has been answered. For each intent, by its id, when it was due: a producer that is late makes nobody faster.
+    /// An open loop: sends each intent when it is due, without waiting for earlier replies, while `more` returns true for
+    /// the number sent. Returns the due time of each intent by its id. Latency counts from the due time, so that a late
+    /// producer does not hide it.
     pub(crate) async fn send(
         self,
         redis: MultiplexedConnection,

@@ -1,4 +1,4 @@
-//! The fenced lock beside the barest possible transaction on the same server.
+//! The fenced lock, compared with a minimal transaction on the same server.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use crate::Scale;
 use crate::figure::{Figure, Section};
 use crate::measure::percentile;
-use crate::world::World;
+use crate::testbed::Testbed;
 
-/// Who want the same key at once.
+/// Clients that compete for one key.
 const CLIENTS: usize = 50;
 const TTL: Duration = Duration::from_secs(30);
 
-/// Uncontended pairs of acquire and release, then many clients on one key, then a transaction that does next to nothing.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+/// Measures a minimal transaction, then uncontended pairs of acquire and release, then many clients on one key.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     println!("locks");
-    let dsn = world.fresh().await?;
+    let dsn = testbed.fresh().await?;
     let time = Duration::from_secs(scale.seconds.min(5).into());
     let mut figures = Vec::new();
-    let bare = bare(world, &dsn, time).await?;
-    report(&mut figures, "barest transaction", &bare, time);
+    let minimal = minimal_transactions(testbed, &dsn, time).await?;
+    report(&mut figures, "minimal transaction", &minimal, time);
     let alone = uncontended(&manager(&dsn, 1)?, time).await?;
     report(&mut figures, "acquire and release, one connection", &alone, time);
     let crowd = contended(&manager(&dsn, CLIENTS)?, time).await?;
@@ -55,9 +55,9 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1_000.0
 }
 
-/// One row, one statement, one commit that reaches the disk, all in one flight.
-async fn bare(world: &World, dsn: &str, time: Duration) -> anyhow::Result<Vec<f64>> {
-    let client = world.postgres(dsn).await?;
+/// One row, one statement, one commit that reaches the disk, all in one pipeline.
+async fn minimal_transactions(testbed: &Testbed, dsn: &str, time: Duration) -> anyhow::Result<Vec<f64>> {
+    let client = testbed.postgres(dsn).await?;
     client.batch_execute("CREATE TABLE bare (n bigint); INSERT INTO bare VALUES (0)").await?;
     let update = client.prepare("UPDATE bare SET n = n + 1").await?;
     let (mut taken, started) = (Vec::new(), Instant::now());
@@ -81,7 +81,7 @@ async fn uncontended(locks: &LockManager, time: Duration) -> anyhow::Result<Vec<
     while started.elapsed() < time {
         let asked = Instant::now();
         let Acquisition::Acquired(grant) = locks.try_acquire("bench:alone", TTL).await? else {
-            anyhow::bail!("somebody else holds a lock of ours");
+            anyhow::bail!("another client holds the lock of the benchmark");
         };
         locks.release(&grant.lock_id).await.map(drop)?;
         taken.push(millis(asked));
@@ -89,7 +89,7 @@ async fn uncontended(locks: &LockManager, time: Duration) -> anyhow::Result<Vec<
     Ok(taken)
 }
 
-/// Each client's time includes its waiting for the others.
+/// The time of each client includes waiting for the others.
 async fn contended(locks: &LockManager, time: Duration) -> anyhow::Result<Vec<f64>> {
     let retry = Retry {
         max_retries: u32::MAX,

@@ -1,14 +1,15 @@
-//! What the service reaches, beside what the databases allow, in one run on one machine.
+//! Measures the service beside a baseline, in one run on one machine.
 //!
-//! `make bench` runs it all; `--smoke` runs it small, to prove that it works, and judges nothing by it; `--only NAME` runs
-//! one scenario. Wall rates of a shared machine swing, so rounds of the service and of the ceiling alternate and the
-//! medians are compared: the ratio is what counts. Every scenario begins on a new database and an empty Redis, on the same
-//! two servers. A goal that is missed is reported and ends nothing; a scenario that fails is, too, and makes the run fail.
-//! The report is written anew after each.
+//! `make bench` runs all scenarios. `--smoke` runs them with small amounts to show that the benchmark works, and compares
+//! nothing with the goals. `--only NAME` runs one scenario. Rates on a shared machine vary, so rounds of the service and of the
+//! baseline alternate, and the ratio of their medians is compared with the goal. Every scenario starts on a new database and
+//! an empty Redis, on the same two servers. A missed goal is reported and the run continues. A scenario that fails is reported
+//! as well, and the exit code is not 0. The report is rewritten after each scenario.
 
 mod backlog;
-mod ceiling;
+mod baseline;
 mod chart;
+mod contender;
 mod figure;
 mod growth;
 mod idle;
@@ -18,7 +19,6 @@ mod load;
 mod locks;
 mod measure;
 mod naive;
-mod party;
 mod peers;
 mod profile;
 mod replicas;
@@ -26,9 +26,9 @@ mod report;
 mod retention;
 mod round;
 mod rows;
+mod testbed;
 mod throughput;
 mod watch;
-mod world;
 
 use std::panic::AssertUnwindSafe;
 
@@ -38,24 +38,24 @@ use futures_util::FutureExt;
 
 use crate::figure::Section;
 use crate::report::Report;
-use crate::world::World;
+use crate::testbed::Testbed;
 
-/// How much of everything.
+/// The amounts of a run.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Whether the run only has to prove that it works.
+    /// Whether the run only has to show that the benchmark works.
     smoke: bool,
-    /// Intents in the stream when a throughput round begins; each has four routes, unless it is said otherwise.
+    /// Intents in the stream when a throughput round begins; each has four routes unless a scenario says otherwise.
     intents: u32,
-    /// Intents for the naive form, which is slow.
+    /// Intents for the naive implementation, which is slow.
     naive_intents: u32,
-    /// Rounds of those that are compared, in turn.
+    /// Alternating rounds of the contenders that are compared.
     rounds: usize,
     /// Rounds of each steady load.
     latency_rounds: usize,
-    /// Seconds of steady load, of idling, of locking.
+    /// Seconds of each steady load, of each idle measurement and of each lock measurement.
     seconds: u32,
-    /// Intents a second, one steady load after the other.
+    /// The rates of the steady loads, in intents per second.
     rates: &'static [u32],
 }
 
@@ -90,12 +90,12 @@ enum Scenario {
     Backlog,
     Retention,
     Profile,
-    /// Other queues. Not part of a whole run: they have to be installed
+    /// Other queues. Not part of a full run: they have to be installed
     Peers,
 }
 
 impl Scenario {
-    /// Those of a whole run.
+    /// The scenarios of a full run.
     const ALL: [Self; 10] = [
         Self::Throughput,
         Self::Latency,
@@ -113,19 +113,19 @@ impl Scenario {
         format!("{self:?}").to_lowercase()
     }
 
-    async fn run(self, world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+    async fn run(self, testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
         match self {
-            Self::Throughput => throughput::run(world, scale).await,
-            Self::Latency => latency::run(world, scale).await,
-            Self::Lateness => lateness::run(world).await,
-            Self::Replicas => replicas::run(world, scale).await,
-            Self::Idle => idle::run(world, scale).await,
-            Self::Locks => locks::run(world, scale).await,
-            Self::Growth => growth::run(world, scale).await,
-            Self::Backlog => backlog::run(world, scale).await,
-            Self::Retention => retention::run(world, scale).await,
-            Self::Profile => profile::run(world, scale).await,
-            Self::Peers => peers::run(world, scale).await,
+            Self::Throughput => throughput::run(testbed, scale).await,
+            Self::Latency => latency::run(testbed, scale).await,
+            Self::Lateness => lateness::run(testbed).await,
+            Self::Replicas => replicas::run(testbed, scale).await,
+            Self::Idle => idle::run(testbed, scale).await,
+            Self::Locks => locks::run(testbed, scale).await,
+            Self::Growth => growth::run(testbed, scale).await,
+            Self::Backlog => backlog::run(testbed, scale).await,
+            Self::Retention => retention::run(testbed, scale).await,
+            Self::Profile => profile::run(testbed, scale).await,
+            Self::Peers => peers::run(testbed, scale).await,
         }
     }
 }
@@ -133,23 +133,23 @@ impl Scenario {
 /// Measures what the service costs, against a baseline in the same run
 #[derive(Parser, Debug)]
 #[command(name = "bench", after_help = EXAMPLES)]
-struct Order {
-    /// Run small, to prove that it works; judge nothing by it
+struct Options {
+    /// Run with small amounts to show that the benchmark works; check no goal
     #[arg(long)]
     smoke: bool,
-    /// Run this scenario and no other; may be given several times
+    /// Run only this scenario; can be repeated
     #[arg(long = "only", value_name = "NAME")]
     scenarios: Vec<Scenario>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  bench                      all scenarios but peers, for some minutes
-  bench --smoke              the same, small
+  bench                      all scenarios except peers, in about twenty minutes
+  bench --smoke              the same with small amounts
   bench --only latency       one scenario";
 
-impl Order {
-    /// What the report is called: that of some scenarios must not take the place of a whole one.
+impl Options {
+    /// The name of the report. A report of some scenarios must not replace that of a full run.
     fn report(&self) -> String {
         if self.scenarios.is_empty() {
             return "report".to_owned();
@@ -158,7 +158,7 @@ impl Order {
         names.join("-")
     }
 
-    /// What is run.
+    /// The scenarios to run.
     fn scenarios(&self) -> &[Scenario] {
         if self.scenarios.is_empty() { &Scenario::ALL } else { &self.scenarios }
     }
@@ -167,28 +167,28 @@ impl Order {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
-    if arguments.next_if(|argument| argument == party::FLAG).is_some() {
-        return party::serve(&arguments.next().unwrap_or_default()).await;
+    if arguments.next_if(|argument| argument == contender::FLAG).is_some() {
+        return contender::serve(&arguments.next().unwrap_or_default()).await;
     }
-    let order = Order::parse();
-    let scale = if order.smoke { SMOKE } else { FULL };
-    let mut world = World::start().await?;
-    let mut report = Report::new(&order, scale, &world).await?;
-    for scenario in order.scenarios() {
-        // The harness says by a panic that something it waited for did not come.
-        let run = AssertUnwindSafe(scenario.run(&mut world, scale)).catch_unwind().await;
-        match run.unwrap_or_else(|panic| Err(anyhow!("{}", said(panic.as_ref())))) {
+    let options = Options::parse();
+    let scale = if options.smoke { SMOKE } else { FULL };
+    let mut testbed = Testbed::start().await?;
+    let mut report = Report::new(&options, scale, &testbed).await?;
+    for scenario in options.scenarios() {
+        // The harness panics if a condition that it waits for does not become true in time.
+        let run = AssertUnwindSafe(scenario.run(&mut testbed, scale)).catch_unwind().await;
+        match run.unwrap_or_else(|panic| Err(anyhow!("{}", panic_message(panic.as_ref())))) {
             Ok(section) => report.add(section),
             Err(error) => report.failed(&scenario.name(), &error),
         }
-        report.write(world.peak_memory_mb())?;
+        report.write(testbed.peak_memory_mb())?;
     }
     report.end()
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
 #[cfg(test)]
@@ -198,13 +198,13 @@ mod tests {
     #[test]
     fn help_is_no_error_and_wrong_usage_is_exit_code_2() {
         let exit_code =
-            |line: &str| Order::try_parse_from(line.split(' ')).map_err(|error| error.exit_code());
+            |line: &str| Options::try_parse_from(line.split(' ')).map_err(|error| error.exit_code());
         assert_eq!(exit_code("bench --help").expect_err("usage"), 0);
         for wrong in ["bench --fast", "bench --only", "bench --only everything", "bench throughput"] {
             assert_eq!(exit_code(wrong).expect_err(wrong), 2);
         }
-        let order = exit_code("bench --smoke --only latency --only peers").expect("right");
-        assert_eq!((order.smoke, order.scenarios()), (true, &[Scenario::Latency, Scenario::Peers][..]));
+        let options = exit_code("bench --smoke --only latency --only peers").expect("right");
+        assert_eq!((options.smoke, options.scenarios()), (true, &[Scenario::Latency, Scenario::Peers][..]));
         assert_eq!(exit_code("bench").expect("right").scenarios(), Scenario::ALL);
     }
 }

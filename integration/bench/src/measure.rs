@@ -1,11 +1,11 @@
-//! What the kernel knows: processor time and memory of processes.
+//! Processor time and memory of processes, from `/proc`.
 
 use std::fs;
 
-/// Linux counts processor time in these.
+/// The unit of processor time in `/proc`, in microseconds.
 const TICK_MICROS: u64 = 10_000;
 
-/// Processor time of each party so far, in microseconds.
+/// Processor time so far, in microseconds, of both servers and of the process under test.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
     pub(crate) postgres: u64,
@@ -14,14 +14,14 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Of a PostgreSQL and a Redis with their children, living and dead, and whoever does the work. Redis, too, has
-    /// children: one that writes its log anew, which grows large enough for that within a run.
+    /// Processor time of PostgreSQL and of Redis, each with its running and its ended child processes, and of the process
+    /// under test. Redis has a child process while it rewrites its append-only file.
     pub(crate) fn now(postgres: Option<u32>, redis: Option<u32>, own: u32) -> Self {
         let tree = |pid: u32| with_dead_children(pid) + children(pid).into_iter().map(of).sum::<u64>();
         Self { postgres: postgres.map_or(0, tree), redis: redis.map_or(0, tree), own: of(own) }
     }
 
-    /// Of two steps together.
+    /// The sum of two steps.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             postgres: self.postgres + other.postgres,
@@ -39,11 +39,11 @@ impl Cpu {
     }
 }
 
-/// The fields of a process's `stat` behind its name, which may hold anything.
+/// The fields of a process's `stat` after its name, which may contain any character.
 fn stat(pid: u32) -> Vec<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let rest = text.rsplit(')').next().unwrap_or_default();
-    rest.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
+    let fields = text.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
 }
 
 fn field(stat: &[u64], number: usize) -> u64 {
@@ -69,10 +69,10 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What `status` calls a kB is this many bytes.
+/// Bytes in a kB of `/proc/<pid>/status`.
 const STATUS_UNIT: f64 = 1_024.0;
 
-/// The most memory that the process ever had, in megabytes of a million bytes.
+/// The peak memory of the process, in megabytes of a million bytes.
 pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
@@ -81,11 +81,11 @@ pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
 
 /// The value below which `fraction` of the sorted values lie.
 pub(crate) fn percentile(sorted: &[f64], fraction: f64) -> f64 {
-    let place = ((sorted.len() as f64 * fraction).ceil() as usize).clamp(1, sorted.len().max(1));
-    sorted.get(place - 1).copied().unwrap_or(0.0)
+    let rank = ((sorted.len() as f64 * fraction).ceil() as usize).clamp(1, sorted.len().max(1));
+    sorted.get(rank - 1).copied().unwrap_or(0.0)
 }
 
-/// The middle one.
+/// The median: of an even number of values, the lower of the two in the middle.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

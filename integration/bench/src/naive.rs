@@ -1,6 +1,6 @@
-//! The form that every batch is held against: a transaction for each intent with a statement for each row, and four round
-//! trips for each route. It is how such a service is written first. Same tables, rows, entries and leases; like the
-//! ceiling, it leaves out all that makes a service of it.
+//! The naive implementation: a transaction for each intent with a statement for each row, and four round trips for each
+//! route. It writes the same rows, entries and leases as the service, without batches. Like the baseline, it has no
+//! validation, no election and no handling of failures.
 
 use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
@@ -8,8 +8,8 @@ use redis::streams::{StreamId, StreamReadReply};
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Statement};
 
-use crate::party::Servers;
-use crate::world::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
+use crate::contender::Servers;
+use crate::testbed::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
 
 const LEASE_MILLIS: u64 = 5_000;
 const INSERT_RECORD: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,
@@ -25,7 +25,7 @@ const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at 
     published_entry_id = $3, updated_at = GREATEST(now(), updated_at + interval '1 microsecond')
     WHERE notification_id = $1 AND route_id = $2 AND next_attempt_at IS NOT NULL";
 
-/// A route on its way out, with what its entry needs.
+/// A route to publish, with the values of its entry.
 struct Route {
     notification_id: String,
     route_id: String,
@@ -34,7 +34,7 @@ struct Route {
     request_id: String,
 }
 
-/// One acceptor, one publisher for each channel, connected.
+/// A reader, an acceptor and a publisher for each channel, connected.
 pub(crate) struct Naive {
     reader: MultiplexedConnection,
     acceptor: Acceptor,
@@ -50,7 +50,7 @@ impl Naive {
         })
     }
 
-    /// Brings `intents` intents through.
+    /// Processes `intents` intents.
     pub(crate) async fn run(mut self, intents: u32) -> anyhow::Result<()> {
         let mut publishers = Vec::new();
         let [push, mail] = self.channels.map(|publisher| {
@@ -95,7 +95,7 @@ impl Acceptor {
         Ok(Self { client, record, route })
     }
 
-    /// One intent, one transaction, one row after the other; then its routes, each with its channel.
+    /// Accepts one intent in one transaction, row by row. Returns its routes, each with its channel.
     async fn accept(&self, entry: &StreamId) -> anyhow::Result<Vec<(&'static str, Route)>> {
         let field = |name: &str| entry.get::<String>(name).context("an entry is too short");
         let (recipients, payload) = (field("recipient_user_ids_json")?, field("payload_json")?);
@@ -126,7 +126,7 @@ impl Acceptor {
     }
 }
 
-/// One channel.
+/// Publishes the routes of one channel.
 struct Publisher {
     client: Client,
     redis: MultiplexedConnection,
@@ -141,14 +141,14 @@ impl Publisher {
         Ok(Self { client, redis: connect_redis(&servers.redis).await?, stream, complete })
     }
 
-    /// Lease, entry, completion, release: each route waits for each of them.
+    /// For each route: acquires the lease, appends the entry, completes the route, releases the lease.
     async fn run(mut self, mut routes: mpsc::Receiver<Route>) -> anyhow::Result<()> {
         while let Some(route) = routes.recv().await {
             let lease = format!("notification:route_leases:{}:{}", route.notification_id, route.route_id);
             let mut take = redis::cmd("SET");
             take.arg(&lease).arg("token").arg("NX").arg("PX").arg(LEASE_MILLIS);
             let taken: Option<String> = take.query_async(&mut self.redis).await?;
-            ensure!(taken.is_some(), "somebody else holds a lease of ours");
+            ensure!(taken.is_some(), "the lease of a route is held");
             let mut append = redis::cmd("XADD");
             append.arg(self.stream).arg("*");
             for (name, value) in outbound(self.stream, &route) {
@@ -164,7 +164,7 @@ impl Publisher {
     }
 }
 
-/// What the service appends to `stream` for a route.
+/// The fields that the service appends to `stream` for a route.
 fn outbound(stream: &str, route: &Route) -> Vec<(&'static str, String)> {
     let id = format!("{}/{}", route.notification_id, route.route_id);
     if stream == PUSH {

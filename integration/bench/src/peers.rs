@@ -1,31 +1,30 @@
-//! Job queues that others run, doing the same work on the same servers: one job per route, whose execution is an XADD.
+//! Other job queues that do the same work on the same servers: one job per route, whose execution is an XADD.
 //!
-//! They are programs for Node under `peers/`, driven by a line on their input for each step, so that what is prepared is
-//! outside the clock. All jobs are added first and executed then, as all intents wait in the stream before the service
-//! starts; the full path of a queue is both, one after the other. A queue has no lease, no receipt and no foreign key to
-//! pay for, and BullMQ no database.
+//! They are programs for Node under `peers/`, started as contenders. All jobs are added first and executed after that, as all
+//! intents are in the stream before the service starts. The full path of a queue is adding plus executing. A queue has no
+//! leases, no receipts and no foreign keys, and BullMQ has no database.
 
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
+use crate::contender::Contender;
 use crate::figure::{Figure, Section};
 use crate::measure::median;
-use crate::party::Party;
 use crate::round::{Round, Rounds, Unit, costs, rates};
+use crate::testbed::{ROLE, Testbed};
 use crate::watch::wait_for_entries;
-use crate::world::{ROLE, World};
 use crate::{Scale, load, throughput};
 
-/// One peer, round by round.
+/// The results of one peer, round by round.
 struct Peer {
     name: &'static str,
-    /// From the first job to be added to the last to be executed.
+    /// From adding the first job to executing the last one.
     whole: Rounds,
     added_per_second: Vec<f64>,
     executed_per_second: Vec<f64>,
-    /// What it says of itself.
+    /// Its version and settings, as it reports them.
     about: String,
 }
 
@@ -40,19 +39,19 @@ impl Peer {
         }
     }
 
-    async fn round(&mut self, world: &mut World, jobs: u32) -> anyhow::Result<()> {
-        let dsn = world.fresh().await?;
-        let grant = format!("GRANT CREATE ON DATABASE \"{}\" TO {ROLE}", World::database_of(&dsn));
-        world.postgres.execute("postgres", &grant).await?;
-        let mut redis = world.redis().await?;
-        let mut party = Party::start(program(self.name)?, world, &dsn, jobs)?;
-        let ready = party.hear("ready").await?;
-        let said = |what: &str| ready[what].as_str().unwrap_or("?").to_owned();
+    async fn round(&mut self, testbed: &mut Testbed, jobs: u32) -> anyhow::Result<()> {
+        let dsn = testbed.fresh().await?;
+        let grant = format!("GRANT CREATE ON DATABASE \"{}\" TO {ROLE}", Testbed::database_of(&dsn));
+        testbed.postgres.execute("postgres", &grant).await?;
+        let mut redis = testbed.redis().await?;
+        let mut contender = Contender::start(program(self.name)?, testbed, &dsn, jobs)?;
+        let ready = contender.expect("ready").await?;
+        let value = |name: &str| ready[name].as_str().unwrap_or("?").to_owned();
         self.about =
-            format!("{} {} on Node {} ({})", self.name, said("version"), said("node"), said("settings"));
-        let (adding, to_add) = party.step(world, "enqueue", "enqueued").await?;
-        let (executing, to_execute) = party.step(world, "execute", "executed").await?;
-        party.end().await?;
+            format!("{} {} on Node {} ({})", self.name, value("version"), value("node"), value("settings"));
+        let (adding, to_add) = contender.step(testbed, "enqueue", "enqueued").await?;
+        let (executing, to_execute) = contender.step(testbed, "execute", "executed").await?;
+        contender.end().await?;
         wait_for_entries(&mut redis, u64::from(jobs)).await?;
         self.added_per_second.push(f64::from(jobs) / adding.as_secs_f64());
         self.executed_per_second.push(f64::from(jobs) / executing.as_secs_f64());
@@ -79,25 +78,25 @@ impl Peer {
 fn program(name: &str) -> anyhow::Result<Command> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     ensure!(folder.join("node_modules").is_dir(), "the peers are not installed: run `make bench-peers`");
-    // Installed with the peers where the machine's own is too old for them.
+    // The Node that is installed with the peers is used if there is one: that of the machine may be too old for them.
     let node = folder.join("node_modules/.bin/node");
     let mut command = if node.exists() { Command::new(node) } else { Command::new("node") };
     command.arg("peer.mjs").arg(name).current_dir(&folder);
     Ok(command)
 }
 
-/// The service and each peer in turn.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+/// Measures the service and each peer in alternating rounds.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let jobs = if scale.smoke { 4_000 } else { 80_000 };
     let mut service = Rounds::new("service", Unit::Route);
     let mut peers = ["graphile-worker", "pg-boss", "bullmq"].map(Peer::new);
     for round in 1..=scale.rounds {
         println!("peers, round {round} of {}: the service, then the others", scale.rounds);
-        let (time, used) = throughput::service(world, jobs / load::ROUTES, load::ROUTES).await?;
+        let (time, used) = throughput::service(testbed, jobs / load::ROUTES, load::ROUTES).await?;
         service.push(Round::of(jobs, time, used));
         for peer in &mut peers {
             let name = peer.name;
-            peer.round(world, jobs).await.with_context(|| format!("{name} could not be measured"))?;
+            peer.round(testbed, jobs).await.with_context(|| format!("{name} could not be measured"))?;
         }
     }
     let mut figures = vec![service.speed("full path")];
@@ -110,7 +109,7 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
     ];
     let about: Vec<&str> = peers.iter().map(|peer| peer.about.as_str()).collect();
     let title = format!(
-        "Peers: {jobs} routes, {} round(s) in turn, medians; the full path of a queue is adding and then executing. {}",
+        "Peers: {jobs} routes, {} alternating round(s), medians; the full path of a queue is adding and then executing. {}",
         scale.rounds,
         about.join("; ")
     );

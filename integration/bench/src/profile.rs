@@ -1,9 +1,9 @@
-//! Where the time of one intent goes: which statement, which command, which step of the service's own.
+//! Where the time of one intent goes, by statement, by command and by step of the service.
 //!
-//! One round of the service with PostgreSQL's and Redis's own counters on. What a statement took is the time of a clock,
-//! with whatever it waited for; on a machine without a free core that is more than its processor time. The steps of the
-//! service's own that are pure functions are called again alone, in batches of the same size, on an idle machine; what
-//! is left of its processor time belongs to the drivers, the runtime and the kernel.
+//! One round of the service with the counters of PostgreSQL and of Redis switched on. The time of a statement is wall time,
+//! waiting included; without a free core that is more than its processor time. The steps of the service that are pure
+//! functions are measured again alone, in batches of the same size, on an idle machine. The rest of the service's processor
+//! time belongs to the drivers, the runtime and the kernel.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -22,46 +22,46 @@ use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
 use crate::figure::{Figure, Section};
+use crate::testbed::{INTENTS, Testbed};
 use crate::throughput::drive;
-use crate::world::{INTENTS, World};
 use crate::{Scale, load};
 
-/// As many entries as one transaction takes by default.
+/// Entries in one transaction, as the service has it by default.
 const BATCH: u32 = 512;
 
-/// Statements by how they begin, and how the report calls them; those of triggers have another table in front of them.
+/// Statements by their beginning, with their name in the report.
 const STATEMENTS: [(&str, &str); 5] = [
     ("INSERT INTO \"records\"", "insert the records"),
     ("INSERT INTO \"routes\"", "insert the routes"),
     ("SELECT 1 FROM ONLY", "of which: check the foreign key"),
     ("UPDATE \"routes\"", "complete the routes"),
-    ("UPDATE \"intake\"", "move the progress"),
+    ("UPDATE \"intake\"", "move the checkpoint"),
 ];
 const OTHER: &str = "every other statement";
 
-/// Commands, and how the report calls them. Those that a script calls are in the time of the script, too.
+/// Commands, with their name in the report. The time of a script includes the commands that it calls.
 const COMMANDS: [(&str, &str); 5] = [
     ("xread", "read the intents"),
-    ("evalsha", "scripts: leases, appends, bookmark"),
+    ("evalsha", "scripts: leases, appends, cached checkpoint"),
     ("xadd", "of which: append"),
     ("set", "of which: leases and receipts"),
-    ("get", "of which: look at leases"),
+    ("get", "of which: read leases"),
 ];
 
-/// One round, taken apart.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+/// Measures one round and breaks it down.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     println!("profile: {} intents", scale.intents);
-    let dsn = world.fresh().await?;
-    let superuser = world.superuser(&dsn).await?;
+    let dsn = testbed.fresh().await?;
+    let superuser = testbed.superuser(&dsn).await?;
     let count = format!(
         "CREATE EXTENSION pg_stat_statements SCHEMA public; ALTER DATABASE \"{}\" SET pg_stat_statements.track = 'all'",
-        World::database_of(&dsn)
+        Testbed::database_of(&dsn)
     );
     superuser.batch_execute(&count).await.context("PostgreSQL does not count statements")?;
-    let mut redis = world.redis().await?;
+    let mut redis = testbed.redis().await?;
     load::preload(&mut redis, 0, scale.intents, load::ROUTES).await?;
     redis::cmd("CONFIG").arg("RESETSTAT").query_async::<()>(&mut redis).await?;
-    let (_, used) = drive(world, &dsn, scale.intents, load::ROUTES).await?;
+    let (_, used) = drive(testbed, &dsn, scale.intents, load::ROUTES).await?;
 
     let each = |micros: f64| micros / f64::from(scale.intents);
     let mut figures = Vec::new();
@@ -70,22 +70,22 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
             figures.push(Figure::shown(name, each(micros), "µs/intent"));
         }
     };
-    show("PostgreSQL: processor time in all".to_owned(), used.postgres as f64);
+    show("PostgreSQL: total processor time".to_owned(), used.postgres as f64);
     for (name, micros) in statements(&superuser).await? {
         show(format!("PostgreSQL, by the clock: {name}"), micros);
     }
-    show("Redis: processor time in all".to_owned(), used.redis as f64);
+    show("Redis: total processor time".to_owned(), used.redis as f64);
     for (name, micros) in commands(&mut redis).await? {
         show(format!("Redis: {name}"), micros);
     }
-    show("service: processor time in all".to_owned(), used.own as f64);
-    let mut rest = used.own as f64;
+    show("service: total processor time".to_owned(), used.own as f64);
+    let mut remaining = used.own as f64;
     for (name, time) in steps(scale.intents) {
         let micros = time.as_secs_f64() * 1e6;
-        rest -= micros;
+        remaining -= micros;
         show(format!("service: {name}"), micros);
     }
-    show("service: the rest: drivers, runtime, kernel".to_owned(), rest);
+    show("service: drivers, runtime, kernel (the rest)".to_owned(), remaining);
     let title =
         format!("Profile: where the time of one intent of four routes goes, {} intents", scale.intents);
     Ok(Section { title, figures, charts: Vec::new() })
@@ -98,15 +98,15 @@ async fn statements(superuser: &Client) -> anyhow::Result<Vec<(&'static str, f64
     let mut times: BTreeMap<usize, f64> = BTreeMap::new();
     for row in superuser.query(sql, &[]).await.context("PostgreSQL has not counted")? {
         let (query, toplevel, micros): (String, bool, f64) = (row.get(0), row.get(1), row.get(2));
-        // The number in the check of a foreign key is a parameter in the counter's text.
+        // pg_stat_statements replaces the number in the check of a foreign key with a parameter.
         let query = query.replacen("SELECT $2 FROM ONLY", "SELECT 1 FROM ONLY", 1);
-        let place = STATEMENTS.iter().position(|(beginning, _)| query.starts_with(beginning));
-        if toplevel || place.is_some() {
-            *times.entry(place.unwrap_or(STATEMENTS.len())).or_default() += micros;
+        let kind = STATEMENTS.iter().position(|(beginning, _)| query.starts_with(beginning));
+        if toplevel || kind.is_some() {
+            *times.entry(kind.unwrap_or(STATEMENTS.len())).or_default() += micros;
         }
     }
-    let name = |place: usize| STATEMENTS.get(place).map_or(OTHER, |(_, name)| name);
-    Ok(times.into_iter().map(|(place, micros)| (name(place), micros)).collect())
+    let name = |kind: usize| STATEMENTS.get(kind).map_or(OTHER, |(_, name)| name);
+    Ok(times.into_iter().map(|(kind, micros)| (name(kind), micros)).collect())
 }
 
 /// Microseconds by command.
@@ -119,7 +119,7 @@ async fn commands(redis: &mut MultiplexedConnection) -> anyhow::Result<Vec<(&'st
     Ok(COMMANDS.iter().map(|(command, name)| (*name, micros(command).unwrap_or(0.0))).collect())
 }
 
-/// The pure steps over `intents` intents.
+/// Runs the pure steps over `intents` intents. Returns the time of each.
 fn steps(intents: u32) -> [(&'static str, Duration); 3] {
     let policy = policy();
     let now = Timestamp::from_millis(1_775_121_700_500).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -158,7 +158,7 @@ fn steps(intents: u32) -> [(&'static str, Duration); 3] {
     ]
 }
 
-/// That of the defaults.
+/// The policy of the default configuration.
 fn policy() -> Policy {
     Policy {
         catalog: Arc::new(Catalog::built_in()),

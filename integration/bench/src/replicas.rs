@@ -1,8 +1,8 @@
-//! Two and three replicas on one machine: what they cost each other.
+//! Two and three replicas on one machine, compared with one.
 //!
-//! Two kinds of load. Intents that wait in the stream are accepted by one replica, which hands their routes to its own
-//! publishers: the others must not be in its way. Overdue routes are found by every replica in the same list: there they
-//! meet.
+//! Two kinds of load. Intents in the stream are accepted by one replica, which dispatches their routes to its own publishers;
+//! the other replicas must not slow it down. Overdue routes are found by every replica in the same list, so the replicas
+//! compete for them.
 
 use std::time::{Duration, Instant};
 
@@ -12,39 +12,39 @@ use crate::figure::{Figure, Section};
 use crate::load::ROUTES;
 use crate::measure::median;
 use crate::rows::Rows;
+use crate::testbed::Testbed;
 use crate::watch::{at_least, entries, observer, wait_until_none_live};
-use crate::world::World;
 use crate::{Scale, load};
 
-/// By number of replicas: which part of one replica's rate they must reach together.
+/// For each number of replicas, the lowest accepted ratio of their common rate to that of one replica.
 const GOALS: [(usize, f64); 2] = [(2, 0.95), (3, 0.9)];
-/// Below which share of the leases asked for those must stay that another replica held or took, in percent.
-const LOST_LEASES: f64 = 5.0;
+/// The highest accepted share of requested leases that another replica held, in per cent.
+const HELD_LEASES: f64 = 5.0;
 
-/// How long a start may take, and what is logged at its end.
+/// How long a start may take, and the message that ends it.
 const START_BOUND: Duration = Duration::from_secs(60);
 const READY: &str = "the service is ready";
 
-/// One number of replicas bringing everything through.
+/// The result of one run with a number of replicas.
 #[derive(Clone, Copy)]
 struct Round {
     routes_per_second: f64,
-    leases_asked: u64,
-    leases_lost: u64,
+    leases_requested: u64,
+    leases_held: u64,
     /// Entries beyond one for each route.
     duplicates: u64,
 }
 
-/// What there is to do when the replicas start.
+/// The work that is ready when the replicas start.
 #[derive(Clone, Copy)]
 enum Load {
     Intents(u32),
-    /// In records of four routes.
+    /// Overdue routes, as a number of records with four routes each.
     Overdue(u32),
 }
 
-/// One, two and three replicas in turn, on each kind of load.
-pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Section> {
+/// Measures one, two and three replicas in alternating rounds, with each kind of load.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let mut figures = Vec::new();
     let records = if scale.smoke { 500 } else { 50_000 };
     for (name, load) in
@@ -54,13 +54,13 @@ pub(crate) async fn run(world: &mut World, scale: Scale) -> anyhow::Result<Secti
         for round in 1..=scale.rounds {
             println!("replicas, {name}, round {round} of {}: one, two, three", scale.rounds);
             for (of_number, replicas) in rounds.iter_mut().zip(1..) {
-                of_number.push(load.bring_through(world, replicas).await?);
+                of_number.push(load.process(testbed, replicas).await?);
             }
         }
         figures.extend(compared(name, &rounds));
     }
     let title = format!(
-        "Replicas: {} intents waiting in the stream, and {} overdue routes; {} round(s) in turn, medians",
+        "Replicas: {} intents waiting in the stream, and {} overdue routes; {} alternating round(s), medians",
         scale.intents,
         records * ROUTES,
         scale.rounds
@@ -82,20 +82,20 @@ fn compared(load: &str, rounds: &[Vec<Round>; 3]) -> Vec<Figure> {
         let name = |what: &str| format!("{load}, {replicas} replicas: {what}");
         let ratios =
             each(of_number).into_iter().zip(each(&rounds[0])).map(|(together, alone)| together / alone);
-        let share = Figure::shown(name("part of one replica's"), together.value / alone.value, "x");
+        let share = Figure::shown(name("ratio to one replica"), together.value / alone.value, "x");
         let sum = |of: fn(&Round) -> u64| of_number.iter().map(of).sum::<u64>();
-        let (asked, lost) = (sum(|round| round.leases_asked), sum(|round| round.leases_lost));
-        let lost = Figure::shown(
-            name(&format!("leases lost, of {asked}")),
-            // Where none was asked for, nothing was shown.
-            if asked == 0 { f64::NAN } else { lost as f64 / asked as f64 * 100.0 },
+        let (requested, held) = (sum(|round| round.leases_requested), sum(|round| round.leases_held));
+        let held = Figure::shown(
+            name(&format!("leases held by others, of {requested}")),
+            // Without a request there is no share, and the goal is missed.
+            if requested == 0 { f64::NAN } else { held as f64 / requested as f64 * 100.0 },
             "%",
         );
         let duplicates = sum(|round| round.duplicates) as f64;
         figures.extend([
             together,
             share.of_rounds(ratios).at_least(goal),
-            lost.under(LOST_LEASES),
+            held.under(HELD_LEASES),
             Figure::shown(name("entries appended twice"), duplicates, "entries").at_most(0.0),
         ]);
     }
@@ -103,26 +103,28 @@ fn compared(load: &str, rounds: &[Vec<Round>; 3]) -> Vec<Figure> {
 }
 
 impl Load {
-    async fn prepare(self, world: &mut World) -> anyhow::Result<(String, u32)> {
-        let dsn = world.fresh().await?;
+    async fn prepare(self, testbed: &mut Testbed) -> anyhow::Result<(String, u32)> {
+        let dsn = testbed.fresh().await?;
         let records = match self {
             Self::Intents(intents) => {
-                load::preload(&mut world.redis().await?, 0, intents, ROUTES).await?;
+                load::preload(&mut testbed.redis().await?, 0, intents, ROUTES).await?;
                 intents
             }
             Self::Overdue(records) => {
-                Rows { records, age: "10 minutes", due: true }.insert_unnoticed(world, &dsn).await?;
+                Rows { records, age: "10 minutes", due: true }
+                    .insert_without_statistics(testbed, &dsn)
+                    .await?;
                 records
             }
         };
         Ok((dsn, records * ROUTES))
     }
 
-    /// From the first replica's being ready, which includes the start of the others, to the last completion.
-    async fn bring_through(self, world: &mut World, replicas: usize) -> anyhow::Result<Round> {
-        let (dsn, routes) = self.prepare(world).await?;
-        let (mut redis, client) = (world.redis().await?, observer(world, &dsn).await?);
-        let services: Vec<Service> = (0..replicas).map(|_| world.service(&dsn).spawn()).collect();
+    /// Measures from when the first replica is ready to the last completion. The start of the others is included.
+    async fn process(self, testbed: &mut Testbed, replicas: usize) -> anyhow::Result<Round> {
+        let (dsn, routes) = self.prepare(testbed).await?;
+        let (mut redis, client) = (testbed.redis().await?, observer(testbed, &dsn).await?);
+        let services: Vec<Service> = (0..replicas).map(|_| testbed.service(&dsn).spawn()).collect();
         let ready = || services.iter().filter(|service| service.logged(READY).is_some()).count();
         wait_for("a replica is ready", START_BOUND, async || (ready() > 0).then_some(())).await;
         let started = Instant::now();
@@ -130,22 +132,22 @@ impl Load {
         at_least(&mut redis, u64::from(routes)).await?;
         wait_until_none_live(&client).await?;
         let time = started.elapsed().as_secs_f64();
-        let (mut asked, mut lost) = (0, 0);
+        let (mut requested, mut held) = (0, 0);
         for service in services {
             let (_, ready) = service.get("/readyz").await;
             for channel in ["push", "email"] {
                 let leases = &ready[channel]["leases"];
-                asked += leases["asked"].as_u64().unwrap_or(0);
-                lost += leases["held_by_others"].as_u64().unwrap_or(0);
+                requested += leases["asked"].as_u64().unwrap_or(0);
+                held += leases["held_by_others"].as_u64().unwrap_or(0);
             }
-            world.stop(service).await;
+            testbed.stop(service).await;
         }
-        // Whatever a slow replica still had in hand has been appended by now.
+        // All replicas have stopped, so no further entry can be appended.
         let duplicates = entries(&mut redis).await? - u64::from(routes);
         Ok(Round {
             routes_per_second: f64::from(routes) / time,
-            leases_asked: asked,
-            leases_lost: lost,
+            leases_requested: requested,
+            leases_held: held,
             duplicates,
         })
     }

@@ -1,4 +1,4 @@
-//! The figures, for a person and for a program.
+//! The report, as Markdown and as JSON.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,20 +9,20 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 
 use crate::figure::{Figure, Section};
-use crate::world::World;
-use crate::{Order, Scale};
+use crate::testbed::Testbed;
+use crate::{Options, Scale};
 
-/// The most memory that a service process may have, in megabytes.
+/// The highest accepted peak memory of a service process, in megabytes.
 const MEMORY_MB: f64 = 100.0;
 
-/// What has been measured so far, and where it is written: `target/bench/`, or `target/bench/smoke/`.
+/// The results so far. They are written to `target/bench/`, or to `target/bench/smoke/`.
 pub(crate) struct Report {
     smoke: bool,
     scale: Scale,
     folder: PathBuf,
-    /// Of its files, without their endings.
+    /// The name of its files, without their extensions.
     name: String,
-    /// What the figures are taken on, and how to take them again.
+    /// The build, the machine, the servers and the command.
     conditions: String,
     sections: Vec<Section>,
     /// Scenarios that could not be measured, and why.
@@ -30,11 +30,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) async fn new(order: &Order, scale: Scale, world: &World) -> anyhow::Result<Self> {
-        let folder = if order.smoke { folder()?.join("smoke") } else { folder()? };
-        fs::create_dir_all(&folder).context("could not make the folder of the report")?;
-        let conditions = format!("{}\n\n{}\n\n{}", build(), machine(), world.servers().await?);
-        let (smoke, name) = (order.smoke, order.report());
+    pub(crate) async fn new(options: &Options, scale: Scale, testbed: &Testbed) -> anyhow::Result<Self> {
+        let folder = if options.smoke { folder()?.join("smoke") } else { folder()? };
+        fs::create_dir_all(&folder).context("could not create the folder of the report")?;
+        let conditions = format!("{}\n\n{}\n\n{}", build(), machine(), testbed.servers().await?);
+        let (smoke, name) = (options.smoke, options.report());
         Ok(Self { smoke, scale, folder, name, conditions, sections: Vec::new(), failed: Vec::new() })
     }
 
@@ -47,14 +47,14 @@ impl Report {
         self.failed.push((scenario.to_owned(), format!("{error:#}")));
     }
 
-    /// Writes what there is so far, with its charts.
+    /// Writes the results so far, with their charts.
     pub(crate) fn write(&self, peak_memory_mb: f64) -> anyhow::Result<()> {
         let mut sections = self.sections.clone();
         // Not every scenario starts a service.
         if peak_memory_mb > 0.0 {
             let figure = Figure::shown("peak memory (VmHWM)", peak_memory_mb, "MB").under(MEMORY_MB);
             sections.push(Section {
-                title: "Memory: the most that any service process of the run had".to_owned(),
+                title: "Memory: the peak of any service process of the run".to_owned(),
                 figures: vec![figure],
                 charts: Vec::new(),
             });
@@ -77,7 +77,11 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the whole, and says whether all of it was measured.
+    /// Prints the report.
+    ///
+    /// # Errors
+    ///
+    /// A scenario failed.
     pub(crate) fn end(self) -> anyhow::Result<()> {
         let file = self.folder.join(format!("{}.md", self.name));
         println!("\n{}", fs::read_to_string(&file).context("could not read the report")?);
@@ -87,7 +91,7 @@ impl Report {
         Ok(())
     }
 
-    /// The charts of some scenarios must not take the place of those of a whole run.
+    /// The file of a chart. Charts of some scenarios must not replace those of a full run.
     fn chart(&self, file: &str) -> String {
         format!("{}-{file}.svg", self.name)
     }
@@ -110,7 +114,10 @@ impl Report {
         let mut text = String::new();
         writeln!(text, "# Benchmark\n\n{}", self.conditions)?;
         if self.smoke {
-            writeln!(text, "\nA smoke run: it shows that the benchmark works. Its figures judge nothing.")?;
+            writeln!(
+                text,
+                "\nA smoke run: it only shows that the benchmark works. Its figures are not comparable."
+            )?;
         }
         for (name, error) in &self.failed {
             writeln!(text, "\n**{name}: FAILED, and was not measured: {error}**")?;
@@ -121,7 +128,7 @@ impl Report {
                 let number = |value: f64| format!("{value:.*}", if value < 10.0 { 2 } else { 0 });
                 let range = range
                     .map_or(String::new(), |(least, most)| format!("{} to {}", number(least), number(most)));
-                // A smoke run judges nothing.
+                // A smoke run is not compared with the goals.
                 let (goal, met) = match goal.as_ref().filter(|_| !self.smoke) {
                     None => ("", ""),
                     Some((goal, true)) => (goal.as_str(), "met"),
@@ -137,14 +144,14 @@ impl Report {
     }
 }
 
-/// The first line that a program prints; nothing if it is not there or does not like the question.
+/// The first line that a program prints; `None` if the program is missing or fails.
 fn line_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output =
         Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned)
 }
 
-/// What was built, and when it ran.
+/// The commit, the build, the date and the command.
 fn build() -> String {
     let unknown = || "unknown".to_owned();
     let commit = line_of("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(unknown);
@@ -153,7 +160,7 @@ fn build() -> String {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let call: Vec<String> = std::iter::once("bench".to_owned()).chain(std::env::args().skip(1)).collect();
     format!(
-        "Commit {commit}{changed}, a {profile} build by {}, {date}. Run as `{}`; all of it: `make bench`.",
+        "Commit {commit}{changed}, a {profile} build by {}, {date}. Command: `{}`; `make bench` runs all scenarios.",
         line_of("rustc", &["--version"]).unwrap_or_else(unknown),
         call.join(" "),
     )
@@ -174,7 +181,7 @@ fn machine() -> String {
     )
 }
 
-/// Beside the binary's own profile folder.
+/// The folder of the reports, beside the folder of the binary's build profile.
 fn folder() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("could not find the target folder")?;
     let target = program.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), Path::to_path_buf);

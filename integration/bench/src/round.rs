@@ -1,4 +1,4 @@
-//! Rounds of whoever brings things through: how many a second, and how much processor time each of them took.
+//! Rounds of a contender or of the service: the rate, and the processor time per intent or route.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::measure::{Cpu, median};
 /// One round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
-    /// Intents or routes.
+    /// Intents or routes per second.
     pub(crate) per_second: f64,
-    /// Microseconds for each of them.
+    /// Processor time for each intent or route, in microseconds.
     pub(crate) postgres: f64,
     pub(crate) redis: f64,
     pub(crate) own: f64,
@@ -33,17 +33,17 @@ impl Round {
     }
 }
 
-/// Several, of one party.
+/// The rounds of one contender.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds {
-    /// Who.
+    /// The name of the contender.
     pub(crate) name: String,
-    /// What is counted: `intent` or `route`.
+    /// What is counted.
     unit: Unit,
     rounds: Vec<Round>,
 }
 
-/// What a party brings through.
+/// What a round counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
     Intent,
@@ -84,19 +84,19 @@ impl Rounds {
         self.median(|round| round.per_second)
     }
 
-    /// How fast, with `what` that is.
+    /// The rate, as a figure named `what`.
     pub(crate) fn speed(&self, what: &str) -> Figure {
         self.figure(what, self.unit.rate(), |round| round.per_second)
     }
 
-    /// PostgreSQL's, Redis's, its own, and all of it.
+    /// Processor time of PostgreSQL, of Redis, of the contender itself, and in total.
     pub(crate) fn cpu(&self) -> [Figure; 4] {
         let unit = self.unit.micros();
         [
             self.figure("CPU of PostgreSQL", unit, |round| round.postgres),
             self.figure("CPU of Redis", unit, |round| round.redis),
             self.figure("own CPU", unit, |round| round.own),
-            self.figure("CPU in all", unit, Round::whole),
+            self.figure("CPU in total", unit, Round::whole),
         ]
     }
 
@@ -105,7 +105,7 @@ impl Rounds {
             .of_rounds(self.rounds.iter().map(of))
     }
 
-    /// How many times as fast as `other`, which ran in turn with it.
+    /// The ratio of its rate to that of `other`, whose rounds alternated with its own.
     pub(crate) fn times(&self, name: impl Into<String>, other: &Self) -> Figure {
         let each = self.rounds.iter().zip(&other.rounds);
         Figure::shown(name, self.rate() / other.rate(), "x")
@@ -113,30 +113,30 @@ impl Rounds {
     }
 }
 
-/// Rates of several parties beside each other.
+/// A chart of the rates of several contenders.
 pub(crate) fn rates<'a>(
     file: &'static str,
     title: &'static str,
-    parties: impl IntoIterator<Item = &'a Rounds>,
+    contenders: impl IntoIterator<Item = &'a Rounds>,
 ) -> Chart {
-    let parties: Vec<&Rounds> = parties.into_iter().collect();
-    let unit = parties.first().map_or("", |party| party.unit.rate());
-    let bars = parties.iter().map(|party| (party.name.clone(), vec![party.rate()])).collect();
+    let contenders: Vec<&Rounds> = contenders.into_iter().collect();
+    let unit = contenders.first().map_or("", |contender| contender.unit.rate());
+    let bars = contenders.iter().map(|contender| (contender.name.clone(), vec![contender.rate()])).collect();
     Chart::Bars(Bars { file, title, unit, parts: &["rate"], bars })
 }
 
-/// Processor time of several parties beside each other.
+/// A chart of the processor time of several contenders.
 pub(crate) fn costs<'a>(
     file: &'static str,
     title: &'static str,
-    parties: impl IntoIterator<Item = &'a Rounds>,
+    contenders: impl IntoIterator<Item = &'a Rounds>,
 ) -> Chart {
-    let parties: Vec<&Rounds> = parties.into_iter().collect();
-    let unit = parties.first().map_or("", |party| party.unit.micros());
-    let of = |party: &&Rounds| {
+    let contenders: Vec<&Rounds> = contenders.into_iter().collect();
+    let unit = contenders.first().map_or("", |contender| contender.unit.micros());
+    let of = |contender: &&Rounds| {
         let parts: [fn(&Round) -> f64; 3] = [|round| round.postgres, |round| round.redis, |round| round.own];
-        (party.name.clone(), parts.map(|part| party.median(part)).to_vec())
+        (contender.name.clone(), parts.map(|part| contender.median(part)).to_vec())
     };
-    let bars = parties.iter().map(of).collect();
+    let bars = contenders.iter().map(of).collect();
     Chart::Bars(Bars { file, title, unit, parts: &["PostgreSQL", "Redis", "own"], bars })
 }

@@ -1,9 +1,9 @@
-//! Rows that are there before the service starts.
+//! Rows that exist before the service starts.
 
 use anyhow::Context;
 
 use crate::load;
-use crate::world::World;
+use crate::testbed::Testbed;
 
 /// Records of four routes each, a millisecond apart.
 pub(crate) struct Rows {
@@ -17,8 +17,8 @@ pub(crate) struct Rows {
 /// Records that are loaded in one transaction.
 const CHUNK: u32 = 25_000;
 
-/// The id of a record is that of a stream entry of its time, so that new ones come behind it in the indexes that begin with
-/// one. Its idempotency key is between those of new ones, as that of any record of a real producer may be.
+/// The id of a record is an entry id of its time, so that new records come after it in the indexes on the id. Its
+/// idempotency key lies between those of new records, as with a real producer.
 const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,
     recipient_user_ids, payload_json, idempotency_key, request_fingerprint, request_id, occurred_at, accepted_at, updated_at,
     idempotency_expires_at)
@@ -44,13 +44,13 @@ const INSERT_DUE: &str =
     concat('user-', (n + place) % 500) name";
 
 impl Rows {
-    /// Inserts them in chunks, with every index and foreign key in place.
-    pub(crate) async fn insert(&self, world: &World, dsn: &str) -> anyhow::Result<()> {
-        let client = world.postgres(dsn).await?;
+    /// Inserts the rows in chunks, with every index and foreign key in place.
+    pub(crate) async fn insert(&self, testbed: &Testbed, dsn: &str) -> anyhow::Result<()> {
+        let client = testbed.postgres(dsn).await?;
         let newest: i64 = client
             .query_one("SELECT (extract(epoch FROM now() - $1::text::interval) * 1000)::bigint", &[&self.age])
             .await
-            .context("could not reckon the age of the rows")?
+            .context("could not compute the age of the rows")?
             .get(0);
         let payload = payload();
         let records = client.prepare(INSERT_RECORDS).await?;
@@ -70,19 +70,19 @@ impl Rows {
         Ok(())
     }
 
-    /// Inserts them, and leaves the tables as autovacuum would have by the time that they hold so much.
-    pub(crate) async fn insert_settled(&self, world: &World, dsn: &str) -> anyhow::Result<()> {
-        self.insert(world, dsn).await?;
-        let client = world.postgres(dsn).await?;
+    /// Inserts the rows and vacuums the tables, as autovacuum would have done for tables of this size.
+    pub(crate) async fn insert_vacuumed(&self, testbed: &Testbed, dsn: &str) -> anyhow::Result<()> {
+        self.insert(testbed, dsn).await?;
+        let client = testbed.postgres(dsn).await?;
         for table in ["records", "routes"] {
             client.batch_execute(&format!("VACUUM ANALYZE {table}")).await.context("could not vacuum")?;
         }
-        world.checkpoint().await
+        testbed.checkpoint().await
     }
 
-    /// Inserts them into tables whose statistics are those of before, and stay so.
-    pub(crate) async fn insert_unnoticed(&self, world: &World, dsn: &str) -> anyhow::Result<()> {
-        let client = world.postgres(dsn).await?;
+    /// Inserts the rows and keeps the statistics of the empty tables.
+    pub(crate) async fn insert_without_statistics(&self, testbed: &Testbed, dsn: &str) -> anyhow::Result<()> {
+        let client = testbed.postgres(dsn).await?;
         client
             .batch_execute(
                 "ALTER TABLE records SET (autovacuum_enabled = off); ALTER TABLE routes SET (autovacuum_enabled = off);
@@ -90,12 +90,12 @@ impl Rows {
             )
             .await
             .context("could not keep the statistics stale")?;
-        self.insert(world, dsn).await?;
-        world.checkpoint().await
+        self.insert(testbed, dsn).await?;
+        testbed.checkpoint().await
     }
 }
 
-/// As long as that of an intent of a run.
+/// A payload of the same size as that of an intent.
 fn payload() -> String {
     load::draft(0).payload_json
 }

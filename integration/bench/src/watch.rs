@@ -1,4 +1,4 @@
-//! Looking at how far a run has come, without burdening it.
+//! Observes the progress of a run at little cost to it.
 
 use std::time::{Duration, Instant};
 
@@ -6,55 +6,59 @@ use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
-use crate::world::{INTENTS, MAIL, PUSH, World};
+use crate::testbed::{INTENTS, MAIL, PUSH, Testbed};
 
-/// How long a run may take.
+/// How long a run may take at most.
 pub(crate) const BOUND: Duration = Duration::from_secs(300);
 pub(crate) const POLL: Duration = Duration::from_millis(10);
-/// Between two looks that may have to read many rows.
+/// The interval of queries that may read many rows.
 pub(crate) const COARSE_POLL: Duration = Duration::from_millis(50);
 
-/// The lengths of the streams cost next to nothing to ask for.
+/// The number of entries in both outbound streams; reading the lengths is cheap.
 pub(crate) async fn entries(redis: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     let (push, mail): (u64, u64) =
         redis::pipe().cmd("XLEN").arg(PUSH).cmd("XLEN").arg(MAIL).query_async(redis).await?;
     Ok(push + mail)
 }
 
-/// Waits for that many entries and ends the run if there are more.
+/// Waits for `expected` entries.
+///
+/// # Errors
+///
+/// There are more.
 pub(crate) async fn wait_for_entries(redis: &mut MultiplexedConnection, expected: u64) -> anyhow::Result<()> {
-    let there = at_least(redis, expected).await?;
-    ensure!(there == expected, "{there} entries, not {expected}: something was appended twice");
+    let found = at_least(redis, expected).await?;
+    ensure!(found == expected, "{found} entries, not {expected}: a route was appended twice");
     Ok(())
 }
 
-/// Waits for that many entries; how many there are then.
+/// Waits for at least `expected` entries. Returns their number.
 pub(crate) async fn at_least(redis: &mut MultiplexedConnection, expected: u64) -> anyhow::Result<u64> {
     let started = Instant::now();
     loop {
-        let there = entries(redis).await?;
-        if there >= expected {
-            return Ok(there);
+        let found = entries(redis).await?;
+        if found >= expected {
+            return Ok(found);
         }
-        ensure!(started.elapsed() < BOUND, "{there} of {expected} entries after {BOUND:?}");
+        ensure!(started.elapsed() < BOUND, "{found} of {expected} entries after {BOUND:?}");
         tokio::time::sleep(POLL).await;
     }
 }
 
 /// Waits until every intent has its record and every route is published.
 pub(crate) async fn wait_for_completions(
-    world: &World,
+    testbed: &Testbed,
     dsn: &str,
     intents: u32,
     routes: u32,
 ) -> anyhow::Result<()> {
-    let client = world.postgres(dsn).await?;
+    let client = testbed.postgres(dsn).await?;
     wait_until_none_live(&client).await?;
     confirm(&client, intents, routes).await
 }
 
 pub(crate) async fn wait_until_none_live(client: &Client) -> anyhow::Result<()> {
-    // An index-only look: the partial index holds what is not completed.
+    // An index-only scan: the partial index holds the routes that are not completed.
     let live = "SELECT EXISTS (SELECT FROM routes WHERE next_attempt_at IS NOT NULL)";
     let started = Instant::now();
     while client.query_one(live, &[]).await?.get::<_, bool>(0) {
@@ -64,7 +68,8 @@ pub(crate) async fn wait_until_none_live(client: &Client) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// That every intent has its record and every route is published. Reads every row: it belongs outside the clock.
+/// Checks that every intent has its record and every route is published. It reads every row, so call it outside of what is
+/// measured.
 pub(crate) async fn confirm(client: &Client, intents: u32, routes: u32) -> anyhow::Result<()> {
     let records: i64 = count(client, "records").await?;
     let published = published(client).await?;
@@ -84,9 +89,9 @@ pub(crate) async fn published(client: &Client) -> anyhow::Result<i64> {
     count(client, "routes WHERE status = 'published'").await
 }
 
-/// A client whose looks at routes walk the primary key, whatever the statistics are: it must not burden the run.
-pub(crate) async fn observer(world: &World, dsn: &str) -> anyhow::Result<Client> {
-    let client = world.postgres(dsn).await?;
+/// A client whose queries of routes use the primary key, whatever the statistics are, so that they cost the run little.
+pub(crate) async fn observer(testbed: &Testbed, dsn: &str) -> anyhow::Result<Client> {
+    let client = testbed.postgres(dsn).await?;
     let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
     client.batch_execute(settings).await?;
     Ok(client)
@@ -98,19 +103,19 @@ pub(crate) async fn wait_until_none_live_from(
     first: &str,
     poll: Duration,
 ) -> anyhow::Result<()> {
-    // Latest first, because there it is found at once. By status and not by next_attempt_at, so that the index of due
-    // routes, with the whole backlog, is no choice.
+    // Latest first, where a live route is found at once. By status and not by next_attempt_at, so that the planner cannot use
+    // the index of due routes, which has the whole backlog.
     let latest = "SELECT FROM routes WHERE notification_id >= $1 AND status IN ('pending', 'failed')
         ORDER BY notification_id DESC, route_id DESC LIMIT 1";
     let started = Instant::now();
-    while client.query_opt(latest, &[&first]).await.context("could not look for live routes")?.is_some() {
+    while client.query_opt(latest, &[&first]).await.context("could not search for live routes")?.is_some() {
         ensure!(started.elapsed() < BOUND, "routes are not completed after {BOUND:?}");
         tokio::time::sleep(poll).await;
     }
     Ok(())
 }
 
-/// Waits until the intake has settled entry `last`.
+/// Waits until the durable checkpoint is at entry `last`.
 pub(crate) async fn wait_for_intake(client: &Client, last: &str) -> anyhow::Result<()> {
     let passed = "SELECT EXISTS (SELECT FROM intake WHERE last_entry_id = $1)";
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks what goes through it, when it is told to or at a chosen step of the protocol.
+//! A TCP proxy that breaks connections on request or at a chosen step of the protocol.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,16 +10,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How connections fare.
+/// What happens to connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Weather {
+enum Condition {
     #[default]
     Fine,
-    /// New connections are closed at once, old ones were.
+    /// New connections are closed at once; the existing ones were closed.
     Cut,
-    /// Nothing goes either way; connections stay open.
+    /// No bytes are forwarded in either direction; connections stay open.
     BlackHole,
-    /// Requests go through, answers do not.
+    /// Requests are forwarded, replies are dropped.
     LostReplies,
 }
 
@@ -27,9 +27,9 @@ enum Weather {
 struct Shared {
     /// Where new connections lead.
     port: u16,
-    weather: Weather,
+    condition: Condition,
     delay: Duration,
-    /// How long a new connection waits before anything of it goes on.
+    /// How long a new connection waits before its bytes are forwarded.
     opening_delay: Duration,
     /// Connections older than this are closed.
     epoch: u64,
@@ -51,7 +51,7 @@ enum Action {
     LoseReply,
 }
 
-/// A running proxy. Dropped, it is gone with its connections.
+/// A running proxy. When it is dropped, it stops and closes its connections.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -112,7 +112,7 @@ impl Proxy {
     /// Closes every connection and refuses new ones.
     pub fn cut(&self) {
         self.control.change(|shared| {
-            shared.weather = Weather::Cut;
+            shared.condition = Condition::Cut;
             shared.epoch += 1;
         });
     }
@@ -122,14 +122,14 @@ impl Proxy {
         self.control.change(|shared| shared.epoch += 1);
     }
 
-    /// From now on nothing goes either way, and nobody is told.
+    /// Silently drops all bytes in both directions from now on.
     pub fn black_hole(&self) {
-        self.control.change(|shared| shared.weather = Weather::BlackHole);
+        self.control.change(|shared| shared.condition = Condition::BlackHole);
     }
 
     /// From now on requests are carried out and their answers are lost.
     pub fn lose_replies(&self) {
-        self.control.change(|shared| shared.weather = Weather::LostReplies);
+        self.control.change(|shared| shared.condition = Condition::LostReplies);
     }
 
     /// Closes every connection; new ones lead to `127.0.0.1:port`.
@@ -174,7 +174,7 @@ impl Proxy {
         self.trap(pattern, Action::HoldRequest)
     }
 
-    /// The first request with `pattern` in it is carried out; its answer and all behind it never arrive.
+    /// The first request that contains `pattern` is forwarded; its reply and all later ones are dropped.
     pub fn hold_reply(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::HoldReply)
     }
@@ -200,18 +200,18 @@ impl Drop for Proxy {
 
 async fn listen(listener: TcpListener, control: Control) {
     while let Ok((client, _)) = listener.accept().await {
-        let (weather, epoch, opening_delay, port) = {
+        let (condition, epoch, opening_delay, port) = {
             let shared = control.lock();
-            (shared.weather, shared.epoch, shared.opening_delay, shared.port)
+            (shared.condition, shared.epoch, shared.opening_delay, shared.port)
         };
-        if weather == Weather::Cut {
+        if condition == Condition::Cut {
             continue;
         }
         // A client that connects into a black hole is accepted by the kernel and gets no answer.
         let control = control.clone();
         tokio::spawn(async move {
             tokio::time::sleep(opening_delay).await;
-            if weather == Weather::BlackHole {
+            if condition == Condition::BlackHole {
                 closed(&control, epoch).await;
             } else if let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await {
                 carry(client, server, control, epoch).await;
@@ -236,7 +236,7 @@ async fn carry(client: TcpStream, server: TcpStream, control: Control, epoch: u6
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // What one direction tells the other: how the answers to come are treated.
+    // From one direction to the other: how the next replies are treated.
     let (verdict, replies) = watch::channel(None);
     tokio::select! {
         () = closed(&control, epoch) => {}
@@ -256,15 +256,15 @@ async fn requests(
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
         let data = &buffer[..length];
-        let (weather, delay, sprung) = judge(control, &mut seen, data);
+        let (condition, delay, sprung) = judge(control, &mut seen, data);
         tokio::time::sleep(delay).await;
-        if weather == Weather::BlackHole {
+        if condition == Condition::BlackHole {
             std::future::pending::<()>().await;
         }
         if let Some((Action::HoldRequest, start)) = sprung {
             // Whether or not the server is still there, nothing follows.
             drop(to.write_all(&data[..start]).await);
-            // Until the client is gone, which the server is told: a process that was killed holds nothing open.
+            // Until the client disconnects, which is forwarded to the server: a killed process keeps no connection open.
             while let Ok(1..) = from.read(&mut buffer).await {}
             return;
         }
@@ -278,7 +278,11 @@ async fn requests(
 }
 
 /// Looks for the pattern across the borders of pieces, and where in `data` it begins. A trap springs once.
-fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Duration, Option<(Action, usize)>) {
+fn judge(
+    control: &Control,
+    seen: &mut Vec<u8>,
+    data: &[u8],
+) -> (Condition, Duration, Option<(Action, usize)>) {
     let mut shared = control.lock();
     shared.requests += 1;
     let before = seen.len();
@@ -292,7 +296,7 @@ fn judge(control: &Control, seen: &mut Vec<u8>, data: &[u8]) -> (Weather, Durati
     });
     let keep = shared.trap.as_ref().map_or(0, |trap| trap.pattern.len());
     seen.drain(..seen.len().saturating_sub(keep));
-    (shared.weather, shared.delay, sprung)
+    (shared.condition, shared.delay, sprung)
 }
 
 async fn answers(
@@ -304,18 +308,18 @@ async fn answers(
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
-        let (weather, delay) = {
+        let (condition, delay) = {
             let shared = control.lock();
-            (shared.weather, shared.delay)
+            (shared.condition, shared.delay)
         };
         tokio::time::sleep(delay).await;
         let verdict = *replies.borrow();
-        match (verdict, weather) {
+        match (verdict, condition) {
             (Some(Action::LoseReply), _) => return,
-            (Some(_), _) | (_, Weather::BlackHole | Weather::LostReplies) => {
+            (Some(_), _) | (_, Condition::BlackHole | Condition::LostReplies) => {
                 std::future::pending::<()>().await
             }
-            (None, Weather::Fine | Weather::Cut) => {}
+            (None, Condition::Fine | Condition::Cut) => {}
         }
         if to.write_all(&buffer[..length]).await.is_err() {
             return;

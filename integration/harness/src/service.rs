@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,6 +15,8 @@ use crate::poll::wait_for;
 
 /// How long a start may take.
 const START_BOUND: Duration = Duration::from_secs(60);
+/// How long it may take to read what a process had printed by its end.
+const OUTPUT_BOUND: Duration = Duration::from_secs(60);
 
 /// The `notification` binary of this build: beside the program that asks, or one folder up from a test.
 pub fn service_binary() -> PathBuf {
@@ -64,9 +67,11 @@ impl ServiceBuilder {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the service's binary runs");
         let lines = Arc::new(Mutex::new(Vec::new()));
-        collect(child.stdout.take(), Arc::clone(&lines));
-        collect(child.stderr.take(), Arc::clone(&lines));
-        Service { child, lines }
+        let collectors = [
+            collect(child.stdout.take(), Arc::clone(&lines)),
+            collect(child.stderr.take(), Arc::clone(&lines)),
+        ];
+        Service { child, lines, collectors }
     }
 
     /// Starts it and waits until it is ready.
@@ -77,13 +82,13 @@ impl ServiceBuilder {
     }
 }
 
-fn collect(source: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<String>>>) {
+fn collect(source: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
     let source = BufReader::new(source.expect("it is piped"));
     std::thread::spawn(move || {
         for line in source.lines().map_while(Result::ok) {
             lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         }
-    });
+    })
 }
 
 /// A running service. Dropped, it is killed.
@@ -91,6 +96,8 @@ fn collect(source: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<Stri
 pub struct Service {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
+    /// What reads its output, and ends with it.
+    collectors: [JoinHandle<()>; 2],
 }
 
 impl Service {
@@ -153,10 +160,16 @@ impl Service {
         self.wait_exit(Duration::from_secs(10)).await;
     }
 
-    /// Waits for its end.
+    /// Waits for its end. All that it has printed is collected then.
     pub async fn wait_exit(&mut self, bound: Duration) -> ExitStatus {
-        let child = &mut self.child;
-        wait_for("the service ends", bound, async || child.try_wait().expect("it is our child")).await
+        let Self { child, collectors, .. } = self;
+        let status = wait_for("the service ends", bound, async || child.try_wait().expect("it is our child"));
+        let status = status.await;
+        wait_for("its output ends", OUTPUT_BOUND, async || {
+            collectors.iter().all(JoinHandle::is_finished).then_some(())
+        })
+        .await;
+        status
     }
 }
 

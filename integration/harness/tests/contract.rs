@@ -66,11 +66,7 @@ impl PublishingFixture for Publishing {
 }
 
 impl InspectionFixture for Publishing {
-    fn outbound(&self) -> &(impl Outbound + OutboundInspection) {
-        &self.store
-    }
-
-    fn leases(&self) -> &impl LeaseStore {
+    fn inspection(&self) -> &impl OutboundInspection {
         &self.store
     }
 

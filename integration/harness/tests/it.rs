@@ -1,4 +1,4 @@
-//! The proxy, in front of a server that says everything back.
+//! The proxy, in front of an echo server.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 /// Longer than a busy machine takes for anything here.
 const BOUND: Duration = Duration::from_secs(20);
-/// How long one listens before one says that nothing comes.
+/// How long a test waits before it concludes that nothing arrives.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// A server that says everything back, and a proxy in front of it.
+/// An echo server, and a proxy in front of it.
 struct World {
     proxy: Proxy,
     /// What the server received, over all connections.
@@ -44,12 +44,12 @@ impl World {
     async fn connected(&self) -> TcpStream {
         let mut stream = self.connect().await;
         exchange(&mut stream, b"hello ").await;
-        self.received.lock().expect("nobody panics").clear();
+        self.received.lock().expect("no task panics while the lock is held").clear();
         stream
     }
 
     fn received(&self) -> Vec<u8> {
-        self.received.lock().expect("nobody panics").clone()
+        self.received.lock().expect("no task panics while the lock is held").clone()
     }
 
     async fn wait_received(&self, expected: &[u8]) {
@@ -60,7 +60,7 @@ impl World {
 async fn say_back(mut stream: TcpStream, received: Arc<Mutex<Vec<u8>>>) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-        received.lock().expect("nobody panics").extend_from_slice(&buffer[..length]);
+        received.lock().expect("no task panics while the lock is held").extend_from_slice(&buffer[..length]);
         if stream.write_all(&buffer[..length]).await.is_err() {
             return;
         }
@@ -288,5 +288,5 @@ async fn a_proxy_that_was_dropped_closes_its_connections_and_listens_no_more() {
     let addr = world.proxy.addr();
     drop(world);
     assert!(is_closed(&mut stream).await);
-    wait_for("nobody listens", BOUND, async || TcpStream::connect(&addr).await.err().map(drop)).await;
+    wait_for("the port is closed", BOUND, async || TcpStream::connect(&addr).await.err().map(drop)).await;
 }

@@ -19,7 +19,7 @@ use domain::ports::{
 };
 use domain::record::{IdempotencyScope, NotificationId, Record};
 use domain::republish::SeenStream;
-use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus, Version};
+use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus, Start, Version};
 
 use super::lock;
 
@@ -127,15 +127,24 @@ impl Tables {
         let record = &acceptance.record;
         self.scopes.insert(record.scope.clone(), record.notification_id.clone());
         self.records.insert(record.notification_id.clone(), record.clone());
-        for route in acceptance.live_routes() {
+        let mut as_if_live = acceptance.clone();
+        for route in &mut as_if_live.routes {
+            route.start = Start::Pending { due: record.content.accepted_at };
+        }
+        let live: BTreeMap<RouteKey, LiveRoute> = keyed(acceptance.live_routes()).collect();
+        for (key, route) in keyed(as_if_live.live_routes()) {
+            let (status, route) = match live.get(&key) {
+                Some(live) => (RouteStatus::Pending, live.clone()),
+                None => (RouteStatus::Skipped, route),
+            };
             let row = Row {
                 route,
-                status: RouteStatus::Pending,
+                status,
                 published_entry_id: String::new(),
                 published_at: None,
                 last_error_classification: "",
             };
-            self.routes.insert(row.route.key.clone(), row);
+            self.routes.insert(key, row);
         }
     }
 
@@ -180,6 +189,10 @@ impl Tables {
     fn live(&self) -> impl Iterator<Item = &LiveRoute> {
         self.routes.values().filter(|row| row.status.is_live()).map(|row| &row.route)
     }
+}
+
+fn keyed(routes: impl Iterator<Item = LiveRoute>) -> impl Iterator<Item = (RouteKey, LiveRoute)> {
+    routes.map(|route| (route.key.clone(), route))
 }
 
 fn malformed_key(row: &MalformedIntent) -> MalformedKey {

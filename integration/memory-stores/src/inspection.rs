@@ -111,6 +111,7 @@ impl OutboundInspection for MemoryPublishing {
                         state.streams.get(&channel).is_some_and(|stream| stream.has(key, id))
                     });
                     if is_there {
+                        state.put_receipt(key, &receipt, now + receipt_ttl);
                         return Append::Done(receipt);
                     }
                 }

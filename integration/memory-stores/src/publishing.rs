@@ -88,9 +88,12 @@ impl State {
         let fields = entry.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
         stream.entries.push((id, fields));
         stream.last_generated = id;
-        let receipt = Held { value: Holder::Receipt(id.to_string()), until: now + receipt_ttl };
-        self.routes.insert(key.clone(), receipt);
+        self.put_receipt(key, &id.to_string(), now + receipt_ttl);
         Append::Done(id.to_string())
+    }
+
+    pub(super) fn put_receipt(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
+        self.routes.insert(key.clone(), Held { value: Holder::Receipt(id.to_owned()), until });
     }
 }
 
@@ -209,8 +212,7 @@ impl LeaseStore for MemoryPublishing {
         let until = self.clock.now() + ttl;
         let mut state = lock(&self.state);
         for (key, id) in receipts {
-            let held = Held { value: Holder::Receipt((*id).to_owned()), until };
-            state.routes.insert((*key).clone(), held);
+            state.put_receipt(key, id, until);
         }
         Ok(())
     }

@@ -73,6 +73,12 @@ impl RepublishStore for MemoryDatabase {
         now: Timestamp,
     ) -> Result<Vec<Swap>, StoreError> {
         let mut tables = lock(&self.0);
+        if routes.iter().any(|given| tables.locked.contains(&given.key)) {
+            return Err(StoreError::Locked {
+                operation: "replace published entry ids",
+                source: "another transaction has locked a row".into(),
+            });
+        }
         let mut replace = |given: &Published| {
             let row = tables.routes.get_mut(&given.key);
             let is_unchanged =

@@ -1,4 +1,4 @@
-//! `check-config`: what the service would run with, or why it would not.
+//! `check-config`: prints the effective configuration, or what is wrong with it.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
 //! `dev`: everything on this machine, to try the service out.
 //!
-//! Private servers, a stand-in user directory and the service in one process; a sample intent goes in, and what comes
-//! out is shown as it comes. All of it is gone when this ends.
+//! Private servers, a stand-in user directory and the service in one process. It sends a sample intent and prints the published
+//! entries. At the end everything is stopped and removed.
 
 use std::time::Duration;
 
@@ -45,14 +45,14 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let shown = tokio::spawn(watch.show(redis.clone(), intents, machine.redis.addr()));
     let outcome = service.await.context("the service panicked")?;
     stop.cancel();
-    // It ends by the token; what it printed is all that it was for.
+    // The task ends by the token and has no result.
     drop(shown.await);
     drop(machine);
     println!("Stopped. Nothing is left running.");
     outcome
 }
 
-/// The servers, alive as long as this is.
+/// The servers; they stop when this is dropped.
 struct Machine {
     postgres: Postgres,
     redis: Redis,
@@ -77,7 +77,7 @@ impl Machine {
         Ok(Self { postgres, redis, directory })
     }
 
-    /// The caller's variables, with those that say where the servers are.
+    /// The caller's variables, and the addresses of the servers.
     fn config(&self, vars: Vars) -> Result<Config, Failure> {
         let dsn =
             format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}?search_path={SCHEMA}", self.postgres.port());
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-/// What comes out, shown to a person.
+/// Prints the published entries.
 struct Watch {
     streams: [String; 2],
     stop: CancellationToken,

@@ -1,4 +1,4 @@
-//! `migrate`: applies the migrations and exits. As long as it takes: only `serve` is in a hurry.
+//! `migrate`: applies the migrations and exits. It has no time limit, unlike `serve`.
 
 use anyhow::Context;
 
@@ -6,7 +6,7 @@ use super::{Failure, Vars, print_warnings};
 use crate::config::MigrateConfig;
 use crate::migrations;
 
-/// Applies what the database lacks, and says how much that was.
+/// Applies the missing migrations, and prints how many there were.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
     let loaded = MigrateConfig::load(vars)?;
     print_warnings(&loaded.warnings);

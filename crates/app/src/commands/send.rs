@@ -1,7 +1,7 @@
 //! `send`: publishes one intent, after checking it by the rules of the service.
 //!
-//! What the service would find malformed is not sent. It is not known here whether the idempotency key is new or the
-//! recipients exist; that shows when the service takes the intent up.
+//! A malformed intent is not sent. This command does not know whether the idempotency key is new or the
+//! recipients exist; the service decides that when it reads the intent.
 
 use std::fs::File;
 use std::io::Write;
@@ -70,7 +70,7 @@ struct IntentFile {
     #[serde(default)]
     admin: bool,
     key: String,
-    /// As it is written, so that the service's own rules judge it.
+    /// As written in the file, so that the rules of the service check it.
     payload: Box<RawValue>,
     occurred_at_ms: Option<Number>,
     request_id: Option<String>,
@@ -125,7 +125,7 @@ fn parse_file(text: &str) -> Result<SendArgs, String> {
     })
 }
 
-/// The intent as any producer would write it. A value that is absent becomes empty: both break the same rule.
+/// The intent as a producer writes it. An absent value becomes empty, because both break the same rule.
 fn draft(args: SendArgs, now_ms: i64) -> IntentDraft {
     IntentDraft {
         notification_type: args.notification_type.unwrap_or_default(),
@@ -139,17 +139,17 @@ fn draft(args: SendArgs, now_ms: i64) -> IntentDraft {
     }
 }
 
-/// Appends the entry and returns its id. `repeat` says how to send it again if it is unknown whether it was appended.
+/// Appends the entry and returns its id. `repeat` is the advice for the case that it is unknown whether it was appended.
 async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<EntryId> {
     let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
     let client = RedisClient::new(wiring::redis_settings(redis)).with_context(said)?;
-    // Once it has answered, only what comes after can be lost on its way.
+    // Once Redis has answered a PING, only the reply to the append can still be lost.
     client.ping().await.with_context(said)?;
     match RedisIntentProducer::new(&client, stream.to_owned()).append(fields).await {
         Ok(id) => Ok(id),
         Err(error @ StoreError::Unavailable { .. }) => {
             let chain = domain::ports::error_chain(&error);
-            Err(anyhow!("{}: {chain}; it may be there all the same: {repeat}", said()))
+            Err(anyhow!("{}: {chain}; it may have been appended all the same: {repeat}", said()))
         }
         Err(error) => Err(error).with_context(said),
     }

@@ -12,10 +12,10 @@ use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
 use crate::{shutdown, wiring};
 
-/// How long the last spans and metrics may take to leave, at most.
+/// How long sending the last spans and metrics may take.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Runs the service until it is told to stop.
+/// Runs the service until a signal stops it.
 pub async fn run(vars: Vars) -> Result<(), Failure> {
     let loaded = Config::load(vars)?;
     print_warnings(&loaded.warnings);
@@ -23,7 +23,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     run_service(loaded.config, stop).await
 }
 
-/// Runs the service with its telemetry until `stop`; what goes wrong is in its log.
+/// Runs the service with its telemetry until `stop`; errors are in its log.
 pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Result<(), Failure> {
     let replica = config.replica(&RandomTokens);
     let telemetry = Telemetry::install(&config.telemetry, &replica).context("could not set up telemetry")?;

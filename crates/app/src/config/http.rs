@@ -66,7 +66,7 @@ pub(super) fn split_host_port(text: &str) -> Result<(&str, u16), String> {
     let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(address) if address.parse::<std::net::Ipv6Addr>().is_ok() => address,
         None if host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => host,
-        _ => return Err(format!("{host:?} is no host (an IPv6 address stands in brackets)")),
+        _ => return Err(format!("{host:?} is no host (write an IPv6 address in brackets)")),
     };
     Ok((host, port))
 }

@@ -1,6 +1,6 @@
-//! Every variable the service knows, with its default, what it takes and what it is for.
+//! Every variable of the service, with its default, its values and its purpose.
 //!
-//! This is the only place where they are listed: the reader takes defaults and bounds from here, the check for
+//! This is the only list: the reader uses its defaults and bounds, the check for
 //! unknown names compares with it, `check-config` prints in its order, and docs/config.md is generated from it.
 
 use std::fmt;
@@ -11,19 +11,19 @@ use super::duration;
 /// One variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
-    /// As it is set.
+    /// The name of the variable.
     pub name: &'static str,
-    /// The heading it stands under.
+    /// The heading of its section.
     pub section: &'static str,
-    /// What counts when it is not set; empty where that is nothing.
+    /// The value if it is not set; may be empty.
     pub default: &'static str,
     /// Whether the service cannot start without it.
     pub required: bool,
-    /// Whether its value is never shown, and may stand in a file that [`Knob::file_variable`] names.
+    /// Whether its value is never shown, and may be in a file that [`Knob::file_variable`] names.
     pub secret: bool,
     /// What can be set.
     pub takes: Takes,
-    /// What it is for, in a sentence for operators.
+    /// Its purpose, in a sentence for operators.
     pub what: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Takes {
     }
 }
 
-/// The names that stopped meaning anything, and what to do instead.
+/// Retired names, and what to use instead.
 pub const RETIRED: &[(&str, &str)] = &[
     ("NOTIFICATION_REDIS_ADDR", "set NOTIFICATION_REDIS_MASTER_ADDR instead"),
     ("NOTIFICATION_REDIS_USERNAME", "the default user is used, with NOTIFICATION_REDIS_PASSWORD; remove it"),
@@ -121,14 +121,14 @@ pub const MINIMUMS: &[Minimum] = &[
             (1, &NOTIFICATION_POSTGRES_OPERATION_TIMEOUT),
             (10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT),
         ],
-        because: "the receipt must be there when another replica looks, and while its completion is tried again",
+        because: "the receipt must exist when another replica tries the route, and while its completion is retried",
     },
 ];
 
-/// What stands before the notification type in the variables that name its administrators.
+/// The prefix of the variables that name the administrators of a notification type.
 pub const ADMIN_EMAILS_PREFIX: &str = "NOTIFICATION_ADMIN_EMAILS_";
 
-/// The heading under which the administrators' variables stand.
+/// The section of the administrators' variables.
 pub const AUDIENCE: &str = "Catalogue and audience";
 
 const MS: Duration = Duration::from_millis(1);
@@ -249,7 +249,7 @@ knobs! {
         NOTIFICATION_ROUTE_BACKOFF_MAX = time("5m", MS, WEEK,
             "The longest delay between two attempts.");
         NOTIFICATION_ROUTE_LEASE_TTL = time("5s", MS, HOUR,
-            "How long a route stays with a replica that died while publishing it.");
+            "How long a route waits for another replica if the one that publishes it crashes.");
     }
     "Publishing" => {
         NOTIFICATION_PUBLISH_BATCH_SIZE = optional("512", BATCH,

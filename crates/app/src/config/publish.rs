@@ -1,4 +1,4 @@
-//! How routes are taken up for publishing.
+//! The settings of publishing.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// The pace of the publisher.
+/// The settings of the publishers.
 #[derive(Debug, Clone, Copy)]
 pub struct Publish {
-    /// The most routes taken up at once.
+    /// The most routes in one append.
     pub batch_size: usize,
-    /// The pause between two looks for due routes while there are some.
+    /// The pause between two due scans while routes are due.
     pub poll_interval: Duration,
     /// How long a receipt lasts.
     pub dedupe_ttl: Duration,

@@ -21,7 +21,7 @@ const SIMILAR: f64 = 0.85;
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     values: HashMap<String, String>,
-    /// Paths of files that hold a secret, by the name of the variable that the file stands for.
+    /// Paths of files that hold a secret, by the name of the variable that the file replaces.
     files: HashMap<&'static str, String>,
     /// Names and values that are no knob and begin with the prefix of the administrators' variables.
     admin_emails: BTreeMap<String, String>,
@@ -241,7 +241,7 @@ pub(super) struct Notes {
     pub(super) effective: Vec<(String, String)>,
 }
 
-/// Where a variable stands in the list of all of them; those of administrators and unknown ones come last.
+/// The position of a variable in the list of all of them; those of administrators and unknown ones come last.
 fn position(name: &str) -> usize {
     KNOBS.iter().position(|knob| knob.name == name).unwrap_or(KNOBS.len())
 }

@@ -89,7 +89,7 @@ mod tests {
     const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
 
     #[test]
-    fn the_page_says_what_the_program_does() {
+    fn the_page_is_what_the_program_generates() {
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(PATH, page()).expect("docs/config.md can be written");
         }

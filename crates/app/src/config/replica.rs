@@ -9,10 +9,10 @@ use super::reader::Reader;
 
 /// The longest name, in bytes.
 const MAX_REPLICA_ID_BYTES: usize = 64;
-/// Where Linux tells the host's name.
+/// The file in which Linux has the host name.
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
-/// By which an operator tells one replica from another: letters, digits, `.`, `_` and `-`.
+/// The name of a replica for operators: letters, digits, `.`, `_` and `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaId(String);
 
@@ -24,9 +24,9 @@ impl ReplicaId {
             .read(&NOTIFICATION_REPLICA_ID, parse, |id| id.as_ref().map(Self::to_string).unwrap_or_default())
     }
 
-    /// The host name and four hex digits: two replicas on one host are told apart, mostly.
+    /// The host name and four hex digits, which distinguish replicas on one host with high probability.
     pub fn of_this_host(tokens: &impl Tokens) -> Self {
-        // Without a readable name the digits still tell replicas apart.
+        // Without a readable host name the digits still distinguish replicas.
         let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
         Self::of_host(host.trim(), tokens)
     }

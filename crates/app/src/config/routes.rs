@@ -1,4 +1,4 @@
-//! How often and how soon a route is tried, and for how long it belongs to one replica.
+//! The retries of routes, and the TTL of their leases.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::knobs::{
 };
 use super::reader::Reader;
 
-/// The fate of routes.
+/// The retries and leases of routes.
 #[derive(Debug, Clone, Copy)]
 pub struct Routes {
     /// The budget of a push route.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Stands for a secret wherever one would be shown.
+/// Replaces a secret in any output.
 const MASK: &str = "****";
 
 /// A password. `Debug` and `Display` hide it; empty means none.

@@ -12,7 +12,7 @@ use super::knobs::{
 use super::reader::Reader;
 use super::user_directory::parse_http_url;
 
-/// What the process tells about itself.
+/// The telemetry of the process.
 #[derive(Debug, Clone)]
 pub struct TelemetryConfig {
     /// What is logged.
@@ -144,7 +144,7 @@ impl Signal {
 }
 
 impl SignalSettings {
-    /// Where the signal goes. What is set for it alone comes first, then what is set for all, then the default.
+    /// The endpoint of the signal: the variable of the signal first, then that of all signals, then the default.
     fn collector(self, protocol: Option<&'static str>, base: Option<&Url>) -> Option<Collector> {
         let grpc = self.protocol.or(protocol) == Some("grpc");
         let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };

@@ -174,7 +174,7 @@ fn no_secret_appears_in_any_message_or_in_what_is_shown() {
 }
 
 #[test]
-fn a_secret_may_stand_in_a_file_of_which_one_line_break_is_dropped() {
+fn a_secret_may_be_in_a_file_of_which_one_line_break_is_dropped() {
     let file = |content: &str| {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(content.as_bytes()).expect("it can be written");

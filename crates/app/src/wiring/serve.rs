@@ -1,4 +1,4 @@
-//! The mode `serve`: what it is made of, in the order in which it starts.
+//! The wiring of the mode `serve`, in the order in which it starts.
 //!
 //! On a stop, intake ends first, then the publishers complete what it dispatched, then the rest (`supervisor.rs`).
 
@@ -39,7 +39,7 @@ const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 pub struct Stopped {
     /// Still running: the caller keeps it until the last step before the process ends.
     pub watchdog: Watchdog,
-    /// Whether a task failed, which the log says.
+    /// Whether a task failed; the log has the cause.
     pub failed: bool,
 }
 
@@ -111,7 +111,7 @@ fn metrics() -> Metrics {
     Metrics::new(&opentelemetry::global::meter("notification"))
 }
 
-/// What the workers of one replica are made of.
+/// The dependencies of the workers of one replica.
 struct Wiring<'a> {
     config: &'a Config,
     replica: &'a ReplicaId,

@@ -2,7 +2,6 @@
 
 use ambient::Timestamp;
 
-use super::Decoded;
 use super::record::new_acceptance;
 use crate::catalog::{AudienceKind, NotificationType};
 use crate::entry::{EntryId, RawFields};
@@ -15,9 +14,9 @@ use crate::record::NotificationId;
 
 /// A row of each kind that the service itself makes, to find out whether PostgreSQL takes any. Of another producer and type
 /// than `refused`, where the catalogue has one.
-pub fn probe(stream: &str, policy: &Policy, refused: &Decoded, now: Timestamp) -> Probe {
+pub fn probe(stream: &str, policy: &Policy, refused: Option<&Intent>, now: Timestamp) -> Probe {
     let unlike = |kind: &&NotificationType| {
-        refused.intent().is_none_or(|intent| {
+        refused.is_none_or(|intent| {
             kind.name() != intent.notification_type && !kind.allows_producer(&intent.producer)
         })
     };

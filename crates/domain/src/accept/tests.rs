@@ -192,7 +192,7 @@ fn an_entry_with_a_user_who_was_not_asked_about_ends_the_decision_and_waits_for_
 }
 
 #[test]
-fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_says() {
+fn a_known_key_is_a_duplicate_or_a_conflict_whatever_the_directory_answers() {
     let first = decoded([turn_ready(1, "k", &["u-1"], 54)]);
     let intent = first[0].intent().expect("well formed");
     let known = Known {
@@ -279,7 +279,7 @@ fn a_refused_element_is_not_storable_then_reduced_and_then_nothing_more_can_be_d
 #[test]
 fn a_probe_is_of_another_type_and_producer_than_what_was_refused() {
     let batch = decoded([turn_ready(1, "k", &["u-1"], 54)]);
-    let probe = probe(STREAM, &policy(), &batch[0], now());
+    let probe = probe(STREAM, &policy(), batch[0].intent(), now());
     let record = &probe.acceptance.record;
     assert_ne!(record.scope.producer, "game_master");
     assert_ne!(record.content.notification_type, "game.turn.ready");

@@ -1,4 +1,4 @@
-//! The catalogue file: what serde makes of it, and what that must be.
+//! The catalogue file: reading it with serde, and checking it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -34,7 +34,7 @@ fn line_of(text: &str, span: Range<usize>) -> usize {
     1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count()
 }
 
-/// The file as serde sees it. Spans are kept for the line numbers of errors.
+/// The file as serde reads it. Spans are kept for the line numbers of errors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CatalogFile {
@@ -136,7 +136,7 @@ fn compile_schema(table: Spanned<toml::Table>) -> Result<Validator, Wrong> {
         Wrong { span: span.clone(), reason }
     };
     let schema = to_json(toml::Value::Table(table.into_inner())).map_err(invalid)?;
-    // The regex engine is the one whose time is linear in the text: patterns meet payloads from outside.
+    // The regex engine with linear time, because patterns are matched against payloads of producers.
     let options = jsonschema::options().with_draft(Draft::Draft202012).offline();
     let options = options.with_pattern_options(PatternOptions::regex());
     options.build(&schema).map_err(|error| invalid(&error.to_string()))

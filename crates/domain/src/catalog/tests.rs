@@ -31,7 +31,7 @@ fn schema(schema: &str) -> Result<Catalog, CatalogError> {
 }
 
 #[test]
-fn a_type_says_who_may_send_it_to_whom_by_which_channels() {
+fn a_type_defines_its_producers_its_audiences_and_their_channels() {
     let catalog = Catalog::parse(ONE).expect("valid");
     let known = catalog.get("a.b_1").expect("the type");
     assert_eq!(known.name(), "a.b_1");

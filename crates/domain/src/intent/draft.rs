@@ -18,14 +18,14 @@ pub enum Recipients {
     Administrators,
 }
 
-/// An intent to append. It may break any rule: [`IntentDraft::decode`] says which.
+/// An intent to append. It may break any rule; [`IntentDraft::decode`] checks it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IntentDraft {
     /// The type.
     pub notification_type: String,
     /// Who sends it.
     pub producer: String,
-    /// To whom it goes.
+    /// The recipients.
     pub recipients: Recipients,
     /// The same key with the same content is the same intent.
     pub idempotency_key: String,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_is_read_back_as_what_it_says() {
+    fn a_draft_decodes_to_its_own_values() {
         let intent = turn_ready().decode(&Catalog::built_in()).expect("well formed");
         assert_eq!(intent.audience.users(), ["u-\"1", "u-2"]);
         assert_eq!((intent.occurred_at.as_millis(), intent.idempotency_key.as_str()), (7, "k"));

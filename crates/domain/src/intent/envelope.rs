@@ -1,4 +1,4 @@
-//! The fields of an entry, before anything is asked of their values.
+//! The envelope: the names and the encoding of an entry's fields, checked before their values.
 
 use super::MAX_ENTRY;
 use super::decode::reject;
@@ -54,7 +54,7 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// The value of a field, if it is there.
+    /// The value of a field, if it is present.
     pub(super) fn get(&self, name: &str) -> Option<&'a str> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }

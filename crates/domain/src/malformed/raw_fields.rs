@@ -1,4 +1,4 @@
-//! The fields of an entry as JSON, whole or cut to size, in as little memory as possible.
+//! The fields of an entry as JSON, whole or truncated, in as little memory as possible.
 
 use std::borrow::Cow;
 use std::io;
@@ -23,10 +23,10 @@ pub const RAW_FIELDS_JSON_MAX: usize = 22 * 1024 * 1024;
 /// How many bytes are kept of a long name or value of an entry that is not kept whole.
 pub const TRUNCATED_HEAD: usize = 64 * 1024;
 
-/// Beyond this length the JSON of few and long fields is made when it is needed, piece by piece.
-const MADE_AT_ONCE: usize = 1024 * 1024;
+/// Beyond this length, the JSON of few and long fields is generated piece by piece when it is needed.
+const MAX_BUFFERED_JSON: usize = 1024 * 1024;
 
-/// How many bytes of a name or value go into one piece: a multiple of three, so that the base64 of pieces is that of the whole.
+/// How many bytes of a name or value one piece has: a multiple of three, so that the base64 of the pieces is that of the whole.
 const PIECE: usize = 48 * 1024;
 
 /// What is kept of the fields of an entry: an array of `[name, value]` in the order received. A name or value that is not
@@ -53,7 +53,7 @@ impl KeptFields {
         Self::within(fields, RAW_FIELDS_MAX, RAW_FIELDS_JSON_MAX)
     }
 
-    /// Whole if they cost at most `max` and their JSON is at most `json_max` bytes, else what there is room for in `max` bytes.
+    /// All fields if they cost at most `max` and their JSON has at most `json_max` bytes, else as much as fits into `max` bytes.
     fn within(fields: RawFields, max: usize, json_max: usize) -> Self {
         if fields.cost() > max {
             return Self::text_of(&cut(&fields, max));
@@ -62,15 +62,14 @@ impl KeptFields {
         match length {
             _ if length > json_max => Self::text_of(&cut(&fields, max)),
             // As JSON they would be in memory twice for a moment; many short ones take less as JSON.
-            _ if length > MADE_AT_ONCE && FIELD_COST * fields.0.len() < fields.size() => {
+            _ if length > MAX_BUFFERED_JSON && FIELD_COST * fields.0.len() < fields.size() => {
                 Self { length, source: Source::Whole(Arc::new(fields)) }
             }
             _ => Self { length, source: Source::Text(Arc::new(json(&Whole(&fields), length))) },
         }
     }
 
-    /// Next to nothing of what is kept: one pair, the name `raw_fields` and the JSON in its truncated form. `None` if that is what
-    /// it is already.
+    /// One pair: the name `raw_fields` and the truncated form of the JSON. `None` if it has this form already.
     pub(super) fn reduced(&self) -> Option<Self> {
         let text = self.text();
         let raw_fields = || Part::Truncated { truncated: Truncated::of(text.as_bytes()) };
@@ -95,7 +94,7 @@ impl KeptFields {
         }
     }
 
-    /// The JSON in pieces, each made when it is asked for: of at most some hundred kilobytes.
+    /// The JSON in pieces of at most some hundred kilobytes, each generated when it is requested.
     pub fn pieces(&self) -> Pieces {
         Pieces { source: self.source.clone(), part: 0, is_text: false, offset: 0 }
     }
@@ -143,7 +142,7 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
-    /// Writes up to [`PIECE`] bytes of the next name or value, with what stands before its first and after its last.
+    /// Writes up to [`PIECE`] bytes of the next name or value, with the JSON syntax before its first and after its last byte.
     fn write_some(&mut self, fields: &RawFields, piece: &mut Vec<u8>) {
         let (name, value) = &fields.0[self.part / 2];
         let is_name = self.part.is_multiple_of(2);
@@ -159,7 +158,7 @@ impl Pieces {
             piece.extend_from_slice(if self.is_text { b"\"" } else { br#"{"base64":""# });
         }
         let mut end = bytes.len().min(self.offset + PIECE);
-        // A character stays in one piece.
+        // A character is never split between pieces.
         while self.is_text && bytes.get(end).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000) {
             end -= 1;
         }
@@ -187,7 +186,7 @@ impl Pieces {
     }
 }
 
-/// A name or value. Written twice, for its length and for its text, so nothing of it is made but what is small.
+/// A name or value. It is serialized twice, for its length and for its text, without an intermediate copy of long parts.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Part<'a> {
@@ -205,7 +204,7 @@ struct Truncated {
     head_base64: String,
 }
 
-/// What is said of fields for which there is no room.
+/// The place of fields that do not fit.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Omitted {

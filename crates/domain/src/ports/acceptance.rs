@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::StoreError;
+use super::{AnswerToStore, StoreError};
 use crate::accept::{Known, Probe};
 use crate::checkpoint::Fence;
 use crate::entry::EntryId;
@@ -10,13 +10,14 @@ use crate::outcome::Outcome;
 use crate::record::IdempotencyScope;
 
 /// What one transaction writes. It presupposes no stream: every record and every malformed row has its identity already.
-/// A further effect that must commit together with the outcomes becomes a further optional field.
 #[derive(Clone, Debug)]
 pub struct AcceptanceBatch<'a> {
     /// The outcomes in the order in which they were decided, at least one.
     pub outcomes: Vec<&'a Outcome>,
     /// For intents that came from a stream, the checkpoint that moves past them.
     pub checkpoint: Option<CheckpointMove<'a>>,
+    /// For intents whose callers wait, the answers that are stored.
+    pub answers: Vec<AnswerToStore>,
 }
 
 /// A move of the durable checkpoint.
@@ -44,6 +45,8 @@ pub enum Commit {
     /// [`CheckpointMove`] can find. Another replica has moved it, with a higher fence
     /// or not, or PostgreSQL was restored to an older state.
     CheckpointMoved,
+    /// Nothing was written: a claim is no longer there, which only a batch with answers can find. It has expired.
+    ClaimLost,
 }
 
 /// Where acceptance becomes a fact.
@@ -54,7 +57,8 @@ pub trait AcceptanceStore: Send + Sync {
         intents: &[(IdempotencyScope, EntryId)],
     ) -> impl Future<Output = Result<Known, StoreError>> + Send;
 
-    /// One transaction: records, routes, malformed rows and, if it moves, the checkpoint. All of it or nothing.
+    /// One transaction: records, routes, malformed rows, the checkpoint if it moves, and answers if there are
+    /// any. All of it or nothing.
     fn accept(&self, batch: AcceptanceBatch<'_>) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 
     /// Inserts valid rows in a transaction that it rolls back. [`StoreError::Refused`] if PostgreSQL refuses

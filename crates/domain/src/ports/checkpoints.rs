@@ -39,7 +39,7 @@ pub trait CheckpointCache: Send + Sync {
     /// Reads it.
     fn load(&self, stream: &str) -> impl Future<Output = Result<CachedCheckpoint, StoreError>> + Send;
 
-    /// Moves it forward. A conflict if a higher fence is there, or if, under the same fence, it would not advance. A value
+    /// Moves it forward. A conflict if Redis has a higher fence, or if it would not advance under the same fence. A value
     /// that is garbled for the fence of `checkpoint` ([`crate::checkpoint::MAX_FENCE_LEAD`]) is overwritten.
     fn save(
         &self,

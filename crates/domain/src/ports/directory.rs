@@ -6,7 +6,7 @@ use crate::recipient::Lookup;
 
 /// The user directory.
 pub trait UserDirectory: Send + Sync {
-    /// Looks up each user, concurrently within a bound, the first ones first; the answers are in the order asked. One call
+    /// Looks up each user, concurrently within a bound, in the given order; the answers have the same order. One call
     /// takes a bounded time. A user without an answer by then is [`Lookup::Unavailable`]; the other answers are kept.
     fn look_up(&self, user_ids: &[&str]) -> impl Future<Output = Vec<Lookup>> + Send;
 }

@@ -17,7 +17,7 @@ pub trait Term: Send + Sync {
     fn step_down(self) -> impl Future<Output = ()> + Send;
 }
 
-/// The election of the one process that may do something.
+/// The election of one process for work that runs on one replica at a time.
 pub trait Election: Send + Sync {
     /// The leadership that the winner holds.
     type Term: Term;

@@ -1,11 +1,11 @@
-//! What goes wrong below a port, and what became of a conditional write.
+//! Errors of a port, and the result of a conditional write.
 
 pub use ambient::error_chain;
 
-/// What went wrong below a port.
+/// An error of a port.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The dependency cannot be reached, is too slow, or is in no state to serve. Try again later.
+    /// The dependency cannot be reached, is too slow, or cannot serve at present. Try again later.
     #[error("could not {operation}")]
     Unavailable {
         /// What was being done.
@@ -29,7 +29,7 @@ pub enum StoreError {
     Locked {
         /// What was being done.
         operation: &'static str,
-        /// What the dependency said.
+        /// The error of the dependency.
         #[source]
         source: BoxError,
     },
@@ -42,7 +42,7 @@ pub enum StoreError {
         #[source]
         source: BoxError,
     },
-    /// A row or key holds what this service never writes.
+    /// A row or key has a value that this service never writes.
     #[error("{place} of {key} is corrupt: {problem}")]
     Corrupt {
         /// `table.column`, or the kind of key.
@@ -57,7 +57,7 @@ pub enum StoreError {
 /// Any error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What became of a conditional write.
+/// The result of a conditional write.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Swap {

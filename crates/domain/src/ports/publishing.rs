@@ -1,4 +1,4 @@
-//! What publishing needs of Redis: leases that become receipts, the scan lock, and the outbound streams.
+//! Publishing: leases that become receipts, the scan lock, and the outbound streams.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::route::{Channel, RouteKey};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseToken(pub String);
 
-/// What became of the attempt to acquire a lease.
+/// The result of acquiring a lease.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lease {
@@ -23,7 +23,7 @@ pub enum Lease {
     Published(String),
 }
 
-/// What became of one append.
+/// The result of one append.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Append {
@@ -31,9 +31,9 @@ pub enum Append {
     Done(String),
     /// The lease has expired or another publisher holds it; nothing was appended.
     LeaseLost,
-    /// The stream itself answered with an error: a failed attempt.
+    /// The stream itself returned an error: a failed attempt.
     Refused(String),
-    /// Redis is in no state to append (memory, read-only, loading): not an attempt.
+    /// Redis cannot append at present (memory, read-only, loading): not an attempt.
     Outage(String),
 }
 
@@ -54,8 +54,8 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Acquires the scan lock of `channel` for at most `ttl`; false if another replica holds it. A hint: it keeps replicas
-    /// from reading the same page of due routes and asking for the same leases.
+    /// Acquires the scan lock of `channel` for at most `ttl`; false if another replica holds it. A hint: it avoids that replicas
+    /// read the same page of due routes and request the same leases.
     fn acquire_scan_lock(
         &self,
         channel: Channel,
@@ -80,8 +80,8 @@ pub trait LeaseStore: Send + Sync {
 
 /// The outbound streams.
 pub trait Outbound: Send + Sync {
-    /// One atomic step for each entry: the lease is still `token`'s → append → the lease becomes the receipt, which
-    /// lives for `dedupe_ttl`. Outcomes are in the order given.
+    /// For each entry, atomically: if `token` still holds the lease, append, then replace the lease with the receipt, which
+    /// expires after `dedupe_ttl`. Outcomes have the order of the entries.
     fn append(
         &self,
         channel: Channel,

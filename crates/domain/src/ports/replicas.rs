@@ -1,4 +1,4 @@
-//! What no single process knows about the replicas: which of them run, what their workers do, and what they did.
+//! The replicas as a whole: which of them run, the status of their workers, and their activity.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -30,15 +30,15 @@ pub struct WorkerReport {
     pub worker: String,
     /// The end of its last pass.
     pub last_pass_at: Timestamp,
-    /// What keeps it from continuing, if something does.
+    /// Why the worker is blocked, if it is.
     pub blocked: Option<BlockedReport>,
     /// The last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Completions that wait apart, for a publisher.
+    /// Deferred completions, for a publisher.
     pub deferred: usize,
 }
 
-/// What keeps a worker from continuing.
+/// Why a worker is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockedReport {
     /// The stream entry that waits, where it is one.
@@ -86,7 +86,7 @@ pub trait ReplicaStore: Send + Sync {
     /// Writes the row of a replica, seen now.
     fn save_replica(&self, report: &ReplicaReport) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Adds to what the replica did in the present minute. If the answer is lost, so is whether it was added.
+    /// Adds counts to the current minute of the replica. If the reply is lost, it is unknown whether they were added.
     fn add_activity(
         &self,
         replica: &str,

@@ -1,4 +1,4 @@
-//! The outbound streams as a whole, what PostgreSQL knows of their entries, and appending what they lost.
+//! Republishing: the outbound streams as a whole, the published routes, and appending lost entries again.
 
 use std::future::Future;
 use std::time::Duration;

@@ -43,7 +43,7 @@ pub struct Expired<K> {
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Removal {
-    /// Removed, with all that goes with them.
+    /// Deleted, with all dependent rows.
     pub removed: u64,
     /// Kept: one of their routes became live.
     pub live: u64,

@@ -1,4 +1,4 @@
-//! What holds for every entry, not only for those that were thought of.
+//! Properties of all entries, tested with generated ones.
 
 use std::sync::LazyLock;
 
@@ -49,7 +49,7 @@ fn object(inner: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
     btree_map(text(), inner, 0..4).prop_map(|members| Value::Object(members.into_iter().collect()))
 }
 
-/// Everything an intent of the open type says.
+/// All values of an intent of the open type.
 #[derive(Clone, Debug)]
 struct Said {
     producer: &'static str,

@@ -59,7 +59,8 @@ async fn one_token_ends_all_that_is_under_way_at_once() {
     };
     let (codes, aborted_at) = tokio::join!(under_way, abort);
     assert_eq!(codes, (ErrorCode::Aborted, ErrorCode::Aborted));
-    assert!(aborted_at.elapsed() < Duration::from_millis(500));
+    // Without the token they would end when the operation timeout of ten seconds has passed.
+    assert!(aborted_at.elapsed() < Duration::from_secs(5));
 }
 
 // L-07

@@ -96,7 +96,7 @@ async fn fences_have_no_gaps_however_many_contend() {
 
 // L-16
 #[tokio::test]
-async fn being_told_that_a_key_is_locked_needs_no_right_to_write() {
+async fn finding_a_key_locked_needs_no_right_to_write() {
     let db = Db::new().await;
     let reader = LockManager::new(db.pool("-c default_transaction_read_only=on"), TableNames::default());
     db.acquire("k").await;

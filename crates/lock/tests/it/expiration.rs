@@ -65,7 +65,7 @@ async fn an_extended_lease_outlives_its_first_end() {
 
 // L-03
 #[tokio::test]
-async fn a_short_lease_ends_while_a_long_one_goes_on() {
+async fn a_short_lease_ends_while_a_long_one_continues() {
     let db = Db::new().await;
     granted(db.locks.try_acquire("short", Duration::from_millis(1)).await);
     db.acquire("long").await;
@@ -76,7 +76,7 @@ async fn a_short_lease_ends_while_a_long_one_goes_on() {
 
 // L-11
 #[tokio::test]
-async fn a_lease_begins_after_the_wait_for_its_turn() {
+async fn a_lease_begins_after_the_wait_for_the_row() {
     let db = Db::new().await;
     let first = db.acquire("k").await;
     assert_eq!(db.locks.release(&first.lock_id).await.expect("released"), Release::Released);

@@ -46,7 +46,7 @@ async fn a_guard_renews_its_lease() {
 }
 
 #[tokio::test]
-async fn a_guard_that_goes_away_hands_its_lock_over() {
+async fn a_guard_that_is_dropped_releases_its_lock() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
     drop(locks.try_hold("k", TTL).await.expect("no failure").expect("free"));
@@ -73,7 +73,7 @@ async fn a_release_in_the_background_that_fails_is_logged_with_its_cause() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_taken_away_is_lost() {
+async fn a_lease_that_was_deleted_is_lost() {
     let db = Db::new().await;
     let guard = db.locks.try_hold("k", SHORT).await.expect("no failure").expect("free");
     db.execute("DELETE FROM locks").await;
@@ -94,7 +94,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_while_the_server_still_counts_it
 }
 
 #[tokio::test]
-async fn a_release_goes_on_when_its_caller_stops_waiting() {
+async fn a_release_continues_when_its_caller_stops_waiting() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
     let guard = locks.try_hold("k", TTL).await.expect("no failure").expect("free");
@@ -109,7 +109,7 @@ async fn a_release_goes_on_when_its_caller_stops_waiting() {
 }
 
 #[tokio::test]
-async fn a_release_without_a_guard_goes_on_too() {
+async fn a_release_without_a_guard_continues_too() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
     let grant = db.acquire("k").await;
@@ -212,7 +212,7 @@ async fn failures_that_do_not_pass_in_time_are_named() {
 }
 
 #[tokio::test]
-async fn failures_that_would_come_again_are_told_at_once() {
+async fn permanent_failures_are_returned_at_once() {
     let db = Db::new().await;
     fail_reading_the_clock(&db, "22000", 1).await;
     let error = db.locks.hold("k", patient()).await.expect_err("fails");

@@ -56,7 +56,7 @@ async fn ten_cycles_in_a_row_all_acquire_and_release() {
 
 // L-01
 #[tokio::test]
-async fn a_holder_that_asks_again_is_told_that_the_key_is_locked() {
+async fn a_holder_that_acquires_again_finds_the_key_locked() {
     let db = Db::new().await;
     let grant = db.acquire("k").await;
     assert!(crate::support::is_locked(&db.locks.try_acquire("k", TTL).await));

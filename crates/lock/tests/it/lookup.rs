@@ -1,4 +1,4 @@
-//! L-05: looking is free, and shows no names.
+//! L-05: a look-up changes nothing and shows no names.
 
 use lock::{LockId, hash_key};
 
@@ -6,7 +6,7 @@ use crate::support::{Db, TTL_MS};
 
 // L-05
 #[tokio::test]
-async fn a_lookup_by_key_and_one_by_id_say_the_same_without_names() {
+async fn a_lookup_by_key_and_one_by_id_return_the_same_without_names() {
     let db = Db::new().await;
     let grant = db.acquire("payment:123").await;
     let by_key = db.locks.lookup("payment:123").await.expect("looked up").expect("held");
@@ -26,7 +26,7 @@ async fn a_lookup_by_key_and_one_by_id_say_the_same_without_names() {
 
 // L-05
 #[tokio::test]
-async fn what_is_unknown_and_what_has_expired_look_alike() {
+async fn an_unknown_lock_and_an_expired_one_have_the_same_result() {
     let db = Db::new().await;
     let grant = db.acquire("expired").await;
     db.pass(TTL_MS + 1000).await;

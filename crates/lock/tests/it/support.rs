@@ -62,7 +62,7 @@ impl Db {
         open(&self.dsn.replacen(ROLE, user, 1), "", TEST_CLOCK)
     }
 
-    /// The same locks for another process, which tells what it does.
+    /// The same locks for another process, with an observer.
     pub(crate) fn observed(&self) -> (LockManager, Events) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let locks = LockManager::observed(self.pool(""), TableNames::default(), Arc::new(Recorder(sender)));
@@ -186,7 +186,7 @@ pub(crate) fn is_locked<E: Debug>(outcome: &Result<Acquisition, E>) -> bool {
     matches!(outcome, Ok(Acquisition::Locked))
 }
 
-/// What an observer was told, in short: `Acquire Done`, `Extend Refused(Expired)`, …
+/// The observed operations in short: `Acquire Done`, `Extend Refused(Expired)`, …
 pub(crate) struct Events(tokio::sync::Mutex<mpsc::UnboundedReceiver<(String, String)>>);
 
 impl Events {
@@ -203,7 +203,7 @@ impl Events {
         assert!(timeout(BOUND, seen).await.is_ok(), "it never came to {wanted}");
     }
 
-    /// All that was told so far, in full.
+    /// All observed operations so far, in full.
     pub(crate) async fn drain(&self) -> Vec<(String, String)> {
         let mut events = self.0.lock().await;
         std::iter::from_fn(|| events.try_recv().ok()).collect()

@@ -1,4 +1,4 @@
-//! What observers are told, and what they are not.
+//! What observers get, and what they do not.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use lock::{Event, LockManager, Observer, TableNames, hash_key};
 use crate::support::{Db, TTL, TTL_MS, granted};
 
 #[tokio::test]
-async fn each_operation_is_told_with_its_reason_and_without_names() {
+async fn each_operation_is_observed_with_its_reason_and_without_names() {
     let db = Db::new().await;
     let (locks, events) = db.observed();
     let grant = granted(locks.try_acquire("payment:123", TTL).await);

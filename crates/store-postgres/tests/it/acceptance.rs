@@ -72,7 +72,11 @@ async fn a_batch_without_a_checkpoint_to_move_writes_its_rows_and_leaves_every_c
     let world = World::new().await;
     let accept = async |batch: &Batch| {
         let outcomes = batch.outcomes.iter().collect();
-        world.store.accept(AcceptanceBatch { outcomes, checkpoint: None }).await.expect("is there")
+        world
+            .store
+            .accept(AcceptanceBatch { outcomes, checkpoint: None, answers: Vec::new() })
+            .await
+            .expect("is there")
     };
     let first = decide([entry(1, "key-1", 54), broken(2)], at(0));
     assert_eq!(accept(&first).await, Commit::Committed);
@@ -96,6 +100,40 @@ async fn a_key_that_was_taken_meanwhile_leaves_nothing_of_the_batch() {
     assert_eq!(world.commit(&batch).await, Commit::WriteConflict);
     assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
     assert_eq!(world.store.load_checkpoint(STREAM).await.expect("is there"), Some(checkpoint(0, 1)));
+}
+
+#[tokio::test]
+async fn a_record_that_another_unique_index_refuses_is_refused_by_its_name_and_no_write_conflict() {
+    let world = World::new().await;
+    world
+        .execute("CREATE UNIQUE INDEX operators_own ON records (occurred_at, request_id, payload_json)")
+        .await;
+    world.accept([1], at(0)).await;
+    let batch = decide([entry(2, "key-2", 54)], at(1));
+    let refused = world.try_commit(&batch, 0, Some(EntryId::new(1, 0))).await.expect_err("it is refused");
+    assert!(matches!(refused, StoreError::Refused { .. }), "{refused:?}");
+    let cause = domain::ports::error_chain(&refused);
+    assert!(cause.contains("SQLSTATE 23505, constraint operators_own, table records"), "{cause}");
+    assert_eq!(world.column("SELECT notification_id FROM records").await, ["1-0"]);
+    // A key that is taken is a write conflict all the same.
+    let batch = decide([entry(3, "key-1", 55)], at(1));
+    assert_eq!(world.commit(&batch).await, Commit::WriteConflict);
+}
+
+#[tokio::test]
+async fn a_record_that_a_trigger_leaves_out_is_no_write_conflict() {
+    let world = World::new().await;
+    let client = world.database.client().await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+             CREATE TRIGGER leave_out BEFORE INSERT ON records FOR EACH ROW EXECUTE FUNCTION leave_out()",
+        )
+        .await
+        .expect("the superuser may");
+    let batch = decide([entry(1, "key-1", 54)], at(0));
+    let left_out = world.try_commit(&batch, 0, None).await.expect_err("it is not there");
+    assert!(domain::ports::error_chain(&left_out).contains("a trigger"), "{left_out:?}");
 }
 
 // INV-02
@@ -218,7 +256,7 @@ async fn entries_are_recognised_as_processed_by_id_and_content() {
 async fn a_probe_leaves_nothing_and_is_refused_only_if_every_row_is() {
     let world = World::new().await;
     let batch = decide([entry(1, "key-1", 54)], at(0));
-    let probe = accept::probe(STREAM, &policy(), &batch.entries[0], at(0));
+    let probe = accept::probe(STREAM, &policy(), batch.entries[0].intent(), at(0));
     world.store.probe(&probe).await.expect("a valid row is taken");
     for (table, change, undo) in [
         ("records", "ADD CHECK (producer <> 'game_master')", "DROP CONSTRAINT records_producer_check"),

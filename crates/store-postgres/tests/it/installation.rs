@@ -9,7 +9,7 @@ fn proposed(n: u32) -> Installation {
 }
 
 #[tokio::test]
-async fn the_first_of_several_replicas_that_start_at_once_says_what_the_schema_is_for() {
+async fn of_several_replicas_that_start_at_once_the_first_decides_the_stream_of_the_schema() {
     let world = World::new().await;
     let (one, two, three) = (proposed(1), proposed(2), proposed(3));
     let (first, second, third) = tokio::join!(

@@ -81,7 +81,9 @@ impl World {
         let last = batch.entries.last().expect("a batch is not empty").id;
         let checkpoint = CheckpointMove { stream: STREAM, fence, expected, last_entry_id: last };
         let outcomes = batch.outcomes.iter().collect();
-        self.store.accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint) }).await
+        self.store
+            .accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint), answers: Vec::new() })
+            .await
     }
 }
 

@@ -123,7 +123,7 @@ async fn the_size_of_an_expired_row_is_that_of_its_large_values_as_they_are_stor
 
 // INV-14
 #[tokio::test]
-async fn a_record_goes_with_its_routes_and_stays_while_one_of_them_is_live() {
+async fn a_record_is_deleted_with_its_routes_and_kept_while_one_of_them_is_live() {
     let world = World::new().await;
     world.accept(1..=3, at(0)).await;
     world.all_published("2-0").await;
@@ -134,7 +134,7 @@ async fn a_record_goes_with_its_routes_and_stays_while_one_of_them_is_live() {
 }
 
 #[tokio::test]
-async fn a_record_without_any_route_goes() {
+async fn a_record_without_any_route_is_deleted() {
     let world = World::new().await;
     world.accept([1], at(0)).await;
     world.execute("DELETE FROM routes").await;

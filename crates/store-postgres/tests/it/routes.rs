@@ -160,7 +160,7 @@ async fn a_terminal_route_is_not_touched_even_at_its_own_version() {
 
 // INV-09
 #[tokio::test]
-async fn a_corrupt_row_harms_only_itself_and_says_where() {
+async fn a_corrupt_row_affects_only_itself_and_names_the_column() {
     let world = World::new().await;
     world.accept(1..=3, at(0)).await;
     world

@@ -1,7 +1,7 @@
 //! Inspecting the outbound streams as a whole, and appending lost entries again (ADR 0021).
 //!
-//! Each call is one script, so that everything in its answer is from one server at one moment. An entry counts as a route's
-//! only if its first value is the route's name: after a loss a server may give the same id to another entry.
+//! Each call is one script, so that its whole result is from one server at one moment. An entry belongs to a route only if its first
+//! value is the `event_id` or `delivery_id` of the route: after a loss, a server may give the same id to another entry.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use domain::ports::{Append, OutboundInspection, OutboundServer, OutboundState, S
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use super::{RedisOutbound, add_entries, append_script, appended};
+use super::{RedisOutbound, add_entries, append_script};
 use crate::connect::{ScriptCall, millis, unavailable, unexpected};
 use crate::stream_state::{self, parse_state};
 
@@ -39,7 +39,7 @@ impl Default for InspectionScripts {
 
 impl OutboundInspection for RedisOutbound {
     async fn observe(&self) -> Result<OutboundServer, StoreError> {
-        const OPERATION: &str = "look at the outbound streams";
+        const OPERATION: &str = "inspect the outbound streams";
         let keys = Channel::ALL.map(|channel| &self.target(channel).key);
         let call = ScriptCall::new(&self.inspection.observe, keys.into_iter());
         let answer = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
@@ -74,7 +74,7 @@ impl OutboundInspection for RedisOutbound {
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
     ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
-        const OPERATION: &str = "look for published entries";
+        const OPERATION: &str = "find published entries";
         let key = &self.target(channel).key;
         let mut call = ScriptCall::new(&self.inspection.find, [key].into_iter());
         for (route, id) in entries {
@@ -105,7 +105,7 @@ impl OutboundInspection for RedisOutbound {
         if answers.len() != entries.len() {
             return Err(unavailable(OPERATION, "Redis gave another number of answers"));
         }
-        answers.into_iter().map(|answer| appended(OPERATION, answer)).collect()
+        answers.into_iter().map(|answer| self.appended(OPERATION, answer)).collect()
     }
 }
 

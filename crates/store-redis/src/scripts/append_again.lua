@@ -9,8 +9,11 @@ for i = 2, #KEYS do
   local n = tonumber(ARGV[at])
   local held = redis.pcall('GET', KEYS[i])
   local published = published_entry_id(held)
-  local entry = published and redis.call('XRANGE', stream, published, published)[1]
+  -- An id that is too large is refused: there is no such entry.
+  local entry = published and redis.pcall('XRANGE', stream, published, published)[1]
   if entry and entry[2][2] == ARGV[at + 2] then
+    -- Its id may not be written down before long: another transaction holds the row.
+    redis.call('PEXPIRE', KEYS[i], ttl)
     answers[i - 1] = published
   elseif held and not published then
     if redis.call('PTTL', KEYS[i]) == -1 then redis.call('PEXPIRE', KEYS[i], ttl) end

@@ -19,7 +19,7 @@ fn assert_unavailable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
 }
 
-/// Every way of calling is unavailable, and says so soon.
+/// Every kind of call returns `Unavailable` soon.
 async fn assert_all_unavailable(client: &RedisClient) {
     let began = Instant::now();
     let leases = RedisLeases::new(client, &Keyspace::default());
@@ -39,8 +39,10 @@ async fn assert_all_unavailable(client: &RedisClient) {
 async fn assert_heals(client: &RedisClient) {
     harness::wait_for("the same client works again", BOUND, async || client.ping().await.ok()).await;
     let stream = RedisIntentStream::new(client, "notification:intents".to_owned());
-    let read = stream.read(EntryId::ZERO, ONE, Duration::from_millis(1)).await.expect("it is there");
-    assert_eq!(read, Read::Entries(Vec::new()));
+    let read = harness::wait_for("the same stream can be read again", BOUND, async || {
+        stream.read(EntryId::ZERO, ONE, Duration::from_millis(1)).await.ok()
+    });
+    assert_eq!(read.await, Read::Entries(Vec::new()));
 }
 
 #[tokio::test]
@@ -144,7 +146,7 @@ async fn a_call_that_was_dropped_leaves_the_connection_to_the_others() {
     let ping = tokio::time::timeout(Duration::from_millis(50), world.client.ping()).await;
     assert!(ping.is_err(), "{ping:?}");
     world.redis.resume();
-    world.client.ping().await.expect("it goes on");
+    world.client.ping().await.expect("the client works again");
 }
 
 #[tokio::test]

@@ -71,12 +71,8 @@ impl PublishingFixture for Publishing {
 }
 
 impl InspectionFixture for Publishing {
-    fn outbound(&self) -> &(impl Outbound + OutboundInspection) {
+    fn inspection(&self) -> &impl OutboundInspection {
         &self.outbound
-    }
-
-    fn leases(&self) -> &impl LeaseStore {
-        &self.leases
     }
 
     async fn delete(&self, channel: Channel, id: EntryId) {

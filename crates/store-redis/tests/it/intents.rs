@@ -167,7 +167,7 @@ async fn a_key_of_another_type_refuses_and_recovers_when_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_missing_stream_a_full_one_and_one_trimmed_to_nothing_are_told_apart() {
+async fn a_missing_stream_a_full_one_and_one_trimmed_to_nothing_are_distinguished() {
     let world = World::new().await;
     let stream = stream(&world);
     let inspect = async || stream.inspect().await.expect("Redis is there");

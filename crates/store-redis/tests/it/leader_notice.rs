@@ -10,7 +10,7 @@ use crate::*;
 const KEY: &str = "notification:leader_changes:aW50YWtl";
 
 #[tokio::test]
-async fn a_waiting_candidate_is_told_by_another_client() {
+async fn a_waiting_candidate_receives_the_notice_of_another_client() {
     let world = World::new().await;
     let candidate = LeaderNotice::new(&world.client, "intake");
     let other_client = client_of(&world.redis.addr(), OPERATION_TIMEOUT);

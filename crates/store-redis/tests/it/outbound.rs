@@ -109,6 +109,18 @@ async fn a_stream_of_the_wrong_type_refuses_and_leaves_the_lease() {
 }
 
 #[tokio::test]
+async fn after_an_append_to_a_server_that_is_no_master_any_more_another_connection_is_opened() {
+    let world = World::new().await;
+    win(&world, &keys(0..1)).await;
+    let connection = async || world.ask::<i64>(&["CLIENT", "ID"]).await;
+    let before = connection().await;
+    world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let appended = append(&outbound(&world, None), &keys(0..1)).await.expect("it answers");
+    assert!(matches!(appended[..], [Append::Outage(_)]), "{appended:?}");
+    assert_ne!(connection().await, before, "the connection may lead to the former master for ever");
+}
+
+#[tokio::test]
 async fn a_stream_whose_ids_are_used_up_refuses() {
     let world = World::new().await;
     win(&world, &keys(0..1)).await;

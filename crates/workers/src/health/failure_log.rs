@@ -1,5 +1,5 @@
-//! What fails again and again in one worker, bounded in the log: a line when it begins, when it changes, now and then while
-//! it lasts, and when it is over.
+//! A bounded log of the repeated failures of one worker: a line when a failure begins, when its cause changes, at an interval
+//! while it lasts, and when it is over.
 
 use std::time::Duration;
 

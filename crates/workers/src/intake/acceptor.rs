@@ -1,12 +1,12 @@
 //! The acceptor: gives every entry of a batch its outcome, in stream order.
 //!
 //! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new, and a transaction
-//! over a key that is taken writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So known keys are looked up
-//! beforehand only if the batch before had some, or if the directory objects to an acceptance: what becomes of a replay never
-//! depends on what the directory answers today.
+//! with a key that is taken writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So known keys are looked up
+//! beforehand only if the previous batch had some, or if a recipient is missing or cannot be looked up: the outcome of a replay
+//! never depends on the directory.
 //!
-//! A batch stays in hand until each of its entries has an outcome, and with it the directory's answers about its users: they
-//! were asked for after its entries were read, so they never get too old for them.
+//! A batch is kept until each of its entries has an outcome, and so are the directory's answers about its users. They were
+//! requested after its entries were read, so they are never older than the entries.
 
 mod decider;
 mod writer;
@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use decider::Decider;
 use writer::{WriteEnd, Writer};
 
-/// How often a batch may meet a key that was taken meanwhile before intake finds out again where to resume.
+/// How many write conflicts a batch may have before intake determines again where to resume.
 const MAX_CONFLICT_RETRIES: usize = 5;
 
 /// Processes one batch at a time.
@@ -34,7 +34,7 @@ pub(super) struct Acceptor<'a, A, D, C> {
     metrics: &'a Metrics,
     decider: Decider<'a, A, D, C>,
     writer: Writer<'a, A, C>,
-    /// The entries in hand that have no outcome yet.
+    /// The entries of the batch that have no outcome yet.
     batch: VecDeque<UnprocessedEntry>,
     /// Whether the keys of the next batch are looked up before it is decided.
     ask_known: bool,
@@ -49,10 +49,10 @@ pub(super) struct Target {
     pub(super) expected: Option<EntryId>,
 }
 
-/// What became of a batch.
+/// The result of processing a batch.
 #[derive(Debug)]
 pub(super) struct Processed {
-    /// The last entry whose outcome is committed, also if it failed after that.
+    /// The last entry whose outcome is committed, also if processing failed after it.
     pub(super) committed: Option<EntryId>,
     /// How it ended.
     pub(super) ended: Result<Ended, StoreError>,
@@ -63,7 +63,7 @@ pub(super) struct Processed {
 pub(super) enum Ended {
     /// The batch is done, or the stop has come.
     Continue,
-    /// An entry must wait; it and those after it stay in hand.
+    /// An entry must wait; it and those after it are kept.
     Waiting(Wait),
     /// The durable checkpoint is not the expected one.
     CheckpointMoved,
@@ -85,18 +85,18 @@ where
         }
     }
 
-    /// Whether it has nothing in hand.
+    /// Whether it has no unfinished batch.
     pub(super) fn is_idle(&self) -> bool {
         self.batch.is_empty()
     }
 
-    /// Takes the next batch in hand.
+    /// Takes the next batch.
     pub(super) fn begin(&mut self, batch: VecDeque<UnprocessedEntry>) {
         self.batch = batch;
         self.decider.forget_answers();
     }
 
-    /// Forgets what is in hand: it will be read again.
+    /// Drops the batch: its entries will be read again.
     pub(super) fn forget(&mut self) {
         self.begin(VecDeque::new());
         self.ask_known = true;
@@ -107,7 +107,7 @@ where
         self.writer.report_suppressed(ends);
     }
 
-    /// Brings the entries in hand to their outcomes, as far as that is possible now.
+    /// Gives the entries of the batch their outcomes, as far as that is possible now.
     pub(super) async fn process(&mut self, target: Target, stop: &CancellationToken) -> Processed {
         let Target { fence, expected } = target;
         let mut committed = None;

@@ -1,8 +1,8 @@
-//! The checkpoint keeper: where to resume, at the begin of a term, after a failure, and whenever the stores or the stream
-//! disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable one, and trims what is below.
+//! The checkpoint keeper: determines where to resume, at the start of a term, after a failure, and whenever the stores or the
+//! stream disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable one, and trims entries below it.
 //!
-//! Crash recovery: resuming writes nothing but the term's fence, over both checkpoints. A recreated stream is found recreated
-//! again until its first batch moves the checkpoint. A trim is repeated by the next leader.
+//! Crash recovery: resuming writes only the fence of the term, to both checkpoints. A recreated stream is detected again
+//! until its first batch moves the checkpoint. A trim is repeated by the next leader.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use super::reader::Reader;
 use super::{Intake, IntakeSettings};
 
-/// How often an idle intake makes sure that PostgreSQL still has the checkpoint.
+/// How often an idle intake checks that PostgreSQL still has the checkpoint.
 const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often processed entries are removed from the stream, where that is configured.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
-/// How much of a stream's end is looked at to tell whether it was cut short or recreated.
+/// How many of a stream's last entries are compared to decide whether it was cut short or recreated.
 const LAST_ENTRIES: ReadLimit = ReadLimit { entries: 100, bytes: 4 * 1024 * 1024 };
 
-/// Knows the checkpoint for the time of a term.
+/// Keeps the checkpoint during a term.
 #[derive(Debug)]
 pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     intents: &'a I,
@@ -34,7 +34,7 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     clock: &'a C,
     settings: &'a IntakeSettings,
     fence: Fence,
-    /// This term's fence has been written over the durable checkpoint, and over the cached one: found there, it is our own.
+    /// This term has written its fence to the durable and to the cached checkpoint, so finding it there is expected.
     claimed: bool,
     cache_claimed: bool,
     /// `None` until it is known where to resume.
@@ -44,7 +44,7 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     trimmed_at: Option<Instant>,
 }
 
-/// Where the term is in the stream.
+/// The position of the term in the stream.
 #[derive(Debug)]
 struct Position {
     /// The durable checkpoint, which the next batch expects.
@@ -52,13 +52,13 @@ struct Position {
     /// Everything in the stream up to here has its outcome. Below the durable checkpoint if the stream was recreated or cut
     /// short and no batch of it is committed yet.
     processed: EntryId,
-    /// When PostgreSQL was last seen to have the checkpoint.
+    /// When PostgreSQL was last known to have the checkpoint.
     checked_at: Instant,
     /// The cached checkpoint.
     cached: EntryId,
 }
 
-/// What resuming found.
+/// The result of resuming.
 #[derive(Debug)]
 pub(super) enum Resumed {
     /// Read after this entry.
@@ -69,7 +69,7 @@ pub(super) enum Resumed {
     Superseded(Fence),
 }
 
-/// What a check of an idle stream found.
+/// The result of a check of an idle stream.
 #[derive(Debug)]
 pub(super) struct Idle {
     /// What was looked for.
@@ -80,7 +80,7 @@ pub(super) struct Idle {
     pub(super) has_more: bool,
 }
 
-/// What an absent stream is waited for with.
+/// The cause that is reported while the stream is absent.
 pub(super) fn absent(processed: EntryId) -> String {
     format!(
         "the intents stream is absent; intake keeps its checkpoint {processed} and waits until the stream is back"
@@ -137,8 +137,8 @@ where
         self.position = None;
     }
 
-    /// Finds out where to resume, and keeps every earlier term from writing. PostgreSQL has the last word; the cached
-    /// checkpoint counts where it has none.
+    /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is authoritative; the cached
+    /// one is used if there is no durable one.
     pub(super) async fn resume(&mut self, reader: &Reader<'_, I, C>) -> Result<Resumed, StoreError> {
         let stream = self.settings.stream.as_str();
         let claim = self.store.claim_checkpoint(stream, self.fence, !self.claimed).await?;
@@ -167,7 +167,7 @@ where
                 self.after_cut_or_recreation(resume.after, state.unwrap_or_default(), reader).await?
             }
         };
-        // The entry stays what it was; only the fence is written over it.
+        // Only the fence is replaced; the entry stays the same.
         let checkpoint = Checkpoint { fence: self.fence, last_entry_id: resume.after };
         if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
             && let CachedCheckpoint::At(other) = self.cache.load(stream).await?
@@ -195,7 +195,7 @@ where
             None => {}
             Some(IgnoredCache::Ahead(cached)) => tracing::warn!(
                 stream,
-                offset = %cached,
+                checkpoint = %cached,
                 %resume_after,
                 "the checkpoint in PostgreSQL is before the one cached in Redis; resuming after the one in PostgreSQL"
             ),
@@ -238,7 +238,7 @@ where
             ),
             None => tracing::warn!(
                 stream,
-                offset = %processed,
+                checkpoint = %processed,
                 last_generated = %state.last_generated,
                 "the stream was recreated; reading it from the beginning"
             ),
@@ -255,13 +255,13 @@ where
         }
     }
 
-    /// Nothing came: compares the stream with what was processed, and now and then PostgreSQL with what was committed. `None` if
-    /// PostgreSQL has another checkpoint.
+    /// After a read without entries: compares the stream with the processed entries, and at an interval the durable checkpoint with
+    /// the committed one. `None` if PostgreSQL has another checkpoint.
     pub(super) async fn check_idle(&mut self) -> Result<Option<Idle>, StoreError> {
         let Some(position) = &mut self.position else { return Ok(None) };
         let processed = position.processed;
         let state = self.intents.inspect().await?;
-        // While nothing comes, no transaction would notice that PostgreSQL was restored to an older state.
+        // While no entries arrive, no transaction detects that PostgreSQL was restored to an older state.
         if position.checked_at.elapsed() > CHECKPOINT_CHECK_INTERVAL {
             let durable = self.store.load_checkpoint(&self.settings.stream).await?;
             if durable.map(|checkpoint| checkpoint.last_entry_id) != position.durable {
@@ -278,13 +278,13 @@ where
         Ok(Some(Idle { processed, stream, has_more }))
     }
 
-    /// What may be done beside everything else: neither is needed for anything to be right.
+    /// Maintenance that runs concurrently with everything else; correctness does not depend on it.
     pub(super) async fn maintain(&mut self) {
         self.move_cache().await;
         self.trim().await;
     }
 
-    /// Moves the cached checkpoint to the durable one, back too. PostgreSQL has the last word, and the next batch writes a later
+    /// Moves the cached checkpoint to the durable one, also back. The durable one is authoritative, and the next batch writes a later
     /// one, so a failure is only reported.
     pub(super) async fn move_cache(&mut self) {
         let Some(position) = &mut self.position else { return };
@@ -303,8 +303,8 @@ where
             Ok(Swap::Applied) => {}
             Ok(Swap::Conflict) => tracing::warn!(
                 stream,
-                offset = %last_entry_id,
-                "the checkpoint cached in Redis is another leader's; it is left alone"
+                checkpoint = %last_entry_id,
+                "the checkpoint cached in Redis is another leader's; it is not changed"
             ),
             Err(error) => {
                 tracing::warn!(
@@ -315,8 +315,8 @@ where
         }
     }
 
-    /// Removes entries that are older than their retention and have been processed. The last processed entry stays, whatever
-    /// its age: after it the stream is compared with the checkpoint.
+    /// Removes processed entries that are older than their retention. The last processed entry is kept, whatever its age, because
+    /// the stream is compared with it.
     async fn trim(&mut self) {
         let (Some(retention), Some(position)) = (self.settings.stream_retention, &self.position) else {
             return;

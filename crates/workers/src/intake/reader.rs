@@ -1,4 +1,4 @@
-//! The reader: asks Redis for entries, as many at once as memory allows, and decodes them.
+//! The reader: reads entries from Redis, as many at once as memory allows, and decodes them.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
 use crate::SPANS;
 
-/// How many entries are asked for before their size is known, and the most that are asked for at once: the next ones may be
-/// a thousand times as large as the last.
+/// How many entries are requested before their size is known, and the maximum of one request: the next entries may be
+/// a thousand times as large as the last ones.
 const FIRST_COUNT: usize = 16;
 const LARGEST_COUNT: usize = 256;
-/// The cost that one read aims at: half of what it may bring.
+/// The target cost of one read: half of its maximum.
 const READ_COST: usize = 2 * 1024 * 1024;
-/// The most bytes that a read of several entries brings. Small fields take up to thirteen times as much memory as bytes, so this
+/// The most bytes that a read of several entries may return. Small fields take up to thirteen times as much memory as bytes, so this
 /// is what bounds it.
 const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
-/// The most bytes that a read of one entry brings.
+/// The most bytes that a read of one entry may return.
 const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
 /// How often a read may find nothing in a row although there is something, before its connection is replaced: an entry may
 /// have come just after the first.
@@ -38,10 +38,10 @@ pub(super) struct Reader<'a, I, C> {
     misses: u32,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum ReadResult {
-    /// Entries in stream order; none if none came in time.
+    /// Entries in stream order; none if none arrived in time.
     Entries(Vec<UnprocessedEntry>),
     /// The next entry alone is more than [`MAX_ENTRY_BYTES`].
     TooLarge,
@@ -76,8 +76,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }
     }
 
-    /// What is there already after `after`, up to a full transaction; nothing if there is no `after`, or if the last read shows
-    /// that there is no more.
+    /// The entries that are already in the stream after `after`, up to a full transaction; none if there is no `after`, or if the
+    /// last read shows that there are no more.
     pub(super) async fn read_ahead(
         &mut self,
         after: Option<EntryId>,
@@ -99,8 +99,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         self.window.count = (self.window.count / 2).clamp(1, FIRST_COUNT);
     }
 
-    /// A read brought nothing. The entry that it should have brought, if the stream `has_more` and that has happened several
-    /// times in a row; its connection is closed then. It may lead to a server that is no longer the master.
+    /// A read returned nothing. Returns the entry that it should have returned, if the stream `has_more` and that has happened
+    /// several times in a row. The connection is closed then, because it may lead to a server that is no longer the primary.
     pub(super) async fn missed_after(
         &mut self,
         after: EntryId,
@@ -132,7 +132,7 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
     }
 }
 
-/// How much to read at once, by what came last.
+/// How many entries to read at once, by the size of the last ones.
 #[derive(Debug)]
 struct ReadWindow {
     /// How many entries the next read asks for.
@@ -151,7 +151,7 @@ impl ReadWindow {
         ReadLimit { entries: self.count, bytes }
     }
 
-    /// Asks for as many next time as stay within [`READ_COST`], if they are like these. A read that brought nothing shows nothing
+    /// Requests as many next time as fit into [`READ_COST`], if they have the same size. A read without entries shows nothing
     /// about the next entries.
     fn brought(&mut self, entries: &[RawEntry]) {
         self.more = entries.len() == self.count;
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_asks_for_as_much_as_it_may_bring_by_what_came_last() {
+    fn a_read_requests_as_many_entries_as_fit_by_the_size_of_the_last_ones() {
         let entry = |bytes: usize| RawEntry {
             id: EntryId::new(1, 0),
             fields: RawFields::from_iter([("f", "x".repeat(bytes.saturating_sub(1)))]),

@@ -1,5 +1,5 @@
-//! One chunk of routes through its stages: encoded, leased, appended, completed. Every step is repeated until it is
-//! answered; what a stage gives on is what the next one takes.
+//! The stages of one chunk of routes: encoded, leased, appended, completed. Every call is repeated until it is
+//! answered; the output of a stage is the input of the next.
 
 use std::collections::HashSet;
 
@@ -16,9 +16,9 @@ use super::{RoutePublisher, Shared};
 use crate::dispatch::Batch;
 use crate::health::Stopped;
 
-/// The most that goes into one append.
+/// The size limit of one append.
 const CHUNK_BYTES: usize = 1024 * 1024;
-/// How often the leases of a chunk may run out before their append until the rest is left to the scan.
+/// How often leases of a chunk may expire before their append; after that, the rest is left to the scan.
 const MAX_LEASE_RETRIES: usize = 3;
 
 /// A route with the entry that is to be appended for it.
@@ -27,27 +27,27 @@ struct Encoded<'a> {
     entry: OutboundEntry<'a>,
 }
 
-/// Routes whose leases are won, by one token.
+/// Routes whose leases are held under one token.
 struct Leased<'a> {
     token: LeaseToken,
     routes: Vec<Encoded<'a>>,
 }
 
-/// What is to be completed in SQL.
+/// The routes to complete in PostgreSQL.
 #[derive(Default)]
 pub(super) struct Appended {
     pub(super) published: Vec<Published>,
     pub(super) failed: Vec<Failed>,
-    /// Routes whose lease ran out before the append.
+    /// Routes whose lease expired before the append.
     lease_lost: Vec<RouteKey>,
 }
 
-/// What the scan has to know about routes that were published or failed.
+/// The result of publishing, for the scan.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Another replica holds some of them, or their leases ran out.
+    /// Another replica holds some of the routes, or their leases expired.
     pub(super) contended: bool,
-    /// When the first of those that failed is tried again.
+    /// When the first of the failed routes is retried.
     pub(super) retry_at: Option<Timestamp>,
 }
 
@@ -67,7 +67,7 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Publishes a batch in chunks. Routes whose leases ran out before the append are read again and retried at once.
+    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried at once.
     pub(super) async fn publish(&self, batch: Batch, shared: &Shared) -> Result<Report, Stopped> {
         let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
         for _ in 0..MAX_LEASE_RETRIES {
@@ -76,7 +76,7 @@ where
             }
             let keys: Vec<&RouteKey> = lost.iter().collect();
             let read_at = Instant::now();
-            let routes = shared.until_answered(|| self.routes.get_live_routes(&keys)).await?.routes;
+            let routes = self.live_routes(&keys, shared).await?;
             let (again, still_lost) = self.publish_once(&Batch { routes, read_at }, shared).await?;
             (report, lost) = (report.merge(again), still_lost);
         }
@@ -156,7 +156,8 @@ where
         Ok((report, lost))
     }
 
-    /// Takes the leases of a chunk. Those that another replica holds are left to it; a receipt is as good as an append.
+    /// Acquires the leases of a chunk. Routes whose leases another replica holds are dropped; a route with a receipt counts as
+    /// appended.
     async fn lease<'a>(
         &self,
         encoded: Vec<Encoded<'a>>,
@@ -184,14 +185,36 @@ where
     /// Those of the routes that are still live, at their present version; the leases of the others are released.
     async fn read_again(&self, leased: &Leased<'_>, shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
         let mut keys: Vec<&RouteKey> = leased.routes.iter().map(|encoded| &encoded.route.key).collect();
-        let live = shared.until_answered(|| self.routes.get_live_routes(&keys)).await?.routes;
+        let live = self.live_routes(&keys, shared).await?;
         let still: HashSet<&RouteKey> = live.iter().map(|route| &route.key).collect();
         keys.retain(|key| !still.contains(key));
         self.release(&keys, &leased.token).await;
         Ok(live)
     }
 
-    /// Appends what is leased. What Redis is in no state to append is tried again, under the same token.
+    /// Those of the routes that are live, read in as few parts as PostgreSQL answers in time.
+    async fn live_routes(&self, keys: &[&RouteKey], shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
+        let (mut live, mut rest, mut limit) = (Vec::with_capacity(keys.len()), keys, keys.len());
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(limit.min(rest.len()));
+            match self.routes.get_live_routes(part).await {
+                Ok(page) => {
+                    shared.mark_healthy();
+                    live.extend(page.routes);
+                    rest = later;
+                }
+                Err(error) => {
+                    if matches!(error, StoreError::TimedOut { .. }) {
+                        limit = (part.len() / 2).max(1);
+                    }
+                    shared.pause_after(&error).await?;
+                }
+            }
+        }
+        Ok(live)
+    }
+
+    /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same token.
     async fn append(&self, leased: Leased<'_>, shared: &Shared) -> Result<Appended, Stopped> {
         let Leased { token, mut routes } = leased;
         let mut appended = Appended::default();
@@ -254,7 +277,7 @@ where
         }
     }
 
-    /// Gives leases back early. That saves others the wait for their end, and no more.
+    /// Releases leases early, so that other publishers do not wait until they expire.
     pub(super) async fn release(&self, keys: &[&RouteKey], token: &LeaseToken) {
         if keys.is_empty() {
             return;

@@ -1,8 +1,8 @@
-//! Writing down in SQL what became of routes, however long that takes.
+//! Completions: recording the results of routes in PostgreSQL.
 //!
 //! A statement that is refused or too slow as a whole is repeated in smaller parts, so that the one row that cannot be
-//! written delays no other: it is deferred ([`super::deferred`]). An outage is waited out here: until the completions of
-//! a chunk are committed or deferred, the channel takes no new work.
+//! written delays no other: its completion is deferred ([`super::deferred`]). During an outage this code waits: until the
+//! completions of a chunk are committed or deferred, the channel takes no new work.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ trait Completable: Clone + Send + Sync {
 
     fn change(self) -> Change;
 
-    /// Those whose receipts must live until they are committed.
+    /// The routes whose receipts must exist until the change is committed.
     fn appended(changes: &[Self]) -> &[Published];
 
     fn commit<R: RouteStore>(
@@ -82,7 +82,7 @@ impl Completable for Failed {
     }
 }
 
-/// What became of changes: written or in conflict, or not to be committed for now.
+/// The result of changes: written or in conflict, or not committed for now.
 struct Committed<T> {
     done: Vec<(T, Completion)>,
     deferred: Vec<(T, Cause)>,
@@ -169,7 +169,7 @@ where
                     }
                 }
                 Err(error) => {
-                    // However long it takes from here, no publisher must append these again.
+                    // Until these are committed, no publisher may append them again.
                     for waiting in parts.iter().chain([&part]) {
                         shared.receipts.hold(X::appended(waiting).iter());
                     }
@@ -200,7 +200,7 @@ where
                 }
             }
         }
-        shared.receipts.let_go(committed.done.iter().map(|(change, _)| change.key()));
+        shared.receipts.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
         Ok(committed)
     }
 

@@ -1,8 +1,8 @@
-//! Completions that cannot be committed for now, each for a reason of its own: another transaction has locked the row,
-//! PostgreSQL refuses it, or it alone takes too long.
+//! Deferred completions, which cannot be committed for now because of their own row: another transaction has locked it,
+//! PostgreSQL refuses it, or its statement takes too long.
 //!
-//! They wait here, apart from the work of the channel, and are tried again with growing pauses. Until one is committed,
-//! its route is not published again by this replica, and its receipt is kept alive, so that no other replica appends it.
+//! They wait here, separate from the other work of the channel, and are retried with growing pauses. Until one is committed,
+//! this replica does not publish its route again, and renews its receipt, so that no other replica appends it.
 //! The list is bounded; when it is full, the channel takes no new work. After a crash of this replica the routes are still due:
 //! the next publisher finds their receipts and defers them, too.
 
@@ -77,7 +77,7 @@ struct Waiting {
 }
 
 impl Deferred {
-    /// Adds a completion, or one that was tried again in vain. True if it is new here.
+    /// Adds a completion, or one whose retry failed. True if it is new in the list.
     pub(super) fn add(&mut self, change: Change, cause: &Cause, failures: u32, now: Instant) -> bool {
         let failures = failures + u32::from(*cause != Cause::Locked);
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(16));

@@ -1,9 +1,9 @@
-//! Receipts of routes whose completion is not committed yet, kept alive until it is.
+//! Receipts of routes whose completion is not committed yet; they are renewed until it is.
 //!
-//! As long as the receipt lives, no replica appends the route again. It was written with the append and lives for the
-//! dedupe TTL; where the completion takes longer than one statement, it is renewed several times within that. After a
-//! crash of this replica, the receipts end after one TTL at the latest, and long before that another replica finds the route due
-//! and its receipt in place.
+//! As long as the receipt exists, no replica appends the route again. It is written with the append and expires after the
+//! dedupe TTL. If the completion takes longer than one statement, it is renewed several times within the TTL. After a
+//! crash of this replica, receipts expire after one TTL at the latest; long before that, another replica finds the due route
+//! and its receipt.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ const RENEWED_AT_ONCE: usize = 512;
 /// How soon a renewal that failed is tried again.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The receipts that are kept alive.
+/// The receipts that are renewed.
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     held: Mutex<HashMap<RouteKey, String>>,
@@ -30,7 +30,7 @@ pub(super) struct Receipts {
 }
 
 impl Receipts {
-    /// Keeps these alive, beginning at once: how old they are is not known.
+    /// Renews these from now on, the first time at once, because their age is not known.
     pub(super) fn hold<'a>(&self, published: impl Iterator<Item = &'a Published>) {
         let mut held = self.held();
         let before = held.len();
@@ -40,8 +40,8 @@ impl Receipts {
         }
     }
 
-    /// Lets these end by themselves.
-    pub(super) fn let_go<'a>(&self, keys: impl Iterator<Item = &'a RouteKey>) {
+    /// Stops renewing these; they expire by themselves.
+    pub(super) fn stop_renewing<'a>(&self, keys: impl Iterator<Item = &'a RouteKey>) {
         let mut held = self.held();
         if !held.is_empty() {
             keys.for_each(|key| drop(held.remove(key)));

@@ -2,8 +2,8 @@
 //!
 //! Idle, the scan sleeps until the next route is due. While pages are full there is a backlog, and pages alternate between
 //! both ends of the list: from the oldest route on, so that the backlog shrinks in order, and from the newest on, so that
-//! what has just become due does not wait for the whole of it. Each of the two sweeps starts over after a moment: the oldest
-//! one where it met routes that another replica held (a replica that died leaves its leases at the front), the newest
+//! a route that just became due does not wait for all of it. Both sweeps start over after a short time: the oldest
+//! one if it met routes that another replica held (the leases of a crashed replica are at the front), the newest
 //! one always.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use domain::ports::{DueCursor, DueOrder};
 use tokio::time::Instant;
 
-/// The longest time between two scans while nothing is due, because other replicas may leave routes behind.
+/// The longest time between two scans while nothing is due, because routes of a crashed replica become due at any time.
 const IDLE_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// How soon a replica asks again for the scan lock that another replica holds.
 const SCAN_LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -57,14 +57,14 @@ pub(super) struct PageRequest {
     pub(super) after: Option<DueCursor>,
 }
 
-/// What came of a page.
+/// The result of a page.
 #[derive(Debug)]
 pub(super) struct PageResult {
     /// Where the next page begins; `None` if this was the last.
     pub(super) next: Option<DueCursor>,
     /// It held routes that were to be published.
     pub(super) found: bool,
-    /// Another replica held some of them, or their leases ran out.
+    /// Another replica held some of them, or their leases expired.
     pub(super) contended: bool,
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_due_last_is_looked_for_at_every_restart_of_the_newest_sweep() {
+    fn every_restart_of_the_newest_sweep_finds_the_route_that_became_due_last() {
         let now = Instant::now();
         let mut scan = Scan::new(now, LEASE_TTL, POLL);
         for page in [full(1, false), full(99, false), full(2, false)] {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_page_what_was_left_is_looked_at_again_soon_and_what_is_unreadable_later() {
+    fn after_the_last_page_the_remaining_routes_are_scanned_again_soon_and_unreadable_ones_later() {
         let now = Instant::now();
         for (found, wait) in [(true, POLL), (false, LEASE_TTL)] {
             let mut scan = Scan::new(now, LEASE_TTL, POLL);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ambient::{FixedJitter, ManualClock, SeededTokens};
 use domain::ports::{Lease, LeaseToken};
 use domain::route::{LiveRoute, RouteKey, RouteStatus};
-use memory_stores::{Effect, MemoryDatabase, MemoryPublishing, RouteState, Scripted};
+use memory_stores::{Call, Effect, MemoryDatabase, MemoryPublishing, RouteState, Scripted};
 use opentelemetry::global::meter;
 use tokio::time::timeout;
 
@@ -107,6 +107,17 @@ impl Fixture {
             }
             Effect::Pass
         });
+    }
+
+    /// Statements that read more than `most` routes take too long.
+    fn time_out_reads_above(&self, most: usize) {
+        let rule = move |routes| match routes > most {
+            true => Effect::Fail(timed_out("read")),
+            false => Effect::Pass,
+        };
+        let limit = |call: &Call| call.elements[0].parse().expect("a number");
+        self.world.script.on("list_due_routes", move |call| rule(limit(call)));
+        self.world.script.on("get_live_routes", move |call| rule(call.elements.len()));
     }
 
     /// The store refuses every statement that completes one of these routes.

@@ -1,4 +1,4 @@
-//! Rows of due routes that cannot be read: each is reported once, however many there are and however often they are
+//! Rows of due routes that cannot be read. Each is reported once, however many there are and however often they are
 //! listed.
 //!
 //! Rows with the same problem share a line, and only so many lines are written in a second; the other rows are reported

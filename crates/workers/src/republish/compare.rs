@@ -1,9 +1,9 @@
-//! One comparison of what was published with what the streams hold: page by page in the order of acceptance, with a pause
-//! after each, so that the traffic continues beside it.
+//! One comparison of the published routes with the entries of the streams: page by page in the order of acceptance, with a pause
+//! after each page, so that the traffic is not delayed.
 
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{Append, Published, PublishedEntry, RecordCursor, Swap};
-use domain::republish::{EntryFate, fate_of};
+use domain::republish::{EntryState, entry_state};
 use domain::route::{LiveRoute, RouteKey};
 
 use super::*;
@@ -17,7 +17,7 @@ const PAGE_RECORDS: usize = 256;
 const CHUNK_ENTRIES: usize = 256;
 /// Routes whose content is read and appended together.
 const APPEND_ROUTES: usize = 64;
-/// The most bytes that go into one append.
+/// The most bytes of one append.
 const APPEND_BYTES: usize = 1024 * 1024;
 /// The longest pause between two pages, which otherwise is as long as the page before took.
 const MAX_REST: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ where
     O: OutboundInspection,
     C: Clock,
 {
-    /// One comparison; true if nothing is left to be done.
+    /// One comparison; true if it is complete.
     pub(super) async fn compare(
         &self,
         changes: Vec<Change<'_>>,
@@ -111,7 +111,7 @@ where
                 let of_channel: Vec<&PublishedEntry> =
                     page.entries.iter().filter(|entry| entry.channel == change.channel).collect();
                 for chunk in of_channel.chunks(CHUNK_ENTRIES) {
-                    self.compare_chunk(change.channel, chunk, tally).await?;
+                    self.compare_chunk(change.channel, chunk, tally, stop).await?;
                 }
             }
             self.health.mark_progress();
@@ -128,32 +128,37 @@ where
         channel: Channel,
         chunk: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let asked: Vec<(&RouteKey, EntryId)> =
             chunk.iter().map(|entry| (&entry.key, entry.entry_id)).collect();
         let (state, found) = self.outbound.find_entries(channel, &asked).await?;
         let mut missing = Vec::new();
         for (entry, present) in chunk.iter().zip(found) {
-            match fate_of(entry.entry_id, present, state.as_ref()) {
-                EntryFate::Present => tally.present += 1,
-                EntryFate::Trimmed => tally.trimmed += 1,
-                EntryFate::Deleted => tally.deleted += 1,
-                EntryFate::NoStream => tally.without_stream += 1,
-                EntryFate::Missing => missing.push(*entry),
+            match entry_state(entry.entry_id, present, state.as_ref()) {
+                EntryState::Present => tally.present += 1,
+                EntryState::Trimmed => tally.trimmed += 1,
+                EntryState::Deleted => tally.deleted += 1,
+                EntryState::NoStream => tally.without_stream += 1,
+                EntryState::Missing => missing.push(*entry),
             }
         }
         for missing in missing.chunks(APPEND_ROUTES) {
-            self.republish(channel, missing, tally).await?;
+            if stop.is_cancelled() {
+                break;
+            }
+            self.republish(channel, missing, tally, stop).await?;
         }
         Ok(())
     }
 
-    /// Appends the entries of routes again, and writes down their new ids. Routes that were deleted meanwhile are left out.
+    /// Appends the entries of routes again, and records their new ids. Routes that were deleted meanwhile are left out.
     async fn republish(
         &self,
         channel: Channel,
         missing: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let keys: Vec<&RouteKey> = missing.iter().map(|entry| &entry.key).collect();
         let page = self.store.get_published_routes(&keys).await?;
@@ -171,14 +176,14 @@ where
                 }
             };
             if bytes > 0 && bytes + entry.size() > APPEND_BYTES {
-                self.append(channel, &entries, missing, tally).await?;
+                self.append(channel, &entries, missing, tally, stop).await?;
                 entries.clear();
                 bytes = 0;
             }
             bytes += entry.size();
             entries.push((route, entry));
         }
-        self.append(channel, &entries, missing, tally).await
+        self.append(channel, &entries, missing, tally, stop).await
     }
 
     async fn append(
@@ -187,6 +192,7 @@ where
         entries: &[(&LiveRoute, OutboundEntry<'_>)],
         missing: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         const OPERATION: &str = "append lost entries again";
         if entries.is_empty() {
@@ -210,22 +216,23 @@ where
                 }
             }
         }
-        self.record(channel, &done, missing, tally).await?;
+        self.record(channel, &done, missing, tally, stop).await?;
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes the new ids down, in halves where PostgreSQL takes too long or refuses some. A row that is locked is left to the
-    /// next comparison, which finds its receipt; one that is refused keeps its old id.
+    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked, or that comes after
+    /// the stop, is left to the next comparison, which finds its receipt; one that is refused keeps its old id.
     async fn record(
         &self,
         channel: Channel,
         done: &[Published],
         missing: &[&PublishedEntry],
         tally: &mut Tally,
+        stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut parts = vec![done];
-        while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+        while let Some(part) = parts.pop().filter(|part| !part.is_empty() && !stop.is_cancelled()) {
             let error = match self.store.replace_published_entries(part, now).await {
                 Ok(swaps) => {
                     let applied = part.iter().zip(swaps).filter(|(_, swap)| *swap == Swap::Applied);
@@ -259,7 +266,7 @@ where
     }
 }
 
-/// Says how many rows cannot be read, and why the first of them cannot.
+/// Logs how many rows cannot be read, and why the first of them cannot.
 fn report_corrupt(corrupt: &[StoreError]) {
     if let Some(first) = corrupt.first() {
         tracing::error!(
@@ -293,7 +300,7 @@ fn report(streams: &[(Change<'_>, Tally)]) {
             deleted = tally.deleted,
             republished = tally.republished,
             held = tally.held,
-            "the stream was compared with what was published"
+            "the stream was compared with the published routes"
         );
     }
 }

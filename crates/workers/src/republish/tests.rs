@@ -65,7 +65,7 @@ impl Fixture {
         let schedule = policy.schedule(now, true);
         let mut decision = accept::decide("intents", &decoded, &Known::default(), &users, &policy, schedule);
         let outcome = decision.decided.remove(0).outcome;
-        let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None };
+        let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None, answers: Vec::new() };
         assert_eq!(self.world.database.accept(batch).await.expect("it is there"), Commit::Committed);
         let mut routes = outcome.acceptance().expect("accepted").live_routes();
         routes.find(|route| route.channel == Channel::Push).expect("a push route")
@@ -156,6 +156,12 @@ impl Fixture {
     fn listings(&self) -> Vec<Vec<String>> {
         let calls = self.world.script.calls_of("list_published_entries");
         calls.into_iter().map(|call| call.elements).collect()
+    }
+
+    /// Lets time pass, for the replica and for the servers.
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+        self.world.clock.advance(time);
     }
 
     fn campaigns(&self) -> usize {
@@ -325,4 +331,47 @@ async fn a_refused_replacement_harms_no_other_and_ends_the_comparison() {
     assert_eq!(fixture.counts(), [1; 10]);
     assert_eq!(fixture.published_entry_id(8), before, "its old id");
     assert_eq!(fixture.saved().await[0].run_id, "1", "it is not appended for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_comparison_fails_the_worker_does_not_say_that_it_has_recovered() {
+    let (fixture, Replica { republisher, .. }) = published().await;
+    fixture.world.script.on(REPLACE, |_| Effect::Fail(down(REPLACE)));
+    fixture.world.publishing.fail_over(6);
+    let (health, stop) = (republisher.health.clone(), CancellationToken::new());
+    let running = tokio::spawn(republisher.run(stop.clone()));
+    let mut blocked = 0;
+    for _ in 0..60 {
+        fixture.pass(Duration::from_secs(1)).await;
+        blocked += u32::from(health.status().blocked.is_some());
+        assert_eq!(health.recoveries(), 0);
+    }
+    assert!(blocked >= 50, "blocked for {blocked} of 60 s");
+    fixture.world.script.off(REPLACE);
+    fixture.pass(SETTLE_TIME * 2).await;
+    assert_eq!((health.recoveries(), fixture.is_consistent()), (1, true));
+    stop.cancel();
+    running.await.expect("it does not panic");
+}
+
+// INV-12
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_a_comparison_between_two_locked_rows() {
+    let (fixture, mut replica) = published().await;
+    for number in 11..=400 {
+        fixture.publish(number).await;
+    }
+    replica.look().await.expect("the stores are there");
+    let _locks: Vec<_> = (1..=400).map(|number| fixture.world.database.lock_route(&key(number))).collect();
+    fixture.world.script.on(REPLACE, |_| Effect::Delay(Duration::from_millis(500)));
+    fixture.world.publishing.fail_over(2);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(replica.republisher.run(stop.clone()));
+    fixture.pass(SETTLE_TIME * 2).await;
+    let before = fixture.world.script.count(REPLACE);
+    assert!(before > 0, "the comparison is under way");
+    stop.cancel();
+    running.await.expect("it does not panic");
+    let after = fixture.world.script.count(REPLACE) - before;
+    assert!(after <= 1, "{after} statements after the stop");
 }

@@ -231,6 +231,18 @@ async fn a_chunk_grows_again_when_the_database_is_quick_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_row_that_cannot_be_deleted_does_not_leave_a_database_with_slow_commits_at_single_rows() {
+    let store = Store::default();
+    store.records().rows = (0..400).map(|n| record(n, 3)).collect();
+    store.records().refused = vec![record(17, 3).key];
+    store.records().time_of_deletion = CHUNK_TARGET_TIME * 2;
+    let retention = retention(store);
+    retention.pass(&mut Limits::default()).await.expect("nothing is down");
+    let deletions = &retention.store.records().deletions;
+    assert!(deletions.len() < 40, "{} deletions for 400 rows", deletions.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_that_cannot_be_deleted_stays_alone_and_the_pass_says_why() {
     let store = Store::default();
     store.records().rows = (0..100).map(|n| record(n, 3)).collect();

@@ -72,7 +72,7 @@ pub(super) async fn commit(
     outcomes: &[Outcome],
     checkpoint: Option<CheckpointMove<'_>>,
 ) -> Commit {
-    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint };
+    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint, answers: Vec::new() };
     store.accept(batch).await.expect("the store is there")
 }
 

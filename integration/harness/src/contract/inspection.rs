@@ -8,13 +8,12 @@ use domain::ports::{Append, LeaseStore, LeaseToken, Outbound, OutboundInspection
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 
-/// Streams to try, and what a test must do to them.
-pub trait InspectionFixture {
-    /// The streams.
-    fn outbound(&self) -> &(impl Outbound + OutboundInspection);
+use super::publishing::PublishingFixture;
 
-    /// The leases of their routes.
-    fn leases(&self) -> &impl LeaseStore;
+/// Streams to try, and what a test must do to them.
+pub trait InspectionFixture: PublishingFixture {
+    /// The streams as a whole.
+    fn inspection(&self) -> &impl OutboundInspection;
 
     /// Deletes an entry as a consumer does.
     fn delete(&self, channel: Channel, id: EntryId) -> impl Future<Output = ()>;
@@ -33,6 +32,7 @@ macro_rules! inspection_contract {
             a_server_keeps_its_ids_until_it_is_started_again,
             an_entry_is_found_only_under_its_id_and_of_its_route,
             an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice,
+            a_receipt_that_is_found_again_lives_as_long_as_a_new_one,
             a_receipt_whose_entry_is_gone_is_no_receipt,
             a_lease_that_a_publisher_holds_is_left_alone,
             a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothing,
@@ -61,7 +61,7 @@ fn entry(key: &RouteKey) -> OutboundEntry<'static> {
 async fn append_again(fixture: &impl InspectionFixture, keys: &[RouteKey]) -> Vec<Append> {
     let entries: Vec<OutboundEntry<'_>> = keys.iter().map(entry).collect();
     let given: Vec<_> = keys.iter().zip(&entries).collect();
-    let appended = fixture.outbound().append_again(Channel::Push, &given, RECEIPT_TTL).await;
+    let appended = fixture.inspection().append_again(Channel::Push, &given, RECEIPT_TTL).await;
     appended.expect("the server is there")
 }
 
@@ -78,12 +78,12 @@ fn id(append: &Append) -> EntryId {
 }
 
 async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<OutboundState> {
-    let server = fixture.outbound().observe().await.expect("the server is there");
+    let server = fixture.inspection().observe().await.expect("the server is there");
     server.streams.into_iter().find(|(of, ..)| *of == channel).expect("each channel has one").2
 }
 
 async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) -> Vec<bool> {
-    let found = fixture.outbound().find_entries(Channel::Push, asked).await;
+    let found = fixture.inspection().find_entries(Channel::Push, asked).await;
     found.expect("the server is there").1
 }
 
@@ -102,16 +102,16 @@ pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixt
 
 pub async fn a_server_keeps_its_ids_until_it_is_started_again(mut fixture: impl InspectionFixture) {
     append_again(&fixture, &[key(1)]).await;
-    let first = fixture.outbound().observe().await.expect("the server is there");
-    assert_eq!(fixture.outbound().observe().await.expect("the server is there"), first);
+    let first = fixture.inspection().observe().await.expect("the server is there");
+    assert_eq!(fixture.inspection().observe().await.expect("the server is there"), first);
     fixture.restart().await;
-    let again = fixture.outbound().observe().await.expect("the server is there");
+    let again = fixture.inspection().observe().await.expect("the server is there");
     assert_ne!(again.run_id, first.run_id);
     assert_eq!(again.streams, first.streams);
 }
 
 pub async fn an_entry_is_found_only_under_its_id_and_of_its_route(fixture: impl InspectionFixture) {
-    let absent = fixture.outbound().find_entries(Channel::Push, &[(&key(1), EntryId::new(1, 0))]).await;
+    let absent = fixture.inspection().find_entries(Channel::Push, &[(&key(1), EntryId::new(1, 0))]).await;
     assert_eq!(absent.expect("the server is there"), (None, vec![false]));
     let appended = append_again(&fixture, &[key(1), key(2)]).await;
     let (one, two) = (id(&appended[0]), id(&appended[1]));
@@ -129,6 +129,17 @@ pub async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_t
     let before = state(&fixture, Channel::Push).await;
     assert_eq!(append_again(&fixture, &keys).await, first, "as after a reply that was lost");
     assert_eq!(state(&fixture, Channel::Push).await, before);
+}
+
+// INV-13
+pub async fn a_receipt_that_is_found_again_lives_as_long_as_a_new_one(fixture: impl InspectionFixture) {
+    let first = append_again(&fixture, &[key(1)]).await;
+    let (key, Append::Done(id)) = (key(1), &first[0]) else { panic!("not appended: {first:?}") };
+    let shorter = fixture.leases().extend_receipts(&[(&key, id)], LEASE_TTL).await;
+    shorter.expect("the server is there");
+    assert_eq!(append_again(&fixture, std::slice::from_ref(&key)).await, first);
+    let remaining = fixture.remaining(&key).await.expect("it lives");
+    assert!(remaining > RECEIPT_TTL / 2, "{remaining:?}");
 }
 
 pub async fn a_receipt_whose_entry_is_gone_is_no_receipt(fixture: impl InspectionFixture) {

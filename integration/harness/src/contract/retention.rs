@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use domain::accept::Known;
+use domain::outcome::Outcome;
 use domain::ports::{
     AcceptanceStore, Commit, Completion, Cutoff, Expired, MalformedKey, Removal, RetentionStore, RouteStore,
     RowLocks,
 };
 use domain::record::NotificationId;
-use domain::route::{Channel, Failed, Published, RouteKey};
+use domain::route::{Channel, Failed, Published, RouteKey, SkipReason, Start};
 
-use super::accepted::{accept, at, broken, commit, decide};
+use super::accepted::{accept, at, broken, commit, decide, entry};
 
 /// A store to try, and what a test must see of it or do to it.
 pub trait RetentionFixture {
@@ -41,6 +42,7 @@ macro_rules! retention_contract {
             records_older_than_the_cutoff_are_listed_oldest_first_page_by_page,
             a_record_goes_with_its_routes_and_dead_letters,
             a_record_with_a_live_route_stays,
+            a_skipped_route_is_never_due_and_goes_with_its_record,
             a_record_with_a_locked_route_stays_and_the_others_go,
             a_record_that_is_not_old_enough_stays_even_if_it_is_named,
             malformed_intents_older_than_the_cutoff_are_listed_and_removed,
@@ -143,6 +145,22 @@ pub async fn a_record_with_a_live_route_stays(fixture: impl RetentionFixture) {
     let removal = delete(&fixture, &["1-0", "2-0"], before(1)).await;
     assert_eq!(removal, Removal { removed: 1, live: 1, locked: 0 });
     assert_eq!(records(&fixture).await, ["2-0"]);
+}
+
+pub async fn a_skipped_route_is_never_due_and_goes_with_its_record(fixture: impl RetentionFixture) {
+    let mut outcomes = decide([entry(1, "key-1", 54)], &Known::default(), at(0));
+    let Outcome::Accepted(acceptance) = &mut outcomes[0] else { panic!("it is accepted") };
+    for route in acceptance.routes.iter_mut().filter(|route| route.channel == Channel::Email) {
+        route.start = Start::Skipped(SkipReason::NoEmailAddress);
+    }
+    assert_eq!(commit(fixture.store(), &outcomes, None).await, Commit::Committed);
+    assert_eq!(live(&fixture, Channel::Email).await, []);
+    let listed = list(&fixture, before(1), None, 9).await;
+    assert_eq!((listed[0].rows, listed[0].live), (3, true));
+    complete_all(&fixture).await;
+    assert_eq!(fixture.dependents().await, ["1-0/email:user:u-1", "1-0/push:user:u-1"]);
+    assert_eq!(delete(&fixture, &["1-0"], before(1)).await.removed, 1);
+    assert_eq!(fixture.dependents().await, [""; 0]);
 }
 
 pub async fn a_record_with_a_locked_route_stays_and_the_others_go(fixture: impl RetentionFixture) {

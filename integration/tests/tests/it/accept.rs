@@ -70,7 +70,7 @@ async fn a_user_intent_becomes_an_event_and_a_command_for_each_user_field_for_fi
 
 // INV-01
 #[tokio::test]
-async fn each_of_the_four_outcomes_moves_the_offset_past_its_entry() {
+async fn each_of_the_four_outcomes_moves_the_checkpoint_past_its_entry() {
     let world = World::new().await;
     let _service = world.service().start().await;
     world.directory.remove_user("u-102");
@@ -93,8 +93,8 @@ async fn each_of_the_four_outcomes_moves_the_offset_past_its_entry() {
         ]
     );
     let last = world.last_entry().await;
-    harness::wait_for("the offset is at the last entry", BOUND, async || {
-        (world.offset().await.as_deref() == Some(&last)).then_some(())
+    harness::wait_for("the cached checkpoint is at the last entry", BOUND, async || {
+        (world.cached_entry_id().await.as_deref() == Some(&last)).then_some(())
     })
     .await;
     assert_eq!(world.column("SELECT last_entry_id FROM intake").await, [last]);
@@ -102,7 +102,7 @@ async fn each_of_the_four_outcomes_moves_the_offset_past_its_entry() {
 }
 
 #[tokio::test]
-async fn a_replay_of_the_whole_stream_writes_nothing_and_asks_the_directory_nothing() {
+async fn a_replay_of_the_whole_stream_writes_nothing_and_looks_up_no_user() {
     let world = World::new().await;
     let service = world.service().start().await;
     world.send(0..50).await;
@@ -110,13 +110,17 @@ async fn a_replay_of_the_whole_stream_writes_nothing_and_asks_the_directory_noth
     service.kill().await;
     // Neither store knows any more how far the intake was.
     world.execute("DELETE FROM intake").await;
-    redis::cmd("DEL").arg(OFFSET).query_async::<()>(&mut world.redis().await).await.expect("Redis is there");
+    redis::cmd("DEL")
+        .arg(CACHED_CHECKPOINT)
+        .query_async::<()>(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
     let asked = world.directory.requests();
 
     let _next = world.service().start().await;
     let last = world.last_entry().await;
     harness::wait_for("the stream is read again", BOUND, async || {
-        (world.offset().await.as_deref() == Some(&last)).then_some(())
+        (world.cached_entry_id().await.as_deref() == Some(&last)).then_some(())
     })
     .await;
     assert_eq!(world.directory.requests(), asked);
@@ -124,7 +128,7 @@ async fn a_replay_of_the_whole_stream_writes_nothing_and_asks_the_directory_noth
 }
 
 #[tokio::test]
-async fn an_administrators_type_goes_to_the_configured_addresses() {
+async fn a_type_for_administrators_is_sent_to_the_configured_addresses() {
     let world = World::new().await;
     let _service = world.service().start().await;
     let payload = r#"{"user_id":"u","user_email":"u@example.com","observed_country":"FR","usual_connection_country":"DE","review_reason":"moved"}"#;

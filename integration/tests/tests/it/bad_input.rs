@@ -165,7 +165,7 @@ async fn a_lost_or_garbled_cached_checkpoint_is_reported_and_intake_resumes_afte
         world.settled(5).await;
         let last = world.last_entry().await;
         wait_for("the checkpoint is cached", BOUND, async || {
-            (world.offset().await.as_ref() == Some(&last)).then_some(())
+            (world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
         })
         .await;
         service.kill().await;
@@ -174,13 +174,13 @@ async fn a_lost_or_garbled_cached_checkpoint_is_reported_and_intake_resumes_afte
             None => redis::cmd("DEL"),
             Some(_) => redis::cmd("SET"),
         };
-        command.arg(OFFSET);
+        command.arg(CACHED_CHECKPOINT);
         garbled.map(|text| command.arg(text));
         command.query_async::<()>(&mut redis).await.expect("Redis is there");
 
         let next = world.service().start().await;
         wait_for("the cached checkpoint is fixed", BOUND, async || {
-            (world.offset().await.as_ref() == Some(&last)).then_some(())
+            (world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
         })
         .await;
         assert!(
@@ -262,7 +262,7 @@ async fn a_published_route_that_an_operator_sets_back_is_published_again() {
 }
 
 #[tokio::test]
-async fn a_directory_that_lies_or_answers_garbage_makes_the_stream_wait_and_accepts_nobody_wrong() {
+async fn a_wrong_or_garbled_answer_of_the_directory_makes_the_stream_wait_and_accepts_no_wrong_user() {
     for fault in [
         Fault::WrongUser,
         Fault::Answer(200, "<html>".to_owned()),

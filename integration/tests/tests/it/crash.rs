@@ -1,6 +1,6 @@
 //! SIGKILL at each step of an intent's life: what is left, and that the next process makes it good.
 //!
-//! A proxy stops the service at the chosen step of the protocol, so that it dies there and nowhere else.
+//! A proxy holds the service at a chosen step of the protocol, so that it is killed exactly there.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use harness::{Proxy, wait_for};
 
 use crate::world::*;
 
-/// What stands in the requests tells the steps apart: the payload goes with the records, a route's id with the routes and
-/// the COMMIT behind them; the names of keys and streams do the rest.
+/// The steps are recognised by the text of the requests: the payload is in the request with the records, a route id in the one with
+/// the routes and the COMMIT; the others have names of keys and streams.
 const RECORDS: &[u8] = b"Nova";
 const ROUTES_AND_COMMIT: &[u8] = b"push:user:u-";
 const LEASES: &[u8] = b"notification:route_leases:";
@@ -27,7 +27,7 @@ async fn killed_after_the_read_nothing_is_left_and_the_entries_are_read_again() 
     at_begin.reached(BOUND).await;
     service.kill().await;
     assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
-    assert_eq!(world.offset().await.as_deref(), Some("0-0"));
+    assert_eq!(world.cached_entry_id().await.as_deref(), Some("0-0"));
 
     let _next = world.service().start().await;
     world.settled(3).await;
@@ -53,7 +53,7 @@ async fn killed_before_the_commit_nothing_is_left_and_the_entries_are_read_again
 
 // INV-07, CRASH-04
 #[tokio::test]
-async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
+async fn killed_after_the_commit_before_the_cached_checkpoint_nothing_is_accepted_twice() {
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let service = world.service_via(redis.port(), world.database.port()).start().await;
@@ -64,7 +64,7 @@ async fn killed_after_the_commit_before_the_offset_nothing_new_comes_of_it() {
     service.kill().await;
     let accepted = world.number("SELECT count(*) FROM records").await;
     assert!((1..=3).contains(&accepted), "{accepted} accepted");
-    assert_eq!(world.offset().await.as_deref(), Some("0-0"), "the cached checkpoint is behind");
+    assert_eq!(world.cached_entry_id().await.as_deref(), Some("0-0"), "the cached checkpoint lags");
 
     let _next = world.service().start().await;
     world.settled(3).await;
@@ -85,7 +85,7 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
     world.send(1..2).await;
     won.reached(BOUND).await;
     let mut direct = world.redis().await;
-    // Push and e-mail may ask one behind the other, for two routes each.
+    // Push and e-mail may acquire leases one after the other, for two routes each.
     wait_for("leases are won", BOUND, async || {
         let keys: Vec<String> =
             redis::cmd("KEYS").arg("notification:route_leases:*").query_async(&mut direct).await.ok()?;
@@ -107,7 +107,7 @@ async fn killed_with_leases_won_the_routes_move_again_within_the_lease_ttl_and_a
 
 // CRASH-06
 #[tokio::test]
-async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longer() {
+async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and_no_longer() {
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let service = world.service_via(redis.port(), world.database.port()).start().await;
@@ -119,7 +119,7 @@ async fn killed_with_the_turn_taken_the_due_routes_wait_for_its_end_and_no_longe
     at_leases.reached(BOUND).await;
     service.kill().await;
 
-    // What it accepted comes due, and the next one dies with the turn in its hands.
+    // The accepted routes become due, and the next replica is killed while it holds the scan lock.
     redis.heal();
     let taken = redis.hold_reply(SCAN_LOCKS);
     let service = world.service_via(redis.port(), world.database.port()).start().await;
@@ -155,7 +155,7 @@ async fn killed_after_the_append_the_next_publisher_finds_the_receipt_and_comple
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
             .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
             .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "3m")
-            // The looks at the outbound streams name them, too.
+            // The inspection of the outbound streams has their names, too.
             .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
             .start()
             .await;
@@ -201,7 +201,7 @@ async fn killed_after_everything_was_written_a_restart_does_nothing_again() {
 
 // INV-04
 #[tokio::test]
-async fn killed_again_and_again_under_load_nothing_is_lost_and_nothing_is_there_twice() {
+async fn killed_repeatedly_under_load_nothing_is_lost_and_nothing_exists_twice() {
     let world = World::new().await;
     for round in 0..6_u32 {
         let service = world.service().start().await;

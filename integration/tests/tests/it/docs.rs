@@ -46,7 +46,7 @@ fn table(page: &str, name: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// What stands between backticks in `text`.
+/// The parts of `text` between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -104,7 +104,7 @@ fn no_crate_uses_another_that_its_row_does_not_name() {
     }
 }
 
-/// The arrows that hold whatever the table says.
+/// The dependencies that are forbidden whatever the table allows.
 #[test]
 fn the_layers_stay_apart() {
     let packages = workspace();
@@ -125,6 +125,7 @@ fn the_layers_stay_apart() {
         ("user-directory", &["domain"]),
         ("election", &["ambient", "lock"]),
         ("http-server", &["ambient"]),
+        ("idempotency", &["ambient", "pg"]),
         ("local-servers", &[]),
         ("memory-stores", &["ambient", "domain"]),
     ] {
@@ -173,7 +174,7 @@ fn every_metric_that_a_page_names_exists() {
     let names: BTreeSet<&str> = rows.iter().map(|row| first_quoted(&row[0])).collect();
     for page in files(".md") {
         let text = fs::read_to_string(&page).expect("a page that can be read");
-        // The changelog tells of former names.
+        // The changelog contains former names.
         for name in
             quoted(&text).filter(|name| name.starts_with("notification.") && !page.ends_with("CHANGELOG.md"))
         {
@@ -329,9 +330,9 @@ fn every_anchor_that_a_link_names_is_a_heading() {
     }
 }
 
-/// Pages speak of files as `crates/…`; a file that was moved takes its pages along.
+/// Pages name files as `crates/…`; after a move of a file they must be changed.
 #[test]
-fn every_path_that_a_page_names_is_there() {
+fn every_path_that_a_page_names_exists() {
     for page in files(".md") {
         let text = fs::read_to_string(&page).expect("a page that can be read");
         let code_left_out: String = text.split("```").step_by(2).collect();
@@ -362,7 +363,7 @@ fn value_in_source(text: &str) -> Option<u64> {
     text.split(" * ").map(|factor| factor.replace('_', "").parse::<u64>().ok()).product()
 }
 
-/// The same as a page says it: `4 KiB`, `10 s`, `1,000 characters`.
+/// The same in the form of a page: `4 KiB`, `10 s`, `1,000 characters`.
 fn value_on_page(text: &str) -> Option<u64> {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let factor = match unit {
@@ -387,7 +388,7 @@ fn constants(source: &str) -> impl Iterator<Item = (&str, &str, &str)> {
 }
 
 #[test]
-fn every_limit_is_a_constant_of_this_value_where_the_table_says() {
+fn every_limit_of_the_table_is_a_constant_with_that_value_in_that_file() {
     for row in table("docs/limits.md", "limits table") {
         let (name, file) = (first_quoted(&row[0]), first_quoted(&row[3]));
         let source = read(file);
@@ -426,20 +427,22 @@ fn every_time_and_every_maximum_in_the_source_is_in_the_table_of_limits() {
 }
 
 #[test]
-fn every_promise_of_the_lock_has_a_test_and_every_test_a_promise() {
-    let page = read("crates/lock/README.md");
-    let written: BTreeSet<&str> =
-        page.lines().filter_map(|line| line.strip_prefix("| L-")?.get(..2)).collect();
-    let sources: Vec<String> = files(".rs")
-        .iter()
-        .filter(|file| file.components().any(|part| part.as_os_str() == "lock"))
-        .map(|file| fs::read_to_string(file).expect("a source that can be read"))
-        .collect();
-    let lines = sources.iter().flat_map(|source| source.lines());
-    let tested: BTreeSet<&str> =
-        lines.filter_map(|line| line.trim().strip_prefix("// L-")?.get(..2)).collect();
-    assert!(!written.is_empty());
-    assert_eq!(written, tested);
+fn every_promise_of_the_crates_beside_the_service_has_a_test_and_every_test_a_promise() {
+    for (name, letter) in [("lock", "L-"), ("idempotency", "I-")] {
+        let page = read(format!("crates/{name}/README.md"));
+        let written: BTreeSet<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(letter)?.get(..2)).collect();
+        let sources: Vec<String> = files(".rs")
+            .iter()
+            .filter(|file| file.components().any(|part| part.as_os_str() == name))
+            .map(|file| fs::read_to_string(file).expect("a source that can be read"))
+            .collect();
+        let lines = sources.iter().flat_map(|source| source.lines());
+        let tags = lines.filter_map(|line| line.trim().strip_prefix("// ")).flat_map(|line| line.split(", "));
+        let tested: BTreeSet<&str> = tags.filter_map(|tag| tag.strip_prefix(letter)?.get(..2)).collect();
+        assert!(!written.is_empty(), "{name}");
+        assert_eq!(written, tested, "{name}");
+    }
 }
 
 /// The numbers in the comments directly above tests, such as `// INV-01, CRASH-02`.

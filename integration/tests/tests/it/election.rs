@@ -40,12 +40,12 @@ async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
 
 // CRASH-10
 #[tokio::test]
-async fn a_leader_that_is_told_to_stop_hands_over_at_once() {
+async fn a_leader_that_is_stopped_is_followed_by_another_at_once() {
     let world = World::new().await;
     let (mut leader, other) = two(&world).await;
     world.send(0..50).await;
     world.settled(50).await;
-    // Until the follower listens it cannot hear; it has looked once when it has come round.
+    // The follower can receive a notice only while it waits for one, which is so once its first campaign is over.
     leader.signal("TERM");
     leader.wait_exit(BOUND).await;
     let stopped = Instant::now();
@@ -69,7 +69,8 @@ async fn a_single_replica_that_stopped_cleanly_leads_again_without_waiting_out_a
     let next = world.service().start().await;
     let ready = Instant::now();
     world.settled(6).await;
-    assert!(ready.elapsed() < Duration::from_secs(3), "it took {:?}", ready.elapsed());
+    // What was left of the term, had it not been released, is at least two thirds of it.
+    assert!(ready.elapsed() < TERM / 2, "it took {:?}", ready.elapsed());
     drop(next);
 }
 
@@ -129,7 +130,7 @@ async fn a_postgresql_with_lower_fences_than_the_cached_checkpoint_raises_its_co
     let world = World::new().await;
     let mut redis = world.redis().await;
     redis::cmd("SET")
-        .arg(OFFSET)
+        .arg(CACHED_CHECKPOINT)
         .arg("0-0@000000000000777")
         .query_async::<()>(&mut redis)
         .await

@@ -15,13 +15,13 @@ fn service(world: &World, ports: &[u16], more: &str) -> ServiceBuilder {
     world.service().env("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn)
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 async fn refusing() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("bound").port()
 }
 
-/// One that is connected to, and says nothing.
+/// A port that accepts connections and never answers.
 async fn silent(world: &World) -> Proxy {
     let proxy = Proxy::start(world.database.port()).await;
     proxy.black_hole();
@@ -93,7 +93,7 @@ async fn leads(service: &Service) -> bool {
 }
 
 #[tokio::test]
-async fn a_service_whose_host_says_nothing_any_more_goes_on_with_the_next() {
+async fn a_service_whose_host_stops_answering_continues_with_the_next() {
     let world = World::new().await;
     let (first, second) =
         (Proxy::start(world.database.port()).await, Proxy::start(world.database.port()).await);

@@ -34,7 +34,7 @@ async fn two_installations_on_one_redis_with_the_same_entry_ids_each_append_ever
     let _first = world.service().start().await;
     let _second = other(&world, &database).start().await;
     let mut redis = world.redis().await;
-    // One after the other, so that the receipts of the first are there when the second asks.
+    // One after the other, so that the receipts of the first exist when the second acquires leases.
     for stream in [INTENTS, OTHER_STREAM] {
         for n in 0..10_u32 {
             let mut add = redis::cmd("XADD");
@@ -68,7 +68,7 @@ async fn a_second_installation_on_the_same_stream_ends_with_1_and_names_the_key_
     let second = || world.service().env("NOTIFICATION_POSTGRES_PRIMARY_DSN", database.dsn());
     let output = ends_with(second(), 1).await;
     assert!(output.contains("another installation") && output.contains(DEFAULT_KEY), "{output}");
-    // Nothing was written under the wrong name, and the first goes on.
+    // Nothing was written under the wrong name, and the first installation continues.
     assert_eq!(world.number("SELECT count(*) FROM installation").await, 1);
     world.send(0..3).await;
     world.settled(3).await;
@@ -95,7 +95,7 @@ async fn a_schema_that_serves_another_stream_ends_the_start_with_2_and_names_bot
 }
 
 #[tokio::test]
-async fn a_redis_that_lost_the_installation_is_told_again() {
+async fn an_installation_that_redis_lost_is_written_again() {
     let world = World::new().await;
     world.service().start().await.kill().await;
     let mut redis = world.redis().await;

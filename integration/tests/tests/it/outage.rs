@@ -1,4 +1,4 @@
-//! Dependencies that go away, come back, say nothing, or do what they were asked and never say so.
+//! Dependencies that become unavailable, come back, do not answer, or carry out a call whose reply is lost.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::world::*;
 
-/// How long a dependency is gone.
+/// How long a dependency is unavailable.
 const GONE: Duration = Duration::from_secs(10);
 
 /// Waits until the service has seen for itself that something is wrong, and the outage has lasted its time.
@@ -67,7 +67,7 @@ async fn both_restarted_at_once_are_found_again() {
 }
 
 #[tokio::test]
-async fn every_connection_killed_under_load_is_opened_anew() {
+async fn every_connection_killed_under_load_is_opened_again() {
     let world = World::new().await;
     let _service = world.service().start().await;
     let mut redis = world.redis().await;
@@ -152,7 +152,7 @@ async fn an_answer_of_redis_that_is_lost_is_asked_for_again_and_nothing_is_done_
 }
 
 #[tokio::test]
-async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
+async fn while_the_directory_is_unavailable_the_stream_waits_and_reports_the_cause() {
     let mut world = World::new().await;
     let service = world.service().start().await;
     world.directory.stop().await;
@@ -161,7 +161,7 @@ async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
     let first = waiting["entry_id"].as_str().expect("it names the entry").to_owned();
     assert!(waiting["cause"].as_str().expect("it names the cause").contains("user directory"), "{waiting}");
     let line =
-        wait_for("the log says it, too", BOUND, async || service.logged("worker failed; retrying")).await;
+        wait_for("the log has it, too", BOUND, async || service.logged("worker failed; retrying")).await;
     assert_eq!((&line["worker"], &line["entry_id"]), (&"intake".into(), &first.as_str().into()), "{line}");
     assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
     assert!(world.column("SELECT last_entry_id FROM intake").await.iter().all(|progress| *progress < first));
@@ -172,7 +172,7 @@ async fn while_the_directory_is_away_the_stream_waits_and_says_for_what() {
 }
 
 #[tokio::test]
-async fn one_user_that_cannot_be_looked_up_holds_no_entry_before_it() {
+async fn a_user_that_cannot_be_looked_up_delays_no_entry_before_it() {
     let world = World::new().await;
     let service = world.service().start().await;
     world.directory.set_fault("u-7", harness::Fault::Hang);
@@ -187,11 +187,11 @@ async fn one_user_that_cannot_be_looked_up_holds_no_entry_before_it() {
 
 #[tokio::test]
 async fn a_redis_without_memory_is_waited_for_and_costs_no_attempt() {
-    // The memory is gone before the leases are asked for, or between them and the append.
+    // Redis runs out of memory before the leases are acquired, or between them and the append.
     for step in ["notification:route_leases:", PUSH] {
         let world = World::new().await;
         let proxy = Proxy::start(world.redis.port()).await;
-        // What is held must not run into a time-out before there is no memory left.
+        // The held request must not time out before Redis is out of memory.
         let service = world
             .service_via(proxy.port(), world.database.port())
             .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
@@ -252,12 +252,12 @@ async fn a_postgresql_that_was_restored_to_an_older_state_gets_its_intents_again
     world.execute(&forget).await;
     world.send(6..7).await;
     world.settled(7).await;
-    // Their receipts still stood: nothing went out twice.
+    // Their receipts still existed: nothing was published twice.
     world.check(0..7).await;
     assert!(
         service
             .logged(
-                "the checkpoint in PostgreSQL is not where this replica left it; finding out where to resume"
+                "the checkpoint in PostgreSQL is not where this replica left it; determining where to resume"
             )
             .is_some()
     );

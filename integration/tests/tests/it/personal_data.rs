@@ -13,7 +13,7 @@ const ADDRESS: &str = "markaddress";
 const ADMIN: &str = "markadmin";
 const RECIPIENT: &str = "markrecipient";
 
-/// A trigger function that says everything it knows, under a code that is usually about names.
+/// A trigger function that raises an error with all values of the row, under a code that normally reports only names.
 const LOUD: &str = "CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RAISE EXCEPTION 'no % here', NEW USING DETAIL = NEW::text, HINT = NEW::text, ERRCODE = TG_ARGV[0]; END $$";
 

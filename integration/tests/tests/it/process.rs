@@ -7,7 +7,7 @@ use harness::{Proxy, ServiceBuilder, wait_for};
 use crate::world::*;
 
 #[tokio::test]
-async fn probes_tell_a_living_and_a_ready_process() {
+async fn probes_distinguish_a_running_and_a_ready_process() {
     let world = World::new().await;
     let service = world.service().start().await;
     assert_eq!(service.get("/healthz").await, (200, serde_json::json!({"status": "ok"})));
@@ -62,14 +62,14 @@ async fn a_collector_that_does_not_answer_keeps_a_stop_within_its_time_out() {
         .env("OTEL_TRACES_EXPORTER", "otlp")
         .env("OTEL_METRICS_EXPORTER", "otlp")
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", dead.addr()))
-        .env("NOTIFICATION_SHUTDOWN_TIMEOUT", "2s")
+        .env("NOTIFICATION_SHUTDOWN_TIMEOUT", "2500ms")
         .start()
         .await;
     world.send(0..1).await;
     world.settled(1).await;
     service.signal("TERM");
-    // With what a flush may take otherwise, it would be over three seconds.
-    assert_eq!(service.wait_exit(Duration::from_millis(2_800)).await.code(), Some(0));
+    // With the three seconds that a flush may take otherwise, the watchdog would end it with 1.
+    assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with
     world.send(0..1).await;
     held.reached(BOUND).await;
     service.signal("TERM");
-    wait_for("it says that it stops", BOUND, async || {
+    wait_for("the log reports the stop", BOUND, async || {
         let (status, body) = service.get("/readyz").await;
         (status == 503 && body["status"] == "stopping").then_some(())
     })
@@ -91,23 +91,27 @@ async fn while_it_stops_it_is_not_ready_and_a_second_signal_ends_it_at_once_with
 }
 
 #[tokio::test]
-async fn a_dependency_that_is_away_at_start_ends_it_with_1_and_a_word_about_which() {
+async fn a_dependency_that_is_unavailable_at_start_ends_it_with_1_and_is_named() {
     let mut world = World::new().await;
     let nowhere = Proxy::start(world.database.port()).await;
     nowhere.cut();
     let mut service = world.service_via(world.redis.port(), nowhere.port()).spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let said = "PostgreSQL at postgres://notificationservice@127.0.0.1";
-    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(said).then_some(()))
-        .await;
+    wait_for("the output contains the message", BOUND, async || {
+        service.output().join("\n").contains(said).then_some(())
+    })
+    .await;
 
     world.redis.kill().await;
     let mut service = world.service().spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let said = format!("Redis at {} does not serve", world.redis.addr());
-    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
-        .await;
-    // In the log, and not once more on standard error.
+    wait_for("the output contains the message", BOUND, async || {
+        service.output().join("\n").contains(&said).then_some(())
+    })
+    .await;
+    // In the log, and not a second time on standard error.
     assert_eq!(service.output().join("\n").matches(&said).count(), 1, "{:?}", service.output());
 }
 
@@ -118,8 +122,10 @@ async fn an_address_that_is_taken_ends_the_start_with_1_and_is_named_with_its_va
     let mut service = world.service().env("NOTIFICATION_INTERNAL_HTTP_ADDR", &taken).spawn();
     assert_eq!(service.wait_exit(Duration::from_secs(30)).await.code(), Some(1));
     let said = format!("could not listen on {taken} (NOTIFICATION_INTERNAL_HTTP_ADDR): ");
-    wait_for("it has said so", BOUND, async || service.output().join("\n").contains(&said).then_some(()))
-        .await;
+    wait_for("the output contains the message", BOUND, async || {
+        service.output().join("\n").contains(&said).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -155,7 +161,7 @@ async fn sigterm_while_it_waits_for_a_dependency_ends_it_with_0() {
 }
 
 #[tokio::test]
-async fn a_schema_without_rights_ends_the_start_with_1_and_says_what_is_missing() {
+async fn a_schema_without_rights_ends_the_start_with_1_and_the_missing_rights_are_named() {
     let world = World::new().await;
     world.execute("REVOKE ALL ON notification.records FROM notificationservice").await;
     world.execute("ALTER TABLE notification.records OWNER TO postgres").await;
@@ -195,7 +201,7 @@ async fn a_database_that_is_newer_than_the_binary_is_served_as_long_as_it_has_wh
 }
 
 #[tokio::test]
-async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
+async fn bad_configuration_ends_it_with_2_and_reports_every_error() {
     let mut service = ServiceBuilder::default()
         .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/x?sslmode=prefer")
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "soon")
@@ -216,15 +222,15 @@ async fn bad_configuration_ends_it_with_2_and_says_all_that_is_wrong() {
 }
 
 #[tokio::test]
-async fn migrate_applies_once_and_says_so() {
+async fn migrate_applies_once_and_prints_it() {
     let world = World::with(harness::TestDatabase::empty().await, None).await;
-    for expected in ["2 migrations were applied", "the database has every migration already"] {
+    for expected in ["3 migrations were applied", "the database has every migration already"] {
         let mut migrate = ServiceBuilder::default()
             .arguments(["migrate"])
             .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn())
             .spawn();
         assert_eq!(migrate.wait_exit(BOUND).await.code(), Some(0));
-        wait_for("it has said so", BOUND, async || {
+        wait_for("the output contains the message", BOUND, async || {
             migrate.output().iter().any(|line| line == expected).then_some(())
         })
         .await;
@@ -232,7 +238,7 @@ async fn migrate_applies_once_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once() {
+async fn a_send_without_an_answer_prints_how_to_repeat_it_so_that_it_counts_once() {
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
     let send = |redis_port: u16, more: &str| {
@@ -245,9 +251,10 @@ async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once()
     redis.hold_reply(b"XADD");
     let mut first = send(redis.port(), "");
     assert_eq!(first.wait_exit(BOUND).await.code(), Some(1));
-    let advice = wait_for("it says how", BOUND, async || {
+    let advice = wait_for("the advice is printed", BOUND, async || {
         let output = first.output().join("\n");
-        let (_, advice) = output.split_once("it may be there all the same: to repeat it safely add ")?;
+        let (_, advice) =
+            output.split_once("it may have been appended all the same: to repeat it safely add ")?;
         Some(advice.to_owned())
     })
     .await;
@@ -256,7 +263,7 @@ async fn a_send_without_an_answer_says_how_to_repeat_it_so_that_it_counts_once()
     let _service = world.service().start().await;
     let last = world.last_entry().await;
     wait_for("both entries are read", BOUND, async || {
-        (world.offset().await.as_ref() == Some(&last)).then_some(())
+        (world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
     })
     .await;
     assert_eq!(world.number("SELECT count(*) FROM records").await, 1);

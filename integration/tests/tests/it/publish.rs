@@ -179,7 +179,7 @@ async fn the_routes_of_a_killed_replica_do_not_wait_for_the_end_of_a_backlog() {
     const BATCH: u32 = 64;
     let world = World::new().await;
     let redis = Proxy::start(world.redis.port()).await;
-    // The looks at the outbound streams name them, too, and would be trapped.
+    // The inspection of the outbound streams has their names, too, and would be held.
     let slow = |service: ServiceBuilder| {
         service
             .env("NOTIFICATION_PUBLISH_BATCH_SIZE", BATCH.to_string())

@@ -1,4 +1,4 @@
-//! How soon everything that is due goes out once a store is back.
+//! How soon all due routes are published once a store is available again.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn usual(service: ServiceBuilder) -> ServiceBuilder {
     service
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "5s")
         .env("NOTIFICATION_INTENTS_BATCH_SIZE", "1")
-        // The looks at the outbound streams name them, too, and would be trapped.
+        // The inspection of the outbound streams has their names, too, and would be held.
         .env("NOTIFICATION_REPUBLISH_WINDOW", "0")
 }
 
@@ -62,7 +62,7 @@ async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
     // Redis must know the scripts, or the first request would be answered by a question for their text.
     world.send(0..1).await;
     world.settled(1).await;
-    // Leases are won, and end while Redis is away.
+    // Leases are acquired, and expire while Redis is unavailable.
     let appending = proxy.hold_request(PUSH.as_bytes());
     world.send(1..300).await;
     appending.reached(BOUND).await;

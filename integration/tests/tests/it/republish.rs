@@ -7,7 +7,7 @@ use harness::{Proxy, Redis, RedisOptions, Service, wait_for};
 use crate::world::*;
 
 const LOST: &str = "entries that Redis had lost were appended again";
-const COMPARED: &str = "the stream was compared with what was published";
+const COMPARED: &str = "the stream was compared with the published routes";
 
 /// A world whose Redis has a replica, behind a proxy that can be led to either.
 struct Failover {
@@ -54,7 +54,7 @@ impl Failover {
         self.link.cut();
     }
 
-    /// The primary dies, and its replica takes its place.
+    /// The primary is killed, and its replica is promoted.
     async fn fail_over(&mut self) {
         self.world.redis.kill().await;
         ask(&self.replica, &["REPLICAOF", "NO", "ONE"]).await;
@@ -92,6 +92,13 @@ async fn kill(redis: &Redis, id: &str) -> redis::RedisResult<i64> {
     let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
     let mut connection = client.get_multiplexed_async_connection().await?;
     redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).query_async(&mut connection).await
+}
+
+async fn ask_number(redis: &Redis, words: &[&str]) -> u64 {
+    let client = redis::Client::open(format!("redis://{}", redis.addr())).expect("an address");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("Redis is there");
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]).query_async(&mut connection).await.expect("Redis carries it out")
 }
 
 async fn ask(redis: &Redis, words: &[&str]) -> String {
@@ -278,6 +285,26 @@ async fn without_a_window_nothing_is_watched_and_nothing_appended_again() {
     assert_eq!(failover.world.outbound().await.len(), 40, "what was lost is lost");
     assert_eq!(failover.world.number("SELECT count(*) FROM outbound_streams").await, 0);
     assert!(service.get("/readyz").await.1["republish"].is_null());
+}
+
+// INV-09
+#[tokio::test]
+async fn a_key_of_another_type_in_place_of_a_stream_keeps_the_other_from_no_comparison() {
+    let mut failover = Failover::new().await;
+    let _service = failover.service().start().await;
+    failover.world.send(0..5).await;
+    failover.world.settled(5).await;
+    failover.cut_link().await;
+    failover.world.send(5..10).await;
+    failover.world.settled(10).await;
+    ask(&failover.replica, &["REPLICAOF", "NO", "ONE"]).await;
+    ask(&failover.replica, &["SET", PUSH, "no stream"]).await;
+    failover.fail_over().await;
+    let delivery_commands = async || ask_number(&failover.world.redis, &["XLEN", MAIL]).await;
+    wait_for("what the mail stream lost is appended again", BOUND, async || {
+        (delivery_commands().await == 20).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

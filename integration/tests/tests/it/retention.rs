@@ -6,7 +6,7 @@ use crate::world::*;
 
 // INV-14
 #[tokio::test]
-async fn exactly_what_is_older_than_its_knob_goes_and_live_routes_keep_their_record() {
+async fn exactly_the_rows_older_than_their_retention_are_deleted_and_live_routes_keep_their_record() {
     let world = World::new().await;
     let service = world.service().start().await;
     world.add(&[(b"nonsense", b"old")]).await;
@@ -34,7 +34,7 @@ async fn exactly_what_is_older_than_its_knob_goes_and_live_routes_keep_their_rec
         .then_some(())
     })
     .await;
-    wait_for("it says that one stays", BOUND, async || {
+    wait_for("the log reports the record that is kept", BOUND, async || {
         next.logged("expired records stay because a route of theirs is still live")
             .filter(|line| line["records"] == 1)
     })

@@ -1,4 +1,4 @@
-//! What a start says about itself and about what it found.
+//! The log of a start.
 
 use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, wait_for};
 use tokio::net::TcpListener;
@@ -26,7 +26,7 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
     for (arguments, expected) in [
         (&["--proto-max-bulk-len", "512mb"][..], Some(512 << 20)),
         (&["--proto-max-bulk-len", "16mb"], None),
-        // As where somebody else runs Redis.
+        // As with a managed Redis.
         (&["--rename-command", "CONFIG", ""], None),
     ] {
         let world = world_with(arguments).await;
@@ -41,7 +41,7 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
 }
 
 #[tokio::test]
-async fn a_replica_says_its_name_in_the_log_and_in_readyz() {
+async fn the_name_of_a_replica_is_in_the_log_and_in_readyz() {
     let world = World::new().await;
     let named = world.service().env("NOTIFICATION_REPLICA_ID", "web-1").start().await;
     reads(&named).await;
@@ -58,7 +58,7 @@ async fn a_replica_says_its_name_in_the_log_and_in_readyz() {
 }
 
 #[tokio::test]
-async fn dev_sends_traces_where_it_is_told_to_and_its_output_stays_readable() {
+async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readable() {
     let collector = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let endpoint = format!("http://{}", collector.local_addr().expect("bound"));
     let mut dev = ServiceBuilder::default()

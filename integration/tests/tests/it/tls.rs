@@ -1,6 +1,6 @@
 //! Redis by TLS: the certificate is checked against the roots of the machine, or those in `SSL_CERT_FILE`.
 //!
-//! `testdata` has a root, whose key was thrown away, and a certificate for `localhost` with a key that is good for nothing else.
+//! `testdata` has a root, whose key was deleted, and a certificate for `localhost` with a key that is used only here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn terminate_tls(port: u16) -> u16 {
         while let Ok((client, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                // A client that does not trust the certificate goes away here.
+                // A client that does not trust the certificate disconnects here.
                 let Ok(mut client) = acceptor.accept(client).await else { return };
                 let mut server = TcpStream::connect(("127.0.0.1", port)).await.expect("Redis is there");
                 drop(copy_bidirectional(&mut client, &mut server).await);

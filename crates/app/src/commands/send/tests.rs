@@ -57,7 +57,7 @@ fn an_entry_for_administrators_names_no_recipients() {
 }
 
 #[test]
-fn a_file_says_what_flags_say() {
+fn a_file_gives_the_same_intent_as_flags() {
     let text = format!(
         r#"{{"type": "game.turn.ready", "producer": "game_master", "users": ["u-2", "u-1"], "key": "g-1:54",
             "payload": {PAYLOAD}, "occurred_at_ms": 7, "request_id": "r", "trace_id": "t"}}"#

@@ -1,4 +1,4 @@
-//! What is known of a batch, and what follows from it.
+//! The decider: looks up what a batch needs, and decides its outcomes.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::dispatch::Dispatcher;
 use crate::intake::{Intake, UnprocessedEntry};
 
-/// How many users are looked up in one call: few enough that the entries before a slow one need not wait long.
+/// How many users are looked up in one call: few enough that entries before a slow look-up do not wait long.
 const LOOK_UP_USERS: usize = 256;
 /// After a call that took longer than this, entries whose users are all known are accepted before the others are asked for.
 const SLOW_LOOK_UP: Duration = Duration::from_millis(250);
 
-/// Decides batches, and keeps the directory's answers for the batch in hand.
+/// Decides batches, and keeps the user directory's answers for the current batch.
 #[derive(Debug)]
 pub(super) struct Decider<'a, A, D, C> {
     store: &'a A,
@@ -53,8 +53,8 @@ where
         self.answers.clear();
     }
 
-    /// What becomes of the entries from the beginning of `batch`, and whether known keys were looked up. They are if
-    /// `ask_known`, or if the directory objects: then it is decided again with the same answers.
+    /// The outcomes of the entries from the beginning of `batch`, and whether known keys were looked up. They are if
+    /// `ask_known`, or if a recipient is missing or cannot be looked up: then the batch is decided again with the same answers.
     pub(super) async fn decide<'b>(
         &mut self,
         batch: &'b VecDeque<UnprocessedEntry>,
@@ -70,10 +70,10 @@ where
         Ok((self.decide_now(batch, &known), true))
     }
 
-    /// At the present time: looking up may have taken a while, and acceptance begins here.
+    /// Decides at the current time: the look-ups may have taken a while, and acceptance begins here.
     fn decide_now<'b>(&self, batch: &'b VecDeque<UnprocessedEntry>, known: &Known) -> Decision<'b> {
         let entries = batch.iter().map(|entry| &entry.decoded);
-        // Routes that a blocked publisher would leave to the scan must not wait for the end of a head start.
+        // If a channel is blocked, its routes are left to the scan, so they must be due at once.
         let schedule = self.policy.schedule(self.clock.now(), !self.dispatcher.is_blocked());
         accept::decide(self.stream, entries, known, &self.answers, self.policy, schedule)
     }
@@ -85,8 +85,8 @@ where
         self.store.find_known(&asked).await
     }
 
-    /// Asks the directory about the users without an answer, in stream order. Stops where going on would only delay what can
-    /// be accepted already, and where a whole call got no answer.
+    /// Looks up the users without an answer, in stream order. Stops if continuing would only delay entries that can be accepted
+    /// already, or if a whole call got no answer.
     async fn look_up(&mut self, batch: &VecDeque<UnprocessedEntry>, known: &Known) {
         self.answers.retain(|_, answer| !matches!(answer, Lookup::Unavailable(_)));
         let entries = batch.iter().map(|entry| &entry.decoded);

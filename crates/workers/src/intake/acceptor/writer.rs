@@ -1,10 +1,10 @@
 //! Writes decided entries, in as few transactions as PostgreSQL allows, and reports them: to publishers, metrics and the log.
 //!
-//! A batch that takes too long or meets a lock is bisected, and smaller ones are tried until all is quick again. A batch that is
-//! refused is bisected, too, to isolate the bad entry; but first a valid row of the service's own is tried: if that is refused
-//! as well, the refusal shows nothing about the entries, and they wait (ADR 0023).
+//! A batch that takes too long or meets a lock is bisected, and batches stay small until statements are quick again. A batch that is
+//! refused is bisected, too, to isolate the bad entry. But first a valid row of the service is tried: if that is refused
+//! as well, the entries are not the cause, and they wait (ADR 0023).
 //!
-//! Crash recovery: each transaction stands for itself, from left to right; what is not committed is read again.
+//! Crash recovery: the transactions are independent and go from left to right; entries that are not committed are read again.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::intake::Intake;
 use crate::log_limiter::LogLimiter;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, STREAM};
 
 /// Writes and reports.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Writer<'a, A, C> {
     metrics: &'a Metrics,
     health: &'a Health,
     stream: &'a str,
-    /// How many entries one transaction may have at present.
+    /// The current limit of entries in one transaction.
     limit: BatchLimit,
     log: LogLimiter<FailureCode>,
 }
@@ -57,11 +57,11 @@ pub(super) struct Written {
 pub(super) enum WriteEnd {
     /// All is committed.
     Written,
-    /// The last outcome that is committed is another one than was decided, and those after it were decided as if it were not.
+    /// The last committed outcome differs from the decided one, so the entries after it must be decided again.
     DecideAgain,
     /// An entry must wait.
     Waiting(Wait),
-    /// A key or an id was taken meanwhile.
+    /// A key or an id was taken by another transaction.
     WriteConflict,
     /// The durable checkpoint is not the expected one.
     CheckpointMoved,
@@ -108,6 +108,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
             let batch = AcceptanceBatch {
                 outcomes: chunk.iter().map(|decided| &decided.outcome).collect(),
                 checkpoint,
+                answers: Vec::new(),
             };
             let begun = Instant::now();
             match self.store.accept(batch).await {
@@ -123,10 +124,11 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
                     }
                 }
                 Ok(Commit::WriteConflict) => break Ok(WriteEnd::WriteConflict),
-                Ok(Commit::CheckpointMoved) => {
+                // A batch from the stream has no answers, so that it loses no claims.
+                Ok(Commit::CheckpointMoved | Commit::ClaimLost) => {
                     tracing::warn!(
                         stream = self.stream,
-                        "the checkpoint in PostgreSQL is not where this replica left it; finding out where to resume"
+                        "the checkpoint in PostgreSQL is not where this replica left it; determining where to resume"
                     );
                     break Ok(WriteEnd::CheckpointMoved);
                 }
@@ -138,7 +140,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
                 Err(error @ StoreError::Refused { .. }) => match self.probe(&chunk[0]).await {
                     Err(probe @ StoreError::Refused { .. }) => {
                         let cause = format!(
-                            "PostgreSQL refuses a valid row of the service, too, so no entry is to blame: {}",
+                            "PostgreSQL refuses a valid row of the service, too, so the entries are not the cause: {}",
                             error_chain(&probe)
                         );
                         break Ok(WriteEnd::Waiting(waiting(&chunk[0], cause)));
@@ -163,7 +165,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
     }
 
     async fn probe(&self, refused: &Decided<'_>) -> Result<(), StoreError> {
-        let probe = accept::probe(self.stream, self.policy, refused.entry, self.clock.now());
+        let probe = accept::probe(self.stream, self.policy, refused.entry.intent(), self.clock.now());
         self.store.probe(&probe).await
     }
 
@@ -190,7 +192,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
             }
             self.log(outcome);
         }
-        self.metrics.outcomes(&counts);
+        self.metrics.outcomes(STREAM, &counts);
         self.health.count(&activity);
     }
 

@@ -13,6 +13,15 @@ async fn due_routes_are_appended_once_and_completed() {
     assert!(world.database.routes().iter().all(|(_, status)| *status == RouteStatus::Published));
 }
 
+#[tokio::test(start_paused = true)]
+async fn due_routes_that_take_too_long_to_list_together_are_listed_in_smaller_pages() {
+    let fixture = Fixture::default();
+    fixture.put((1..=20).map(|n| route(n, 0)));
+    fixture.time_out_reads_above(3);
+    fixture.run_until(|world| world.database.live_count() == 0).await;
+    assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 20);
+}
+
 // INV-04
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_any_store_costs_no_attempt_and_appends_nothing_twice() {

@@ -103,3 +103,24 @@ async fn a_lease_that_runs_out_before_the_append_is_shown_as_lost_to_others_and_
     assert_eq!(fixture.world.appended(), [route(1, 0).key.to_string()]);
     assert_eq!(health.status().leases, (2, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn routes_whose_leases_ran_out_are_read_again_in_parts_if_all_at_once_take_too_long() {
+    let fixture = Fixture::default();
+    let routes: Vec<LiveRoute> = (1..=8).map(|n| route(n, 0)).collect();
+    fixture.put(routes.clone());
+    fixture.lose_leases_before_appends(1);
+    fixture.time_out_reads_above(3);
+    // Only what was dispatched is published.
+    fixture.hold_scan_lock().await;
+    let (publisher, receiver, dispatcher) = fixture.publisher();
+    dispatcher.give(Channel::Push, Batch { routes, read_at: Instant::now() });
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|world| world.database.live_count() == 0).await;
+    stop.cancel();
+    running.await.expect("it does not panic");
+    assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 8);
+    let read = fixture.world.script.calls_of("get_live_routes");
+    assert!(read.iter().any(|call| !call.succeeded), "all at once took too long");
+}

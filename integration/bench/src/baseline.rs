@@ -1,12 +1,12 @@
-//! The yardstick: the barest honest code for the same rows, entries and leases on the same servers.
+//! The baseline: the minimal correct program that writes the same rows, entries and leases on the same servers.
 //!
 //! It writes what the service writes, in the same order: records and routes in one durable transaction, then leases, then
-//! appends that turn leases into receipts, then the completions, guarded by their version. It leaves out what makes a
-//! service of it: validation, fingerprints and the look for known ones, the directory, election, cached checkpoint, outages,
-//! retries, telemetry. It trusts every entry, knows the one type of the run by heart, inserts without ON CONFLICT in one
-//! flight, and does everything at once: reading, accepting, and for each channel leasing and appending one chunk while the one
-//! before is completed, each on a connection of its own. What it reads is shared and not copied, calls of scripts are
-//! written straight into their command, and replies are taken apart in place.
+//! appends that replace leases with receipts, then the completions, guarded by their version. It has no validation, no
+//! fingerprints, no search for known keys, no user directory, no election, no cached checkpoint, no handling of outages, no
+//! retries and no telemetry. It trusts every entry, supports only the one notification type of the run, and inserts without
+//! ON CONFLICT in one pipelined transaction. Reading, accepting and publishing run concurrently, each on a connection of its
+//! own; each channel appends one chunk while the previous one is completed. Entries are shared instead of copied, scripts'
+//! arguments are written directly into their command, and replies are parsed in place.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use crate::party::Servers;
-use crate::world::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
+use crate::contender::Servers;
+use crate::testbed::{INTENTS, MAIL, PUSH, connect_postgres, connect_redis};
 
 const BATCH: usize = 1_000;
 const CHUNK: usize = 512;
 const RECEIPT_MILLIS: u64 = 120_000;
-/// Intents of a run are never this far apart.
+/// How long a read blocks. It exceeds the time between any two intents of a run.
 const BLOCK_MILLIS: u64 = 30_000;
 const LEASE_MILLIS: u64 = 5_000;
 
@@ -54,12 +54,12 @@ const INSERT_ROUTES: &str =
     SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), 'pending', 3,
     $6::timestamptz + interval '5 s', unnest($5::text[]), 'en', $6, $6";
 const COMPLETE: &str = "UPDATE routes SET status = 'published', next_attempt_at = NULL, published_at = $4,
-    published_entry_id = given.entry_id, updated_at = GREATEST($4, routes.updated_at + interval '1 microsecond')
+    published_entry_id = appended.entry_id, updated_at = GREATEST($4, routes.updated_at + interval '1 microsecond')
     FROM (SELECT unnest($1::text[]) AS id, unnest($2::text[]) AS route, unnest($3::text[]) AS entry_id,
-    unnest($5::timestamptz[]) AS version) given
-    WHERE routes.notification_id = given.id AND routes.route_id = given.route AND routes.updated_at = given.version";
+    unnest($5::timestamptz[]) AS version) appended
+    WHERE routes.notification_id = appended.id AND routes.route_id = appended.route AND routes.updated_at = appended.version";
 
-/// An entry as it is taken from the stream.
+/// An entry as it is read from the stream.
 struct Entry {
     id: String,
     users: Vec<String>,
@@ -69,11 +69,11 @@ struct Entry {
     request_id: String,
 }
 
-/// A route on its way out, with what its entry needs.
+/// A route to publish, with its intent.
 struct Route {
     entry: Arc<Entry>,
     route_id: String,
-    /// Which of the entry's users.
+    /// The index of the recipient in the users of the entry.
     user: usize,
 }
 
@@ -85,18 +85,18 @@ impl Route {
 
 struct Batch {
     routes: Vec<Route>,
-    /// Of each route.
+    /// The version of each route.
     accepted_at: Vec<SystemTime>,
 }
 
-/// The parties of a run, connected.
-pub(crate) struct Ceiling {
+/// The reader, the acceptor and both publishers, connected.
+pub(crate) struct Baseline {
     reader: MultiplexedConnection,
     acceptor: Acceptor,
     channels: [(Publisher, Completer); 2],
 }
 
-impl Ceiling {
+impl Baseline {
     pub(crate) async fn connect(servers: &Servers) -> anyhow::Result<Self> {
         let channel = async |stream| {
             let publisher = Publisher::new(connect_redis(&servers.redis).await?, stream).await?;
@@ -109,7 +109,7 @@ impl Ceiling {
         })
     }
 
-    /// Brings `intents` intents through, whether they are there already or come one by one.
+    /// Processes `intents` intents, whether they are in the stream already or arrive one by one.
     pub(crate) async fn run(self, intents: u32) -> anyhow::Result<()> {
         let mut tasks = Vec::new();
         let [push, mail] = self.channels.map(|(publisher, completer)| {
@@ -122,7 +122,7 @@ impl Ceiling {
         let (read, mut batches) = mpsc::channel(2);
         tasks.push(tokio::spawn(read_all(self.reader, intents as usize, read)));
         while let Some(mut batch) = batches.recv().await {
-            // At a steady rate: what came meanwhile is not made to wait for a transaction of its own.
+            // At a steady rate, intents that arrived during the previous transaction join this one.
             while batch.len() < BATCH
                 && let Ok(more) = batches.try_recv()
             {
@@ -140,7 +140,7 @@ impl Ceiling {
     }
 }
 
-/// With the plans that the service pins, too.
+/// Connects with the same pinned plans as the service.
 async fn client(servers: &Servers) -> anyhow::Result<Client> {
     let client = connect_postgres(&servers.postgres).await?;
     client
@@ -152,7 +152,7 @@ async fn client(servers: &Servers) -> anyhow::Result<Client> {
     Ok(client)
 }
 
-/// Blocked while there is nothing, as the service is.
+/// Reads all intents, with reads that block like those of the service.
 async fn read_all(
     mut redis: MultiplexedConnection,
     intents: usize,
@@ -171,13 +171,13 @@ async fn read_all(
             .arg(&after);
         let batch = entries(command.query_async(&mut redis).await?)?;
         read += batch.len();
-        after.clone_from(&batch.last().context("no more intents come")?.id);
+        after.clone_from(&batch.last().context("no further intents arrived")?.id);
         to.send(batch).await.context("the acceptor ended")?;
     }
     Ok(())
 }
 
-/// Of the one stream that is asked for.
+/// The entries of the reply, which has one stream.
 fn entries(reply: Value) -> anyhow::Result<Vec<Arc<Entry>>> {
     let mut streams = array(reply)?.into_iter();
     let mut stream = array(streams.next().context("no stream")?)?.into_iter();
@@ -187,7 +187,7 @@ fn entries(reply: Value) -> anyhow::Result<Vec<Arc<Entry>>> {
             let mut entry = array(entry)?.into_iter();
             let id = text(entry.next())?;
             let mut fields = array(entry.next().context("no fields")?)?.into_iter();
-            // In the order in which the run's producer writes them.
+            // The fields have the order in which the benchmark writes them.
             let mut value = |place: usize| text(fields.nth(place));
             let (recipients, key) = (value(7)?, value(1)?);
             let (payload, request_id) = (value(3)?, value(1)?);
@@ -223,7 +223,7 @@ impl Acceptor {
         Ok(Self { client, records, routes })
     }
 
-    /// One transaction in one flight; then what each channel has to publish.
+    /// Accepts a batch in one pipelined transaction. Returns the routes of push and of e-mail.
     async fn accept(&self, batch: &[Arc<Entry>]) -> anyhow::Result<(Batch, Batch)> {
         let now = microseconds();
         let column =
@@ -246,7 +246,7 @@ impl Acceptor {
             std::iter::repeat_n(of_push, push.len()).chain(std::iter::repeat_n(of_mail, mail.len()))
         };
         let channels: Vec<&str> = of_each("push", "email").collect();
-        // What is behind the channel in the name of a route.
+        // The part of a route id after its channel.
         let references: Vec<&str> =
             names.iter().map(|name| name.split_once(':').map_or("", |(_, reference)| reference)).collect();
         let addresses: Vec<String> =
@@ -273,18 +273,18 @@ impl Acceptor {
     }
 }
 
-/// As fine as the column keeps it.
-#[expect(clippy::disallowed_methods, reason = "the yardstick stands outside the house")]
+/// The current time in the precision of the column.
+#[expect(clippy::disallowed_methods, reason = "the baseline is not part of the service")]
 fn microseconds() -> SystemTime {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Leases and entries of one channel.
+/// Acquires leases and appends entries for one channel.
 struct Publisher {
     redis: MultiplexedConnection,
     stream: &'static str,
-    /// What Redis calls the two scripts.
+    /// The SHA-1 of each script, by which Redis runs it.
     leases: String,
     append: String,
 }
@@ -309,31 +309,31 @@ impl Publisher {
         mut batches: mpsc::Receiver<Batch>,
         to: mpsc::Sender<Appended>,
     ) -> anyhow::Result<()> {
-        let mut rest = Batch { routes: Vec::new(), accepted_at: Vec::new() };
+        let mut waiting = Batch { routes: Vec::new(), accepted_at: Vec::new() };
         loop {
-            while rest.routes.len() < CHUNK
+            while waiting.routes.len() < CHUNK
                 && let Ok(more) = batches.try_recv()
             {
-                rest.routes.extend(more.routes);
-                rest.accepted_at.extend(more.accepted_at);
+                waiting.routes.extend(more.routes);
+                waiting.accepted_at.extend(more.accepted_at);
             }
-            if rest.routes.is_empty() {
+            if waiting.routes.is_empty() {
                 let Some(batch) = batches.recv().await else { return Ok(()) };
-                rest = batch;
+                waiting = batch;
                 continue;
             }
-            let length = rest.routes.len().min(CHUNK);
-            let behind = Batch {
-                routes: rest.routes.split_off(length),
-                accepted_at: rest.accepted_at.split_off(length),
+            let length = waiting.routes.len().min(CHUNK);
+            let later = Batch {
+                routes: waiting.routes.split_off(length),
+                accepted_at: waiting.accepted_at.split_off(length),
             };
-            let chunk = std::mem::replace(&mut rest, behind);
+            let chunk = std::mem::replace(&mut waiting, later);
             let entry_ids = self.publish(&chunk.routes).await?;
             to.send(Appended { chunk, entry_ids }).await.context("the completer ended")?;
         }
     }
 
-    /// Leases, then entries, whose ids these are.
+    /// Acquires the leases and appends the entries of a chunk. Returns the ids of the entries.
     async fn publish(&mut self, chunk: &[Route]) -> anyhow::Result<Vec<String>> {
         let keys: Vec<String> = chunk
             .iter()
@@ -360,7 +360,7 @@ impl Publisher {
     }
 }
 
-/// What the service appends for a push route, behind the number of names and values.
+/// Adds the number of names and values, then the fields that the service appends for a push route.
 fn write_push(call: &mut Cmd, route: &Route, id: &str, _: &mut String) -> anyhow::Result<()> {
     call.arg(18).arg("event_id").arg(id).arg("event_type").arg("game.turn.ready");
     call.arg("user_id").arg(route.user()).arg("notification_id").arg(&route.entry.id);
@@ -370,7 +370,7 @@ fn write_push(call: &mut Cmd, route: &Route, id: &str, _: &mut String) -> anyhow
     Ok(())
 }
 
-/// What the service appends for a mail route, behind the number of names and values.
+/// Adds the number of names and values, then the fields that the service appends for an e-mail route.
 fn write_mail(call: &mut Cmd, route: &Route, id: &str, text: &mut String) -> anyhow::Result<()> {
     text.clear();
     write!(text, "notification:{id}")?;
@@ -388,7 +388,7 @@ fn write_mail(call: &mut Cmd, route: &Route, id: &str, text: &mut String) -> any
     Ok(())
 }
 
-/// Completions of one channel.
+/// Completes the routes of one channel.
 struct Completer {
     client: Client,
     complete: Statement,

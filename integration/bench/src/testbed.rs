@@ -1,4 +1,4 @@
-//! The two servers of a run, with the settings of a real one, and a fresh database for each scenario.
+//! The testbed: PostgreSQL, Redis and a stand-in user directory, and a fresh database for each scenario.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ pub(crate) const MAIL: &str = "mail:delivery_commands";
 pub(crate) const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
 
-/// What differs from PostgreSQL's defaults, besides what every private server has.
+/// Settings that differ from PostgreSQL's defaults, besides those of every private server.
 const POSTGRES_SETTINGS: [(&str, &str); 6] = [
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("autovacuum_naptime", "15s"),
-    // Counts only where a scenario turns it on.
+    // Counts only in scenarios that switch it on.
     ("shared_preload_libraries", "pg_stat_statements"),
     ("pg_stat_statements.track", "none"),
 ];
-/// How long a service may take to end.
-const END: Duration = Duration::from_secs(60);
+/// How long the service may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct World {
+pub(crate) struct Testbed {
     pub(crate) postgres: Postgres,
     pub(crate) redis: Redis,
     pub(crate) directory: StandInDirectory,
@@ -35,7 +35,7 @@ pub(crate) struct World {
     peak_memory_mb: f64,
 }
 
-impl World {
+impl Testbed {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let settings = POSTGRES_SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let arguments = ["--appendfsync", "everysec"].map(str::to_owned).to_vec();
@@ -49,8 +49,8 @@ impl World {
         })
     }
 
-    /// An empty Redis and a new, migrated database, whose connection string this is. The one before is dropped, so that
-    /// nobody vacuums it while the next is measured.
+    /// Empties Redis and creates a migrated database. Returns its connection string. The previous database is dropped, so
+    /// that autovacuum does not process it during the next measurement.
     pub(crate) async fn fresh(&mut self) -> anyhow::Result<String> {
         redis::cmd("FLUSHALL").query_async::<()>(&mut self.redis().await?).await?;
         if self.databases > 0 {
@@ -73,12 +73,12 @@ impl World {
         path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// What has been written so far is not brought to its place at the expense of what is measured next.
+    /// Runs a checkpoint of PostgreSQL, so that earlier writes do not cost the next measurement.
     pub(crate) async fn checkpoint(&self) -> anyhow::Result<()> {
         self.postgres.execute("postgres", "CHECKPOINT").await.context("could not make a checkpoint")
     }
 
-    /// The service with its defaults, on this world.
+    /// The service with its defaults, configured for this testbed.
     pub(crate) fn service(&self, dsn: &str) -> ServiceBuilder {
         ServiceBuilder::default()
             .env("NOTIFICATION_REDIS_MASTER_ADDR", self.redis.addr())
@@ -87,19 +87,19 @@ impl World {
             .env("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0")
     }
 
-    /// Ends the service in good order: a killed one would be heard of until its connections are found dead.
+    /// Stops the service gracefully. The connections of a killed one would stay open on the servers for a while.
     pub(crate) async fn stop(&mut self, mut service: Service) {
         self.peak_memory_mb = self.peak_memory_mb.max(peak_memory_mb(service.pid()));
         service.signal("TERM");
-        service.wait_exit(END).await;
+        service.wait_exit(STOP_TIMEOUT).await;
     }
 
-    /// The most memory that any service process of the run had; 0 if there was none.
+    /// The peak memory of all service processes of the run, in megabytes; 0 if there was none.
     pub(crate) fn peak_memory_mb(&self) -> f64 {
         self.peak_memory_mb
     }
 
-    /// Processor time so far of the servers, and of whoever does the work.
+    /// Processor time so far of the servers and of the process under test.
     pub(crate) fn cpu(&self, own: u32) -> Cpu {
         Cpu::now(self.postgres.pid(), self.redis.pid(), own)
     }
@@ -113,18 +113,18 @@ impl World {
         connect_postgres(dsn).await
     }
 
-    /// A client of the same database that may do everything.
+    /// A superuser's client of the same database.
     pub(crate) async fn superuser(&self, dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
         connect_postgres(&self.postgres.superuser_dsn(Self::database_of(dsn))).await
     }
 
-    /// The versions of the servers, and each of their settings that is not the default and not a place.
+    /// The versions of the servers, and their settings that differ from the defaults, without paths and ports.
     pub(crate) async fn servers(&self) -> anyhow::Result<String> {
         let client = connect_postgres(&self.postgres.superuser_dsn("postgres")).await?;
         let sql = "SELECT current_setting('server_version'), string_agg(name || '=' || current_setting(name), ', ' ORDER BY name)
             FROM pg_settings WHERE source IN ('configuration file', 'command line')
             AND name !~ '^(lc_|port$|log_)|director|listen|timezone|datestyle|text_search'";
-        let row = client.query_one(sql, &[]).await.context("could not ask for the settings")?;
+        let row = client.query_one(sql, &[]).await.context("could not read the settings")?;
         let (postgres, settings): (String, String) = (row.get(0), row.get(1));
         let mut redis = self.redis().await?;
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
@@ -146,11 +146,11 @@ impl World {
 pub(crate) async fn connect_redis(addr: &str) -> anyhow::Result<MultiplexedConnection> {
     let client = redis::Client::open(format!("redis://{addr}"))?;
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    client.get_multiplexed_async_connection_with_config(&config).await.context("Redis is not there")
+    client.get_multiplexed_async_connection_with_config(&config).await.context("could not connect to Redis")
 }
 
 pub(crate) async fn connect_postgres(dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
-    // `search_path` is the service's own parameter.
+    // Parameters such as `search_path` are for the service's own parser.
     let plain = dsn.split('?').next().unwrap_or(dsn);
     let (client, connection) = tokio_postgres::connect(plain, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);

@@ -1,0 +1,12 @@
+//! Where the HTTP API hands intents over and waits for what becomes of them.
+
+use std::future::Future;
+
+use crate::submission::{Submission, SubmissionOutcome};
+
+/// Accepts intents whose callers wait.
+pub trait Submissions: Send + Sync {
+    /// What became of `submission`. Submissions that wait at the same moment are accepted together; none waits for the
+    /// look-ups of another. A caller that stops waiting stops nothing that has begun.
+    fn submit(&self, submission: Submission) -> impl Future<Output = SubmissionOutcome> + Send;
+}

@@ -1,0 +1,144 @@
+//! Intents whose callers wait for the outcome: what they are told, and how a group of them is decided.
+//!
+//! The rules are those of the stream ([`crate::accept`]). Three things differ. A submission has no place in an order, so none
+//! waits for another: one whose recipients could not be looked up is answered so, and the others are accepted. Its
+//! record's id is made here and not by Redis. And nothing is written about one that is not accepted: its caller has the answer.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ambient::Timestamp;
+
+use crate::accept::{Verdict, judge_new};
+use crate::intent::Intent;
+use crate::malformed::Rejection;
+use crate::outcome::{Acceptance, Outcome};
+use crate::policy::{Policy, Schedule};
+use crate::recipient::Lookup;
+use crate::record::{NotificationId, Record};
+
+/// An intent that was submitted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Submission {
+    /// What is asked for.
+    pub intent: Intent,
+    /// Whether the answer is stored under the intent's key, so that a repeated request gets the same bytes. Meanwhile the key is
+    /// claimed, and another request with it is told so.
+    pub stores_answer: bool,
+}
+
+/// The answer to a request, as it is sent and stored: byte for byte.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body, JSON.
+    pub body: Vec<u8>,
+}
+
+/// What became of a submission.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SubmissionOutcome {
+    /// Accepted and committed now.
+    Accepted {
+        /// The id of the new record.
+        notification_id: NotificationId,
+        /// The time of acceptance.
+        accepted_at: Timestamp,
+        /// How many routes it has.
+        routes: usize,
+        /// The answer that was stored with it, for a submission that stores its answer.
+        answer: Option<StoredAnswer>,
+    },
+    /// Accepted by an earlier request with the same key and the same intent, whose answer is still stored.
+    Replayed(StoredAnswer),
+    /// Accepted before, as this notification; its answer is not stored.
+    Duplicate(NotificationId),
+    /// The key belongs to this notification, which another intent became.
+    Conflict(NotificationId),
+    /// Another request with this key is being processed. It ends after this time at the latest.
+    InProgress(Duration),
+    /// It breaks a rule: a recipient that does not exist, or content that PostgreSQL does not take.
+    Rejected(Rejection),
+    /// Not known to be accepted, for this reason.
+    Unavailable(String),
+}
+
+/// An intent that was accepted before and has a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AcceptedRequest {
+    /// The id of its record.
+    pub notification_id: NotificationId,
+    /// Tells a duplicate from a conflict.
+    pub fingerprint: String,
+}
+
+/// What is decided about one submission of a group.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SubmissionDecision {
+    /// [`Outcome::Accepted`], to be committed.
+    Commit(Outcome),
+    /// Nothing is written; the caller is told this.
+    Tell(SubmissionOutcome),
+}
+
+impl SubmissionDecision {
+    /// Whether the intent is not accepted because of what the directory said, or could not say. Then its key must be looked up
+    /// first: what becomes of a replay never depends on what the directory says today.
+    pub fn directory_objects(&self) -> bool {
+        matches!(self, Self::Tell(SubmissionOutcome::Rejected(_) | SubmissionOutcome::Unavailable(_)))
+    }
+
+    /// What is committed, if anything is.
+    pub fn committed(&self) -> Option<&Outcome> {
+        match self {
+            Self::Commit(outcome) => Some(outcome),
+            Self::Tell(_) => None,
+        }
+    }
+
+    /// The record and the routes that are committed.
+    pub fn acceptance(&self) -> Option<&Acceptance> {
+        self.committed().and_then(Outcome::acceptance)
+    }
+}
+
+/// Decides one submission, whose key belongs to `holder` if it is taken, from the answers about its recipients in `users`. No
+/// two submissions of a group have the same key.
+pub fn decide(
+    intent: &Intent,
+    holder: Option<&AcceptedRequest>,
+    users: &HashMap<String, Lookup>,
+    new_id: NotificationId,
+    policy: &Policy,
+    schedule: Schedule,
+) -> SubmissionDecision {
+    if let Some(holder) = holder {
+        let id = holder.notification_id.clone();
+        let same = holder.fingerprint == intent.fingerprint;
+        return SubmissionDecision::Tell(if same {
+            SubmissionOutcome::Duplicate(id)
+        } else {
+            SubmissionOutcome::Conflict(id)
+        });
+    }
+    let told = match judge_new(intent, users, new_id, policy, schedule) {
+        Verdict::Accepted(acceptance) => return SubmissionDecision::Commit(Outcome::Accepted(acceptance)),
+        Verdict::NotFound(rejection) => SubmissionOutcome::Rejected(rejection),
+        Verdict::Waiting(cause) => SubmissionOutcome::Unavailable(cause),
+        Verdict::NotAsked => SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned()),
+    };
+    SubmissionDecision::Tell(told)
+}
+
+/// In what an intent differs from the one that became `record`: members of the request, in the order of the contract.
+pub fn differences(intent: &Intent, record: &Record) -> Vec<&'static str> {
+    let differs = [
+        ("notification_type", intent.notification_type != record.content.notification_type),
+        ("audience_kind", intent.audience.kind().as_str() != record.audience_kind),
+        ("recipient_user_ids", intent.audience.users() != record.recipient_user_ids),
+        ("occurred_at", intent.occurred_at != record.content.occurred_at),
+        ("payload", intent.payload_json != record.content.payload_json),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(member, _)| member).collect()
+}

@@ -1,0 +1,194 @@
+//! The layer that guards every unsafe request of an HTTP service that has an idempotency key.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::BoxError;
+use axum::body::{Body, HttpBody};
+use axum::extract::OriginalUri;
+use axum::http::request::Parts;
+use axum::http::{self, Method, Response};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tower::{Layer, Service, ServiceExt};
+
+use crate::{Fingerprint, Idempotency, Key, Problem, Request, Run, Scope, Store};
+
+/// The largest body of a request with a key if nothing else is chosen.
+pub const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;
+
+type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
+type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
+
+/// Runs the service below it once for each idempotency key.
+///
+/// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE),
+/// CONNECT and requests without a key pass untouched. Trailers of a request with a key are dropped. See the README for the
+/// table of what is answered when.
+pub struct IdempotencyLayer<S> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<S> {
+    idempotency: Idempotency<S>,
+    options: LayerOptions,
+    scope: Box<ScopeOf>,
+    respond: Box<Respond>,
+}
+
+/// What a caller chooses about the requests.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerOptions {
+    /// Whether an unsafe request without a key is refused; otherwise it passes.
+    pub required: bool,
+    /// The largest body of a request with a key, in bytes: it is read as a whole.
+    pub max_body_bytes: usize,
+}
+
+impl Default for LayerOptions {
+    fn default() -> Self {
+        Self { required: false, max_body_bytes: DEFAULT_MAX_BODY_BYTES }
+    }
+}
+
+impl<S: Store> IdempotencyLayer<S> {
+    /// A layer whose keys belong to the scope that `scope` makes of a request, such as its endpoint and authenticated client. A
+    /// request with a key and without a scope is refused. Problems are answered by [`Problem::to_response`].
+    pub fn new(
+        idempotency: Idempotency<S>,
+        options: LayerOptions,
+        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+    ) -> Self {
+        Self::build(idempotency, options, scope, Problem::to_response)
+    }
+
+    /// The same, with the caller's own form of problems.
+    pub fn build(
+        idempotency: Idempotency<S>,
+        options: LayerOptions,
+        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+        respond: impl Fn(&Problem, &Parts) -> Response<Body> + Send + Sync + 'static,
+    ) -> Self {
+        let (scope, respond) = (Box::new(scope), Box::new(respond));
+        Self { shared: Arc::new(Shared { idempotency, options, scope, respond }) }
+    }
+}
+
+impl<S, Inner> Layer<Inner> for IdempotencyLayer<S> {
+    type Service = IdempotencyService<S, Inner>;
+
+    fn layer(&self, inner: Inner) -> Self::Service {
+        IdempotencyService { shared: self.shared.clone(), inner }
+    }
+}
+
+/// The service that [`IdempotencyLayer`] makes.
+pub struct IdempotencyService<S, Inner> {
+    shared: Arc<Shared<S>>,
+    inner: Inner,
+}
+
+impl<S, Inner: Clone> Clone for IdempotencyService<S, Inner> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), inner: self.inner.clone() }
+    }
+}
+
+impl<S, Inner, RequestBody, ResponseBody> Service<http::Request<RequestBody>> for IdempotencyService<S, Inner>
+where
+    S: Store,
+    Inner: Service<http::Request<Body>, Response = Response<ResponseBody>> + Clone + Send + 'static,
+    Inner::Future: Send,
+    Inner::Error: Send + 'static,
+    RequestBody: HttpBody<Data = Bytes> + Send + 'static,
+    RequestBody::Error: Into<BoxError>,
+    ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    ResponseBody::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Inner::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, Inner::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Inner::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<RequestBody>) -> Self::Future {
+        let shared = self.shared.clone();
+        // The one that was polled until it was ready.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let key = match shared.key(&parts) {
+                Ok(Some(key)) => key,
+                Ok(None) => {
+                    let request = http::Request::from_parts(parts, Body::new(body));
+                    return Ok(inner.call(request).await?.map(Body::new));
+                }
+                Err(problem) => return Ok((shared.respond)(&problem, &parts)),
+            };
+            let (request, body) = match shared.request(&parts, key, body).await {
+                Ok(request) => request,
+                Err(problem) => return Ok((shared.respond)(&problem, &parts)),
+            };
+            let forwarded = http::Request::from_parts(parts.clone(), Body::from(body));
+            let handler = async move || {
+                Ok::<_, Inner::Error>(inner.ready().await?.call(forwarded).await?.map(Body::new))
+            };
+            let problem = match shared.idempotency.run_once(request, handler).await? {
+                Run::Handled(response) | Run::Replayed(response) => return Ok(response),
+                Run::InProgress => Problem::InProgress,
+                Run::Conflict => Problem::Conflict,
+                Run::Unavailable(error) => Problem::Unavailable(error),
+            };
+            Ok((shared.respond)(&problem, &parts))
+        })
+    }
+}
+
+impl<S> Shared<S> {
+    /// The key of a request that is guarded; `None` for one that passes.
+    fn key(&self, parts: &Parts) -> Result<Option<Key>, Problem> {
+        if parts.method.is_safe() || parts.method == Method::CONNECT {
+            return Ok(None);
+        }
+        match Key::from_headers(&parts.headers) {
+            Err(error) => Err(Problem::BadRequest(error.to_string())),
+            Ok(None) if self.options.required => {
+                Err(Problem::BadRequest("the header Idempotency-Key is required".to_owned()))
+            }
+            Ok(key) => Ok(key),
+        }
+    }
+
+    /// What the request is claimed with, and its body.
+    async fn request<B>(&self, parts: &Parts, key: Key, body: B) -> Result<(Request, Bytes), Problem>
+    where
+        B: HttpBody<Data = Bytes>,
+        B::Error: Into<BoxError>,
+    {
+        let scope = (self.scope)(parts).ok_or(Problem::Forbidden)?;
+        let max_bytes = self.options.max_body_bytes;
+        if body.size_hint().lower() > max_bytes as u64 {
+            return Err(Problem::BodyTooLarge { max_bytes });
+        }
+        let body = match Limited::new(body, max_bytes).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => return Err(Problem::BodyTooLarge { max_bytes }),
+            Err(_) => return Err(Problem::BadRequest("the body could not be read".to_owned())),
+        };
+        // In a nested router, `uri` lacks what the outer routers matched.
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
+        let fingerprint = Fingerprint::of_request(&parts.method, path, &body);
+        Ok((Request { scope, key, fingerprint }, body))
+    }
+}

@@ -1,0 +1,72 @@
+//! Runs the request behind an idempotency key once, and answers its repeats with the first answer.
+//!
+//! **The promise.** For each key of a scope at most one claim is live at a time, by the clock of the store alone. A request
+//! whose answer is stored is not processed again until the retention TTL ends, and its repeats get that answer byte for byte.
+//! While it is processed, repeats are told to wait. If the store does not say whether a request was processed, it is not
+//! processed. A claim whose holder crashed is free once its lock TTL has passed.
+//!
+//! **What it cannot promise** is that a handler that crashed has had no effect: its repeat runs it again. A handler whose effect
+//! is in the same PostgreSQL stores its answer in the transaction of that effect ([`complete_in`]): a crash leaves both or
+//! neither.
+//!
+//! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and [`MemoryStore`] implement them, [`Observed`] tells
+//! of them. [`Idempotency`] runs one handler with them; [`IdempotencyLayer`] does that for every request of an axum or tower
+//! service.
+//!
+//! What this deliberately lacks: waiting for another attempt, extending a claim by itself, and a task that sweeps. Call
+//! [`Store::sweep`] now and then, on one replica.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use axum::{Router, routing::post};
+//! # async fn run(pool: pg::PgPool) -> Result<(), idempotency::IdempotencyError> {
+//! use idempotency::{Idempotency, IdempotencyLayer, LayerOptions, PostgresStore, Scope, Settings};
+//!
+//! let store = Arc::new(PostgresStore::new(pool));
+//! store.setup_schema().await?;
+//! let idempotency = Idempotency::new(store, Settings::default())?;
+//! let scope = |request: &axum::http::request::Parts| request.extensions.get::<Scope>().cloned();
+//! let layer = IdempotencyLayer::new(idempotency, LayerOptions::default(), scope);
+//! let app: Router = Router::new().route("/orders", post(async || "created")).layer(layer);
+//! # Ok(())
+//! # }
+//! ```
+
+mod layer;
+mod once;
+mod store;
+
+mod abandoner;
+mod answer;
+mod buffer;
+mod error;
+mod fingerprint;
+mod key;
+mod memory;
+mod observed;
+mod postgres;
+mod problem;
+mod schema;
+pub mod statements;
+mod ttl;
+
+pub use abandoner::{Abandoner, MAX_ABANDONED};
+pub use answer::IDEMPOTENCY_REPLAYED;
+pub use error::IdempotencyError;
+pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
+pub use key::{IDEMPOTENCY_KEY, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope, Token};
+pub use layer::{DEFAULT_MAX_BODY_BYTES, IdempotencyLayer, IdempotencyService, LayerOptions};
+pub use memory::MemoryStore;
+pub use observed::{Event, Observed, Observer, Operation, Outcome};
+pub use once::{
+    DEFAULT_HANDLER_TIMEOUT, DEFAULT_MAX_CONCURRENT, DEFAULT_MAX_RESPONSE_BYTES, DEFAULT_STORE_TIMEOUT,
+    Idempotency, Request, Run, Settings, is_final,
+};
+pub use postgres::{MAX_CLAIM_BATCH, MAX_CLAIM_ROUNDS, PostgresStore, SINGLE_LOCK_TIMEOUT, complete_in};
+pub use problem::{Problem, RETRY_PAUSE};
+pub use schema::{required_rights, schema_sql};
+pub use statements::PLANNER_PARAMETERS;
+pub use store::{Answer, Claim, ClaimId, ClaimRequest, Completion, Guarded, Store};
+pub use ttl::{
+    DEFAULT_LOCK_TTL, DEFAULT_RETENTION_TTL, LockTtl, MAX_LOCK_TTL, MAX_RETENTION_TTL, RetentionTtl,
+};

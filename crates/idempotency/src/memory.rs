@@ -1,0 +1,156 @@
+//! Claims and answers in the memory of one process: for tests, and for a service of one replica that may forget them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use crate::{
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, LockTtl,
+    Scope, Store, Token,
+};
+
+/// A store in memory, with the clock of the tokio runtime. It keeps a bounded number of keys, and the answers whole: their
+/// size is bounded by [`crate::Settings::max_response_bytes`].
+#[derive(Debug)]
+pub struct MemoryStore {
+    max_entries: usize,
+    entries: Mutex<Entries>,
+}
+
+type Entries = HashMap<(Scope, Key), Entry>;
+
+#[derive(Debug)]
+struct Entry {
+    token: Token,
+    fingerprint: Fingerprint,
+    /// `None` while pending.
+    answer: Option<Answer>,
+    expires_at: Instant,
+}
+
+impl Entry {
+    fn is_live(&self, now: Instant) -> bool {
+        self.expires_at >= now
+    }
+
+    fn claim(&self, request: &ClaimRequest, now: Instant) -> Claim {
+        let fingerprint_matches = self.fingerprint == request.fingerprint;
+        match &self.answer {
+            None => Claim::Pending { fingerprint_matches, free_in: self.expires_at - now },
+            Some(answer) if fingerprint_matches => Claim::Completed(answer.clone()),
+            Some(_) => Claim::Conflict,
+        }
+    }
+}
+
+impl MemoryStore {
+    /// A store of at most `max_entries` keys. With more, the expired ones are deleted; if that is not enough, claims fail with
+    /// [`IdempotencyError::Full`].
+    pub fn new(max_entries: usize) -> Self {
+        Self { max_entries, entries: Mutex::default() }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // No step between two states of the map can panic, so it is whole whatever happened to another thread.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes each claim that is still the caller's.
+    fn change<T>(
+        &self,
+        elements: &[T],
+        id: impl Fn(&T) -> &ClaimId,
+        change: impl Fn(&mut Entries, (Scope, Key), &T),
+    ) -> Vec<Guarded> {
+        let mut entries = self.entries();
+        let outcome = |element| {
+            let ClaimId { scope, key, token } = id(element);
+            let key = (scope.clone(), key.clone());
+            if !entries.get(&key).is_some_and(|entry| entry.token == *token && entry.answer.is_none()) {
+                return Guarded::Fenced;
+            }
+            change(&mut entries, key, element);
+            Guarded::Applied
+        };
+        elements.iter().map(outcome).collect()
+    }
+}
+
+impl Store for MemoryStore {
+    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
+        let now = Instant::now();
+        let mut entries = self.entries();
+        if entries.len().saturating_add(requests.len()) > self.max_entries {
+            entries.retain(|_, entry| entry.is_live(now));
+            let keys = requests.iter().map(|request| (request.id.scope.clone(), request.id.key.clone()));
+            let absent: std::collections::HashSet<_> =
+                keys.filter(|key| !entries.contains_key(key)).collect();
+            if entries.len() + absent.len() > self.max_entries {
+                return Err(IdempotencyError::Full { max_entries: self.max_entries });
+            }
+        }
+        let claim = |request: &ClaimRequest| {
+            let key = (request.id.scope.clone(), request.id.key.clone());
+            if let Some(entry) = entries.get(&key).filter(|entry| entry.is_live(now)) {
+                return entry.claim(request, now);
+            }
+            let entry = Entry {
+                token: request.id.token,
+                fingerprint: request.fingerprint.clone(),
+                answer: None,
+                expires_at: now + request.lock_ttl.as_duration(),
+            };
+            entries.insert(key, entry);
+            Claim::New
+        };
+        Ok(requests.iter().map(claim).collect())
+    }
+
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
+        let now = Instant::now();
+        Ok(self.change(
+            completions,
+            |completion| &completion.id,
+            |entries, key, completion| {
+                if let Some(entry) = entries.get_mut(&key) {
+                    entry.answer = Some(completion.answer.clone());
+                    entry.expires_at = now + completion.retention_ttl.as_duration();
+                }
+            },
+        ))
+    }
+
+    async fn abandon(&self, ids: &[ClaimId]) -> Result<Vec<Guarded>, IdempotencyError> {
+        Ok(self.change(ids, |id| id, |entries, key, _| drop(entries.remove(&key))))
+    }
+
+    async fn extend(&self, ids: &[ClaimId], lock_ttl: LockTtl) -> Result<Vec<Guarded>, IdempotencyError> {
+        let end = Instant::now() + lock_ttl.as_duration();
+        Ok(self.change(
+            ids,
+            |id| id,
+            |entries, key, _| {
+                if let Some(entry) = entries.get_mut(&key) {
+                    entry.expires_at = end;
+                }
+            },
+        ))
+    }
+
+    async fn sweep(&self, limit: u64) -> Result<u64, IdempotencyError> {
+        let now = Instant::now();
+        let mut entries = self.entries();
+        let mut expired: Vec<(Instant, (Scope, Key))> = entries
+            .iter()
+            .filter(|(_, entry)| !entry.is_live(now))
+            .map(|(key, entry)| (entry.expires_at, key.clone()))
+            .collect();
+        expired.sort();
+        expired.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        for (_, key) in &expired {
+            entries.remove(key);
+        }
+        Ok(expired.len() as u64)
+    }
+}

@@ -1,0 +1,374 @@
+//! Running a handler once for each key.
+//!
+//! Claim, handler and completion run on a task of their own, to their end: a client that goes away, or a time-out around the
+//! caller, stops none of them. What the handler has done is then stored, and a repeat gets it. The number of these tasks and
+//! the time of each are bounded.
+//!
+//! Crash recovery: a process that dies before the claim leaves nothing. One that dies between claim and completion leaves a
+//! pending key, which is free once its lock TTL has passed; whether the handler has had its effect is then unknown unless it
+//! completes within its own transaction. One that dies after the completion leaves an answer.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ambient::{RandomTokens, Tokens, error_chain};
+use axum::body::Body;
+use axum::http::response::Parts;
+use axum::http::{Response, StatusCode};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::buffer::{Buffered, buffer};
+use crate::{
+    Abandoner, Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key,
+    LockTtl, RetentionTtl, Scope, Store, Token,
+};
+
+/// How long a handler may take if nothing else is chosen.
+pub const DEFAULT_HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a claim or a completion may take if nothing else is chosen.
+pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest body of a stored answer if nothing else is chosen.
+pub const DEFAULT_MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// The most requests in progress if nothing else is chosen.
+pub const DEFAULT_MAX_CONCURRENT: usize = 1024;
+/// The pause after a completion that failed; it doubles.
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The times and sizes of [`Idempotency`].
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long a key is blocked after a crash; at least the time of the handler and twice that of the store.
+    pub lock_ttl: LockTtl,
+    /// How long an answer is replayed.
+    pub retention_ttl: RetentionTtl,
+    /// How long the handler may take, the body of its response included. After it the handler is dropped, at an await, and the
+    /// claim is abandoned.
+    pub handler_timeout: Duration,
+    /// How long the claim may take, and the completion with its retries.
+    pub store_timeout: Duration,
+    /// The largest body that is stored, in bytes. A larger one is sent to the client and not stored.
+    pub max_response_bytes: usize,
+    /// The most requests in progress, those included whose client has gone away.
+    pub max_concurrent: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lock_ttl: LockTtl::default(),
+            retention_ttl: RetentionTtl::default(),
+            handler_timeout: DEFAULT_HANDLER_TIMEOUT,
+            store_timeout: DEFAULT_STORE_TIMEOUT,
+            max_response_bytes: DEFAULT_MAX_RESPONSE_BYTES,
+            max_concurrent: DEFAULT_MAX_CONCURRENT,
+        }
+    }
+}
+
+/// Whether the response with these parts and this body is stored.
+type StoreIf = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
+
+/// Runs handlers once for each key of a store. Clones share everything.
+pub struct Idempotency<S> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Idempotency<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<S> {
+    store: Arc<S>,
+    settings: Settings,
+    store_if: Box<StoreIf>,
+    tokens: Arc<dyn Tokens>,
+    abandoner: Abandoner<S>,
+    permits: Arc<Semaphore>,
+    tasks: TaskTracker,
+    /// Whether the last claim failed.
+    is_failing: AtomicBool,
+}
+
+/// What a handler is run for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whom the key belongs to.
+    pub scope: Scope,
+    /// The idempotency key of the request.
+    pub key: Key,
+    /// That of the request.
+    pub fingerprint: Fingerprint,
+}
+
+/// What became of a request with an idempotency key.
+#[must_use]
+#[derive(Debug)]
+pub enum Run {
+    /// The handler ran; this is its response.
+    Handled(Response<Body>),
+    /// The request was processed before; this is its stored answer.
+    Replayed(Response<Body>),
+    /// Another attempt is processing a request with this key, or the key is busy ([`Claim::Busy`]).
+    InProgress,
+    /// The key belongs to another request.
+    Conflict,
+    /// The store failed or has no room, too many requests are in progress, or the handler was dropped after its time. Whether
+    /// the request was processed is unknown to the client; it may repeat it with the same key.
+    Unavailable(IdempotencyError),
+}
+
+/// Stores every answer but those that tell the client to try again: 408, 425, 429 and all from 500 on.
+pub fn is_final(status: StatusCode) -> bool {
+    let again = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    !status.is_server_error() && !again.contains(&status)
+}
+
+impl<S: Store> Idempotency<S> {
+    /// Handlers that run once for each key of `store`; responses are stored if [`is_final`] says so of their status.
+    ///
+    /// [`IdempotencyError::InvalidArgument`] if the lock TTL is shorter than claim, handler and completion may take together.
+    pub fn new(store: Arc<S>, settings: Settings) -> Result<Self, IdempotencyError> {
+        Self::build(store, settings, |parts, _| is_final(parts.status), Arc::new(RandomTokens))
+    }
+
+    /// The same, with a rule of the caller's for which responses are stored and with its tokens.
+    pub fn build(
+        store: Arc<S>,
+        settings: Settings,
+        store_if: impl Fn(&Parts, &Bytes) -> bool + Send + Sync + 'static,
+        tokens: Arc<dyn Tokens>,
+    ) -> Result<Self, IdempotencyError> {
+        let needed = settings.handler_timeout.saturating_add(settings.store_timeout.saturating_mul(2));
+        if settings.lock_ttl.as_duration() < needed {
+            return Err(IdempotencyError::InvalidArgument(format!(
+                "the lock TTL must be at least {needed:?}: the handler timeout and twice the store timeout"
+            )));
+        }
+        let tasks = TaskTracker::new();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                abandoner: Abandoner::new(store.clone(), tasks.clone()),
+                permits: Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS))),
+                store_if: Box::new(store_if),
+                store,
+                settings,
+                tokens,
+                tasks,
+                is_failing: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// The tasks that are running. Before the runtime ends, close and wait for them: a task that is cut short leaves its key
+    /// blocked until the lock TTL has passed.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.shared.tasks
+    }
+
+    /// Runs `handler` unless its request was processed before, is being processed, or the store does not say. An error of the
+    /// handler is given back, and its claim is abandoned; a panic too, and it is resumed here.
+    ///
+    /// The response is given back once it is stored, or once that has failed for [`Settings::store_timeout`]: what the handler
+    /// did is done. A response whose length is not known when it begins (a stream), that is larger than
+    /// [`Settings::max_response_bytes`], has trailers or switches protocols is given back at once and not stored.
+    pub async fn run_once<F, E>(
+        &self,
+        request: Request,
+        handler: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<Run, E>
+    where
+        F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
+        E: Send + 'static,
+    {
+        let shared = self.shared.clone();
+        let Ok(permit) = shared.permits.clone().try_acquire_owned() else {
+            let max_concurrent = shared.settings.max_concurrent;
+            return Ok(Run::Unavailable(IdempotencyError::TooManyRequests { max_concurrent }));
+        };
+        let run = async move {
+            let run = shared.run(request, handler).await;
+            drop(permit);
+            run
+        };
+        match self.shared.tasks.spawn(run.in_current_span()).await {
+            Ok(run) => run,
+            Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
+            Err(_) => Ok(Run::Unavailable(IdempotencyError::Stopping)),
+        }
+    }
+}
+
+impl<S: Store> Shared<S> {
+    async fn run<F, E>(&self, request: Request, handler: impl FnOnce() -> F) -> Result<Run, E>
+    where
+        F: Future<Output = Result<Response<Body>, E>>,
+    {
+        let Request { scope, key, fingerprint } = request;
+        let id = ClaimId { scope, key, token: Token::next(&*self.tokens) };
+        let claim = self.claim(&id, fingerprint).await;
+        self.log_claim(&claim);
+        Ok(match claim {
+            Ok(Claim::New) => return self.handle(id, handler).await,
+            Ok(Claim::Pending { .. } | Claim::Busy) => Run::InProgress,
+            Ok(Claim::Conflict) => Run::Conflict,
+            Ok(Claim::Completed(answer)) => match answer.replay() {
+                Ok(response) => Run::Replayed(response),
+                Err(error) => {
+                    tracing::error!(error = error_chain(&error), "a stored answer cannot be read");
+                    Run::Unavailable(error)
+                }
+            },
+            Err(error) => {
+                // It may have been claimed all the same.
+                self.abandoner.abandon_later([id], self.settings.lock_ttl);
+                Run::Unavailable(error)
+            }
+        })
+    }
+
+    async fn claim(&self, id: &ClaimId, fingerprint: Fingerprint) -> Result<Claim, IdempotencyError> {
+        let request = ClaimRequest { id: id.clone(), fingerprint, lock_ttl: self.settings.lock_ttl };
+        let claims = self.in_time(self.store.claim(slice::from_ref(&request))).await?;
+        Ok(claims.into_iter().next().unwrap_or(Claim::Busy))
+    }
+
+    /// Logs the first failure and the first success after it: an outage fails every request.
+    fn log_claim(&self, claim: &Result<Claim, IdempotencyError>) {
+        match claim {
+            Ok(_) if !self.is_failing.load(Ordering::Relaxed) => {}
+            Ok(_) => {
+                if self.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("idempotency keys can be claimed again");
+                }
+            }
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    let error = error_chain(error);
+                    tracing::warn!(
+                        error,
+                        "idempotency keys cannot be claimed; refusing requests that have one"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, IdempotencyError>>,
+    ) -> Result<T, IdempotencyError> {
+        let allowed = self.settings.store_timeout;
+        timeout(allowed, call).await.unwrap_or(Err(IdempotencyError::TimedOut(allowed)))
+    }
+
+    async fn handle<F, E>(&self, id: ClaimId, handler: impl FnOnce() -> F) -> Result<Run, E>
+    where
+        F: Future<Output = Result<Response<Body>, E>>,
+    {
+        let end = Instant::now() + self.settings.handler_timeout;
+        // What it leaves behind when it panics is the handler's own: the panic goes on from here.
+        let handled = AssertUnwindSafe(async {
+            let response = handler().await?;
+            Ok(match buffer(response, self.settings.max_response_bytes).await {
+                Buffered::Passed(response) => (None, response),
+                Buffered::Whole(parts, body) => {
+                    let is_stored = (self.store_if)(&parts, &body);
+                    let answer = is_stored.then(|| Answer::from_response(&parts, body.clone()));
+                    (answer, Response::from_parts(parts, Body::from(body)))
+                }
+            })
+        });
+        let handled = timeout_at(end, handled.catch_unwind()).await;
+        if let Ok(Ok(Ok((Some(answer), response)))) = handled {
+            self.complete(id, answer).await;
+            return Ok(Run::Handled(response));
+        }
+        self.abandon(id).await;
+        match handled {
+            Ok(Ok(handled)) => handled.map(|(_, response)| Run::Handled(response)),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => Ok(Run::Unavailable(IdempotencyError::HandlerTimedOut(self.settings.handler_timeout))),
+        }
+    }
+
+    /// Frees the key before the client hears of it, so that its next attempt finds it free; if that fails, in the background.
+    async fn abandon(&self, id: ClaimId) {
+        let abandoned = self.in_time(self.store.abandon(slice::from_ref(&id))).await;
+        if !matches!(abandoned.as_deref(), Ok([Guarded::Applied | Guarded::Fenced])) {
+            self.abandoner.abandon_later([id], self.settings.lock_ttl);
+        }
+    }
+
+    /// Stores an answer, with retries until [`Settings::store_timeout`] has passed. The claim is not abandoned if that fails:
+    /// the request was processed, and the lock TTL keeps a repeat away for as long as it can.
+    async fn complete(&self, id: ClaimId, answer: Answer) {
+        let completion = Completion { id, answer, retention_ttl: self.settings.retention_ttl };
+        let end = Instant::now() + self.settings.store_timeout;
+        let mut pause = FIRST_RETRY_PAUSE;
+        // An attempt whose outcome is unknown may have stored it.
+        let mut may_be_stored = false;
+        loop {
+            let stored = timeout_at(end, self.store.complete(slice::from_ref(&completion))).await;
+            let error = match stored.unwrap_or(Err(IdempotencyError::TimedOut(self.settings.store_timeout))) {
+                Ok(outcomes) if outcomes == [Guarded::Applied] => return,
+                Ok(outcomes) if outcomes == [Guarded::Fenced] => {
+                    if !may_be_stored {
+                        tracing::warn!("an answer was not stored: its claim had ended");
+                    }
+                    return;
+                }
+                Ok(_) => None,
+                Err(error) => Some(error),
+            };
+            may_be_stored |= error.is_some();
+            if Instant::now() + pause >= end {
+                let error = error.map_or_else(|| "the key is locked".to_owned(), |error| error_chain(&error));
+                tracing::warn!(
+                    error,
+                    "an answer could not be stored; its key is blocked until the lock TTL ends"
+                );
+                return;
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+
+    // I-15
+    #[test]
+    fn what_tells_the_client_to_try_again_is_not_stored() {
+        for status in [200, 201, 202, 204, 301, 400, 404, 409, 422] {
+            assert!(is_final(StatusCode::from_u16(status).expect("a status")), "{status}");
+        }
+        for status in [408, 425, 429, 500, 503, 599] {
+            assert!(!is_final(StatusCode::from_u16(status).expect("a status")), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_lock_ttl_shorter_than_a_request_may_take_is_refused() {
+        let settings = |seconds| Settings {
+            lock_ttl: LockTtl::new(Duration::from_secs(seconds)).expect("valid"),
+            ..Settings::default()
+        };
+        let store = Arc::new(MemoryStore::new(1));
+        assert!(Idempotency::new(store.clone(), settings(50)).is_ok());
+        assert!(matches!(Idempotency::new(store, settings(49)), Err(IdempotencyError::InvalidArgument(_))));
+    }
+}

@@ -1,0 +1,299 @@
+//! Claims and answers in a table of PostgreSQL.
+//!
+//! A claim is one statement, and so a transaction of its own: a process that dies in it has claimed all of its free keys or
+//! none. Keys that are live are only read: no transaction that has such a row locked can hold up a claim. A free key for which
+//! another transaction is open is waited for, at most the pool's lock time-out; then the elements of the batch are tried one
+//! by one with [`SINGLE_LOCK_TIMEOUT`], and what is still locked is busy, and nothing else is. The changes of claims do the same.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pg::rights::missing_rights;
+use pg::{PgError, PgPool, PostgresBinderRef, Session, row};
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+
+use crate::schema::{COMPLETED, PENDING, required_rights, schema_sql};
+use crate::{
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, LockTtl, Store, statements,
+};
+
+/// The most keys of one statement that claims; more are claimed by several statements.
+pub const MAX_CLAIM_BATCH: usize = 256;
+/// How often a key is asked for whose row another transaction changed meanwhile.
+pub const MAX_CLAIM_ROUNDS: usize = 5;
+/// How long an element waits for its row after its batch could not have all rows. All elements of a batch that wait for that
+/// long fit into an operation of a few seconds.
+pub const SINGLE_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
+/// The advisory lock of [`PostgresStore::setup_schema`]: "idempkey" in ASCII.
+const SETUP_LOCK: i64 = 0x69_64_65_6d_70_6b_65_79;
+
+/// Claims and answers in the table `idempotency_keys` of the schema that `search_path` names first.
+///
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of the pool.
+#[derive(Clone, Debug)]
+pub struct PostgresStore {
+    pool: PgPool,
+}
+
+impl PostgresStore {
+    /// A store on the table that [`PostgresStore::setup_schema`] or a migration with [`crate::schema_sql`] has created.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Creates the table where it is missing, and checks that an existing one can be used. Several processes may do so at once.
+    pub async fn setup_schema(&self) -> Result<(), IdempotencyError> {
+        let session = self.pool.session("create the table of idempotency keys").await?;
+        session.begin().await?;
+        // IF NOT EXISTS does not protect from another process that creates the table at the same time.
+        session.execute_batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})")).await?;
+        session.execute_batch(schema_sql()).await?;
+        session.commit().await?;
+        // The check takes a connection of its own: holding one while waiting for another can deadlock the pool.
+        drop(session);
+        self.check_schema().await
+    }
+
+    /// Checks that every statement of this crate can be prepared on the table, and that the role has the rights to run it.
+    pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
+        let session = self.pool.session("check the table of idempotency keys").await?;
+        session.prepare(&statements::claim(&[])).await?;
+        session.prepare(&statements::complete(&[])).await?;
+        session.prepare(&statements::abandon(&[])).await?;
+        session.prepare(&statements::extend(&[], LockTtl::default())).await?;
+        session.prepare(&statements::sweep(1)).await?;
+        match missing_rights(&session, &required_rights()).await?.first() {
+            None => Ok(()),
+            Some(missing) => Err(IdempotencyError::NoRights(missing.table.to_owned())),
+        }
+    }
+}
+
+/// Stores answers within the transaction that is open on `session`: they are committed or rolled back with it. If a claim is
+/// fenced, another attempt may be processing the request: roll back.
+///
+/// It waits for rows as any statement of the transaction does; [`pg::PgError::Locked`] then names the time-out. To send it
+/// together with other statements, see [`statements::complete`].
+pub async fn complete_in(
+    session: &Session,
+    completions: &[Completion],
+) -> Result<Vec<Guarded>, IdempotencyError> {
+    let rows = session.query(&statements::complete(completions)).await?;
+    outcomes(&rows, completions.len())
+}
+
+impl Store for PostgresStore {
+    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
+        // By bytes, the order in which rows are locked.
+        let mut by_key: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+        for (position, request) in requests.iter().enumerate() {
+            by_key.entry(key_of(&request.id)).or_default().push(position);
+        }
+        let groups: Vec<Vec<usize>> = by_key.into_values().collect();
+        let mut claims = vec![Claim::Busy; requests.len()];
+        for batch in groups.chunks(MAX_CLAIM_BATCH) {
+            let firsts: Vec<&ClaimRequest> = batch.iter().map(|group| &requests[group[0]]).collect();
+            let session = self.pool.session("claim idempotency keys").await?;
+            for (found, group) in find(&session, &firsts).await?.into_iter().zip(batch) {
+                let first = &requests[group[0]];
+                for &position in group {
+                    claims[position] = found.for_request(&requests[position], first, position == group[0]);
+                }
+            }
+        }
+        Ok(claims)
+    }
+
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<Guarded>, IdempotencyError> {
+        let session = self.pool.session("store answers of idempotency keys").await?;
+        // One that is tried by itself is copied; the parts of an answer are shared.
+        change(&session, completions, |some| {
+            statements::complete(&some.iter().map(|one| (*one).clone()).collect::<Vec<_>>())
+        })
+        .await
+    }
+
+    async fn abandon(&self, ids: &[ClaimId]) -> Result<Vec<Guarded>, IdempotencyError> {
+        let session = self.pool.session("abandon idempotency keys").await?;
+        change(&session, ids, statements::abandon).await
+    }
+
+    async fn extend(&self, ids: &[ClaimId], lock_ttl: LockTtl) -> Result<Vec<Guarded>, IdempotencyError> {
+        let session = self.pool.session("extend claims of idempotency keys").await?;
+        change(&session, ids, |some| statements::extend(some, lock_ttl)).await
+    }
+
+    async fn sweep(&self, limit: u64) -> Result<u64, IdempotencyError> {
+        let session = self.pool.session("sweep expired idempotency keys").await?;
+        Ok(session.execute(&statements::sweep(limit)).await?)
+    }
+}
+
+/// What the table said of one key.
+#[derive(Clone, Debug)]
+enum Found {
+    /// It was free and is now claimed.
+    Claimed,
+    Pending {
+        fingerprint: String,
+        free_in: Duration,
+    },
+    Completed {
+        fingerprint: String,
+        answer: Answer,
+    },
+    /// Locked, or changed in each round.
+    Busy,
+}
+
+impl Found {
+    /// The outcome for one of several requests with the same key, of which `first` was sent.
+    fn for_request(&self, request: &ClaimRequest, first: &ClaimRequest, is_first: bool) -> Claim {
+        match self {
+            Self::Claimed if is_first => Claim::New,
+            Self::Claimed => Claim::Pending {
+                fingerprint_matches: request.fingerprint == first.fingerprint,
+                free_in: first.lock_ttl.as_duration(),
+            },
+            Self::Pending { fingerprint, free_in } => Claim::Pending {
+                fingerprint_matches: request.fingerprint.as_str() == fingerprint,
+                free_in: *free_in,
+            },
+            Self::Completed { fingerprint, answer } if request.fingerprint.as_str() == fingerprint => {
+                Claim::Completed(answer.clone())
+            }
+            Self::Completed { .. } => Claim::Conflict,
+            Self::Busy => Claim::Busy,
+        }
+    }
+}
+
+fn key_of(id: &ClaimId) -> (&str, &str) {
+    (id.scope.as_str(), id.key.as_str())
+}
+
+/// Claims or reads distinct keys; those that are locked by themselves.
+async fn find(session: &Session, requests: &[&ClaimRequest]) -> Result<Vec<Found>, IdempotencyError> {
+    match ask(session, requests).await {
+        Err(IdempotencyError::Postgres(PgError::Locked { .. })) => {}
+        answer => return answer,
+    }
+    let mut found = Vec::with_capacity(requests.len());
+    for request in requests {
+        let one = alone(session, requests.len(), ask(session, &[request])).await?;
+        found.push(one.and_then(|found| found.into_iter().next()).unwrap_or(Found::Busy));
+    }
+    Ok(found)
+}
+
+/// Asks until the server has said something about each key, [`MAX_CLAIM_ROUNDS`] times at most.
+async fn ask(session: &Session, requests: &[&ClaimRequest]) -> Result<Vec<Found>, IdempotencyError> {
+    let mut found = vec![Found::Busy; requests.len()];
+    let mut open: Vec<usize> = (0..requests.len()).collect();
+    for _ in 0..MAX_CLAIM_ROUNDS {
+        let asked: Vec<&ClaimRequest> = open.iter().map(|position| requests[*position]).collect();
+        let rows = session.query(&statements::claim(&asked)).await?;
+        let by_key: HashMap<(&str, &str), &Row> = rows
+            .iter()
+            .map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row)))
+            .collect::<Result<_, IdempotencyError>>()?;
+        for &position in &open {
+            if let Some(row) = by_key.get(&key_of(&requests[position].id)) {
+                found[position] = read(row)?;
+            }
+        }
+        open.retain(|position| !by_key.contains_key(&key_of(&requests[*position].id)));
+        if open.is_empty() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// A row of [`statements::claim`].
+fn read(row: &Row) -> Result<Found, IdempotencyError> {
+    let state: Option<&str> = column(row, "state")?;
+    let fingerprint = || column::<Option<String>>(row, "fingerprint").map(Option::unwrap_or_default);
+    Ok(match state {
+        None => Found::Claimed,
+        Some(PENDING) => {
+            let millis: i64 = column(row, "free_in_ms")?;
+            let free_in = Duration::from_millis(millis.max(0).unsigned_abs());
+            Found::Pending { fingerprint: fingerprint()?, free_in }
+        }
+        Some(COMPLETED) => {
+            let status: i32 = column(row, "response_status")?;
+            let bytes = |name| column::<&[u8]>(row, name).map(Bytes::copy_from_slice);
+            let answer = Answer {
+                status: u16::try_from(status).map_err(|_| IdempotencyError::Corrupt("response_status"))?,
+                headers: bytes("response_headers")?,
+                body: bytes("response_body")?,
+            };
+            Found::Completed { fingerprint: fingerprint()?, answer }
+        }
+        Some(_) => return Err(IdempotencyError::Corrupt("state")),
+    })
+}
+
+/// Changes claims with the statement that `build` makes of them; those that are locked by themselves.
+async fn change<'a, T, Q: PostgresBinderRef>(
+    session: &Session,
+    elements: &'a [T],
+    build: impl Fn(&[&'a T]) -> Q,
+) -> Result<Vec<Guarded>, IdempotencyError> {
+    let all: Vec<&T> = elements.iter().collect();
+    match session.query(&build(&all)).await {
+        Err(PgError::Locked { .. }) => {}
+        answer => return outcomes(&answer?, elements.len()),
+    }
+    let mut changed = Vec::with_capacity(elements.len());
+    for element in all {
+        let one = async { outcomes(&session.query(&build(&[element])).await?, 1) };
+        let one = alone(session, elements.len(), one).await?;
+        changed.push(one.and_then(|outcomes| outcomes.into_iter().next()).unwrap_or(Guarded::Busy));
+    }
+    Ok(changed)
+}
+
+/// Runs the statement of one element of a batch in a transaction of its own that waits for [`SINGLE_LOCK_TIMEOUT`]. `None` if
+/// its row is locked; without trying if it is the only element, which has waited for long enough.
+async fn alone<T>(
+    session: &Session,
+    batch_size: usize,
+    statement: impl Future<Output = Result<T, IdempotencyError>>,
+) -> Result<Option<T>, IdempotencyError> {
+    if batch_size == 1 {
+        return Ok(None);
+    }
+    session.begin().await?;
+    session.execute_batch(&format!("SET LOCAL lock_timeout = {}", SINGLE_LOCK_TIMEOUT.as_millis())).await?;
+    match statement.await {
+        Ok(answer) => {
+            session.commit().await?;
+            Ok(Some(answer))
+        }
+        Err(IdempotencyError::Postgres(PgError::Locked { .. })) => {
+            session.rollback().await?;
+            Ok(None)
+        }
+        // The connection is closed with its transaction.
+        Err(error) => Err(error),
+    }
+}
+
+/// Applied at the positions that the server returned, fenced elsewhere.
+fn outcomes(rows: &[Row], count: usize) -> Result<Vec<Guarded>, IdempotencyError> {
+    let mut outcomes = vec![Guarded::Fenced; count];
+    for row in rows {
+        let position: i64 = column(row, "position")?;
+        let outcome = usize::try_from(position).ok().and_then(|position| outcomes.get_mut(position));
+        *outcome.ok_or(IdempotencyError::Corrupt("position"))? = Guarded::Applied;
+    }
+    Ok(outcomes)
+}
+
+fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &'static str) -> Result<T, IdempotencyError> {
+    row::get(row, name).map_err(|_| IdempotencyError::Corrupt(name))
+}

@@ -1,0 +1,34 @@
+//! The table: its name, its columns and the SQL that creates it.
+
+use pg::rights::RequiredRights;
+use sea_query::Iden;
+
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum IdempotencyKeys {
+    Table,
+    Scope,
+    Key,
+    State,
+    Token,
+    Fingerprint,
+    ResponseStatus,
+    ResponseHeaders,
+    ResponseBody,
+    ExpiresAt,
+    CreatedAt,
+}
+
+/// The values of the column `state`.
+pub(crate) const PENDING: &str = "pending";
+pub(crate) const COMPLETED: &str = "completed";
+
+/// The SQL that creates the table `idempotency_keys` where it does not exist, in the schema that `search_path` names first:
+/// for a migration of the caller, or for [`crate::PostgresStore::setup_schema`].
+pub fn schema_sql() -> &'static str {
+    include_str!("schema.sql")
+}
+
+/// What the role must be allowed to do in which table.
+pub fn required_rights() -> [RequiredRights<'static>; 1] {
+    [RequiredRights { table: "idempotency_keys", rights: &["SELECT", "INSERT", "UPDATE", "DELETE"] }]
+}

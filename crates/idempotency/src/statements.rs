@@ -1,0 +1,349 @@
+//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a connection.
+//!
+//! Every statement that waits for rows takes them in the order of the primary key, by bytes: batches that meet never
+//! deadlock. All times are the server's `now()`, the beginning of the transaction. A statement that waited for a row
+//! therefore compares with a time before the wait, which frees no key too early.
+
+use std::collections::HashSet;
+
+use pg::bind;
+use pg::sql::unnest;
+use sea_query::{
+    CommonTableExpression, DeleteStatement, Expr, ExprTrait, Iden, InsertStatement, IntoIden, LockBehavior,
+    LockType, OnConflict, Order, Query, SelectStatement, SubQueryStatement, TableRef, UnionType,
+    UpdateStatement, WithClause,
+};
+use tokio_postgres::types::ToSql;
+
+use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
+use crate::{ClaimId, ClaimRequest, Completion, LockTtl};
+
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
+/// statistics, which are taken while the table is nearly empty.
+pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+];
+
+/// The parameters of a statement as rows, one for each element.
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Given {
+    Table,
+    Position,
+    Scope,
+    Key,
+    Token,
+    Fingerprint,
+    TtlMs,
+    Status,
+    Headers,
+    Body,
+}
+
+/// The steps of a statement.
+#[derive(Iden, Clone, Copy)]
+enum Step {
+    Claimed,
+    Locked,
+    Deleted,
+}
+
+/// What a statement computes, by the name under which it is read.
+#[derive(Iden, Clone, Copy)]
+enum Computed {
+    FreeInMs,
+}
+
+fn now() -> Expr {
+    Expr::cust("now()")
+}
+
+fn from_now(ttl_ms: Expr) -> Expr {
+    Expr::cust_with_exprs("now() + $1 * interval '1 millisecond'", [ttl_ms])
+}
+
+/// Compared and sorted by bytes, as the columns are.
+fn by_bytes<S: ToSql + AsRef<str>>(texts: impl Iterator<Item = S>) -> Expr {
+    Expr::cust_with_exprs("$1 COLLATE \"C\"", [unnest(bind::texts(texts))])
+}
+
+/// The rows of the table that the parameters name.
+fn is_given() -> Expr {
+    Expr::col((Keys::Table, Keys::Scope))
+        .equals((Given::Table, Given::Scope))
+        .and(Expr::col((Keys::Table, Keys::Key)).equals((Given::Table, Given::Key)))
+}
+
+fn is_live() -> Expr {
+    Expr::col((Keys::Table, Keys::ExpiresAt)).gte(now())
+}
+
+fn step(name: impl IntoIden, query: impl Into<SubQueryStatement>) -> CommonTableExpression {
+    CommonTableExpression::new().table_name(name).query(query).to_owned()
+}
+
+/// Claims those of the keys that are free, and reads the others. The keys of `requests` are distinct.
+///
+/// A row for each key that was claimed, with nothing but scope and key; a row for each key that was live when the statement
+/// began. No row for a key that another transaction changed meanwhile: the caller asks again. A key that was live is only
+/// read, whatever other transactions do with it.
+pub(crate) fn claim(requests: &[&ClaimRequest]) -> SelectStatement {
+    let given = Query::select()
+        .expr_as(by_bytes(requests.iter().map(|request| request.id.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(requests.iter().map(|request| request.id.key.as_str())), Given::Key)
+        .expr_as(by_bytes(requests.iter().map(|request| request.id.token.to_text())), Given::Token)
+        .expr_as(by_bytes(requests.iter().map(|request| request.fingerprint.as_str())), Given::Fingerprint)
+        .expr_as(
+            unnest(bind::bigints(requests.iter().map(|request| request.lock_ttl.as_millis()))),
+            Given::TtlMs,
+        )
+        .take();
+    let claimed = Query::select()
+        .columns([(Step::Claimed, Keys::Scope), (Step::Claimed, Keys::Key)])
+        .expr_as(Expr::cust("NULL::text"), Keys::State)
+        .expr_as(Expr::cust("NULL::text"), Keys::Fingerprint)
+        .expr_as(Expr::cust("NULL::bigint"), Computed::FreeInMs)
+        .expr_as(Expr::cust("NULL::int"), Keys::ResponseStatus)
+        .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseHeaders)
+        .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseBody)
+        .from(Step::Claimed)
+        .take();
+    let live = Query::select()
+        .columns([
+            (Keys::Table, Keys::Scope),
+            (Keys::Table, Keys::Key),
+            (Keys::Table, Keys::State),
+            (Keys::Table, Keys::Fingerprint),
+        ])
+        .expr_as(
+            Expr::cust("ceil(extract(epoch FROM idempotency_keys.expires_at - now()) * 1000)::bigint"),
+            Computed::FreeInMs,
+        )
+        .columns([
+            (Keys::Table, Keys::ResponseStatus),
+            (Keys::Table, Keys::ResponseHeaders),
+            (Keys::Table, Keys::ResponseBody),
+        ])
+        .from(Given::Table)
+        .inner_join(Keys::Table, is_given())
+        .and_where(is_live())
+        .take();
+    let mut statement = claimed;
+    statement.union(UnionType::All, live).with_cte(
+        WithClause::new().cte(step(Given::Table, given)).cte(step(Step::Claimed, insert_free())).to_owned(),
+    );
+    statement.take()
+}
+
+/// Inserts those of the given keys that are absent, and takes over those that are expired.
+fn insert_free() -> InsertStatement {
+    let live = Query::select()
+        .column((Keys::Table, Keys::Key))
+        .from(Keys::Table)
+        .and_where(is_given())
+        .and_where(is_live())
+        .take();
+    let free = Query::select()
+        .columns([Given::Scope, Given::Key])
+        .expr(bind::text(PENDING))
+        .columns([Given::Token, Given::Fingerprint])
+        .expr(from_now(Expr::col(Given::TtlMs)))
+        .expr(now())
+        .from(Given::Table)
+        .and_where(Expr::exists(live).not())
+        .order_by(Given::Scope, Order::Asc)
+        .order_by(Given::Key, Order::Asc)
+        .take();
+    // With the columns that are not inserted, so that nothing is left of an expired answer.
+    let taken_over = OnConflict::columns([Keys::Scope, Keys::Key])
+        .update_columns([
+            Keys::State,
+            Keys::Token,
+            Keys::Fingerprint,
+            Keys::ResponseStatus,
+            Keys::ResponseHeaders,
+            Keys::ResponseBody,
+            Keys::ExpiresAt,
+            Keys::CreatedAt,
+        ])
+        .action_and_where(Expr::col((Keys::Table, Keys::ExpiresAt)).lt(now()))
+        .to_owned();
+    let mut insert = Query::insert();
+    insert
+        .into_table(Keys::Table)
+        .columns([
+            Keys::Scope,
+            Keys::Key,
+            Keys::State,
+            Keys::Token,
+            Keys::Fingerprint,
+            Keys::ExpiresAt,
+            Keys::CreatedAt,
+        ])
+        .on_conflict(taken_over)
+        .returning(Query::returning().columns([(Keys::Table, Keys::Scope), (Keys::Table, Keys::Key)]));
+    // Cannot fail: seven columns, seven expressions.
+    insert.select_from(free).expect("as many expressions as columns");
+    insert
+}
+
+/// Position, scope, key and token of each claim. Of several that are equal only the first is given.
+fn given_ids<'a>(ids: impl Iterator<Item = &'a ClaimId>) -> (SelectStatement, Vec<usize>) {
+    let mut seen = HashSet::new();
+    let distinct: Vec<(usize, &ClaimId)> = ids.enumerate().filter(|(_, id)| seen.insert(*id)).collect();
+    let given = Query::select()
+        .expr_as(
+            unnest(bind::bigints(distinct.iter().map(|(position, _)| *position as i64))),
+            Given::Position,
+        )
+        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.key.as_str())), Given::Key)
+        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.token.to_text())), Given::Token)
+        .take();
+    (given, distinct.into_iter().map(|(position, _)| position).collect())
+}
+
+/// Those of the given claims that are pending under their token, locked until the transaction ends.
+fn locked(given: SelectStatement) -> SelectStatement {
+    Query::select()
+        .column((Given::Table, sea_query::Asterisk))
+        .from_subquery(given, Given::Table)
+        .inner_join(Keys::Table, is_given())
+        .and_where(Expr::col((Keys::Table, Keys::Token)).equals((Given::Table, Given::Token)))
+        .and_where(Expr::col((Keys::Table, Keys::State)).eq(bind::text(PENDING)))
+        .order_by((Keys::Table, Keys::Scope), Order::Asc)
+        .order_by((Keys::Table, Keys::Key), Order::Asc)
+        .lock_with_tables(LockType::Update, [Keys::Table])
+        .take()
+}
+
+/// Changes the claims that `given` names and that are pending under their token; returns their positions.
+fn update(given: SelectStatement) -> UpdateStatement {
+    Query::update()
+        .table(Keys::Table)
+        .from(TableRef::SubQuery(locked(given).into(), Given::Table.into_iden()))
+        .and_where(is_given())
+        .returning(Query::returning().column((Given::Table, Given::Position)))
+        .take()
+}
+
+/// Stores the answers of those of the claims that are still the caller's, by the primary key; returns the positions in
+/// `completions` of those that were completed.
+///
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
+/// many rows as there are completions, one of them is fenced. [`crate::complete_in`] tells which.
+pub fn complete(completions: &[Completion]) -> UpdateStatement {
+    let (mut given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
+    let distinct = || positions.iter().map(|position| &completions[*position]);
+    given
+        .expr_as(
+            unnest(bind::bigints(distinct().map(|completion| completion.answer.status.into()))),
+            Given::Status,
+        )
+        .expr_as(
+            unnest(bind::byteas(distinct().map(|completion| &*completion.answer.headers))),
+            Given::Headers,
+        )
+        .expr_as(unnest(bind::byteas(distinct().map(|completion| &*completion.answer.body))), Given::Body)
+        .expr_as(
+            unnest(bind::bigints(distinct().map(|completion| completion.retention_ttl.as_millis()))),
+            Given::TtlMs,
+        );
+    let of_given = |column: Given| Expr::col((Given::Table, column));
+    update(given)
+        .value(Keys::State, bind::text(COMPLETED))
+        .value(Keys::ResponseStatus, of_given(Given::Status).cast_as("int"))
+        .value(Keys::ResponseHeaders, of_given(Given::Headers))
+        .value(Keys::ResponseBody, of_given(Given::Body))
+        .value(Keys::ExpiresAt, from_now(of_given(Given::TtlMs)))
+        .take()
+}
+
+/// Gives those of the claims that are still the caller's a new end; returns their positions.
+pub(crate) fn extend(ids: &[&ClaimId], lock_ttl: LockTtl) -> UpdateStatement {
+    update(given_ids(ids.iter().copied()).0)
+        .value(Keys::ExpiresAt, from_now(bind::bigint(lock_ttl.as_millis())))
+        .take()
+}
+
+/// Deletes those of the claims that are still the caller's; returns their positions.
+pub(crate) fn abandon(ids: &[&ClaimId]) -> SelectStatement {
+    let gone = Query::select().columns([Given::Scope, Given::Key]).from(Step::Locked).take();
+    let delete = Query::delete()
+        .from_table(Keys::Table)
+        .and_where(Expr::tuple([Expr::col(Keys::Scope), Expr::col(Keys::Key)]).in_subquery(gone))
+        .take();
+    Query::select()
+        .column(Given::Position)
+        .from(Step::Locked)
+        .with_cte(
+            WithClause::new()
+                .cte(step(Step::Locked, locked(given_ids(ids.iter().copied()).0)))
+                .cte(step(Step::Deleted, delete))
+                .to_owned(),
+        )
+        .take()
+}
+
+/// Deletes expired keys, the oldest first, by the index on `expires_at`; leaves out those that another transaction has locked.
+pub(crate) fn sweep(limit: u64) -> DeleteStatement {
+    let expired = Query::select()
+        .columns([Keys::Scope, Keys::Key])
+        .from(Keys::Table)
+        .and_where(Expr::col(Keys::ExpiresAt).lt(now()))
+        .order_by(Keys::ExpiresAt, Order::Asc)
+        .limit(limit)
+        .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
+        .take();
+    Query::delete()
+        .from_table(Keys::Table)
+        .and_where(Expr::tuple([Expr::col(Keys::Scope), Expr::col(Keys::Key)]).in_subquery(expired))
+        .take()
+}
+
+#[cfg(test)]
+mod tests {
+    use ambient::SeededTokens;
+    use sea_query::PostgresQueryBuilder;
+
+    use super::*;
+    use crate::{Fingerprint, Key, Scope, Token};
+
+    fn request(key: &str) -> ClaimRequest {
+        let token = Token::next(&SeededTokens::new(1));
+        let (scope, key) = (Scope::new("s").expect("a scope"), Key::new(key).expect("a key"));
+        let fingerprint = Fingerprint::new("f").expect("a fingerprint");
+        ClaimRequest { id: ClaimId { scope, key, token }, fingerprint, lock_ttl: LockTtl::default() }
+    }
+
+    // I-13
+    #[test]
+    fn every_time_is_the_servers() {
+        let first = request("a");
+        let texts = [
+            claim(&[&first]).to_string(PostgresQueryBuilder),
+            extend(&[&first.id], LockTtl::default()).to_string(PostgresQueryBuilder),
+            sweep(1).to_string(PostgresQueryBuilder),
+        ];
+        for text in texts {
+            assert!(text.contains("now()") && !text.contains("timestamptz"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_text_is_the_same_for_every_size_of_batch() {
+        let (first, second) = (request("a"), request("b"));
+        assert_eq!(
+            claim(&[&first]).build(PostgresQueryBuilder).0,
+            claim(&[&first, &second]).build(PostgresQueryBuilder).0
+        );
+        assert_eq!(
+            abandon(&[]).build(PostgresQueryBuilder).0,
+            abandon(&[&first.id, &second.id]).build(PostgresQueryBuilder).0
+        );
+    }
+}

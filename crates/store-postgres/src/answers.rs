@@ -1,0 +1,111 @@
+//! The answers to submissions, in the table of the crate `idempotency`: an endpoint and a producer are a scope, the intent's
+//! idempotency key is the key, its fingerprint the fingerprint.
+//!
+//! Claims are a transaction of their own. Answers are stored by the transaction of acceptance ([`completions`]).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::ports::{AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, StoreError};
+use domain::record::IdempotencyScope;
+use domain::submission::{AcceptedRequest, StoredAnswer};
+use idempotency::{
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, IdempotencyError, Key, LockTtl,
+    PostgresStore, RetentionTtl, Scope, Store, Token,
+};
+
+use crate::PgStore;
+use crate::error::store_error;
+use crate::records::{requests, requests_of};
+
+/// What a request is told to wait whose key another transaction holds open.
+const BUSY_RETRY: Duration = Duration::from_secs(1);
+
+impl AnswerStore for PgStore {
+    async fn claim_answers(
+        &self,
+        claims: &[AnswerClaim<'_>],
+        lock_ttl: Duration,
+    ) -> Result<Vec<ClaimOutcome>, StoreError> {
+        const OPERATION: &str = "claim idempotency keys";
+        let claim = |claim: &AnswerClaim<'_>| {
+            Ok(ClaimRequest {
+                id: claim_id(claim.scope, claim.token)?,
+                fingerprint: Fingerprint::new(claim.fingerprint)?,
+                lock_ttl: LockTtl::new(lock_ttl)?,
+            })
+        };
+        let requests = claims.iter().map(claim).collect::<Result<Vec<_>, _>>();
+        let requests = requests.map_err(|error| idempotency_error(OPERATION, error))?;
+        let outcomes = self.keys().claim(&requests).await;
+        let outcomes = outcomes.map_err(|error| idempotency_error(OPERATION, error))?;
+        Ok(outcomes.into_iter().map(outcome).collect())
+    }
+
+    async fn abandon_answers(&self, claims: &[(IdempotencyScope, ClaimToken)]) -> Result<(), StoreError> {
+        const OPERATION: &str = "abandon idempotency keys";
+        let ids = claims.iter().map(|(scope, token)| claim_id(scope, *token)).collect::<Result<Vec<_>, _>>();
+        let ids = ids.map_err(|error| idempotency_error(OPERATION, error))?;
+        // One that is fenced has ended already; one that is busy expires.
+        self.keys().abandon(&ids).await.map(drop).map_err(|error| idempotency_error(OPERATION, error))
+    }
+
+    async fn find_requests(
+        &self,
+        scopes: &[IdempotencyScope],
+    ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
+        let session = self.session("look for accepted intents").await?;
+        requests(&session.query(&requests_of(scopes.iter())).await.map_err(store_error)?)
+    }
+}
+
+impl PgStore {
+    fn keys(&self) -> PostgresStore {
+        PostgresStore::new(self.pool.clone())
+    }
+}
+
+/// What [`idempotency::statements::complete`] stores.
+pub(crate) fn completions(answers: &[AnswerToStore]) -> Result<Vec<Completion>, StoreError> {
+    let completion = |answer: &AnswerToStore| {
+        Ok(Completion {
+            id: claim_id(&answer.scope, answer.token)?,
+            answer: Answer {
+                status: answer.answer.status,
+                headers: Bytes::new(),
+                body: Bytes::copy_from_slice(&answer.answer.body),
+            },
+            retention_ttl: RetentionTtl::new(answer.kept_for)?,
+        })
+    };
+    let completions = answers.iter().map(completion).collect::<Result<_, _>>();
+    completions.map_err(|error| idempotency_error("store answers", error))
+}
+
+fn claim_id(scope: &IdempotencyScope, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
+    let endpoint = format!("POST /v1/intents {}", scope.producer);
+    Ok(ClaimId { scope: Scope::new(&endpoint)?, key: Key::new(&scope.key)?, token: Token::from(token.0) })
+}
+
+fn outcome(claim: Claim) -> ClaimOutcome {
+    match claim {
+        Claim::New => ClaimOutcome::Claimed,
+        Claim::Pending { free_in, .. } => ClaimOutcome::InProgress(free_in),
+        Claim::Busy => ClaimOutcome::InProgress(BUSY_RETRY),
+        Claim::Completed(Answer { status, body, .. }) => {
+            ClaimOutcome::Answered(StoredAnswer { status, body: body.to_vec() })
+        }
+        Claim::Conflict => ClaimOutcome::OtherIntent,
+    }
+}
+
+fn idempotency_error(operation: &'static str, error: IdempotencyError) -> StoreError {
+    match error {
+        IdempotencyError::Postgres(error) => store_error(error),
+        error @ IdempotencyError::InvalidArgument(_) => {
+            StoreError::Refused { operation, source: error.into() }
+        }
+        error => StoreError::Unavailable { operation, source: error.into() },
+    }
+}

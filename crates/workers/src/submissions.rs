@@ -1,0 +1,164 @@
+//! Accepts intents whose callers wait: claims, looks up, commits, answers.
+//!
+//! Three stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
+//! lone submission is not delayed and many share a transaction:
+//!
+//! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is replayed; one that is being
+//!    processed is refused.
+//! 2. [`look_ups`]: each submission's recipients are looked up, concurrently. A slow look-up delays its own submission only.
+//! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their answers, and dispatched.
+//!
+//! Crash recovery: after a crash before stage 3 commits, claims are left, which the lock TTL ends; a repeated request starts over.
+//! After the commit, records, routes and answers are left: a repeated request gets the stored answer, and the routes are due one
+//! lease TTL after acceptance. What is not accepted gives its claim up ([`claims::ClaimKeeper`]); if PostgreSQL cannot be reached for that,
+//! it is tried again until the claim has expired.
+
+mod claims;
+mod groups;
+mod look_ups;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{Clock, Tokens};
+use domain::outcome::Acceptance;
+use domain::policy::Policy;
+use domain::ports::{AcceptanceStore, Activity, AnswerStore, ClaimToken, Submissions, UserDirectory};
+use domain::record::IdempotencyScope;
+use domain::submission::{StoredAnswer, Submission, SubmissionOutcome};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::Dispatcher;
+use crate::health::Health;
+use crate::metrics::{HTTP, Metrics};
+use claims::ClaimKeeper;
+
+/// The most submissions that wait for a claim; further callers wait to be admitted.
+const MAX_WAITING: usize = 1_024;
+/// The most submissions in one group.
+pub(crate) const MAX_GROUP: usize = 256;
+/// What a caller is told whose submission is dropped.
+const STOPPING: &str = "the service is stopping";
+
+/// Accepts submissions.
+#[derive(Debug)]
+pub struct SubmissionIntake<A, D, C, T> {
+    /// Where acceptance becomes a fact, and where answers are.
+    pub store: A,
+    /// Who the recipients are.
+    pub directory: D,
+    /// The time of acceptance.
+    pub clock: C,
+    /// For ids of notifications, and for claims.
+    pub tokens: T,
+    /// What acceptance is told by configuration.
+    pub policy: Arc<Policy>,
+    /// To the publishers of this replica.
+    pub dispatcher: Dispatcher,
+    /// How long a key is claimed at most: longer than a request takes.
+    pub lock_ttl: Duration,
+    /// What the caller of an accepted intent is answered.
+    pub answer: fn(&Acceptance) -> StoredAnswer,
+    /// The instruments.
+    pub metrics: Metrics,
+    /// The health of this worker.
+    pub health: Health,
+}
+
+/// The side of the callers. Clones share the queue.
+#[derive(Clone, Debug)]
+pub struct SubmissionQueue(mpsc::Sender<Waiting>);
+
+/// The side of the worker.
+#[derive(Debug)]
+pub struct SubmissionReceiver(mpsc::Receiver<Waiting>);
+
+/// A queue of submissions, with its two sides.
+pub fn submission_queue() -> (SubmissionQueue, SubmissionReceiver) {
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
+    (SubmissionQueue(sender), SubmissionReceiver(receiver))
+}
+
+impl Submissions for SubmissionQueue {
+    async fn submit(&self, submission: Submission) -> SubmissionOutcome {
+        let (reply, outcome) = oneshot::channel();
+        let waiting = Waiting { submission, claim: None, reply };
+        if self.0.send(waiting).await.is_err() {
+            return SubmissionOutcome::Unavailable(STOPPING.to_owned());
+        }
+        outcome.await.unwrap_or_else(|_| SubmissionOutcome::Unavailable(STOPPING.to_owned()))
+    }
+}
+
+/// A submission and its caller.
+#[derive(Debug)]
+struct Waiting {
+    submission: Submission,
+    /// The claim of its key, once it is won.
+    claim: Option<ClaimToken>,
+    reply: oneshot::Sender<SubmissionOutcome>,
+}
+
+impl Waiting {
+    fn scope(&self) -> IdempotencyScope {
+        self.submission.intent.scope()
+    }
+
+    /// Whether the caller has stopped waiting.
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+impl<A, D, C, T> SubmissionIntake<A, D, C, T>
+where
+    A: AcceptanceStore + AnswerStore,
+    D: UserDirectory,
+    C: Clock,
+    T: Tokens,
+{
+    /// Accepts what is submitted until `stop`, then what has been submitted before that.
+    pub async fn run(self, receiver: SubmissionReceiver, stop: CancellationToken) {
+        let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
+        let (looked_up, to_accept) = mpsc::channel(MAX_GROUP);
+        let (keeper, abandoned) = ClaimKeeper::new();
+        // Each stage ends when the one before it has ended, and the last one when the claims have no keeper any more.
+        let accepting = async {
+            let stages = (
+                self.claim(receiver.0, claimed, keeper.clone(), &stop),
+                self.look_up(to_look_up, looked_up),
+                self.accept(to_accept, keeper),
+            );
+            futures_util::future::join3(stages.0, stages.1, stages.2).await
+        };
+        futures_util::future::join(accepting, self.abandon(abandoned, &stop)).await;
+    }
+
+    /// Tells the caller what became of its submission, counts it, and gives up the claim of one that was not accepted.
+    fn answer(&self, waiting: Waiting, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
+        let none = Activity::default();
+        let counted = match &outcome {
+            SubmissionOutcome::Accepted { .. } => Some(("accepted", Activity { accepted: 1, ..none })),
+            SubmissionOutcome::Replayed(_) | SubmissionOutcome::Duplicate(_) => {
+                Some(("duplicate", Activity { duplicates: 1, ..none }))
+            }
+            SubmissionOutcome::Conflict(_) => Some(("conflict", Activity { conflicts: 1, ..none })),
+            SubmissionOutcome::Rejected(_) => Some(("malformed", Activity { malformed: 1, ..none })),
+            SubmissionOutcome::InProgress(_) | SubmissionOutcome::Unavailable(_) => None,
+        };
+        if let Some((name, activity)) = counted {
+            let intent = &waiting.submission.intent;
+            let label = (name, intent.notification_type.as_str(), intent.producer.as_str());
+            self.metrics.outcomes(HTTP, &BTreeMap::from([(label, 1)]));
+            self.health.count(&activity);
+        }
+        let accepted = matches!(outcome, SubmissionOutcome::Accepted { .. });
+        if let Some(token) = waiting.claim.filter(|_| !accepted) {
+            keeper.give_up(waiting.scope(), token);
+        }
+        // A caller that no longer waits learns the outcome by asking again.
+        drop(waiting.reply.send(outcome));
+    }
+}

@@ -1,0 +1,280 @@
+//! Accepting groups of submissions, each group in one transaction.
+//!
+//! While a transaction runs, further submissions gather for the next one. If it takes long, because it waits for a lock, the next
+//! one does not wait for it. A group that is refused, locked or too slow is divided, and its parts are accepted apart.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use ambient::{Clock, Tokens};
+use domain::accept;
+use domain::malformed::{FailureCode, Rejection};
+use domain::outcome::Acceptance;
+use domain::policy::Policy;
+use domain::ports::{
+    AcceptanceBatch, AcceptanceStore, AnswerStore, AnswerToStore, Commit, StoreError, UserDirectory,
+    error_chain,
+};
+use domain::record::{IdempotencyScope, NotificationId};
+use domain::submission::{self, AcceptedRequest, StoredAnswer, SubmissionDecision, SubmissionOutcome};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::claims::ClaimKeeper;
+use super::look_ups::LookedUp;
+use super::{MAX_GROUP, SubmissionIntake};
+use crate::intake::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
+
+/// The most transactions at a time.
+const MAX_CONCURRENT_GROUPS: usize = 4;
+/// A transaction that takes longer than this is not waited for: the next group begins.
+const SLOW_GROUP: Duration = Duration::from_millis(100);
+/// How often a group may meet a key that was taken meanwhile.
+const MAX_CONFLICT_RETRIES: usize = 5;
+
+/// What one transaction is tried with.
+type Group = Vec<LookedUp>;
+
+/// What is decided about an element.
+struct Decided {
+    decision: SubmissionDecision,
+    /// The answer that is stored, if it is accepted and its key is claimed.
+    answer: Option<StoredAnswer>,
+}
+
+impl Decided {
+    /// What its caller is told, once what is decided is committed.
+    fn outcome(self) -> SubmissionOutcome {
+        match self.decision {
+            SubmissionDecision::Tell(outcome) => outcome,
+            SubmissionDecision::Commit(outcome) => match outcome.acceptance() {
+                Some(Acceptance { record, routes }) => SubmissionOutcome::Accepted {
+                    notification_id: record.notification_id.clone(),
+                    accepted_at: record.content.accepted_at,
+                    routes: routes.len(),
+                    answer: self.answer,
+                },
+                None => SubmissionOutcome::Unavailable("it was not accepted".to_owned()),
+            },
+        }
+    }
+}
+
+/// What became of one attempt with a group.
+enum Tried {
+    /// What is to be accepted is committed.
+    Decided(Vec<Decided>),
+    /// Nothing is committed, because of one element at least.
+    Impossible(Impossible),
+}
+
+/// Why a group cannot be accepted.
+enum Impossible {
+    /// PostgreSQL refuses it, with this message.
+    Refused(String),
+    /// Another attempt may succeed.
+    ForNow(String),
+}
+
+/// What became of the transaction of a group.
+enum Ended {
+    Answered,
+    /// It is accepted in parts.
+    Divided(Group, Group),
+}
+
+impl<A, D, C, T> SubmissionIntake<A, D, C, T>
+where
+    A: AcceptanceStore + AnswerStore,
+    D: UserDirectory,
+    C: Clock,
+    T: Tokens,
+{
+    /// Accepts what has been looked up, until no more comes.
+    pub(super) async fn accept(&self, mut looked_up: mpsc::Receiver<LookedUp>, keeper: ClaimKeeper) {
+        let mut queue: VecDeque<LookedUp> = VecDeque::new();
+        let mut divided: Vec<Group> = Vec::new();
+        let mut running = FuturesUnordered::new();
+        let (mut open, mut patient_until) = (true, Instant::now());
+        loop {
+            while running.len() < MAX_CONCURRENT_GROUPS
+                && let Some(part) = divided.pop()
+            {
+                running.push(self.accept_group(part, &keeper));
+            }
+            let may_begin = running.is_empty()
+                || (running.len() < MAX_CONCURRENT_GROUPS && Instant::now() >= patient_until);
+            if may_begin && !queue.is_empty() {
+                running.push(self.accept_group(cut_group(&mut queue, &self.policy), &keeper));
+                patient_until = Instant::now() + SLOW_GROUP;
+            }
+            if !open && running.is_empty() && queue.is_empty() {
+                return;
+            }
+            let room = MAX_GROUP.saturating_sub(queue.len());
+            let mut received = Vec::new();
+            tokio::select! {
+                count = looked_up.recv_many(&mut received, room), if open && room > 0 => {
+                    open = count > 0;
+                    queue.extend(received);
+                }
+                Some(ended) = running.next() => if let Ended::Divided(left, right) = ended {
+                    divided.extend([right, left]);
+                },
+                () = sleep_until(patient_until), if !queue.is_empty() && running.len() < MAX_CONCURRENT_GROUPS => {}
+            }
+        }
+    }
+
+    /// Accepts a group in one transaction, and answers all of it.
+    async fn accept_group(&self, mut group: Group, keeper: &ClaimKeeper) -> Ended {
+        group.retain(|element| {
+            let abandoned = element.waiting.is_abandoned();
+            if let (true, Some(token)) = (abandoned, element.waiting.claim) {
+                keeper.give_up(element.waiting.scope(), token);
+            }
+            !abandoned
+        });
+        match self.try_group(&group).await {
+            Ok(Tried::Decided(decided)) => {
+                self.health.mark_healthy();
+                self.dispatch(&decided).await;
+                for (element, decided) in group.into_iter().zip(decided) {
+                    self.answer(element.waiting, decided.outcome(), keeper);
+                }
+                Ended::Answered
+            }
+            Ok(Tried::Impossible(_)) if group.len() > 1 => {
+                let right = group.split_off(group.len() / 2);
+                Ended::Divided(group, right)
+            }
+            Ok(Tried::Impossible(cause)) => {
+                let outcome = self.blame(&group, cause).await;
+                self.answer_all(group, &outcome, keeper)
+            }
+            Err(error) => {
+                self.health.mark_failed(&error);
+                self.answer_all(group, &SubmissionOutcome::Unavailable(error_chain(&error)), keeper)
+            }
+        }
+    }
+
+    /// `Err` if PostgreSQL is unavailable: then no element is to blame, and whether any was accepted is unknown.
+    async fn try_group(&self, group: &Group) -> Result<Tried, StoreError> {
+        let mut decided = self.decide(group, &HashMap::new());
+        // An element without a claim may well be a replay. What becomes of a replay never depends on the directory.
+        let doubtful = |(element, decided): (&LookedUp, &Decided)| {
+            element.waiting.claim.is_none() || decided.decision.directory_objects()
+        };
+        let mut ask = group.iter().zip(&decided).any(doubtful);
+        for _ in 0..=MAX_CONFLICT_RETRIES {
+            if ask {
+                let scopes: Vec<_> = group.iter().map(|element| element.waiting.scope()).collect();
+                decided = self.decide(group, &self.store.find_requests(&scopes).await?);
+            }
+            match self.commit(group, &mut decided).await {
+                Ok(Commit::Committed) => return Ok(Tried::Decided(decided)),
+                Ok(Commit::WriteConflict) => ask = true,
+                Ok(Commit::ClaimLost | Commit::CheckpointMoved) => {
+                    let cause = "its claim expired before it could be accepted".to_owned();
+                    return Ok(Tried::Impossible(Impossible::ForNow(cause)));
+                }
+                Err(error @ StoreError::Refused { .. }) => {
+                    return Ok(Tried::Impossible(Impossible::Refused(error_chain(&error))));
+                }
+                Err(error @ (StoreError::TimedOut { .. } | StoreError::Locked { .. })) => {
+                    return Ok(Tried::Impossible(Impossible::ForNow(error_chain(&error))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let cause = "other requests kept taking its key meanwhile".to_owned();
+        Ok(Tried::Impossible(Impossible::ForNow(cause)))
+    }
+
+    /// What is decided about each element, at the present time.
+    fn decide(&self, group: &Group, known: &HashMap<IdempotencyScope, AcceptedRequest>) -> Vec<Decided> {
+        let now = self.clock.now();
+        let schedule = self.policy.schedule(now, !self.dispatcher.is_blocked());
+        let decide = |element: &LookedUp| {
+            let intent = &element.waiting.submission.intent;
+            let id = NotificationId::v7(now, self.tokens.next());
+            let holder = known.get(&element.waiting.scope());
+            let decision = submission::decide(intent, holder, &element.users, id, &self.policy, schedule);
+            let stored = decision.acceptance().filter(|_| element.waiting.claim.is_some());
+            Decided { answer: stored.map(self.answer), decision }
+        };
+        group.iter().map(decide).collect()
+    }
+
+    /// One transaction, if there is something to accept.
+    async fn commit(&self, group: &Group, decided: &mut [Decided]) -> Result<Commit, StoreError> {
+        let answer = |(element, decided): (&LookedUp, &Decided)| {
+            let (token, answer) = (element.waiting.claim?, decided.answer.clone()?);
+            Some(AnswerToStore {
+                scope: element.waiting.scope(),
+                token,
+                answer,
+                kept_for: self.policy.idempotency_ttl,
+            })
+        };
+        let answers = group.iter().zip(&*decided).filter_map(answer).collect();
+        let outcomes: Vec<_> = decided.iter().filter_map(|decided| decided.decision.committed()).collect();
+        if outcomes.is_empty() {
+            return Ok(Commit::Committed);
+        }
+        self.store.accept(AcceptanceBatch { outcomes, checkpoint: None, answers }).await
+    }
+
+    async fn dispatch(&self, decided: &[Decided]) {
+        let accepted = decided.iter().filter_map(|decided| decided.decision.acceptance());
+        let left = self.dispatcher.send(accepted).await;
+        self.metrics.overflowed(left);
+    }
+
+    /// What the caller of the only element is told. PostgreSQL may refuse everything: then the refusal shows nothing about the
+    /// element (ADR 0023).
+    async fn blame(&self, group: &Group, cause: Impossible) -> SubmissionOutcome {
+        let message = match cause {
+            Impossible::ForNow(cause) => return SubmissionOutcome::Unavailable(cause),
+            Impossible::Refused(message) => message,
+        };
+        let refused = group.first().map(|element| &element.waiting.submission.intent);
+        let probe = accept::probe("", &self.policy, refused, self.clock.now());
+        match self.store.probe(&probe).await {
+            Ok(()) => SubmissionOutcome::Rejected(Rejection { code: FailureCode::NotStorable, message }),
+            Err(error) => SubmissionOutcome::Unavailable(error_chain(&error)),
+        }
+    }
+
+    fn answer_all(&self, group: Group, outcome: &SubmissionOutcome, keeper: &ClaimKeeper) -> Ended {
+        for element in group {
+            self.answer(element.waiting, outcome.clone(), keeper);
+        }
+        Ended::Answered
+    }
+}
+
+/// As many of the first elements as fit into one transaction, at least one. Of several with one key the first: the others are
+/// decided when its outcome is known.
+fn cut_group(queue: &mut VecDeque<LookedUp>, policy: &Policy) -> Group {
+    let (mut cost, mut routes) = (0, 0);
+    let mut scopes = HashSet::new();
+    let (mut group, mut later) = (Vec::new(), VecDeque::new());
+    for element in queue.drain(..) {
+        let intent = &element.waiting.submission.intent;
+        let (next_cost, next_routes) = (cost + intent.cost(), routes + policy.route_count(intent));
+        let fits = group.is_empty() || (next_cost <= MAX_BATCH_COST && next_routes <= MAX_BATCH_ROUTES);
+        // An element that does not fit keeps those after it from passing it, so that a large one is not passed for ever.
+        if fits && later.is_empty() && scopes.insert(intent.scope()) {
+            (cost, routes) = (next_cost, next_routes);
+            group.push(element);
+        } else {
+            later.push_back(element);
+        }
+    }
+    *queue = later;
+    group
+}

@@ -1,0 +1,56 @@
+//! Looking up the recipients of submissions, each by itself.
+
+use std::collections::HashMap;
+
+use ambient::{Clock, Tokens};
+use domain::ports::{AcceptanceStore, AnswerStore, Lookup, UserDirectory};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
+use super::{SubmissionIntake, Waiting};
+
+/// The most submissions whose recipients are looked up at a time. The user directory bounds its own load below that.
+const MAX_LOOK_UPS: usize = 1_024;
+
+/// A submission whose recipients have been looked up.
+#[derive(Debug)]
+pub(super) struct LookedUp {
+    pub(super) waiting: Waiting,
+    /// What the directory said of each recipient.
+    pub(super) users: HashMap<String, Lookup>,
+}
+
+impl<A, D, C, T> SubmissionIntake<A, D, C, T>
+where
+    A: AcceptanceStore + AnswerStore,
+    D: UserDirectory,
+    C: Clock,
+    T: Tokens,
+{
+    /// Passes each submission on when its look-up has ended, until no more come.
+    pub(super) async fn look_up(
+        &self,
+        mut claimed: mpsc::Receiver<Waiting>,
+        looked_up: mpsc::Sender<LookedUp>,
+    ) {
+        let mut running = FuturesUnordered::new();
+        let mut open = true;
+        while open || !running.is_empty() {
+            tokio::select! {
+                waiting = claimed.recv(), if open && running.len() < MAX_LOOK_UPS => match waiting {
+                    Some(waiting) => running.push(self.look_up_recipients(waiting)),
+                    None => open = false,
+                },
+                Some(found) = running.next() => drop(looked_up.send(found).await),
+            }
+        }
+    }
+
+    async fn look_up_recipients(&self, waiting: Waiting) -> LookedUp {
+        let ids: Vec<&str> = waiting.submission.intent.audience.users().iter().map(String::as_str).collect();
+        let answers = if ids.is_empty() { Vec::new() } else { self.directory.look_up(&ids).await };
+        let users = ids.into_iter().map(str::to_owned).zip(answers).collect();
+        LookedUp { waiting, users }
+    }
+}
