@@ -67,7 +67,7 @@ impl MemoryIntents {
     }
 
     /// Renames the key of the stream away, or back.
-    pub fn hide(&self, is_hidden: bool) {
+    pub fn set_hidden(&self, is_hidden: bool) {
         lock(&self.stream).get_or_insert_default().is_hidden = is_hidden;
     }
 

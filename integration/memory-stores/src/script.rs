@@ -147,3 +147,45 @@ impl Script {
         lock(&self.0.state).calls[place].succeeded = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::ports::Election;
+
+    use super::*;
+    use crate::{MemoryElection, Scripted};
+
+    fn down() -> StoreError {
+        StoreError::Unavailable { operation: "campaign", source: "down".into() }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_fails_does_not_reach_the_store_and_is_recorded_as_failed() {
+        let script = Script::default();
+        let election = Scripted::new(MemoryElection::default(), &script);
+        script.fail("campaign", down());
+        election.campaign().await.expect_err("the script says so");
+        assert!(election.campaign().await.expect("the next one passes").is_some());
+        let succeeded: Vec<bool> = script.calls_of("campaign").iter().map(|call| call.succeeded).collect();
+        assert_eq!(succeeded, [false, true]);
+    }
+
+    #[tokio::test]
+    async fn a_rule_holds_until_it_is_taken_off_and_a_single_failure_goes_first() {
+        let script = Script::default();
+        let election = Scripted::new(MemoryElection::default(), &script);
+        let mut asked = 0;
+        script.on("campaign", move |_| {
+            asked += 1;
+            if asked == 1 { Effect::Pass } else { Effect::Hang }
+        });
+        script.fail("campaign", down());
+        election.campaign().await.expect_err("the single failure");
+        assert!(election.campaign().await.expect("the rule lets it pass").is_some());
+        let hung = timeout(Duration::from_millis(1), election.campaign()).await;
+        assert!(hung.is_err(), "the rule lets it hang");
+        script.off("campaign");
+        assert!(election.campaign().await.expect("it passes").is_none(), "the first winner still leads");
+        assert_eq!(script.count("campaign"), 4);
+    }
+}

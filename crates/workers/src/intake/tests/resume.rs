@@ -78,20 +78,20 @@ async fn an_absent_stream_leaves_the_checkpoint_alone_and_is_waited_for() {
     let world = world();
     stream(&world, 1..=3);
     world.set_durable(id(2));
-    world.intents.hide(true);
+    world.intents.set_hidden(true);
     let absent = |health: &Health| waits_for(health, "the intents stream is absent");
     // At the begin of a term, and again while it reads.
     run_until(&world, 9, |world, health| {
         let waits = absent(health);
-        world.intents.hide(!waits);
+        world.intents.set_hidden(!waits);
         waits
     })
     .await;
     assert_eq!((world.durable(), world.script.count("accept")), (Some(id(2)), 0));
     run_until(&world, 9, |world, _| world.durable() == Some(id(3))).await;
-    world.intents.hide(true);
+    world.intents.set_hidden(true);
     run_until(&world, 9, |_, health| absent(health)).await;
-    world.intents.hide(false);
+    world.intents.set_hidden(false);
     stream(&world, [4]);
     run_until(&world, 9, |world, health| world.durable() == Some(id(4)) && !absent(health)).await;
     assert_eq!(numbers(&world), [3, 4]);
