@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -134,6 +135,13 @@ impl FromStr for Timestamp {
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Timestamp;
+}
+
+/// A clock that several share.
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
 }
 
 /// The operating system's clock, cut to whole microseconds.

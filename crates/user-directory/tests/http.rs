@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use domain::ports::{Lookup, User, UserDirectory};
+use harness::contract::directory::DirectoryFixture;
 use local_servers::{Fault, Load, StandInDirectory};
 use user_directory::{HttpUserDirectory, UserDirectorySettings};
 
@@ -231,4 +232,38 @@ async fn a_user_that_is_always_refused_keeps_no_answer_of_the_others_from_the_ca
     assert!(cause(&answers[100]).contains("status 503"));
     let requests = server.requests_for(&ids[100]);
     assert!((2..=6).contains(&requests), "{requests} requests for the user that is refused");
+}
+
+/// A directory without a cache.
+struct OverHttp {
+    server: StandInDirectory,
+    directory: HttpUserDirectory,
+}
+
+impl OverHttp {
+    async fn new() -> Self {
+        let (server, directory) = directory(Duration::ZERO).await;
+        Self { server, directory }
+    }
+}
+
+impl DirectoryFixture for OverHttp {
+    fn directory(&self) -> &impl UserDirectory {
+        &self.directory
+    }
+
+    fn set(&self, user_id: &str, lookup: &Lookup) {
+        // Late by no time is no fault any more.
+        let mut fault = Fault::Slow(Duration::ZERO);
+        match lookup {
+            Lookup::Found(user) => self.server.set_user(user_id, &user.email, &user.preferred_language),
+            Lookup::Missing => self.server.remove_user(user_id),
+            Lookup::Unavailable(_) => fault = Fault::Answer(500, String::new()),
+        }
+        self.server.set_fault(user_id, fault);
+    }
+}
+
+mod contract {
+    harness::directory_contract!(super::OverHttp::new().await);
 }

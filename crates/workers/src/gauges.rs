@@ -98,35 +98,30 @@ where
 
 #[cfg(test)]
 mod tests {
-    use ambient::ManualClock;
-    use domain::checkpoint::Checkpoint;
-
     use super::*;
-    use crate::fakes::{Recorded, World, intent};
+    use crate::fixtures::{Recorded, STREAM, World, intent};
 
     const AGE: &str = "notification.intent_stream.oldest_unprocessed_age";
 
     /// The age in seconds that is shown at 100 ms when entries 10 and 20 are in the stream, and the last generated one is 20.
     async fn age(durable: Option<u64>, cached: Option<u64>) -> Vec<f64> {
-        let (world, recorded) = (World::default(), Recorded::default());
-        let at = |number| Checkpoint { fence: 1, last_entry_id: EntryId::new(number, 0) };
-        {
-            let intake = &mut world.lock().intake;
-            intake.stream = vec![intent(10, "key-1", "u-1"), intent(20, "key-2", "u-1")];
-            intake.last_generated = EntryId::new(20, 0);
-            intake.durable = durable.map(at);
-            intake.cached = cached.map(at);
+        let world = World::new(Timestamp::from_millis(100).expect("in range"));
+        let recorded = Recorded::default();
+        for (number, key) in [(10, "key-1"), (20, "key-2")] {
+            world.intents.put(intent(number, key, "u-1"));
         }
+        durable.into_iter().for_each(|number| world.set_durable(EntryId::new(number, 0)));
+        cached.into_iter().for_each(|number| world.set_cached(EntryId::new(number, 0)));
         let gauges = Gauges {
-            store: world.clone(),
-            intents: world.clone(),
-            cache: world,
-            clock: ManualClock::new(Timestamp::from_millis(100).expect("in range")),
-            stream: "intents".into(),
+            store: world.database,
+            intents: world.intents,
+            cache: world.cache,
+            clock: world.clock,
+            stream: STREAM.into(),
             metrics: Metrics::new(&recorded.meter()),
             health: Health::new("gauges"),
         };
-        gauges.run_once().await.expect("the fakes are there");
+        gauges.run_once().await.expect("the stores are there");
         recorded.values(AGE)
     }
 

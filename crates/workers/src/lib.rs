@@ -7,7 +7,7 @@ mod activity;
 mod batch_limit;
 mod dispatch;
 #[cfg(test)]
-mod fakes;
+mod fixtures;
 mod gauges;
 mod health;
 mod intake;

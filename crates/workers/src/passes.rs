@@ -112,7 +112,9 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::fakes::{World, down};
+    use memory_stores::{MemoryElection, Scripted};
+
+    use crate::fixtures::down;
 
     /// Ends passes as scripted, and remembers when each began.
     struct Script {
@@ -178,39 +180,14 @@ mod tests {
         assert_eq!(script.begun.len(), 1);
     }
 
-    /// Elected once, for a term that is lost after a second.
-    #[derive(Debug)]
-    struct ShortTerm;
-
-    impl Term for ShortTerm {
-        fn fence(&self) -> Fence {
-            7
-        }
-
-        async fn lost(&self) {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-
-        async fn step_down(self) {}
-    }
-
-    impl Election for ShortTerm {
-        type Term = Self;
-
-        async fn campaign(&self) -> Result<Option<Self>, StoreError> {
-            Ok(Some(Self))
-        }
-
-        async fn leader_change(&self) {}
-
-        async fn raise_fence(&self, _: Fence) -> Result<(), StoreError> {
-            Ok(())
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn work_learns_that_the_term_is_lost_and_finishes_what_it_has_begun() {
         let (health, stop, started) = (Health::new("test"), CancellationToken::new(), Instant::now());
+        let election = MemoryElection::default();
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            election.end_term();
+        };
         let work = |leadership: Leadership| {
             let health = health.clone();
             async move {
@@ -220,22 +197,24 @@ mod tests {
                 leadership.fence
             }
         };
-        let led = while_leading(&ShortTerm, &health, &stop, work).await;
-        assert!(matches!(led, Ok(Some(7))), "{led:?}");
+        let (led, ()) = tokio::join!(while_leading(&election, &health, &stop, work), ending);
+        assert!(matches!(led, Ok(Some(1))), "{led:?}");
         assert_eq!(started.elapsed(), Duration::from_secs(3));
         assert!(!health.status().leader && !stop.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_campaign_that_fails_is_an_error_and_a_stop_is_none() {
-        let (health, stop, world) = (Health::new("test"), CancellationToken::new(), World::default());
+        let (health, stop, script) =
+            (Health::new("test"), CancellationToken::new(), memory_stores::Script::default());
+        let election = Scripted::new(MemoryElection::default(), &script);
         let work = |leadership: Leadership| async move { leadership.fence };
-        world.fail("campaign", down("campaign"));
-        while_leading(&world, &health, &stop, work).await.expect_err("the campaign failed");
-        let led = while_leading(&world, &health, &stop, work).await.expect("the campaign succeeds");
+        script.fail("campaign", down("campaign"));
+        while_leading(&election, &health, &stop, work).await.expect_err("the campaign failed");
+        let led = while_leading(&election, &health, &stop, work).await.expect("the campaign succeeds");
         assert_eq!(led, Some(1));
         stop.cancel();
-        let led = while_leading(&world, &health, &stop, work).await.expect("nothing was asked");
+        let led = while_leading(&election, &health, &stop, work).await.expect("nothing was asked");
         assert_eq!(led, None);
     }
 }

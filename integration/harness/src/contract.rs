@@ -10,11 +10,21 @@ mod accepted;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod checkpoints;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod directory;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod election;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod inspection;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod operations;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod publishing;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod queries;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod replicas;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod republish;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod retention;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

@@ -6,7 +6,6 @@
 pub mod contract;
 mod database;
 mod intents;
-pub mod memory;
 mod poll;
 mod proxy;
 mod service;

@@ -1,5 +1,6 @@
 //! The suites of the ports on the stores in memory.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,22 +9,28 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, CheckpointCache, CheckpointStore, IntentProducer, IntentStream, LeaseStore,
-    MalformedKey, Operations, Outbound, Queries, RetentionStore, RouteStore,
+    AcceptanceStore, Activity, CheckpointCache, CheckpointStore, Election, IntentProducer, IntentStream,
+    LeaseStore, Lookup, MalformedKey, Operations, Outbound, OutboundInspection, Queries, ReplicaStore,
+    RepublishStore, RetentionStore, RouteStore, UserDirectory,
 };
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
+use harness::contract::directory::DirectoryFixture;
+use harness::contract::election::ElectionFixture;
+use harness::contract::inspection::InspectionFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::publishing::PublishingFixture;
 use harness::contract::queries::QueriesFixture;
+use harness::contract::replicas::ReplicasFixture;
+use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
 use harness::contract::streams::StreamsFixture;
-use harness::memory::{
-    MemoryCheckpoints, MemoryDatabase, MemoryIntents, MemoryPublishing, PublishedFields, RecordedAction,
-    RowLock,
+use memory_stores::{
+    MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing,
+    MemoryReplicas, PublishedFields, RecordedAction, RowLock,
 };
 
 struct Publishing {
@@ -57,6 +64,20 @@ impl PublishingFixture for Publishing {
 
     async fn entries(&self, channel: Channel) -> Vec<(EntryId, PublishedFields)> {
         self.store.entries(channel)
+    }
+}
+
+impl InspectionFixture for Publishing {
+    fn inspection(&self) -> &impl OutboundInspection {
+        &self.store
+    }
+
+    async fn delete(&self, channel: Channel, id: EntryId) {
+        self.store.delete_entry(channel, id);
+    }
+
+    async fn restart(&mut self) {
+        self.store.restart();
     }
 }
 
@@ -136,6 +157,12 @@ impl QueriesFixture for Database {
     }
 }
 
+impl RepublishFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
+        &self.0
+    }
+}
+
 impl OperationsFixture for Database {
     type Lock = RowLock;
 
@@ -157,6 +184,60 @@ impl OperationsFixture for Database {
 
     async fn actions(&self) -> Vec<RecordedAction> {
         self.0.actions()
+    }
+}
+
+struct Replicas {
+    clock: Arc<ManualClock>,
+    store: MemoryReplicas,
+}
+
+impl Replicas {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
+        Self { store: MemoryReplicas::new(Arc::clone(&clock)), clock }
+    }
+}
+
+impl ReplicasFixture for Replicas {
+    fn store(&self) -> &impl ReplicaStore {
+        &self.store
+    }
+
+    async fn replicas(&self) -> Vec<(String, Vec<String>)> {
+        self.store.replicas().into_iter().map(|report| (report.replica, report.leader_of)).collect()
+    }
+
+    async fn activity(&self) -> BTreeMap<String, Activity> {
+        self.store.activity()
+    }
+
+    async fn age(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+}
+
+struct Candidates(MemoryElection);
+
+impl ElectionFixture for Candidates {
+    fn candidate(&self) -> impl Election {
+        self.0.clone()
+    }
+
+    async fn end_term(&self) {
+        self.0.end_term();
+    }
+}
+
+struct Directory(MemoryDirectory);
+
+impl DirectoryFixture for Directory {
+    fn directory(&self) -> &impl UserDirectory {
+        &self.0
+    }
+
+    fn set(&self, user_id: &str, lookup: &Lookup) {
+        self.0.set(user_id, lookup.clone());
     }
 }
 
@@ -192,6 +273,26 @@ mod publishing {
     harness::publishing_contract!(super::Publishing::new());
 }
 
+mod inspection {
+    harness::inspection_contract!(super::Publishing::new());
+}
+
+mod republish {
+    harness::republish_contract!(super::Database(Default::default()));
+}
+
+mod replicas {
+    harness::replicas_contract!(super::Replicas::new());
+}
+
+mod election {
+    harness::election_contract!(super::Candidates(Default::default()));
+}
+
+mod directory {
+    harness::directory_contract!(super::Directory(Default::default()));
+}
+
 mod acceptance {
     harness::acceptance_contract!(super::Database(Default::default()));
 }
@@ -223,13 +324,16 @@ mod streams {
 #[test]
 fn every_case_of_a_suite_is_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/contract");
-    for suite in
-        ["acceptance", "checkpoints", "operations", "publishing", "queries", "retention", "routes", "streams"]
-    {
-        let text = fs::read_to_string(folder.join(suite).with_extension("rs")).expect("a suite");
+    for suite in fs::read_dir(folder).expect("the suites") {
+        let suite = suite.expect("a file").path();
+        let text = fs::read_to_string(&suite).expect("a suite");
         let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
         for case in cases.filter_map(|line| line.split('(').next()) {
-            assert!(text.contains(&format!("            {case},\n")), "{suite}::{case} is not in its list");
+            assert!(
+                text.contains(&format!("            {case},\n")),
+                "{case} is not in the list of {}",
+                suite.display()
+            );
         }
     }
 }

@@ -68,3 +68,48 @@ pub(super) fn store_error(operation: &'static str, error: LockError) -> StoreErr
         _ => StoreError::Unavailable { operation, source: error.into() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ::election::NoNotice;
+    use harness::TestDatabase;
+    use harness::contract::election::ElectionFixture;
+    use lock::{LockManager, TableNames};
+    use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+
+    use super::*;
+
+    struct World {
+        database: TestDatabase,
+        locks: LockManager,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let database = TestDatabase::new().await;
+            let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
+            let settings = PoolSettings {
+                max_connections: 4,
+                operation_timeout: Duration::from_secs(20),
+                session: SessionSettings::default(),
+            };
+            let pool = PgPool::new(&dsn, settings).expect("a pool");
+            Self { database, locks: LockManager::new(pool, TableNames::default()) }
+        }
+    }
+
+    impl ElectionFixture for World {
+        fn candidate(&self) -> impl ports::Election {
+            Election(Leadership::new(self.locks.clone(), "intake", "replica", NoNotice))
+        }
+
+        async fn end_term(&self) {
+            let ended = self.database.client().await.execute("DELETE FROM locks", &[]).await;
+            assert_eq!(ended.expect("the statement is right"), 1);
+        }
+    }
+
+    mod contract {
+        harness::election_contract!(super::World::new().await);
+    }
+}

@@ -1,16 +1,21 @@
 //! The suites of the ports on PostgreSQL.
 
+use std::collections::BTreeMap;
+
 use domain::ports::{
-    AcceptanceStore, CheckpointStore, MalformedKey, Operations, Queries, RetentionStore, RouteStore,
+    AcceptanceStore, Activity, CheckpointStore, MalformedKey, Operations, Queries, ReplicaStore,
+    RepublishStore, RetentionStore, RouteStore,
 };
 use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::queries::QueriesFixture;
+use harness::contract::replicas::ReplicasFixture;
+use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
-use harness::memory::RecordedAction;
+use memory_stores::RecordedAction;
 use tokio_postgres::Client;
 
 use super::*;
@@ -127,6 +132,51 @@ impl OperationsFixture for World {
     }
 }
 
+impl RepublishFixture for World {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
+        &self.store
+    }
+}
+
+impl ReplicasFixture for World {
+    fn store(&self) -> &impl ReplicaStore {
+        &self.store
+    }
+
+    async fn replicas(&self) -> Vec<(String, Vec<String>)> {
+        let sql = "SELECT replica, leader_of FROM replicas ORDER BY replica";
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    async fn activity(&self) -> BTreeMap<String, Activity> {
+        let sql = "SELECT replica, sum(accepted)::bigint, sum(duplicates)::bigint, sum(conflicts)::bigint,
+            sum(malformed)::bigint, sum(published)::bigint, sum(failed)::bigint, sum(dead_lettered)::bigint
+            FROM activity GROUP BY replica";
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        let of_replica = |row: &tokio_postgres::Row| {
+            let count = |column: usize| row.get::<_, i64>(column).cast_unsigned();
+            let activity = Activity {
+                accepted: count(1),
+                duplicates: count(2),
+                conflicts: count(3),
+                malformed: count(4),
+                published: count(5),
+                failed: count(6),
+                dead_lettered: count(7),
+            };
+            (row.get(0), activity)
+        };
+        rows.iter().map(of_replica).collect()
+    }
+
+    async fn age(&self, by: Duration) {
+        let by = format!("interval '{} seconds'", by.as_secs());
+        self.execute(&format!("UPDATE replicas SET seen_at = seen_at - {by}")).await;
+        self.execute(&format!("UPDATE activity SET minute = minute - {by}")).await;
+    }
+}
+
 async fn lock(database: &TestDatabase, key: &RouteKey) -> Client {
     let client = database.client().await;
     client.batch_execute("BEGIN").await.expect("it begins");
@@ -150,6 +200,14 @@ mod operations {
 
 mod queries {
     harness::queries_contract!(super::World::new().await);
+}
+
+mod replicas {
+    harness::replicas_contract!(super::World::new().await);
+}
+
+mod republish {
+    harness::republish_contract!(super::World::new().await);
 }
 
 mod retention {

@@ -1,9 +1,6 @@
-//! What was published, page by page, and its entry ids replaced.
+//! What was published, page by page, and its entry ids replaced, as far as the suite of the port does not say it.
 
-use domain::outbound::encode;
-use domain::ports::{Published, PublishedPage, RecordCursor, RepublishStore, RouteStore, Swap};
-use domain::record::NotificationId;
-use domain::republish::SeenStream;
+use domain::ports::{Published, PublishedPage, RecordCursor, RepublishStore, Swap};
 use domain::route::{RouteKey, Version};
 
 use crate::*;
@@ -43,21 +40,6 @@ async fn all(world: &World, since: Timestamp, accepted_from: Timestamp, records:
             None => return found,
         }
     }
-}
-
-#[tokio::test]
-async fn published_entries_are_listed_in_the_order_of_acceptance_whatever_the_page() {
-    let world = published(5).await;
-    let whole = all(&world, at(0), at(0), 100).await;
-    assert_eq!(whole.len(), 10);
-    assert!(whole.is_sorted());
-    for records in [1, 2, 3, 5] {
-        assert_eq!(all(&world, at(0), at(0), records).await, whole, "{records}");
-    }
-    assert_eq!(all(&world, at(0), at(3), 2).await, whole[4..], "accepted at the third second or later");
-    assert_eq!(all(&world, at(4), at(0), 2).await, whole[6..], "published at the fourth second or later");
-    let until = world.store.list_published_entries(at(0), &RecordCursor::before(at(0)), at(2), 100).await;
-    assert_eq!(names(&until.expect("is there")), whole[..4], "accepted at the second second or before");
 }
 
 #[tokio::test]
@@ -123,14 +105,10 @@ async fn replacing_an_entry_id_changes_nothing_else_but_the_version() {
         .iter()
         .map(|(key, version)| Published { key: key.clone(), version: *version, entry_id: "9-9".into() })
         .collect();
-    // The version rises even if the clock does not.
     let swaps = world.store.replace_published_entries(&replaced, at(0)).await.expect("is there");
     assert_eq!(swaps, [Swap::Applied; 2]);
     assert_eq!(rows().await, before);
     assert_eq!(world.column("SELECT DISTINCT published_entry_id FROM routes").await, ["9-9"]);
-    assert_eq!(world.column("SELECT count(*)::text FROM routes WHERE updated_at > created_at").await, ["2"]);
-    let again = world.store.replace_published_entries(&replaced, at(0)).await.expect("is there");
-    assert_eq!(again, [Swap::Conflict; 2], "the version was used");
 }
 
 #[tokio::test]
@@ -154,51 +132,4 @@ async fn a_route_that_was_deleted_or_is_live_again_is_a_conflict() {
         .collect();
     assert_eq!(applied.len(), 1, "{swaps:?}");
     assert!(applied[0].route_id.starts_with("email:"));
-}
-
-#[tokio::test]
-async fn a_published_route_is_encoded_as_its_publisher_encoded_it() {
-    let world = World::new().await;
-    world.accept([1], at(1)).await;
-    world.execute("UPDATE routes SET attempt_count = 2, status = 'failed'").await;
-    let keys: Vec<RouteKey> = ["email:user:u-1", "push:user:u-1"]
-        .map(|route_id| RouteKey {
-            notification_id: NotificationId::of(EntryId::new(1, 0), 0),
-            route_id: route_id.into(),
-        })
-        .to_vec();
-    let keys: Vec<&RouteKey> = keys.iter().collect();
-    let encoded = |mut routes: Vec<domain::route::LiveRoute>| {
-        routes.sort_by(|one, other| one.key.cmp(&other.key));
-        let entries = routes.iter().map(|route| format!("{:?}", encode(route).expect("it can be encoded")));
-        entries.collect::<Vec<_>>()
-    };
-    let live = encoded(world.store.get_live_routes(&keys).await.expect("is there").routes);
-    assert!(world.store.get_published_routes(&keys).await.expect("is there").routes.is_empty());
-    world
-        .execute("UPDATE routes SET status = 'published', next_attempt_at = NULL, published_at = now()")
-        .await;
-    let published = encoded(world.store.get_published_routes(&keys).await.expect("is there").routes);
-    assert_eq!(published.len(), 2);
-    assert_eq!(published, live);
-}
-
-#[tokio::test]
-async fn how_a_stream_was_seen_is_loaded_as_it_was_saved_last() {
-    let world = World::new().await;
-    let seen = |stream: &str, run_id: &str, millis| SeenStream {
-        stream: stream.into(),
-        run_id: run_id.into(),
-        replication_id: "r".into(),
-        last_generated: EntryId::new(millis, 3),
-        seen_at: at(1),
-    };
-    let load = async || world.store.load_outbound_streams(&["a", "b"]).await.expect("is there");
-    assert_eq!(load().await, []);
-    let first = [seen("a", "one", 5), seen("b", "one", 6), seen("other", "one", 7)];
-    world.store.save_outbound_streams(&first).await.expect("is there");
-    world.store.save_outbound_streams(&[seen("b", "two", 1)]).await.expect("is there");
-    let mut loaded = load().await;
-    loaded.sort_by(|one, other| one.stream.cmp(&other.stream));
-    assert_eq!(loaded, [seen("a", "one", 5), seen("b", "two", 1)]);
 }

@@ -1,6 +1,6 @@
-//! What is due, and completions that apply only to the version that was read.
+//! What is due and how completions are written, as far as the suite of the port does not say it.
 
-use domain::ports::{Completion, DueCursor, DueOrder, Failed, Published, RouteStore, RowLocks, StoreError};
+use domain::ports::{Completion, DueOrder, Failed, Published, RouteStore, RowLocks, StoreError};
 use domain::route::{Channel, LiveRoute, Version};
 
 use super::*;
@@ -29,15 +29,6 @@ fn failed(route: &LiveRoute, attempt_count: u32, retry_at: Option<Timestamp>) ->
 }
 
 #[tokio::test]
-async fn a_route_that_was_handed_over_is_what_the_scan_would_have_read() {
-    let world = World::new().await;
-    let accepted = world.accept([1], at(0)).await;
-    let mut listed = due(&world, Channel::Push, at(5)).await;
-    listed.extend(due(&world, Channel::Email, at(5)).await);
-    assert_eq!(accepted[0].live_routes().collect::<Vec<_>>(), listed);
-}
-
-#[tokio::test]
 async fn routes_of_one_notification_share_its_content_and_no_other() {
     let world = World::new().await;
     world.accept(1..=2, at(0)).await;
@@ -50,44 +41,6 @@ async fn routes_of_one_notification_share_its_content_and_no_other() {
     assert_eq!(payloads, ["1-0", "1-0", "2-0", "2-0"]);
     assert!(Arc::ptr_eq(&routes[0].content, &routes[1].content));
     assert!(Arc::ptr_eq(&routes[2].content, &routes[3].content));
-}
-
-#[tokio::test]
-async fn a_route_is_due_from_its_time_on_and_not_a_microsecond_before() {
-    let world = World::new().await;
-    world.accept([1], at(0)).await;
-    let time = at(5);
-    assert_eq!(due(&world, Channel::Push, time - Duration::from_micros(1)).await.len(), 0);
-    assert_eq!(due(&world, Channel::Push, time).await.len(), 1);
-    assert_eq!(
-        world.store.next_due().await.expect("is there"),
-        HashMap::from([(Channel::Push, time), (Channel::Email, time)])
-    );
-    assert_eq!(world.store.count_due_routes(time, 100).await.expect("is there"), 2);
-    assert_eq!(world.store.count_due_routes(time, 1).await.expect("is there"), 1);
-}
-
-#[tokio::test]
-async fn pages_go_through_all_due_routes_of_a_channel_once_the_longest_due_first() {
-    let world = World::new().await;
-    world.accept(11..=15, at(1)).await;
-    world.accept(21..=22, at(0) + Duration::from_millis(500)).await;
-    world.execute("UPDATE records SET accepted_at = accepted_at").await;
-    let mut seen = Vec::new();
-    let mut cursor: Option<DueCursor> = None;
-    loop {
-        let page = world
-            .store
-            .list_due_routes(Channel::Email, DueOrder::OldestFirst, at(60), cursor.as_ref(), 3)
-            .await
-            .expect("is there");
-        seen.extend(page.routes.iter().map(|route| route.key.notification_id.to_string()));
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
-    assert_eq!(seen, ["21-0", "22-0", "11-0", "12-0", "13-0", "14-0", "15-0"]);
 }
 
 // INV-06
@@ -111,77 +64,6 @@ async fn of_two_completions_of_one_version_one_is_a_conflict() {
         .column("SELECT concat_ws('|', status, published_entry_id, published_at, next_attempt_at IS NULL) FROM routes WHERE channel = 'push'")
         .await;
     assert_eq!(row, ["published|7-0|2026-04-02 09:21:45+00|t"]);
-}
-
-#[tokio::test]
-async fn a_completion_that_finds_the_row_as_intended_is_no_conflict() {
-    let world = World::new().await;
-    world.accept([1], at(0)).await;
-    let route = due(&world, Channel::Push, at(5)).await.remove(0);
-    for _ in 0..2 {
-        let swaps = world
-            .store
-            .complete_routes_published(&[published(&route, "7-0")], at(5), RowLocks::Wait)
-            .await
-            .expect("is there");
-        assert_eq!(swaps, [Completion::Applied]);
-    }
-}
-
-#[tokio::test]
-async fn a_failure_that_finds_the_row_as_intended_is_no_conflict_and_a_different_one_is() {
-    let world = World::new().await;
-    world.accept([1], at(0)).await;
-    for (channel, retry_at) in [(Channel::Push, Some(at(9))), (Channel::Email, None)] {
-        let route = due(&world, channel, at(5)).await.remove(0);
-        let complete = async |failed: Failed| {
-            world.store.complete_routes_failed(&[failed], at(5), RowLocks::Wait).await.expect("is there")
-        };
-        let first = failed(&route, 2, retry_at);
-        for _ in 0..2 {
-            assert_eq!(complete(first.clone()).await, [Completion::Applied], "{channel}");
-        }
-        for other in [
-            failed(&route, 1, retry_at),
-            failed(&route, 2, Some(at(10))),
-            Failed { classification: "payload_encoding_failed", ..first.clone() },
-        ] {
-            assert_eq!(complete(other.clone()).await, [Completion::Conflict], "{other:?}");
-        }
-    }
-    assert_eq!(world.column("SELECT count(*)::text FROM dead_letters").await, ["1"]);
-}
-
-// INV-06
-#[tokio::test]
-async fn the_version_increases_even_if_the_clock_stops_or_goes_back() {
-    let world = World::new().await;
-    world.accept([1], at(0)).await;
-    let mut versions = vec![at(0)];
-    for attempt in 1..=3 {
-        let route = due(&world, Channel::Email, at(99)).await.remove(0);
-        versions.push(route.version.updated_at());
-        let now = at(-10 * i64::from(attempt));
-        let swaps = world
-            .store
-            .complete_routes_failed(&[failed(&route, attempt, Some(at(6)))], now, RowLocks::Wait)
-            .await
-            .expect("is there");
-        assert_eq!(swaps, [Completion::Applied]);
-    }
-    let micros: Vec<i64> = versions.iter().map(|version| version.as_micros() - at(0).as_micros()).collect();
-    assert_eq!(micros, [0, 0, 1, 2]);
-}
-
-#[tokio::test]
-async fn a_batch_returns_an_outcome_for_each_element() {
-    let world = World::new().await;
-    world.accept(1..=3, at(0)).await;
-    let mut routes = due(&world, Channel::Push, at(5)).await;
-    routes[1].version = Version::read(at(-1));
-    let batch: Vec<Published> = routes.iter().map(|route| published(route, "7-0")).collect();
-    let swaps = world.store.complete_routes_published(&batch, at(5), RowLocks::Wait).await.expect("is there");
-    assert_eq!(swaps, [Completion::Applied, Completion::Conflict, Completion::Applied]);
 }
 
 // INV-05
@@ -408,34 +290,4 @@ async fn a_due_time_that_cannot_be_read_hides_no_other_route_of_either_channel()
     assert_eq!(next_due().await, due, "what lies above it is never due");
     world.execute("DELETE FROM routes WHERE notification_id IN ('5-0', '6-0')").await;
     assert_eq!(next_due().await, HashMap::new());
-}
-
-#[tokio::test]
-async fn routes_that_are_read_again_come_at_their_present_version_and_only_if_live() {
-    let world = World::new().await;
-    world.accept(1..=2, at(0)).await;
-    let routes = due(&world, Channel::Push, at(5)).await;
-    assert_eq!(
-        world
-            .store
-            .complete_routes_published(&[published(&routes[0], "7-0")], at(5), RowLocks::Wait)
-            .await
-            .expect("is there"),
-        [Completion::Applied]
-    );
-    assert_eq!(
-        world
-            .store
-            .complete_routes_failed(&[failed(&routes[1], 1, Some(at(9)))], at(5), RowLocks::Wait)
-            .await
-            .expect("is there"),
-        [Completion::Applied]
-    );
-    let keys: Vec<_> = routes.iter().map(|route| &route.key).collect();
-    let again = world.store.get_live_routes(&keys).await.expect("is there").routes;
-    assert_eq!(
-        again.iter().map(|route| (route.key.clone(), route.attempt_count)).collect::<Vec<_>>(),
-        [(keys[1].clone(), 1)]
-    );
-    assert!(again[0].version != routes[1].version);
 }

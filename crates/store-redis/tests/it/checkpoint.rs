@@ -67,42 +67,6 @@ async fn a_cached_checkpoint_has_no_end_and_streams_do_not_share_it() {
 }
 
 #[tokio::test]
-async fn under_one_fence_a_cached_checkpoint_does_not_go_back() {
-    let cache = Cache::new().await;
-    for fence in [0, 7] {
-        assert_eq!(cache.save(at(fence, 10, 5)).await, Swap::Applied);
-        for back in [at(fence, 10, 4), at(fence, 9, 99), at(fence, 0, 0)] {
-            assert_eq!(cache.save(back).await, Swap::Conflict, "{back:?}");
-        }
-        assert_eq!(cache.load().await, CachedCheckpoint::At(at(fence, 10, 5)));
-    }
-}
-
-#[tokio::test]
-async fn the_same_value_again_is_applied() {
-    let cache = Cache::new().await;
-    for checkpoint in [at(0, 5, 1), at(7, 5, 1), at(7, u64::MAX, u64::MAX)] {
-        for _ in 0..2 {
-            assert_eq!(cache.save(checkpoint).await, Swap::Applied, "{checkpoint:?}");
-            assert_eq!(cache.reset(checkpoint).await, Swap::Applied, "{checkpoint:?}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_lower_fence_writes_nothing_and_a_higher_one_wins_with_any_id() {
-    let cache = Cache::new().await;
-    assert_eq!(cache.save(at(7, 10, 5)).await, Swap::Applied);
-    for deposed in [at(6, 11, 0), at(0, 11, 0), at(6, 10, 5)] {
-        assert_eq!(cache.save(deposed).await, Swap::Conflict, "{deposed:?}");
-        assert_eq!(cache.reset(deposed).await, Swap::Conflict, "{deposed:?}");
-    }
-    assert_eq!(cache.load().await, CachedCheckpoint::At(at(7, 10, 5)));
-    assert_eq!(cache.save(at(10, 3, 0)).await, Swap::Applied);
-    assert_eq!(cache.load().await, CachedCheckpoint::At(at(10, 3, 0)));
-}
-
-#[tokio::test]
 async fn ids_and_fences_are_compared_as_numbers_up_to_their_bounds() {
     let cache = Cache::new().await;
     // Each pair is equal as floating point, or ordered the other way round as text.
@@ -124,17 +88,6 @@ async fn ids_and_fences_are_compared_as_numbers_up_to_their_bounds() {
             assert_eq!(cache.save(*lower).await, Swap::Conflict, "{lower:?} after {checkpoint:?}");
         }
     }
-}
-
-#[tokio::test]
-async fn a_reset_goes_back_but_not_below_a_higher_fence() {
-    let cache = Cache::new().await;
-    assert_eq!(cache.save(at(7, 10, 5)).await, Swap::Applied);
-    assert_eq!(cache.reset(at(7, 0, 0)).await, Swap::Applied);
-    assert_eq!(cache.load().await, CachedCheckpoint::At(at(7, 0, 0)));
-    assert_eq!(cache.reset(at(6, 20, 0)).await, Swap::Conflict);
-    assert_eq!(cache.reset(at(8, 0, 0)).await, Swap::Applied);
-    assert_eq!(cache.load().await, CachedCheckpoint::At(at(8, 0, 0)));
 }
 
 #[tokio::test]

@@ -1,11 +1,14 @@
 //! The suites of the ports on Redis.
 
-use domain::ports::{CheckpointCache, IntentProducer, IntentStream, LeaseStore, Outbound};
+use domain::ports::{
+    CheckpointCache, IntentProducer, IntentStream, LeaseStore, Outbound, OutboundInspection,
+};
 use domain::route::Channel;
 use harness::contract::checkpoints::CheckpointsFixture;
+use harness::contract::inspection::InspectionFixture;
 use harness::contract::publishing::PublishingFixture;
 use harness::contract::streams::StreamsFixture;
-use harness::memory::PublishedFields;
+use memory_stores::PublishedFields;
 use store_redis::{
     RedisCheckpoints, RedisIntentProducer, RedisIntentStream, RedisLeases, RedisOutbound, checkpoint_key,
 };
@@ -67,6 +70,23 @@ impl PublishingFixture for Publishing {
     }
 }
 
+impl InspectionFixture for Publishing {
+    fn inspection(&self) -> &impl OutboundInspection {
+        &self.outbound
+    }
+
+    async fn delete(&self, channel: Channel, id: EntryId) {
+        let deleted: i64 = self.world.ask(&["XDEL", stream_of(channel), &id.to_string()]).await;
+        assert_eq!(deleted, 1, "it is there");
+    }
+
+    async fn restart(&mut self) {
+        self.world.redis.kill().await;
+        self.world.redis.start_again().await.expect("it starts");
+        harness::wait_for("it is seen again", BOUND, async || self.outbound.observe().await.ok()).await;
+    }
+}
+
 struct Checkpoints {
     world: World,
     cache: RedisCheckpoints,
@@ -120,6 +140,10 @@ impl StreamsFixture for Intents {
 
 mod publishing {
     harness::publishing_contract!(super::Publishing::new().await);
+}
+
+mod inspection {
+    harness::inspection_contract!(super::Publishing::new().await);
 }
 
 mod checkpoints {

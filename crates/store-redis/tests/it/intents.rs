@@ -70,29 +70,6 @@ async fn wait_for_blocked(world: &World, count: usize) {
 }
 
 #[tokio::test]
-async fn entries_come_in_stream_order_after_the_given_one() {
-    let world = World::new().await;
-    let stream = stream(&world);
-    for id in ["5-1", "5-10", "10-0"] {
-        add(&world, id).await;
-    }
-    let all = entries_of(stream.read(EntryId::ZERO, upto(10), SHORT).await);
-    assert_eq!(all, [entry(5, 1), entry(5, 10), entry(10, 0)]);
-    let rest = entries_of(stream.read(EntryId::new(5, 1), upto(10), SHORT).await);
-    assert_eq!(rest, [entry(5, 10), entry(10, 0)]);
-}
-
-#[tokio::test]
-async fn no_more_entries_come_than_were_asked_for() {
-    let world = World::new().await;
-    for id in ["5-1", "5-2", "5-3"] {
-        add(&world, id).await;
-    }
-    let two = entries_of(stream(&world).read(EntryId::ZERO, upto(2), SHORT).await);
-    assert_eq!(two, [entry(5, 1), entry(5, 2)]);
-}
-
-#[tokio::test]
 async fn repeated_names_their_order_and_raw_bytes_survive() {
     let world = World::new().await;
     let words: [&[u8]; 9] = [b"XADD", STREAM.as_bytes(), b"5-1", b"z", b"1", b"a", b"\xff\0\r\n", b"z", b""];

@@ -1,43 +1,11 @@
-//! Leases and the receipts that they become.
+//! Leases and the receipts that they become, as far as the suite of the port does not say it.
 
 use std::time::Duration;
 
 use domain::ports::{Lease, LeaseStore};
-use domain::route::Channel;
 use store_redis::RedisLeases;
 
 use crate::*;
-
-#[tokio::test]
-async fn a_lease_is_won_once_and_held_for_every_other_token() {
-    let world = World::new().await;
-    let leases = RedisLeases::new(&world.client, &Keyspace::default());
-    let mine = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there");
-    assert_eq!(mine, [Lease::Won]);
-    assert_life(world.pttl(key(1)).await, LEASE_TTL);
-    let theirs = leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL).await.expect("Redis is there");
-    assert_eq!(theirs, [Lease::Held]);
-    assert_eq!(world.value(key(1)).await.as_deref(), Some("a"));
-}
-
-#[tokio::test]
-async fn a_refused_token_does_not_lengthen_the_lease_of_the_holder() {
-    let world = World::new().await;
-    let leases = RedisLeases::new(&world.client, &Keyspace::default());
-    drop(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there"));
-    drop(leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL * 10).await.expect("Redis is there"));
-    assert_life(world.pttl(key(1)).await, LEASE_TTL);
-}
-
-#[tokio::test]
-async fn the_holder_wins_again_and_its_lease_restarts() {
-    let world = World::new().await;
-    let leases = RedisLeases::new(&world.client, &Keyspace::default());
-    drop(leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL).await.expect("Redis is there"));
-    let again = leases.acquire_leases(&[key(1)], &token("a"), LEASE_TTL * 10).await.expect("Redis is there");
-    assert_eq!(again, [Lease::Won]);
-    assert_life(world.pttl(key(1)).await, LEASE_TTL * 10);
-}
 
 #[tokio::test]
 async fn a_lease_is_released_by_its_own_token_only() {
@@ -52,39 +20,6 @@ async fn a_lease_is_released_by_its_own_token_only() {
     assert_eq!(world.value(key(0)).await, None);
     assert_eq!(world.value(key(1)).await.as_deref(), Some("a"));
     assert_eq!(world.value(key(3)).await.as_deref(), Some("published:5-1"));
-}
-
-#[tokio::test]
-async fn a_scan_lock_is_held_once_for_each_channel_and_released_by_its_token() {
-    let world = World::new().await;
-    let leases = RedisLeases::new(&world.client, &Keyspace::default());
-    let take = async |channel, name| {
-        leases.acquire_scan_lock(channel, &token(name), LEASE_TTL).await.expect("Redis is there")
-    };
-    assert!(take(Channel::Push, "a").await);
-    assert!(!take(Channel::Push, "b").await);
-    assert!(take(Channel::Email, "b").await, "each channel has its own");
-    leases.release_scan_lock(Channel::Push, &token("b")).await.expect("Redis is there");
-    assert!(!take(Channel::Push, "b").await, "another token releases nothing");
-    leases.release_scan_lock(Channel::Push, &token("a")).await.expect("Redis is there");
-    assert!(take(Channel::Push, "b").await);
-}
-
-#[tokio::test]
-async fn a_lease_that_ran_out_is_won_by_the_next() {
-    let world = World::new().await;
-    let leases = RedisLeases::new(&world.client, &Keyspace::default());
-    drop(
-        leases
-            .acquire_leases(&[key(1)], &token("a"), Duration::from_millis(1))
-            .await
-            .expect("Redis is there"),
-    );
-    harness::wait_for("the lease runs out", BOUND, async || {
-        let leases = leases.acquire_leases(&[key(1)], &token("b"), LEASE_TTL).await.expect("Redis is there");
-        (leases == [Lease::Won]).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]

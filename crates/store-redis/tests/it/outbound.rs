@@ -49,20 +49,6 @@ fn id(append: &Append) -> String {
 }
 
 #[tokio::test]
-async fn each_channel_has_its_stream() {
-    let world = World::new().await;
-    let outbound = outbound(&world, None);
-    win(&world, &keys(0..2)).await;
-    let pushed = append(&outbound, &keys(0..1)).await.expect("Redis is there");
-    let mailed = append_to(&outbound, Channel::Email, &keys(1..2)).await.expect("Redis is there");
-    for (stream, answers) in [(GATEWAY, pushed), (MAIL, mailed)] {
-        assert_eq!(world.ask::<i64>(&["XLEN", stream]).await, 1);
-        let found: Vec<(String, Vec<String>)> = world.ask(&["XRANGE", stream, "-", "+"]).await;
-        assert_eq!(found[0].0, id(&answers[0]));
-    }
-}
-
-#[tokio::test]
 async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     let world = World::new().await;
     win(&world, &keys(0..1)).await;
@@ -77,17 +63,6 @@ async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     // A publisher that gives up what it holds does not give up its receipts.
     leases.release_leases(&keys(0..1), &token("a")).await.expect("Redis is there");
     assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
-}
-
-#[tokio::test]
-async fn a_repeated_append_gives_the_same_ids_and_appends_nothing() {
-    let world = World::new().await;
-    let outbound = outbound(&world, None);
-    win(&world, &keys(0..3)).await;
-    let first = append(&outbound, &keys(0..2)).await.expect("Redis is there");
-    let second = append(&outbound, &keys(0..3)).await.expect("Redis is there");
-    assert_eq!(first, second[..2]);
-    assert_eq!(world.ask::<i64>(&["XLEN", GATEWAY]).await, 3);
 }
 
 #[tokio::test]

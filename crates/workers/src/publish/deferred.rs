@@ -117,7 +117,7 @@ impl Deferred {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fakes::route;
+    use crate::fixtures::route;
 
     fn published(number: u64) -> Change {
         let route = route(number, 0);

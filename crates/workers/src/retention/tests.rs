@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use ambient::{ManualClock, Timestamp};
 use domain::ports::Removal;
+use memory_stores::MemoryElection;
 use opentelemetry::global::meter;
 
 use super::*;
-use crate::fakes::World;
 
 /// How long rows are kept. All rows of these tests are older.
 const AGE: Duration = Duration::from_secs(3_600);
@@ -162,9 +162,9 @@ fn malformed(number: i64, bytes: u64) -> Expired<MalformedKey> {
     Expired { key, at: at(number), rows: 1, bytes, live: false }
 }
 
-fn retention<S>(store: S) -> Retention<World, S, ManualClock> {
+fn retention<S>(store: S) -> Retention<MemoryElection, S, ManualClock> {
     Retention {
-        election: World::default(),
+        election: MemoryElection::default(),
         store,
         clock: ManualClock::new(at(0) + 2 * AGE),
         settings: RetentionSettings {
@@ -178,7 +178,7 @@ fn retention<S>(store: S) -> Retention<World, S, ManualClock> {
     }
 }
 
-impl Retention<World, Store, ManualClock> {
+impl Retention<MemoryElection, Store, ManualClock> {
     async fn pass(&self, limits: &mut Limits) -> Result<(), StoreError> {
         self.run_once(limits, &CancellationToken::new()).await
     }

@@ -58,7 +58,9 @@ pub async fn what_is_saved_is_loaded_and_streams_are_apart(fixture: impl Checkpo
 
 pub async fn under_one_fence_a_checkpoint_only_advances(fixture: impl CheckpointsFixture) {
     assert_eq!(save(&fixture, at(3, 9)).await, Swap::Applied);
-    assert_eq!(save(&fixture, at(3, 8)).await, Swap::Conflict);
+    for back in [8, 0] {
+        assert_eq!(save(&fixture, at(3, back)).await, Swap::Conflict);
+    }
     assert_eq!(save(&fixture, at(3, 10)).await, Swap::Applied);
     assert_eq!(load(&fixture).await, CachedCheckpoint::At(at(3, 10)));
 }
@@ -83,11 +85,16 @@ pub async fn a_reset_goes_back_under_its_own_fence_and_not_under_a_lower_one(
     assert_eq!(reset(&fixture, at(3, 1)).await, Swap::Applied);
     assert_eq!(reset(&fixture, at(2, 9)).await, Swap::Conflict);
     assert_eq!(load(&fixture).await, CachedCheckpoint::At(at(3, 1)));
+    assert_eq!(reset(&fixture, at(4, 0)).await, Swap::Applied);
+    assert_eq!(load(&fixture).await, CachedCheckpoint::At(at(4, 0)));
 }
 
 pub async fn the_same_checkpoint_again_is_applied(fixture: impl CheckpointsFixture) {
-    for _ in 0..2 {
-        assert_eq!(save(&fixture, at(3, 5)).await, Swap::Applied);
+    for checkpoint in [at(0, 5), at(3, 5), at(3, u64::MAX)] {
+        for _ in 0..2 {
+            assert_eq!(save(&fixture, checkpoint).await, Swap::Applied, "{checkpoint:?}");
+            assert_eq!(reset(&fixture, checkpoint).await, Swap::Applied, "{checkpoint:?}");
+        }
     }
 }
 

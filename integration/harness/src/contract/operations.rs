@@ -9,7 +9,7 @@ use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus
 use serde_json::json;
 
 use super::accepted::{accept, at};
-use crate::memory::RecordedAction;
+use memory_stores::RecordedAction;
 
 /// A store to try, and what a test must see of it or do to it.
 pub trait OperationsFixture {

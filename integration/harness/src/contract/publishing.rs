@@ -8,7 +8,7 @@ use domain::ports::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 
-use crate::memory::PublishedFields;
+use memory_stores::PublishedFields;
 
 /// A store to try, and what a test must see of it or do to it.
 pub trait PublishingFixture {

@@ -43,7 +43,7 @@ macro_rules! routes_contract {
             the_version_rises_even_if_the_clock_goes_back,
             each_element_of_a_batch_has_its_own_outcome,
             a_locked_route_is_left_and_the_others_are_written,
-            only_live_routes_are_read_again,
+            only_live_routes_are_read_again_and_at_their_present_version,
         );
     };
 }
@@ -135,22 +135,25 @@ pub async fn a_stale_version_is_a_conflict(fixture: impl RoutesFixture) {
 }
 
 pub async fn a_repeated_completion_is_applied_and_a_different_one_is_a_conflict(fixture: impl RoutesFixture) {
-    accept(fixture.store(), [1], at(0)).await;
+    accept(fixture.store(), 1..=2, at(0)).await;
     let push = due(&fixture, Channel::Push, at(5)).await.remove(0);
     for (entry_id, expected) in
         [("7-0", Completion::Applied), ("7-0", Completion::Applied), ("8-0", Completion::Conflict)]
     {
         assert_eq!(publish(&fixture, &[published(&push, entry_id)], RowLocks::Wait).await, [expected]);
     }
-    let email = due(&fixture, Channel::Email, at(5)).await.remove(0);
-    let first = failed(&email, 2, Some(at(9)));
-    for _ in 0..2 {
-        assert_eq!(fail(&fixture, std::slice::from_ref(&first), at(5)).await, [Completion::Applied]);
+    let email = due(&fixture, Channel::Email, at(5)).await;
+    for (route, retry_at) in email.iter().zip([Some(at(9)), None]) {
+        let first = failed(route, 2, retry_at);
+        for _ in 0..2 {
+            assert_eq!(fail(&fixture, std::slice::from_ref(&first), at(5)).await, [Completion::Applied]);
+        }
+        let encoding = Failed { classification: "payload_encoding_failed", ..first.clone() };
+        for other in [failed(route, 1, retry_at), failed(route, 2, Some(at(10))), encoding] {
+            assert_eq!(fail(&fixture, &[other], at(5)).await, [Completion::Conflict]);
+        }
     }
-    let encoding = Failed { classification: "payload_encoding_failed", ..first.clone() };
-    for other in [failed(&email, 1, Some(at(9))), failed(&email, 2, Some(at(10))), encoding] {
-        assert_eq!(fail(&fixture, &[other], at(5)).await, [Completion::Conflict]);
-    }
+    assert_eq!(fixture.dead_letters().await, ["2-0/email:user:u-1"]);
 }
 
 pub async fn a_retry_is_listed_when_it_is_due_again(fixture: impl RoutesFixture) {
@@ -173,6 +176,7 @@ pub async fn a_spent_budget_makes_one_dead_letter(fixture: impl RoutesFixture) {
     assert_eq!(due(&fixture, Channel::Email, at(99)).await, routes[1..]);
 }
 
+// INV-06
 pub async fn the_version_rises_even_if_the_clock_goes_back(fixture: impl RoutesFixture) {
     accept(fixture.store(), [1], at(0)).await;
     let mut versions = Vec::new();
@@ -207,14 +211,15 @@ pub async fn a_locked_route_is_left_and_the_others_are_written(fixture: impl Rou
     assert_eq!(publish(&fixture, &batch, RowLocks::Skip).await, [Completion::Applied; 3]);
 }
 
-pub async fn only_live_routes_are_read_again(fixture: impl RoutesFixture) {
+pub async fn only_live_routes_are_read_again_and_at_their_present_version(fixture: impl RoutesFixture) {
     accept(fixture.store(), 1..=2, at(0)).await;
     let routes = due(&fixture, Channel::Push, at(5)).await;
-    assert_eq!(
-        publish(&fixture, &[published(&routes[0], "7-0")], RowLocks::Wait).await,
-        [Completion::Applied]
-    );
+    let done = publish(&fixture, &[published(&routes[0], "7-0")], RowLocks::Wait).await;
+    assert_eq!(done, [Completion::Applied]);
+    assert_eq!(fail(&fixture, &[failed(&routes[1], 1, Some(at(9)))], at(5)).await, [Completion::Applied]);
     let keys: Vec<&RouteKey> = routes.iter().map(|route| &route.key).collect();
     let page = fixture.store().get_live_routes(&keys).await.expect("the store is there");
-    assert_eq!(page.routes, routes[1..]);
+    assert_eq!(page.routes, due(&fixture, Channel::Push, at(9)).await);
+    assert_eq!((&page.routes[0].key, page.routes[0].attempt_count), (keys[1], 1));
+    assert_ne!(page.routes[0].version, routes[1].version);
 }

@@ -2,7 +2,7 @@
 //!
 //! One store, because an append turns the lease into the receipt in one step.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,49 +20,80 @@ pub type PublishedFields = Vec<(String, String)>;
 /// Leases and outbound streams on one server. Its time is that of the clock.
 #[derive(Debug)]
 pub struct MemoryPublishing {
-    clock: Arc<ManualClock>,
-    state: Mutex<State>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     routes: HashMap<RouteKey, Held<Holder>>,
     scan_locks: HashMap<Channel, Held<LeaseToken>>,
-    streams: HashMap<Channel, Vec<(EntryId, PublishedFields)>>,
-    last_generated: HashMap<Channel, EntryId>,
+    pub(super) streams: HashMap<Channel, OutboundStream>,
+    refusing: HashSet<Channel>,
+    is_full: bool,
+    /// How often the server was started, and how often a replica took its place.
+    pub(super) run: u64,
+    pub(super) failovers: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct OutboundStream {
+    pub(super) entries: Vec<(EntryId, PublishedFields)>,
+    pub(super) last_generated: EntryId,
+    pub(super) max_deleted: EntryId,
 }
 
 #[derive(Debug)]
-struct Held<T> {
+pub(super) struct Held<T> {
     value: T,
     until: Timestamp,
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Holder {
+pub(super) enum Holder {
     Token(LeaseToken),
     Receipt(String),
 }
 
 impl State {
     /// What is held under `key` at `now`; what has expired is removed.
-    fn holder(&mut self, key: &RouteKey, now: Timestamp) -> Option<&Holder> {
+    pub(super) fn holder(&mut self, key: &RouteKey, now: Timestamp) -> Option<&Holder> {
         if self.routes.get(key).is_some_and(|held| held.until <= now) {
             self.routes.remove(key);
         }
         self.routes.get(key).map(|held| &held.value)
     }
 
-    fn append(&mut self, channel: Channel, entry: &OutboundEntry<'_>, now: Timestamp) -> String {
-        let last = self.last_generated.entry(channel).or_default();
-        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
-        *last = match millis > last.millis {
+    /// Appends the entry, and makes the lease of its route the receipt.
+    pub(super) fn append(
+        &mut self,
+        channel: Channel,
+        key: &RouteKey,
+        entry: &OutboundEntry<'_>,
+        now: Timestamp,
+        receipt_ttl: Duration,
+    ) -> Append {
+        if self.is_full {
+            return Append::Outage("OOM command not allowed when used memory > 'maxmemory'".to_owned());
+        }
+        if self.refusing.contains(&channel) {
+            return Append::Refused("WRONGTYPE Operation against a key of another type".to_owned());
+        }
+        let stream = self.streams.entry(channel).or_default();
+        let (last, millis) = (stream.last_generated, u64::try_from(now.as_millis()).unwrap_or(0));
+        let id = match millis > last.millis {
             true => EntryId::new(millis, 0),
             false => EntryId::new(last.millis, last.sequence + 1),
         };
         let fields = entry.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
-        self.streams.entry(channel).or_default().push((*last, fields));
-        last.to_string()
+        stream.entries.push((id, fields));
+        stream.last_generated = id;
+        self.put_receipt(key, &id.to_string(), now + receipt_ttl);
+        Append::Done(id.to_string())
+    }
+
+    pub(super) fn put_receipt(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
+        self.routes.insert(key.clone(), Held { value: Holder::Receipt(id.to_owned()), until });
     }
 }
 
@@ -82,16 +113,35 @@ impl MemoryPublishing {
 
     /// The entries of a channel's stream.
     pub fn entries(&self, channel: Channel) -> Vec<(EntryId, PublishedFields)> {
-        lock(&self.state).streams.get(&channel).cloned().unwrap_or_default()
+        let state = lock(&self.state);
+        state.streams.get(&channel).map(|stream| stream.entries.clone()).unwrap_or_default()
+    }
+
+    /// How many entries a channel's stream has.
+    pub fn entry_count(&self, channel: Channel) -> usize {
+        lock(&self.state).streams.get(&channel).map_or(0, |stream| stream.entries.len())
+    }
+
+    /// Whether a channel's stream refuses every append, because its key is of another type.
+    pub fn set_refusing(&self, channel: Channel, refuses: bool) {
+        let mut state = lock(&self.state);
+        match refuses {
+            true => state.refusing.insert(channel),
+            false => state.refusing.remove(&channel),
+        };
+    }
+
+    /// Whether the server has no memory left for further entries.
+    pub fn set_full(&self, is_full: bool) {
+        lock(&self.state).is_full = is_full;
     }
 
     /// Loses the last `entries` entries of a stream, and their ids with them, as a server that restarts with an older state.
     pub fn lose_tail(&self, channel: Channel, entries: usize) {
-        let state = &mut *lock(&self.state);
-        let stream = state.streams.entry(channel).or_default();
-        stream.truncate(stream.len().saturating_sub(entries));
-        let last = stream.last().map_or(EntryId::ZERO, |(id, _)| *id);
-        state.last_generated.insert(channel, last);
+        if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
+            stream.entries.truncate(stream.entries.len().saturating_sub(entries));
+            stream.last_generated = stream.entries.last().map_or(EntryId::ZERO, |(id, _)| *id);
+        }
     }
 
     /// Loses every lease, receipt and scan lock.
@@ -162,8 +212,7 @@ impl LeaseStore for MemoryPublishing {
         let until = self.clock.now() + ttl;
         let mut state = lock(&self.state);
         for (key, id) in receipts {
-            let held = Held { value: Holder::Receipt((*id).to_owned()), until };
-            state.routes.insert((*key).clone(), held);
+            state.put_receipt(key, id, until);
         }
         Ok(())
     }
@@ -182,10 +231,7 @@ impl Outbound for MemoryPublishing {
         let mut append = |key: &RouteKey, entry: &OutboundEntry<'_>| match state.holder(key, now) {
             Some(Holder::Receipt(id)) => Append::Done(id.clone()),
             Some(Holder::Token(holder)) if holder == token => {
-                let id = state.append(channel, entry, now);
-                let held = Held { value: Holder::Receipt(id.clone()), until: now + dedupe_ttl };
-                state.routes.insert(key.clone(), held);
-                Append::Done(id)
+                state.append(channel, key, entry, now, dedupe_ttl)
             }
             Some(Holder::Token(_)) | None => Append::LeaseLost,
         };

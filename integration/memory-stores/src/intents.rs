@@ -1,6 +1,7 @@
 //! The intents stream.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use domain::checkpoint::StreamState;
@@ -16,12 +17,15 @@ use super::lock;
 pub struct MemoryIntents {
     stream: Mutex<Option<Stream>>,
     appended: Notify,
+    is_stale: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Stream {
     entries: Vec<RawEntry>,
     last_generated: EntryId,
+    /// Its key is renamed, so that no call finds it.
+    is_hidden: bool,
 }
 
 impl MemoryIntents {
@@ -38,9 +42,50 @@ impl MemoryIntents {
         *lock(&self.stream) = None;
     }
 
+    /// Appends an entry under its own id, which must be above all ids so far.
+    pub fn put(&self, entry: RawEntry) {
+        {
+            let mut stream = lock(&self.stream);
+            let stream = stream.get_or_insert_default();
+            assert!(entry.id > stream.last_generated, "{} is not above the last id", entry.id);
+            stream.last_generated = entry.id;
+            stream.entries.push(entry);
+        }
+        self.appended.notify_waiters();
+    }
+
+    /// Deletes one entry. The last generated id stays.
+    pub fn delete_entry(&self, id: EntryId) {
+        if let Some(stream) = lock(&self.stream).as_mut() {
+            stream.entries.retain(|entry| entry.id != id);
+        }
+    }
+
+    /// The ids of the entries.
+    pub fn ids(&self) -> Vec<EntryId> {
+        lock(&self.stream).iter().flat_map(|stream| &stream.entries).map(|entry| entry.id).collect()
+    }
+
+    /// Renames the key of the stream away, or back.
+    pub fn set_hidden(&self, is_hidden: bool) {
+        lock(&self.stream).get_or_insert_default().is_hidden = is_hidden;
+    }
+
+    /// Whether the connection on which [`IntentStream::read`] waits leads to a server that has nothing.
+    pub fn set_stale(&self, is_stale: bool) {
+        self.is_stale.store(is_stale, Ordering::SeqCst);
+    }
+
+    /// The stream as far as a call finds it.
+    fn visible(&self) -> Option<Stream> {
+        lock(&self.stream).clone().filter(|stream| !stream.is_hidden)
+    }
+
     fn read_now(&self, after: EntryId, limit: ReadLimit) -> Read {
         let stream = lock(&self.stream);
-        let entries = stream.iter().flat_map(|stream| &stream.entries).filter(|entry| entry.id > after);
+        let visible =
+            stream.iter().filter(|stream| !stream.is_hidden && !self.is_stale.load(Ordering::SeqCst));
+        let entries = visible.flat_map(|stream| &stream.entries).filter(|entry| entry.id > after);
         let entries: Vec<RawEntry> = entries.take(limit.entries).cloned().collect();
         match entries.iter().map(|entry| entry.fields.size()).sum::<usize>() > limit.bytes {
             true => Read::TooLarge,
@@ -81,13 +126,13 @@ impl IntentStream for MemoryIntents {
     async fn reconnect(&self) {}
 
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
-        let stream = lock(&self.stream);
+        let stream = self.visible();
         let mut ids = stream.iter().flat_map(|stream| &stream.entries).map(|entry| entry.id);
         Ok(ids.find(|id| *id > after))
     }
 
     async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
-        let stream = lock(&self.stream);
+        let stream = self.visible();
         let mut bytes = 0;
         let newest = stream.iter().flat_map(|stream| stream.entries.iter().rev()).take(limit.entries);
         let within = newest.take_while(|entry| {
@@ -98,7 +143,7 @@ impl IntentStream for MemoryIntents {
     }
 
     async fn inspect(&self) -> Result<Option<StreamState>, StoreError> {
-        let stream = lock(&self.stream);
+        let stream = self.visible();
         Ok(stream.as_ref().map(|stream| StreamState {
             first: stream.entries.first().map(|entry| entry.id),
             last_generated: stream.last_generated,

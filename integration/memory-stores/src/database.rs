@@ -14,11 +14,12 @@ use domain::entry::EntryId;
 use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, Cutoff, DueCursor,
-    DueOrder, DuePage, Expired, Removal, RetentionStore, RouteStore, RowLocks, StoreError,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, DueCursor,
+    DueOrder, DuePage, RouteStore, RowLocks, StoreError,
 };
 use domain::query::Discarded;
 use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::republish::SeenStream;
 use domain::route::{
     Channel, Failed, LiveRoute, NewRoute, Published, RouteKey, RouteStatus, SkipReason, Start, Version,
 };
@@ -30,7 +31,7 @@ use super::operations::RecordedAction;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDatabase(pub(super) Arc<Mutex<Tables>>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
     pub(super) records: BTreeMap<NotificationId, Record>,
     scopes: HashMap<IdempotencyScope, NotificationId>,
@@ -39,10 +40,13 @@ pub(super) struct Tables {
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
     pub(super) locked: HashSet<RouteKey>,
+    /// Routes with a value that cannot be read.
+    pub(super) corrupt: HashSet<RouteKey>,
+    pub(super) outbound_streams: BTreeMap<String, SeenStream>,
     pub(super) actions: Vec<RecordedAction>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Row {
     /// The row as far as publishing needs it; its version is `updated_at`.
     pub(super) route: LiveRoute,
@@ -55,10 +59,18 @@ pub(super) struct Row {
 }
 
 /// What is not in the row of its route already.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct DeadLetterRow {
     pub(super) created_at: Timestamp,
     pub(super) discarded: Option<Discarded>,
+}
+
+impl Row {
+    /// The version rises, whatever the clock says.
+    pub(super) fn touch(&mut self, now: Timestamp) {
+        let least = self.route.version.updated_at() + Duration::from_micros(1);
+        self.route.version = Version::read(now.max(least));
+    }
 }
 
 /// Another transaction that has locked a route. It ends when this is dropped.
@@ -166,8 +178,7 @@ impl Tables {
                 return Completion::Locked;
             }
             change(row);
-            let least = row.route.version.updated_at() + Duration::from_micros(1);
-            row.route.version = Version::read(now.max(least));
+            row.touch(now);
             return Completion::Applied;
         }
         if is_intended(row) { Completion::Applied } else { Completion::Conflict }
@@ -178,7 +189,7 @@ impl Tables {
     }
 
     /// Removes a record with all that belongs to it.
-    fn remove(&mut self, id: &NotificationId) {
+    pub(super) fn remove(&mut self, id: &NotificationId) {
         if let Some(record) = self.records.remove(id) {
             self.scopes.remove(&record.scope);
         }
@@ -312,6 +323,10 @@ fn place(route: &LiveRoute) -> (i64, &RouteKey) {
     (route.next_attempt_at.as_micros(), &route.key)
 }
 
+fn unreadable(key: &RouteKey) -> StoreError {
+    StoreError::Corrupt { place: "routes.updated_at", key: key.to_string(), problem: "out of range".into() }
+}
+
 impl RouteStore for MemoryDatabase {
     async fn list_due_routes(
         &self,
@@ -346,7 +361,10 @@ impl RouteStore for MemoryDatabase {
             next_attempt_at: last.next_attempt_at.as_micros().to_string(),
             key: last.key.clone(),
         });
-        Ok(DuePage { routes: routes.into_iter().cloned().collect(), corrupt: Vec::new(), next })
+        let (corrupt, routes): (Vec<_>, Vec<_>) =
+            routes.into_iter().partition(|route| tables.corrupt.contains(&route.key));
+        let corrupt = corrupt.into_iter().map(|route| unreadable(&route.key)).collect();
+        Ok(DuePage { routes: routes.into_iter().cloned().collect(), corrupt, next })
     }
 
     async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
@@ -430,93 +448,4 @@ impl RouteStore for MemoryDatabase {
         };
         Ok(routes.iter().map(&mut complete).collect())
     }
-}
-
-impl RetentionStore<NotificationId> for MemoryDatabase {
-    async fn list_expired(
-        &self,
-        cutoff: Cutoff,
-        after: Option<&Expired<NotificationId>>,
-        limit: usize,
-    ) -> Result<Vec<Expired<NotificationId>>, StoreError> {
-        let tables = lock(&self.0);
-        let mut expired: Vec<Expired<NotificationId>> = tables
-            .records
-            .values()
-            .filter(|record| record.content.accepted_at < cutoff.at)
-            .map(|record| Expired {
-                key: record.notification_id.clone(),
-                at: record.content.accepted_at,
-                rows: 1 + tables.routes_of(&record.notification_id).count() as u64,
-                bytes: record.content.payload_json.len() as u64,
-                live: tables.routes_of(&record.notification_id).any(|row| row.status.is_live()),
-            })
-            .filter(|row| after.is_none_or(|after| (row.at, &row.key) > (after.at, &after.key)))
-            .collect();
-        expired.sort_by(|one, other| (one.at, &one.key).cmp(&(other.at, &other.key)));
-        expired.truncate(limit);
-        Ok(expired)
-    }
-
-    async fn delete_expired(&self, keys: &[&NotificationId], cutoff: Cutoff) -> Result<Removal, StoreError> {
-        let mut tables = lock(&self.0);
-        let mut removal = Removal::default();
-        for id in keys {
-            match tables.records.get(*id) {
-                Some(record) if record.content.accepted_at < cutoff.at => {}
-                Some(_) | None => continue,
-            }
-            if tables.routes_of(id).any(|row| row.status.is_live()) {
-                removal.live += 1;
-            } else if tables.routes_of(id).any(|row| tables.locked.contains(&row.route.key)) {
-                removal.locked += 1;
-            } else {
-                tables.remove(id);
-                removal.removed += 1;
-            }
-        }
-        Ok(removal)
-    }
-}
-
-impl RetentionStore<MalformedKey> for MemoryDatabase {
-    async fn list_expired(
-        &self,
-        cutoff: Cutoff,
-        after: Option<&Expired<MalformedKey>>,
-        limit: usize,
-    ) -> Result<Vec<Expired<MalformedKey>>, StoreError> {
-        let tables = lock(&self.0);
-        let old = tables.malformed.iter().filter(|(_, row)| row.recorded_at < cutoff.at);
-        let mut expired: Vec<Expired<MalformedKey>> = old
-            .map(|(key, row)| Expired {
-                key: key.clone(),
-                at: row.recorded_at,
-                rows: 1,
-                bytes: row.raw_fields.json_length() as u64,
-                live: false,
-            })
-            .filter(|row| after.is_none_or(|after| malformed_place(row) > malformed_place(after)))
-            .collect();
-        expired.sort_by(|one, other| malformed_place(one).cmp(&malformed_place(other)));
-        expired.truncate(limit);
-        Ok(expired)
-    }
-
-    async fn delete_expired(&self, keys: &[&MalformedKey], cutoff: Cutoff) -> Result<Removal, StoreError> {
-        let mut tables = lock(&self.0);
-        let mut removal = Removal::default();
-        for key in keys {
-            if tables.malformed.get(*key).is_some_and(|row| row.recorded_at < cutoff.at) {
-                tables.malformed.remove(*key);
-                removal.removed += 1;
-            }
-        }
-        Ok(removal)
-    }
-}
-
-/// The order of expired malformed intents.
-fn malformed_place(row: &Expired<MalformedKey>) -> (Timestamp, &str, &str, &str) {
-    (row.at, &row.key.stream, &row.key.entry_id, &row.key.fields_fingerprint)
 }

@@ -1,0 +1,180 @@
+//! What the workers' unit tests stand on: the stores in memory behind one script, and a meter that can be read.
+
+use std::sync::{Arc, Mutex};
+
+use ambient::{ManualClock, Timestamp};
+use domain::checkpoint::Checkpoint;
+use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::ports::StoreError;
+use domain::record::{Content, NotificationId};
+use domain::route::{Channel, LiveRoute, RouteKey, Version};
+use memory_stores::{
+    MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing,
+    MemoryReplicas, Script, Scripted,
+};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Gauge, InstrumentBuilder, InstrumentProvider, Meter, SyncInstrument};
+
+/// The intents stream.
+pub(crate) const STREAM: &str = "intents";
+
+/// All stores, behind one script. Clones are the same ones.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) script: Script,
+    /// Of the replica and of both servers.
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) election: Scripted<MemoryElection>,
+    pub(crate) intents: Scripted<MemoryIntents>,
+    pub(crate) database: Scripted<MemoryDatabase>,
+    pub(crate) cache: Scripted<MemoryCheckpoints>,
+    pub(crate) directory: Scripted<MemoryDirectory>,
+    pub(crate) publishing: Scripted<MemoryPublishing>,
+    pub(crate) replicas: Scripted<MemoryReplicas>,
+}
+
+impl World {
+    /// Empty stores whose time begins at `start`.
+    pub(crate) fn new(start: Timestamp) -> Self {
+        let (script, clock) = (Script::default(), Arc::new(ManualClock::new(start)));
+        Self {
+            election: Scripted::new(MemoryElection::default(), &script),
+            intents: Scripted::new(MemoryIntents::default(), &script),
+            database: Scripted::new(MemoryDatabase::default(), &script),
+            cache: Scripted::new(MemoryCheckpoints::default(), &script),
+            directory: Scripted::new(MemoryDirectory::default(), &script),
+            publishing: Scripted::new(MemoryPublishing::new(Arc::clone(&clock)), &script),
+            replicas: Scripted::new(MemoryReplicas::new(Arc::clone(&clock)), &script),
+            script,
+            clock,
+        }
+    }
+
+    /// The durable checkpoint.
+    pub(crate) fn durable(&self) -> Option<EntryId> {
+        self.database.checkpoint(STREAM).map(|checkpoint| checkpoint.last_entry_id)
+    }
+
+    /// The cached checkpoint.
+    pub(crate) fn cached(&self) -> Option<EntryId> {
+        self.cache.get(STREAM).map(|checkpoint| checkpoint.last_entry_id)
+    }
+
+    /// Puts the durable checkpoint after this entry, as a term before the first one here.
+    pub(crate) fn set_durable(&self, last_entry_id: EntryId) {
+        self.database.set_checkpoint(STREAM, Some(Checkpoint { fence: 0, last_entry_id }));
+    }
+
+    /// Puts the cached checkpoint after this entry, as a term before the first one here.
+    pub(crate) fn set_cached(&self, last_entry_id: EntryId) {
+        self.cache.set(STREAM, Checkpoint { fence: 0, last_entry_id });
+    }
+
+    /// The routes whose entries are in the stream of the gateway, in order.
+    pub(crate) fn appended(&self) -> Vec<String> {
+        self.publishing.entries(Channel::Push).into_iter().map(|(_, mut fields)| fields.remove(0).1).collect()
+    }
+}
+
+pub(crate) fn down(operation: &'static str) -> StoreError {
+    StoreError::Unavailable { operation, source: "down".into() }
+}
+
+pub(crate) fn refused(operation: &'static str) -> StoreError {
+    StoreError::Refused { operation, source: "not storable".into() }
+}
+
+pub(crate) fn locked(operation: &'static str) -> StoreError {
+    StoreError::Locked { operation, source: "a lock".into() }
+}
+
+pub(crate) fn timed_out(operation: &'static str) -> StoreError {
+    StoreError::TimedOut { operation, source: "too slow".into() }
+}
+
+/// What gauges were set to, by name, in the order in which that happened.
+#[derive(Clone, Default)]
+pub(crate) struct Recorded(Arc<Mutex<Vec<(String, f64)>>>);
+
+impl Recorded {
+    pub(crate) fn meter(&self) -> Meter {
+        Meter::new(Arc::new(self.clone()))
+    }
+
+    pub(crate) fn values(&self, name: &str) -> Vec<f64> {
+        let recorded = self.0.lock().expect("no test panics while it holds the values");
+        recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
+    }
+}
+
+impl InstrumentProvider for Recorded {
+    fn u64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<u64>>) -> Gauge<u64> {
+        Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
+    }
+
+    fn f64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<f64>>) -> Gauge<f64> {
+        Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
+    }
+}
+
+struct RecordedGauge(String, Recorded);
+
+impl RecordedGauge {
+    fn set(&self, value: f64) {
+        let Self(name, Recorded(values)) = self;
+        values.lock().expect("no test panics while it holds the values").push((name.clone(), value));
+    }
+}
+
+impl SyncInstrument<u64> for RecordedGauge {
+    fn measure(&self, value: u64, _: &[KeyValue]) {
+        self.set(value as f64);
+    }
+}
+
+impl SyncInstrument<f64> for RecordedGauge {
+    fn measure(&self, value: f64, _: &[KeyValue]) {
+        self.set(value);
+    }
+}
+
+/// A well-formed intent for one user.
+pub(crate) fn intent(number: u64, key: &str, user: &str) -> RawEntry {
+    let fields = RawFields::from_iter([
+        ("notification_type", "game.turn.ready"),
+        ("producer", "game_master"),
+        ("audience_kind", "user"),
+        ("recipient_user_ids_json", &format!("[{user:?}]")),
+        ("idempotency_key", key),
+        ("occurred_at_ms", "1775121700000"),
+        ("payload_json", r#"{"game_id":"g","game_name":"n","turn_number":54}"#),
+    ]);
+    RawEntry { id: EntryId::new(number, 0), fields }
+}
+
+/// A push route that is due at the epoch.
+pub(crate) fn route(number: u64, attempt_count: u32) -> LiveRoute {
+    let at = Timestamp::UNIX_EPOCH;
+    LiveRoute {
+        key: RouteKey {
+            notification_id: NotificationId::of(EntryId::new(number, 0), 0),
+            route_id: "push:user:u-1".into(),
+        },
+        version: Version::read(at),
+        channel: Channel::Push,
+        recipient_ref: "user:u-1".into(),
+        resolved_email: String::new(),
+        resolved_locale: "en".into(),
+        attempt_count,
+        max_attempts: 3,
+        next_attempt_at: at,
+        content: Arc::new(Content {
+            notification_type: "game.turn.ready".into(),
+            payload_json: "{}".into(),
+            occurred_at: at,
+            accepted_at: at,
+            request_id: String::new(),
+            trace_id: String::new(),
+        }),
+    }
+}

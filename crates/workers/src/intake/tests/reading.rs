@@ -1,0 +1,142 @@
+//! How the stream is read, and what is trimmed of it.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_fails_is_tried_again_with_fewer_entries() {
+    let world = world();
+    stream(&world, 1..=3);
+    for _ in 0..3 {
+        world.script.fail("read", down("read"));
+    }
+    run_until(&world, 9, |world, _| world.durable() == Some(id(3))).await;
+    let asked = asked_for(&world);
+    assert_eq!(asked[..4], [16, 8, 4, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_to_read_ahead_keeps_what_was_committed_meanwhile() {
+    let world = world();
+    stream(&world, 1..=20);
+    let intake = intake(&world, 16);
+    let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
+    // The first read succeeds, the one beside the commit does not.
+    let ReadResult::Entries(first) = work.reader.read(EntryId::ZERO, BLOCK).await.expect("is there") else {
+        panic!("small entries")
+    };
+    work.queue.extend(first);
+    world.script.fail("read", down("read"));
+    assert!(matches!(work.run_once(&stop).await, Err(StoreError::Unavailable { .. })));
+    assert_eq!((outcomes(&world).len(), work.keeper.processed()), (16, Some(id(16))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_finds_nothing_twice_where_there_is_something_is_connected_again() {
+    let world = world();
+    world.intents.set_stale(true);
+    stream(&world, [1]);
+    run_until(&world, 9, |world, health| {
+        if world.script.count("reconnect") > 0 && waits_for(health, "reads return nothing") {
+            world.intents.set_stale(false);
+        }
+        world.durable() == Some(id(1)) && health.status().blocked.is_none()
+    })
+    .await;
+    assert!(world.script.count("read") >= 3, "one empty read is no reason");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_reader_keeps_its_connection_and_learns_nothing() {
+    let world = world();
+    stream(&world, [1]);
+    run_until(&world, 9, |world, _| world.script.count("read") > 50).await;
+    assert_eq!(world.script.count("reconnect"), 0);
+    let asked = asked_for(&world);
+    assert_eq!((asked[0], asked.iter().max()), (FIRST_COUNT, Some(&(4 * FIRST_COUNT))), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_entries_are_read_while_the_first_are_written() {
+    let world = world();
+    stream(&world, 1..=40);
+    run_until(&world, FIRST_COUNT, |world, _| world.cached() == Some(id(40))).await;
+    let calls = world.script.calls();
+    let of = |name: &str| -> Vec<usize> {
+        calls.iter().enumerate().filter(|(_, call)| call.operation == name).map(|(place, _)| place).collect()
+    };
+    assert!(of("read")[1] < of("accept")[0], "{calls:?}");
+    assert_eq!(numbers(&world), Vec::from_iter(1..=40));
+}
+
+/// A malformed entry of one field.
+fn large(number: u64, bytes: usize) -> RawEntry {
+    RawEntry { id: id(number), fields: RawFields::from_iter([("f", vec![b'x'; bytes])]) }
+}
+
+/// How many entries each read asked for.
+fn asked_for(world: &World) -> Vec<usize> {
+    let calls = world.script.calls_of("read");
+    calls.iter().map(|call| call.elements[0].parse().expect("a number")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_entries_are_read_and_written_one_by_one_and_nothing_is_read_ahead_of_one() {
+    let world = world();
+    stream(&world, 1..=20);
+    for number in 21..=23 {
+        world.intents.put(large(number, 5 * 1024 * 1024));
+    }
+    stream(&world, 24..=40);
+    let intake = intake(&world, 512);
+    let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
+    while outcomes(&world).len() < 40 {
+        let before = outcomes(&world).len();
+        assert!(matches!(work.run_once(&stop).await, Ok(Step::Continue)));
+        let large = |number: &u64| (21..=23).contains(number);
+        let processed = numbers(&world)[before..].to_vec();
+        assert!(processed.len() == 1 || !processed.iter().any(large), "{processed:?}");
+        assert!(!processed.iter().any(large) || work.queue.is_empty());
+        assert!(work.queue.iter().filter(|entry| large(&entry.decoded.id.millis)).count() <= 1);
+    }
+    assert_eq!(numbers(&world), Vec::from_iter(1..=40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_is_too_large_to_be_read_is_named_and_waited_for() {
+    let world = world();
+    stream(&world, [1]);
+    world.intents.put(large(2, 65 * 1024 * 1024));
+    stream(&world, [3]);
+    run_until(&world, 9, |_, health| waits_for(health, "XDEL intents 2-0")).await;
+    assert_eq!(numbers(&world), [1]);
+    world.intents.delete_entry(id(2));
+    run_until(&world, 9, |world, _| world.durable() == Some(id(3))).await;
+    assert_eq!(numbers(&world), [1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_processed_is_trimmed_when_it_is_old_and_nothing_else() {
+    const HOUR: u64 = 3_600_000;
+    let oldest = u64::try_from(now().as_millis()).expect("positive") - 24 * HOUR;
+    let world = world();
+    stream(&world, [5, oldest - HOUR, oldest + HOUR, oldest + 2 * HOUR]);
+    // The last entry is not processed for now.
+    lock_row(&world, oldest + 2 * HOUR);
+    let mut intake = intake(&world, 1);
+    intake.settings.stream_retention = Some(Duration::from_millis(24 * HOUR));
+    run_intake_until(intake, &world, |world, _| world.script.count("trim") > 3).await;
+    let left: Vec<u64> = world.intents.ids().iter().map(|id| id.millis).collect();
+    assert_eq!(left, [oldest + HOUR, oldest + 2 * HOUR]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_old_but_not_processed_and_the_last_processed_one_are_not_trimmed() {
+    let world = world();
+    stream(&world, 1..=4);
+    lock_row(&world, 3);
+    let mut intake = intake(&world, 1);
+    intake.settings.stream_retention = Some(Duration::from_secs(1));
+    run_intake_until(intake, &world, |world, _| world.script.count("trim") > 2).await;
+    let left: Vec<u64> = world.intents.ids().iter().map(|id| id.millis).collect();
+    assert_eq!(left, [2, 3, 4]);
+}

@@ -1,0 +1,94 @@
+//! Completions that are refused, locked or too slow.
+
+use super::*;
+
+// INV-09, INV-10
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_is_refused_delays_no_other_and_its_receipt_is_kept_alive() {
+    let fixture = Fixture::default();
+    fixture.put((1..=8).map(|n| route(n, 0)));
+    fixture.refuse_completions([1, 5]);
+    let (publisher, receiver, _dispatcher) = fixture.publisher();
+    let (dedupe_ttl, stop) = (publisher.settings.dedupe_ttl, CancellationToken::new());
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|world| world.database.live_count() == 2).await;
+    // Long after the receipts would have ended.
+    let step = Duration::from_secs(5);
+    for _ in 0..(dedupe_ttl * 3).as_secs() / step.as_secs() {
+        tokio::time::sleep(step).await;
+        fixture.world.clock.advance(step);
+    }
+    assert_eq!(
+        (fixture.state(1).status, fixture.state(5).status),
+        (RouteStatus::Pending, RouteStatus::Pending)
+    );
+    assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 8, "none is appended again");
+    assert!(fixture.world.script.count("extend_receipts") >= 8);
+    stop.cancel();
+    timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+    fixture.allow_completions();
+    fixture.run_until(|world| world.database.live_count() == 0).await;
+    assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 8);
+}
+
+// INV-09
+#[tokio::test(start_paused = true)]
+async fn a_failed_attempt_that_cannot_be_written_down_does_not_stop_its_channel() {
+    let fixture = Fixture::default();
+    let mut broken = route(1, 0);
+    broken.recipient_ref = "nobody".into();
+    fixture.put([broken, route(2, 0)]);
+    fixture.refuse_completions([1]);
+    fixture.run_until(|world| world.database.live_count() == 1).await;
+    fixture.put([route(3, 0)]);
+    fixture.run_until(|world| world.database.live_count() == 1).await;
+    fixture.allow_completions();
+    fixture.run_until(|_| fixture.state(1).status == RouteStatus::Failed).await;
+}
+
+// INV-10
+#[tokio::test(start_paused = true)]
+async fn a_locked_row_waits_alone_and_is_completed_when_the_lock_is_gone() {
+    let fixture = Fixture::default();
+    fixture.put((1..=8).map(|n| route(n, 0)));
+    let lock = fixture.world.database.lock_route(&route(4, 0).key);
+    let (publisher, receiver, _dispatcher) = fixture.publisher();
+    let (health, stop) = (publisher.health.clone(), CancellationToken::new());
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|world| world.database.live_count() == 1).await;
+    fixture.until(|_| health.status().deferred == 1).await;
+    fixture.put((9..=16).map(|n| route(n, 0)));
+    fixture.until(|world| world.database.live_count() == 1).await;
+    drop(lock);
+    fixture.until(|world| world.database.live_count() == 0).await;
+    fixture.until(|_| health.status().deferred == 0).await;
+    assert_eq!(fixture.world.publishing.entry_count(Channel::Push), 16);
+    stop.cancel();
+    running.await.expect("it does not panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn completions_that_take_too_long_are_made_smaller_and_grow_again() {
+    let fixture = Fixture::default();
+    fixture.put((1..=32).map(|n| route(n, 0)));
+    fixture.world.script.on("complete_routes_published", |call| match call.elements.len() > 3 {
+        true => Effect::Fail(timed_out("complete")),
+        false => Effect::Pass,
+    });
+    let (publisher, receiver, _dispatcher) = fixture.publisher();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.until(|world| world.database.live_count() == 0).await;
+    fixture.world.script.off("complete_routes_published");
+    fixture.put((33..=96).map(|n| route(n, 0)));
+    fixture.until(|world| world.database.live_count() == 0).await;
+    stop.cancel();
+    running.await.expect("it does not panic");
+    let world = &fixture.world;
+    let calls = world.script.calls_of("complete_routes_published");
+    let completions: Vec<usize> = calls.iter().map(|call| call.elements.len()).collect();
+    assert_eq!(completions[..3], [8, 4, 2], "halved until it fits");
+    assert_eq!(completions.last(), Some(&8), "and full batches again when they are quick");
+    assert_eq!(world.publishing.entry_count(Channel::Push), 96);
+    assert_eq!(world.script.count("complete_routes_failed"), 0);
+}

@@ -1,0 +1,153 @@
+//! What a comparison appends again, and what is left when it fails, is slow or is stopped.
+
+use super::*;
+
+// INV-13
+#[tokio::test(start_paused = true)]
+async fn a_lost_tail_is_appended_again_once_with_the_same_attempt() {
+    let (fixture, mut replica) = published_after(2).await;
+    fixture.world.publishing.fail_over(6);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1; 10]);
+    assert!(fixture.is_consistent());
+    assert_eq!(fixture.attempts()[6..], ["1", "1", "1", "3"]);
+    let receipt = fixture.world.publishing.remaining(&key(10));
+    assert_eq!(receipt, Some(WINDOW), "a receipt outlives an outage of PostgreSQL as long as the window");
+    assert_eq!(fixture.saved().await[0].run_id, "1", "the new server is saved");
+}
+
+// INV-13
+#[tokio::test(start_paused = true)]
+async fn trimmed_and_deleted_entries_are_not_appended_again() {
+    let (fixture, mut replica) = published().await;
+    let ids = fixture.ids();
+    fixture.world.publishing.trim(Channel::Push, ids[2]);
+    fixture.world.publishing.delete_entry(Channel::Push, ids[3]);
+    fixture.world.publishing.fail_over(5);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [0, 0, 1, 0, 1, 1, 1, 1, 1, 1]);
+}
+
+// INV-13
+#[tokio::test(start_paused = true)]
+async fn an_absent_or_empty_stream_is_never_filled() {
+    for is_absent in [true, false] {
+        let (fixture, mut replica) = published().await;
+        fixture.world.publishing.fail_over(0);
+        if is_absent {
+            fixture.world.publishing.delete_stream(Channel::Push);
+        }
+        replica.notice().await.expect("the stores are there");
+        assert_eq!((fixture.listings().len(), fixture.counts()), (1, vec![0; 10]));
+        assert_eq!(fixture.saved().await[0].run_id, "1", "it is reported once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_appended_but_not_written_down_is_completed_and_not_appended_twice() {
+    let (fixture, mut replica) = published().await;
+    fixture.world.publishing.fail_over(6);
+    fixture.world.script.fail(REPLACE, down(REPLACE));
+    replica.notice().await.expect_err("PostgreSQL is down");
+    assert_eq!(fixture.saved().await[0].run_id, "0", "the change is not forgotten");
+    // Another replica goes on.
+    Replica::of(&fixture).notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1; 10]);
+    assert!(fixture.is_consistent());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_a_publisher_holds_is_compared_again_when_it_is_free() {
+    let (fixture, mut replica) = published().await;
+    fixture.world.publishing.fail_over(6);
+    let (held, token) = (key(10), LeaseToken("a publisher".to_owned()));
+    let leases = fixture.world.publishing.acquire_leases(&[&held], &token, WINDOW).await;
+    assert_eq!(leases.expect("the stores are there"), [Lease::Won]);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+    assert_eq!(fixture.saved().await[0].run_id, "0");
+    let released = fixture.world.publishing.release_leases(&[&held], &token).await;
+    released.expect("the stores are there");
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1; 10]);
+    assert_eq!(fixture.saved().await[0].run_id, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_or_locked_replacement_is_bisected() {
+    let (fixture, mut replica) = published().await;
+    for _ in 0..2 {
+        fixture.world.script.fail(REPLACE, timed_out(REPLACE));
+    }
+    fixture.world.publishing.fail_over(2);
+    replica.notice().await.expect("the stores are there");
+    assert!(fixture.is_consistent());
+    // Four, two, one.
+    for _ in 0..3 {
+        fixture.world.script.fail(REPLACE, locked(REPLACE));
+    }
+    fixture.world.publishing.fail_over(6);
+    replica.notice().await.expect("the stores are there");
+    assert!(!fixture.is_consistent());
+    replica.notice().await.expect("the stores are there");
+    assert!(fixture.is_consistent(), "the locked row was compared again");
+    assert_eq!(fixture.counts(), [1; 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_replacement_harms_no_other_and_ends_the_comparison() {
+    let (fixture, mut replica) = published().await;
+    let (before, refused_key) = (fixture.published_entry_id(8), key(8).to_string());
+    fixture.world.script.on(REPLACE, move |call| match call.elements.contains(&refused_key) {
+        true => Effect::Fail(refused(REPLACE)),
+        false => Effect::Pass,
+    });
+    fixture.world.publishing.fail_over(6);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1; 10]);
+    assert_eq!(fixture.published_entry_id(8), before, "its old id");
+    assert_eq!(fixture.saved().await[0].run_id, "1", "it is not appended for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_comparison_fails_the_worker_does_not_say_that_it_has_recovered() {
+    let (fixture, Replica { republisher, .. }) = published().await;
+    fixture.world.script.on(REPLACE, |_| Effect::Fail(down(REPLACE)));
+    fixture.world.publishing.fail_over(6);
+    let (health, stop) = (republisher.health.clone(), CancellationToken::new());
+    let running = tokio::spawn(republisher.run(stop.clone()));
+    let mut blocked = 0;
+    for _ in 0..60 {
+        fixture.pass(Duration::from_secs(1)).await;
+        blocked += u32::from(health.status().blocked.is_some());
+        assert_eq!(health.recoveries(), 0);
+    }
+    assert!(blocked >= 50, "blocked for {blocked} of 60 s");
+    fixture.world.script.off(REPLACE);
+    fixture.pass(SETTLE_TIME * 2).await;
+    assert_eq!((health.recoveries(), fixture.is_consistent()), (1, true));
+    stop.cancel();
+    running.await.expect("it does not panic");
+}
+
+// INV-12
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_a_comparison_between_two_locked_rows() {
+    let (fixture, mut replica) = published().await;
+    for number in 11..=400 {
+        fixture.publish(number).await;
+    }
+    replica.look().await.expect("the stores are there");
+    let _locks: Vec<_> = (1..=400).map(|number| fixture.world.database.lock_route(&key(number))).collect();
+    fixture.world.script.on(REPLACE, |_| Effect::Delay(Duration::from_millis(500)));
+    fixture.world.publishing.fail_over(2);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(replica.republisher.run(stop.clone()));
+    fixture.pass(SETTLE_TIME * 2).await;
+    let before = fixture.world.script.count(REPLACE);
+    assert!(before > 0, "the comparison is under way");
+    stop.cancel();
+    running.await.expect("it does not panic");
+    let after = fixture.world.script.count(REPLACE) - before;
+    assert!(after <= 1, "{after} statements after the stop");
+}

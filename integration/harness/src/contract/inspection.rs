@@ -1,0 +1,170 @@
+//! The outbound streams as a whole, and appending what they lost.
+
+use std::time::Duration;
+
+use domain::entry::EntryId;
+use domain::outbound::OutboundEntry;
+use domain::ports::{Append, LeaseStore, LeaseToken, Outbound, OutboundInspection, OutboundState};
+use domain::record::NotificationId;
+use domain::route::{Channel, RouteKey};
+
+use super::publishing::PublishingFixture;
+
+/// Streams to try, and what a test must do to them.
+pub trait InspectionFixture: PublishingFixture {
+    /// The streams as a whole.
+    fn inspection(&self) -> &impl OutboundInspection;
+
+    /// Deletes an entry as a consumer does.
+    fn delete(&self, channel: Channel, id: EntryId) -> impl Future<Output = ()>;
+
+    /// Starts the server again with all that it had.
+    fn restart(&mut self) -> impl Future<Output = ()>;
+}
+
+/// Runs every case of [`crate::contract::inspection`], each on a fixture of its own.
+#[macro_export]
+macro_rules! inspection_contract {
+    ($fixture:expr) => {
+        $crate::contract_cases!(
+            inspection, $fixture;
+            a_stream_is_seen_with_its_first_last_and_highest_deleted_entry,
+            a_server_keeps_its_ids_until_it_is_started_again,
+            an_entry_is_found_only_under_its_id_and_of_its_route,
+            an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice,
+            a_receipt_that_is_found_again_lives_as_long_as_a_new_one,
+            a_receipt_whose_entry_is_gone_is_no_receipt,
+            a_lease_that_a_publisher_holds_is_left_alone,
+            a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothing,
+        );
+    };
+}
+
+const LEASE_TTL: Duration = Duration::from_secs(60);
+const RECEIPT_TTL: Duration = Duration::from_secs(600);
+
+fn key(number: u64) -> RouteKey {
+    RouteKey {
+        notification_id: NotificationId::of(EntryId::new(number, 0), 0),
+        route_id: "push:user:u-1".to_owned(),
+    }
+}
+
+fn token() -> LeaseToken {
+    LeaseToken("a".to_owned())
+}
+
+fn entry(key: &RouteKey) -> OutboundEntry<'static> {
+    OutboundEntry(vec![("event_id", key.to_string().into()), ("attempt", "1".into())])
+}
+
+async fn append_again(fixture: &impl InspectionFixture, keys: &[RouteKey]) -> Vec<Append> {
+    let entries: Vec<OutboundEntry<'_>> = keys.iter().map(entry).collect();
+    let given: Vec<_> = keys.iter().zip(&entries).collect();
+    let appended = fixture.inspection().append_again(Channel::Push, &given, RECEIPT_TTL).await;
+    appended.expect("the server is there")
+}
+
+async fn append(fixture: &impl InspectionFixture, key: &RouteKey) -> Append {
+    let entry = entry(key);
+    let appended = fixture.outbound().append(Channel::Push, &[(key, &entry)], &token(), RECEIPT_TTL).await;
+    appended.expect("the server is there").remove(0)
+}
+
+#[track_caller]
+fn id(append: &Append) -> EntryId {
+    let Append::Done(id) = append else { panic!("not appended: {append:?}") };
+    id.parse().expect("an id")
+}
+
+async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<OutboundState> {
+    let server = fixture.inspection().observe().await.expect("the server is there");
+    server.streams.into_iter().find(|(of, ..)| *of == channel).expect("each channel has one").2
+}
+
+async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) -> Vec<bool> {
+    let found = fixture.inspection().find_entries(Channel::Push, asked).await;
+    found.expect("the server is there").1
+}
+
+pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixture: impl InspectionFixture) {
+    assert_eq!(state(&fixture, Channel::Push).await, None);
+    let appended = append_again(&fixture, &[key(1), key(2), key(3)]).await;
+    let ids: Vec<EntryId> = appended.iter().map(id).collect();
+    let whole = OutboundState { first: Some(ids[0]), last_generated: ids[2], max_deleted: EntryId::ZERO };
+    assert_eq!(state(&fixture, Channel::Push).await, Some(whole));
+    fixture.delete(Channel::Push, ids[0]).await;
+    fixture.delete(Channel::Push, ids[2]).await;
+    let cut = OutboundState { first: Some(ids[1]), last_generated: ids[2], max_deleted: ids[2] };
+    assert_eq!(state(&fixture, Channel::Push).await, Some(cut));
+    assert_eq!(state(&fixture, Channel::Email).await, None);
+}
+
+pub async fn a_server_keeps_its_ids_until_it_is_started_again(mut fixture: impl InspectionFixture) {
+    append_again(&fixture, &[key(1)]).await;
+    let first = fixture.inspection().observe().await.expect("the server is there");
+    assert_eq!(fixture.inspection().observe().await.expect("the server is there"), first);
+    fixture.restart().await;
+    let again = fixture.inspection().observe().await.expect("the server is there");
+    assert_ne!(again.run_id, first.run_id);
+    assert_eq!(again.streams, first.streams);
+}
+
+pub async fn an_entry_is_found_only_under_its_id_and_of_its_route(fixture: impl InspectionFixture) {
+    let absent = fixture.inspection().find_entries(Channel::Push, &[(&key(1), EntryId::new(1, 0))]).await;
+    assert_eq!(absent.expect("the server is there"), (None, vec![false]));
+    let appended = append_again(&fixture, &[key(1), key(2)]).await;
+    let (one, two) = (id(&appended[0]), id(&appended[1]));
+    let later = EntryId::new(two.millis + 1, 0);
+    let asked = [(&key(1), one), (&key(2), one), (&key(2), two), (&key(2), later)];
+    assert_eq!(find(&fixture, &asked).await, [true, false, true, false]);
+}
+
+// INV-13
+pub async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice(
+    fixture: impl InspectionFixture,
+) {
+    let keys = [key(1), key(2), key(3)];
+    let first = append_again(&fixture, &keys).await;
+    let before = state(&fixture, Channel::Push).await;
+    assert_eq!(append_again(&fixture, &keys).await, first, "as after a reply that was lost");
+    assert_eq!(state(&fixture, Channel::Push).await, before);
+}
+
+// INV-13
+pub async fn a_receipt_that_is_found_again_lives_as_long_as_a_new_one(fixture: impl InspectionFixture) {
+    let first = append_again(&fixture, &[key(1)]).await;
+    let (key, Append::Done(id)) = (key(1), &first[0]) else { panic!("not appended: {first:?}") };
+    let shorter = fixture.leases().extend_receipts(&[(&key, id)], LEASE_TTL).await;
+    shorter.expect("the server is there");
+    assert_eq!(append_again(&fixture, std::slice::from_ref(&key)).await, first);
+    let remaining = fixture.remaining(&key).await.expect("it lives");
+    assert!(remaining > RECEIPT_TTL / 2, "{remaining:?}");
+}
+
+pub async fn a_receipt_whose_entry_is_gone_is_no_receipt(fixture: impl InspectionFixture) {
+    let first = append_again(&fixture, &[key(1), key(2)]).await;
+    fixture.delete(Channel::Push, id(&first[0])).await;
+    let again = append_again(&fixture, &[key(1), key(2)]).await;
+    assert!(id(&again[0]) > id(&first[1]), "{again:?}");
+    assert_eq!(again[1], first[1]);
+}
+
+pub async fn a_lease_that_a_publisher_holds_is_left_alone(fixture: impl InspectionFixture) {
+    let held = key(1);
+    let won = fixture.leases().acquire_leases(&[&held], &token(), LEASE_TTL).await;
+    assert_eq!(won.expect("the server is there").len(), 1);
+    let appended = append_again(&fixture, &[held.clone(), key(2)]).await;
+    assert_eq!(appended[0], Append::LeaseLost);
+    let published = append(&fixture, &held).await;
+    assert!(id(&published) > id(&appended[1]), "the publisher still holds its lease");
+}
+
+pub async fn a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothing(
+    fixture: impl InspectionFixture,
+) {
+    let again = append_again(&fixture, &[key(1)]).await;
+    let before = state(&fixture, Channel::Push).await;
+    assert_eq!(append(&fixture, &key(1)).await, again[0]);
+    assert_eq!(state(&fixture, Channel::Push).await, before);
+}

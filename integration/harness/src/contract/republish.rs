@@ -1,0 +1,215 @@
+//! What was published, page by page, and its entry ids replaced.
+
+use domain::entry::EntryId;
+use domain::outbound::encode;
+use domain::ports::{
+    AcceptanceStore, Completion, DueOrder, Published, PublishedPage, RecordCursor, RepublishStore,
+    RouteStore, RowLocks, Swap,
+};
+use domain::republish::SeenStream;
+use domain::route::{Channel, LiveRoute, RouteKey};
+
+use super::accepted::{HEAD_START, accept, at};
+
+/// A store to try.
+pub trait RepublishFixture {
+    /// It.
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore);
+}
+
+/// Runs every case of [`crate::contract::republish`], each on a fixture of its own.
+#[macro_export]
+macro_rules! republish_contract {
+    ($fixture:expr) => {
+        $crate::contract_cases!(
+            republish, $fixture;
+            published_entries_are_listed_in_the_order_of_acceptance_whatever_the_page,
+            a_listing_is_bounded_by_acceptance_and_by_publication,
+            routes_that_are_not_published_are_neither_listed_nor_read,
+            a_published_route_is_encoded_as_its_publisher_encoded_it,
+            a_replaced_entry_id_is_listed_and_the_version_rises_even_if_the_clock_does_not,
+            a_replacement_under_an_older_version_or_of_a_live_route_is_a_conflict,
+            how_a_stream_was_seen_is_loaded_as_it_was_saved_last,
+        );
+    };
+}
+
+/// After every route here is due.
+const LATE: i64 = 1_000;
+
+async fn live(fixture: &impl RepublishFixture) -> Vec<LiveRoute> {
+    let mut routes = Vec::new();
+    for channel in Channel::ALL {
+        let page = fixture.store().list_due_routes(channel, DueOrder::OldestFirst, at(LATE), None, 100).await;
+        routes.extend(page.expect("the store is there").routes);
+    }
+    routes.sort_by(|one, other| one.key.cmp(&other.key));
+    routes
+}
+
+/// Publishes these routes, each head start after its acceptance, under an id with the number of its intent.
+async fn publish(fixture: &impl RepublishFixture, routes: &[LiveRoute]) {
+    for route in routes {
+        let number = route.key.notification_id.as_str().split('-').next().expect("a number");
+        let published =
+            Published { key: route.key.clone(), version: route.version, entry_id: format!("{number}-7") };
+        let now = route.content.accepted_at + HEAD_START;
+        let done = fixture.store().complete_routes_published(&[published], now, RowLocks::Wait).await;
+        assert_eq!(done.expect("the store is there"), [Completion::Applied]);
+    }
+}
+
+/// Intents `1..=count`, accepted a second apart, with both routes published.
+async fn published(fixture: &impl RepublishFixture, count: u64) {
+    for number in 1..=count {
+        accept(fixture.store(), [number], at(number.cast_signed())).await;
+    }
+    publish(fixture, &live(fixture).await).await;
+}
+
+async fn page(
+    fixture: &impl RepublishFixture,
+    since: i64,
+    after: &RecordCursor,
+    until: i64,
+    records: usize,
+) -> PublishedPage {
+    let page = fixture.store().list_published_entries(at(since), after, at(until), records).await;
+    let page = page.expect("the store is there");
+    assert!(page.corrupt.is_empty(), "{:?}", page.corrupt);
+    page
+}
+
+/// Every page of routes published at `since` or later, of intents accepted from `from` to `until`.
+async fn all(
+    fixture: &impl RepublishFixture,
+    since: i64,
+    (from, until): (i64, i64),
+    records: usize,
+) -> Vec<String> {
+    let (mut after, mut found) = (RecordCursor::before(at(from)), Vec::new());
+    loop {
+        let page = page(fixture, since, &after, until, records).await;
+        found.extend(page.entries.iter().map(|entry| format!("{} {}", entry.key, entry.entry_id)));
+        match page.next {
+            Some(next) => after = next,
+            None => return found,
+        }
+    }
+}
+
+async fn read(fixture: &impl RepublishFixture, keys: &[RouteKey]) -> Vec<LiveRoute> {
+    let keys: Vec<&RouteKey> = keys.iter().collect();
+    let page = fixture.store().get_published_routes(&keys).await.expect("the store is there");
+    let mut routes = page.routes;
+    routes.sort_by(|one, other| one.key.cmp(&other.key));
+    routes
+}
+
+fn keys(routes: &[LiveRoute]) -> Vec<RouteKey> {
+    routes.iter().map(|route| route.key.clone()).collect()
+}
+
+fn replaced(routes: &[LiveRoute], entry_id: &str) -> Vec<Published> {
+    let replaced = |route: &LiveRoute| Published {
+        key: route.key.clone(),
+        version: route.version,
+        entry_id: entry_id.to_owned(),
+    };
+    routes.iter().map(replaced).collect()
+}
+
+pub async fn published_entries_are_listed_in_the_order_of_acceptance_whatever_the_page(
+    fixture: impl RepublishFixture,
+) {
+    published(&fixture, 5).await;
+    let whole = all(&fixture, 0, (0, LATE), 100).await;
+    assert_eq!(whole.len(), 10);
+    assert!(whole.is_sorted());
+    for records in [1, 2, 3, 5] {
+        assert_eq!(all(&fixture, 0, (0, LATE), records).await, whole, "{records}");
+    }
+}
+
+pub async fn a_listing_is_bounded_by_acceptance_and_by_publication(fixture: impl RepublishFixture) {
+    published(&fixture, 5).await;
+    let whole = all(&fixture, 0, (0, LATE), 100).await;
+    assert_eq!(all(&fixture, 0, (3, LATE), 2).await, whole[4..], "accepted at the third second or later");
+    assert_eq!(all(&fixture, 0, (0, 2), 2).await, whole[..4], "accepted at the second second or before");
+    let published_since = 4 + HEAD_START.as_secs().cast_signed();
+    assert_eq!(all(&fixture, published_since, (0, LATE), 2).await, whole[6..], "published then or later");
+}
+
+pub async fn routes_that_are_not_published_are_neither_listed_nor_read(fixture: impl RepublishFixture) {
+    accept(fixture.store(), 1..=2, at(1)).await;
+    let routes = live(&fixture).await;
+    publish(&fixture, &routes[1..2]).await;
+    assert_eq!(all(&fixture, 0, (0, LATE), 1).await, [format!("{} 1-7", routes[1].key)]);
+    assert_eq!(keys(&read(&fixture, &keys(&routes)).await), keys(&routes[1..2]));
+}
+
+pub async fn a_published_route_is_encoded_as_its_publisher_encoded_it(fixture: impl RepublishFixture) {
+    accept(fixture.store(), [1], at(1)).await;
+    let routes = live(&fixture).await;
+    publish(&fixture, &routes).await;
+    let published = read(&fixture, &keys(&routes)).await;
+    assert_eq!(published.len(), 2);
+    for (published, live) in published.iter().zip(&routes) {
+        assert_eq!(encode(published).expect("it can be encoded"), encode(live).expect("it can be encoded"));
+    }
+}
+
+// INV-03
+pub async fn a_replaced_entry_id_is_listed_and_the_version_rises_even_if_the_clock_does_not(
+    fixture: impl RepublishFixture,
+) {
+    published(&fixture, 1).await;
+    let listed = page(&fixture, 0, &RecordCursor::before(at(0)), LATE, 9).await;
+    let keys: Vec<RouteKey> = listed.entries.into_iter().map(|entry| entry.key).collect();
+    let before = read(&fixture, &keys).await;
+    let swaps = fixture.store().replace_published_entries(&replaced(&before, "9-9"), at(0)).await;
+    assert_eq!(swaps.expect("the store is there"), [Swap::Applied; 2]);
+    let expected: Vec<String> = keys.iter().map(|key| format!("{key} 9-9")).collect();
+    assert_eq!(all(&fixture, 0, (0, LATE), 9).await, expected);
+    for (after, before) in read(&fixture, &keys).await.into_iter().zip(before) {
+        assert!(after.version.updated_at() > before.version.updated_at());
+        assert_eq!(LiveRoute { version: before.version, ..after }, before, "nothing else changed");
+    }
+}
+
+pub async fn a_replacement_under_an_older_version_or_of_a_live_route_is_a_conflict(
+    fixture: impl RepublishFixture,
+) {
+    accept(fixture.store(), 1..=3, at(1)).await;
+    let routes = live(&fixture).await;
+    publish(&fixture, &routes[..4]).await;
+    let published = read(&fixture, &keys(&routes)).await;
+    let mut given = replaced(&published, "9-9");
+    given[1].version = routes[1].version;
+    given.push(replaced(&routes[4..5], "9-9").remove(0));
+    let swaps = fixture.store().replace_published_entries(&given, at(9)).await.expect("the store is there");
+    use Swap::{Applied, Conflict};
+    assert_eq!(swaps, [Applied, Conflict, Applied, Applied, Conflict]);
+    let again = fixture.store().replace_published_entries(&given, at(9)).await.expect("the store is there");
+    assert_eq!(again, [Conflict; 5], "the versions are used");
+}
+
+pub async fn how_a_stream_was_seen_is_loaded_as_it_was_saved_last(fixture: impl RepublishFixture) {
+    let seen = |stream: &str, run_id: &str, millis| SeenStream {
+        stream: stream.into(),
+        run_id: run_id.into(),
+        replication_id: "r".into(),
+        last_generated: EntryId::new(millis, 3),
+        seen_at: at(1),
+    };
+    let load = async || fixture.store().load_outbound_streams(&["a", "b"]).await.expect("the store is there");
+    let save = async |seen: &[SeenStream]| {
+        fixture.store().save_outbound_streams(seen).await.expect("the store is there");
+    };
+    assert_eq!(load().await, []);
+    save(&[seen("a", "one", 5), seen("b", "one", 6), seen("other", "one", 7)]).await;
+    save(&[seen("b", "two", 1)]).await;
+    let mut loaded = load().await;
+    loaded.sort_by(|one, other| one.stream.cmp(&other.stream));
+    assert_eq!(loaded, [seen("a", "one", 5), seen("b", "two", 1)]);
+}

@@ -1,0 +1,123 @@
+//! The election of one of several candidates.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::ports::{Election, Fence, StoreError, Term};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::lock;
+
+/// How often a candidate campaigns that learns of no leader change.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The leadership of a key. Clones are candidates for the same one. A term ends when its leader steps down or the test ends
+/// it; one that is dropped lasts, as after a crash.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryElection(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// That of the newest term, or what it was raised to.
+    fence: Fence,
+    leader: Option<Leader>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leader {
+    /// The term with this fence.
+    Term(Fence),
+    /// A process that the test does not run.
+    Elsewhere,
+}
+
+/// A term.
+#[derive(Debug)]
+pub struct MemoryTerm {
+    shared: Arc<Shared>,
+    fence: Fence,
+}
+
+impl MemoryElection {
+    /// Another process leads from now on. The present term, if there is one, is lost.
+    pub fn let_another_lead(&self) {
+        self.change(|state| {
+            state.fence += 1;
+            state.leader = Some(Leader::Elsewhere);
+        });
+    }
+
+    /// Ends the present term, as when its lease expires: it is lost, and the next candidate wins.
+    pub fn end_term(&self) {
+        self.change(|state| state.leader = None);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut lock(&self.0.state));
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Election for MemoryElection {
+    type Term = MemoryTerm;
+
+    async fn campaign(&self) -> Result<Option<MemoryTerm>, StoreError> {
+        let mut state = lock(&self.0.state);
+        if state.leader.is_some() {
+            return Ok(None);
+        }
+        state.fence += 1;
+        state.leader = Some(Leader::Term(state.fence));
+        Ok(Some(MemoryTerm { shared: Arc::clone(&self.0), fence: state.fence }))
+    }
+
+    async fn leader_change(&self) {
+        let changed = self.0.changed.notified();
+        if lock(&self.0.state).leader.is_some() {
+            // Its end is an end, too.
+            drop(timeout(POLL_INTERVAL, changed).await);
+        }
+    }
+
+    async fn raise_fence(&self, floor: Fence) -> Result<(), StoreError> {
+        let mut state = lock(&self.0.state);
+        state.fence = state.fence.max(floor);
+        Ok(())
+    }
+}
+
+impl MemoryTerm {
+    fn is_current(&self) -> bool {
+        lock(&self.shared.state).leader == Some(Leader::Term(self.fence))
+    }
+}
+
+impl Term for MemoryTerm {
+    fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    async fn lost(&self) {
+        loop {
+            let changed = self.shared.changed.notified();
+            if !self.is_current() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn step_down(self) {
+        if self.is_current() {
+            lock(&self.shared.state).leader = None;
+            self.shared.changed.notify_waiters();
+        }
+    }
+}

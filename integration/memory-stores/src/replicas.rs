@@ -1,0 +1,90 @@
+//! Which replicas run and what they did.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ambient::{Clock, ManualClock, Timestamp};
+use domain::ports::{Activity, ReplicaReport, ReplicaStore, StoreError};
+
+use super::lock;
+
+/// The replicas and their activity. Its time is that of the clock.
+#[derive(Debug)]
+pub struct MemoryReplicas {
+    clock: Arc<ManualClock>,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    /// When each was seen last, and what it reported then.
+    replicas: BTreeMap<String, (Timestamp, ReplicaReport)>,
+    /// By minute and replica.
+    activity: BTreeMap<(Timestamp, String), Activity>,
+}
+
+impl MemoryReplicas {
+    /// No replicas.
+    pub fn new(clock: Arc<ManualClock>) -> Self {
+        Self { clock, tables: Mutex::default() }
+    }
+
+    /// The last report of each replica, by name.
+    pub fn replicas(&self) -> Vec<ReplicaReport> {
+        lock(&self.tables).replicas.values().map(|(_, report)| report.clone()).collect()
+    }
+
+    /// What each replica did, by name.
+    pub fn activity(&self) -> BTreeMap<String, Activity> {
+        let mut sums: BTreeMap<String, Activity> = BTreeMap::new();
+        for ((_, replica), activity) in &lock(&self.tables).activity {
+            *sums.entry(replica.clone()).or_default() += *activity;
+        }
+        sums
+    }
+}
+
+/// The beginning of the minute of `at`.
+fn minute(at: Timestamp) -> Timestamp {
+    let rest = at.as_micros().rem_euclid(60_000_000);
+    at - Duration::from_micros(rest.unsigned_abs())
+}
+
+/// Removes at most `limit` rows with keys that `is_old` selects.
+fn remove<K: Ord + Clone, V>(
+    rows: &mut BTreeMap<K, V>,
+    limit: usize,
+    is_old: impl Fn(&K, &V) -> bool,
+) -> u64 {
+    let old = rows.iter().filter(|(key, value)| is_old(key, value)).take(limit);
+    let keys: Vec<K> = old.map(|(key, _)| key.clone()).collect();
+    for key in &keys {
+        rows.remove(key);
+    }
+    keys.len() as u64
+}
+
+impl ReplicaStore for MemoryReplicas {
+    async fn save_replica(&self, report: &ReplicaReport) -> Result<(), StoreError> {
+        let row = (self.clock.now(), report.clone());
+        lock(&self.tables).replicas.insert(report.replica.clone(), row);
+        Ok(())
+    }
+
+    async fn add_activity(&self, replica: &str, activity: &Activity) -> Result<(), StoreError> {
+        let key = (minute(self.clock.now()), replica.to_owned());
+        *lock(&self.tables).activity.entry(key).or_default() += *activity;
+        Ok(())
+    }
+
+    async fn delete_replicas(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
+        let before = self.clock.now() - age;
+        Ok(remove(&mut lock(&self.tables).replicas, limit, |_, (seen_at, _)| *seen_at < before))
+    }
+
+    async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
+        let before = self.clock.now() - age;
+        Ok(remove(&mut lock(&self.tables).activity, limit, |(minute, _), _| *minute < before))
+    }
+}

@@ -1,0 +1,218 @@
+//! The ports of PostgreSQL, the election and the user directory behind a script.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::accept::Probe;
+use domain::checkpoint::Checkpoint;
+use domain::entry::EntryId;
+use domain::outcome::Outcome;
+use domain::ports::{
+    AcceptanceBatch, AcceptanceStore, Activity, CheckpointStore, Claim, Commit, Completion, Cutoff,
+    DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fence, Known, Lookup, ProcessedTrace, Published,
+    PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore,
+    RouteStore, RowLocks, StoreError, Swap, UserDirectory,
+};
+use domain::record::IdempotencyScope;
+use domain::republish::SeenStream;
+use domain::route::{Channel, RouteKey};
+
+use super::{Scripted, texts};
+
+/// The id of the entry and what became of it; of a duplicate, which has no row, only that it is one.
+fn outcome(outcome: &Outcome) -> String {
+    let code = outcome.failure_code().map_or(outcome.name(), |code| code.as_str());
+    match (outcome.acceptance(), outcome.malformed_row()) {
+        (Some(acceptance), _) => format!("{} {code}", acceptance.record.notification_id),
+        (None, Some(row)) => format!("{} {code}", row.entry_id),
+        (None, None) => code.to_owned(),
+    }
+}
+
+impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
+    async fn find_known(&self, intents: &[(IdempotencyScope, EntryId)]) -> Result<Known, StoreError> {
+        let ids = texts(intents.iter().map(|(_, id)| id));
+        self.call("find_known", ids, self.store.find_known(intents)).await
+    }
+
+    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+        let outcomes = batch.outcomes.iter().map(|given| outcome(given)).collect();
+        // As with a server, other tasks continue meanwhile.
+        tokio::task::yield_now().await;
+        let place = self.script.begin("accept", outcomes).await?;
+        let commit = self.store.accept(batch).await?;
+        if commit == Commit::Committed {
+            self.script.succeeded(place);
+        }
+        Ok(commit)
+    }
+
+    async fn probe(&self, probe: &Probe) -> Result<(), StoreError> {
+        self.call("probe", Vec::new(), self.store.probe(probe)).await
+    }
+}
+
+impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
+    async fn find_last_processed(
+        &self,
+        stream: &str,
+        entries: &[ProcessedTrace],
+    ) -> Result<Option<EntryId>, StoreError> {
+        let ids = texts(entries.iter().map(|entry| entry.entry_id));
+        self.call("find_last_processed", ids, self.store.find_last_processed(stream, entries)).await
+    }
+
+    async fn claim_checkpoint(&self, stream: &str, fence: Fence, begins: bool) -> Result<Claim, StoreError> {
+        let claim = self.store.claim_checkpoint(stream, fence, begins);
+        self.call("claim_checkpoint", texts([fence]), claim).await
+    }
+
+    async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
+        self.call("load_checkpoint", Vec::new(), self.store.load_checkpoint(stream)).await
+    }
+}
+
+impl<S: RouteStore> RouteStore for Scripted<S> {
+    async fn list_due_routes(
+        &self,
+        channel: Channel,
+        order: DueOrder,
+        now: Timestamp,
+        after: Option<&DueCursor>,
+        limit: usize,
+    ) -> Result<DuePage, StoreError> {
+        let page = self.store.list_due_routes(channel, order, now, after, limit);
+        self.call("list_due_routes", texts([limit]), page).await
+    }
+
+    async fn next_due(&self) -> Result<HashMap<Channel, Timestamp>, StoreError> {
+        self.call("next_due", Vec::new(), self.store.next_due()).await
+    }
+
+    async fn count_due_routes(&self, now: Timestamp, cap: usize) -> Result<u64, StoreError> {
+        self.call("count_due_routes", texts([cap]), self.store.count_due_routes(now, cap)).await
+    }
+
+    async fn get_live_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
+        self.call("get_live_routes", texts(keys), self.store.get_live_routes(keys)).await
+    }
+
+    async fn complete_routes_published(
+        &self,
+        routes: &[Published],
+        now: Timestamp,
+        locks: RowLocks,
+    ) -> Result<Vec<Completion>, StoreError> {
+        let keys = texts(routes.iter().map(|route| &route.key));
+        let completions = self.store.complete_routes_published(routes, now, locks);
+        self.call("complete_routes_published", keys, completions).await
+    }
+
+    async fn complete_routes_failed(
+        &self,
+        routes: &[Failed],
+        now: Timestamp,
+        locks: RowLocks,
+    ) -> Result<Vec<Completion>, StoreError> {
+        let keys = texts(routes.iter().map(|route| &route.key));
+        let completions = self.store.complete_routes_failed(routes, now, locks);
+        self.call("complete_routes_failed", keys, completions).await
+    }
+}
+
+impl<K: Send + Sync, S: RetentionStore<K>> RetentionStore<K> for Scripted<S> {
+    async fn list_expired(
+        &self,
+        cutoff: Cutoff,
+        after: Option<&Expired<K>>,
+        limit: usize,
+    ) -> Result<Vec<Expired<K>>, StoreError> {
+        self.call("list_expired", texts([limit]), self.store.list_expired(cutoff, after, limit)).await
+    }
+
+    async fn delete_expired(&self, keys: &[&K], cutoff: Cutoff) -> Result<Removal, StoreError> {
+        self.call("delete_expired", texts([keys.len()]), self.store.delete_expired(keys, cutoff)).await
+    }
+}
+
+impl<S: RepublishStore> RepublishStore for Scripted<S> {
+    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SeenStream>, StoreError> {
+        self.call("load_outbound_streams", texts(streams), self.store.load_outbound_streams(streams)).await
+    }
+
+    async fn save_outbound_streams(&self, seen: &[SeenStream]) -> Result<(), StoreError> {
+        let streams = texts(seen.iter().map(|seen| &seen.stream));
+        self.call("save_outbound_streams", streams, self.store.save_outbound_streams(seen)).await
+    }
+
+    async fn list_published_entries(
+        &self,
+        since: Timestamp,
+        after: &RecordCursor,
+        until: Timestamp,
+        records: usize,
+    ) -> Result<PublishedPage, StoreError> {
+        let bounds = texts([since, after.accepted_at]);
+        let page = self.store.list_published_entries(since, after, until, records);
+        self.call("list_published_entries", bounds, page).await
+    }
+
+    async fn get_published_routes(&self, keys: &[&RouteKey]) -> Result<DuePage, StoreError> {
+        self.call("get_published_routes", texts(keys), self.store.get_published_routes(keys)).await
+    }
+
+    async fn replace_published_entries(
+        &self,
+        routes: &[Published],
+        now: Timestamp,
+    ) -> Result<Vec<Swap>, StoreError> {
+        let keys = texts(routes.iter().map(|route| &route.key));
+        let swaps = self.store.replace_published_entries(routes, now);
+        self.call("replace_published_entries", keys, swaps).await
+    }
+}
+
+impl<S: ReplicaStore> ReplicaStore for Scripted<S> {
+    async fn save_replica(&self, report: &ReplicaReport) -> Result<(), StoreError> {
+        self.call("save_replica", texts([&report.replica]), self.store.save_replica(report)).await
+    }
+
+    async fn add_activity(&self, replica: &str, activity: &Activity) -> Result<(), StoreError> {
+        self.call("add_activity", texts([replica]), self.store.add_activity(replica, activity)).await
+    }
+
+    async fn delete_replicas(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
+        self.call("delete_replicas", texts([age.as_secs()]), self.store.delete_replicas(age, limit)).await
+    }
+
+    async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
+        self.call("delete_activity", texts([age.as_secs()]), self.store.delete_activity(age, limit)).await
+    }
+}
+
+impl<S: Election> Election for Scripted<S> {
+    type Term = S::Term;
+
+    async fn campaign(&self) -> Result<Option<S::Term>, StoreError> {
+        self.call("campaign", Vec::new(), self.store.campaign()).await
+    }
+
+    async fn leader_change(&self) {
+        self.store.leader_change().await;
+    }
+
+    async fn raise_fence(&self, floor: Fence) -> Result<(), StoreError> {
+        self.call("raise_fence", texts([floor]), self.store.raise_fence(floor)).await
+    }
+}
+
+impl<S: UserDirectory> UserDirectory for Scripted<S> {
+    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        let answers = async { Ok(self.store.look_up(user_ids).await) };
+        match self.call("look_up", texts(user_ids), answers).await {
+            Ok(lookups) => lookups,
+            Err(error) => vec![Lookup::Unavailable(error.to_string()); user_ids.len()],
+        }
+    }
+}

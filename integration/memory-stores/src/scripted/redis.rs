@@ -1,0 +1,135 @@
+//! The ports of Redis behind a script.
+
+use std::time::Duration;
+
+use domain::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
+use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::outbound::OutboundEntry;
+use domain::ports::{
+    Append, CheckpointCache, IntentProducer, IntentStream, Lease, LeaseStore, LeaseToken, Outbound,
+    OutboundInspection, OutboundServer, OutboundState, Read, ReadLimit, StoreError, Swap,
+};
+use domain::route::{Channel, RouteKey};
+
+use super::{Scripted, texts};
+
+impl<S: IntentStream> IntentStream for Scripted<S> {
+    async fn read(&self, after: EntryId, limit: ReadLimit, block: Duration) -> Result<Read, StoreError> {
+        self.call("read", texts([limit.entries]), self.store.read(after, limit, block)).await
+    }
+
+    async fn reconnect(&self) {
+        // It cannot fail: what the script says of it is only recorded.
+        drop(self.call("reconnect", Vec::new(), async { Ok(()) }).await);
+        self.store.reconnect().await;
+    }
+
+    async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
+        self.call("first_after", texts([after]), self.store.first_after(after)).await
+    }
+
+    async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
+        self.call("list_last", texts([limit.entries]), self.store.list_last(limit)).await
+    }
+
+    async fn inspect(&self) -> Result<Option<StreamState>, StoreError> {
+        self.call("inspect", Vec::new(), self.store.inspect()).await
+    }
+
+    async fn trim(&self, before: EntryId) -> Result<u64, StoreError> {
+        self.call("trim", texts([before]), self.store.trim(before)).await
+    }
+}
+
+impl<S: IntentProducer> IntentProducer for Scripted<S> {
+    async fn append(&self, fields: &RawFields) -> Result<EntryId, StoreError> {
+        self.call("append", Vec::new(), self.store.append(fields)).await
+    }
+}
+
+impl<S: CheckpointCache> CheckpointCache for Scripted<S> {
+    async fn load(&self, stream: &str) -> Result<CachedCheckpoint, StoreError> {
+        self.call("load", Vec::new(), self.store.load(stream)).await
+    }
+
+    async fn save(&self, stream: &str, checkpoint: Checkpoint) -> Result<Swap, StoreError> {
+        self.call("save", texts([checkpoint.last_entry_id]), self.store.save(stream, checkpoint)).await
+    }
+
+    async fn reset(&self, stream: &str, checkpoint: Checkpoint) -> Result<Swap, StoreError> {
+        self.call("reset", texts([checkpoint.last_entry_id]), self.store.reset(stream, checkpoint)).await
+    }
+}
+
+impl<S: LeaseStore> LeaseStore for Scripted<S> {
+    async fn acquire_leases(
+        &self,
+        keys: &[&RouteKey],
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<Vec<Lease>, StoreError> {
+        self.call("acquire_leases", texts(keys), self.store.acquire_leases(keys, token, ttl)).await
+    }
+
+    async fn release_leases(&self, keys: &[&RouteKey], token: &LeaseToken) -> Result<(), StoreError> {
+        self.call("release_leases", texts(keys), self.store.release_leases(keys, token)).await
+    }
+
+    async fn acquire_scan_lock(
+        &self,
+        channel: Channel,
+        token: &LeaseToken,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        let acquired = self.store.acquire_scan_lock(channel, token, ttl);
+        self.call("acquire_scan_lock", texts([channel]), acquired).await
+    }
+
+    async fn release_scan_lock(&self, channel: Channel, token: &LeaseToken) -> Result<(), StoreError> {
+        let released = self.store.release_scan_lock(channel, token);
+        self.call("release_scan_lock", texts([channel]), released).await
+    }
+
+    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {
+        let keys = texts(receipts.iter().map(|(key, _)| key));
+        self.call("extend_receipts", keys, self.store.extend_receipts(receipts, ttl)).await
+    }
+}
+
+impl<S: Outbound> Outbound for Scripted<S> {
+    async fn append(
+        &self,
+        channel: Channel,
+        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        token: &LeaseToken,
+        dedupe_ttl: Duration,
+    ) -> Result<Vec<Append>, StoreError> {
+        let keys = texts(entries.iter().map(|(key, _)| key));
+        self.call("append", keys, self.store.append(channel, entries, token, dedupe_ttl)).await
+    }
+}
+
+impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
+    async fn observe(&self) -> Result<OutboundServer, StoreError> {
+        self.call("observe", Vec::new(), self.store.observe()).await
+    }
+
+    async fn find_entries(
+        &self,
+        channel: Channel,
+        entries: &[(&RouteKey, EntryId)],
+    ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
+        let keys = texts(entries.iter().map(|(key, _)| key));
+        self.call("find_entries", keys, self.store.find_entries(channel, entries)).await
+    }
+
+    async fn append_again(
+        &self,
+        channel: Channel,
+        entries: &[(&RouteKey, &OutboundEntry<'_>)],
+        receipt_ttl: Duration,
+    ) -> Result<Vec<Append>, StoreError> {
+        let keys = texts(entries.iter().map(|(key, _)| key));
+        self.call("append_again", keys, self.store.append_again(channel, entries, receipt_ttl)).await
+    }
+}
