@@ -1,10 +1,14 @@
 //! What the workers' unit tests stand on: the stores in memory behind one script, and a meter that can be read.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ambient::{ManualClock, Timestamp};
+use domain::catalog::Catalog;
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::policy::Policy;
 use domain::ports::StoreError;
 use domain::record::{Content, NotificationId};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
@@ -73,6 +77,24 @@ impl World {
     /// The routes whose entries are in the stream of the gateway, in order.
     pub(crate) fn appended(&self) -> Vec<String> {
         self.publishing.entries(Channel::Push).into_iter().map(|(_, mut fields)| fields.remove(0).1).collect()
+    }
+}
+
+/// When the tests of acceptance begin.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from_millis(1_775_121_700_000).expect("in range")
+}
+
+/// What acceptance is told by configuration.
+pub(crate) fn policy() -> Policy {
+    Policy {
+        catalog: Arc::new(Catalog::built_in()),
+        admin_emails: HashMap::new(),
+        locales: vec!["en".into()],
+        push_max_attempts: 3,
+        email_max_attempts: 7,
+        idempotency_ttl: Duration::from_secs(60),
+        head_start: Duration::from_secs(5),
     }
 }
 

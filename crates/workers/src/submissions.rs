@@ -16,6 +16,8 @@
 mod claims;
 mod groups;
 mod look_ups;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -8,6 +8,8 @@
 pub mod acceptance;
 mod accepted;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod answers;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod checkpoints;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod directory;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, Activity, CheckpointCache, CheckpointStore, Election, IntentProducer, IntentStream,
+    AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer, IntentStream,
     LeaseStore, Lookup, MalformedKey, Operations, Outbound, OutboundInspection, Queries, ReplicaStore,
     RepublishStore, RetentionStore, RouteStore, UserDirectory,
 };
-use domain::record::NotificationId;
+use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
 use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::answers::AnswersFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
 use harness::contract::directory::DirectoryFixture;
 use harness::contract::election::ElectionFixture;
@@ -98,6 +99,16 @@ impl AcceptanceFixture for Database {
 
     async fn malformed(&self) -> Vec<String> {
         self.0.malformed().iter().map(|row| row.entry_id.to_string()).collect()
+    }
+}
+
+impl AnswersFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + AnswerStore) {
+        &self.0
+    }
+
+    async fn expire(&self, scope: &IdempotencyScope) {
+        self.0.expire_answer(scope);
     }
 }
 
@@ -295,6 +306,10 @@ mod directory {
 
 mod acceptance {
     harness::acceptance_contract!(super::Database(Default::default()));
+}
+
+mod answers {
+    harness::answers_contract!(super::Database(Default::default()));
 }
 
 mod operations {

@@ -1,4 +1,4 @@
-//! Records, routes, malformed intents and durable checkpoints.
+//! Records, routes, malformed intents, stored answers and durable checkpoints.
 //!
 //! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The database's clock
 //! is that of the caller, so an age is as long by either.
@@ -24,6 +24,7 @@ use domain::route::{
     Channel, Failed, LiveRoute, NewRoute, Published, RouteKey, RouteStatus, SkipReason, Start, Version,
 };
 
+use super::answers::AnswerRow;
 use super::lock;
 use super::operations::RecordedAction;
 
@@ -34,11 +35,12 @@ pub struct MemoryDatabase(pub(super) Arc<Mutex<Tables>>);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
     pub(super) records: BTreeMap<NotificationId, Record>,
-    scopes: HashMap<IdempotencyScope, NotificationId>,
+    pub(super) scopes: HashMap<IdempotencyScope, NotificationId>,
     pub(super) routes: BTreeMap<RouteKey, Row>,
     pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterRow>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
+    pub(super) answers: HashMap<IdempotencyScope, AnswerRow>,
     pub(super) locked: HashSet<RouteKey>,
     /// Routes with a value that cannot be read.
     pub(super) corrupt: HashSet<RouteKey>,
@@ -250,6 +252,9 @@ impl AcceptanceStore for MemoryDatabase {
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let mut tables = lock(&self.0);
+        if !tables.are_claimed(&batch.answers) {
+            return Ok(Commit::ClaimLost);
+        }
         if batch.checkpoint.as_ref().is_some_and(|to| !tables.admits(to)) {
             return Ok(Commit::CheckpointMoved);
         }
@@ -261,6 +266,7 @@ impl AcceptanceStore for MemoryDatabase {
         for acceptance in acceptances {
             tables.insert(acceptance);
         }
+        tables.store_answers(batch.answers);
         for row in batch.outcomes.iter().copied().filter_map(Outcome::malformed_row) {
             tables.malformed.entry(malformed_key(row)).or_insert_with(|| row.clone());
         }

@@ -6,6 +6,7 @@
 //!
 //! A value that a lock protects is consistent whenever the lock is free, so a panic elsewhere does not make it unusable.
 
+mod answers;
 mod checkpoints;
 mod database;
 mod directory;

@@ -346,3 +346,40 @@ async fn an_entry_that_is_read_twice_is_one_malformed_row() {
         ["2026-04-02 09:21:40+00"]
     );
 }
+
+#[tokio::test]
+async fn two_batches_with_the_same_keys_in_opposite_order_never_deadlock() {
+    let world = World::new().await;
+    world.accept([2], at(0)).await;
+    // The key in the middle belongs to a transaction: both batches meet there, each with what it has inserted before.
+    let client = world.database.client().await;
+    client.batch_execute("BEGIN; DELETE FROM records").await.expect("it is deleted");
+    let opposite = |first: u64| {
+        let keys = if first == 11 { [1, 2, 3] } else { [3, 2, 1] };
+        decide((first..).zip(keys).map(|(number, key)| entry(number, &format!("key-{key}"), 54)), at(0))
+    };
+    let (one, other) = (opposite(11), opposite(21));
+    let accept = async |batch: &Batch| {
+        let outcomes = batch.outcomes.iter().collect();
+        world.store.accept(AcceptanceBatch { outcomes, checkpoint: None, answers: Vec::new() }).await
+    };
+    let released = async {
+        harness::wait_for("both wait", Duration::from_secs(4), async || {
+            let waiting = "SELECT count(*)::text FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            (world.column(waiting).await == ["2"]).then_some(())
+        })
+        .await;
+        client.batch_execute("COMMIT").await.expect("it commits");
+    };
+    let (one, other, ()) = tokio::join!(accept(&one), accept(&other), released);
+    let outcomes = [one.expect("no deadlock"), other.expect("no deadlock")];
+    assert!(
+        matches!(
+            outcomes,
+            [Commit::Committed, Commit::WriteConflict] | [Commit::WriteConflict, Commit::Committed]
+        ),
+        "{outcomes:?}"
+    );
+    assert_eq!(world.column("SELECT count(*)::text FROM records").await, ["3"]);
+}

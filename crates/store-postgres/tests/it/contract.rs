@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use domain::ports::{
-    AcceptanceStore, Activity, CheckpointStore, MalformedKey, Operations, Queries, ReplicaStore,
+    AcceptanceStore, Activity, AnswerStore, CheckpointStore, MalformedKey, Operations, Queries, ReplicaStore,
     RepublishStore, RetentionStore, RouteStore,
 };
-use domain::record::NotificationId;
+use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::answers::AnswersFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::queries::QueriesFixture;
 use harness::contract::replicas::ReplicasFixture;
@@ -35,6 +36,17 @@ impl AcceptanceFixture for World {
 
     async fn malformed(&self) -> Vec<String> {
         self.column("SELECT stream_entry_id FROM malformed_intents ORDER BY 1").await
+    }
+}
+
+impl AnswersFixture for World {
+    fn store(&self) -> &(impl AcceptanceStore + AnswerStore) {
+        &self.store
+    }
+
+    async fn expire(&self, scope: &IdempotencyScope) {
+        let sql = "UPDATE idempotency_keys SET expires_at = now() - interval '1 second' WHERE key = $1";
+        self.database.client().await.execute(sql, &[&scope.key]).await.expect("the statement is right");
     }
 }
 
@@ -192,6 +204,10 @@ async fn release(client: &Client) {
 
 mod acceptance {
     harness::acceptance_contract!(super::World::new().await);
+}
+
+mod answers {
+    harness::answers_contract!(super::World::new().await);
 }
 
 mod operations {

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::dispatch::dispatch;
-use crate::fixtures::{Recorded, STREAM, World, down, intent, locked, refused, timed_out};
+use crate::fixtures::{Recorded, STREAM, World, down, intent, locked, now, policy, refused, timed_out};
 
 /// By the clock of the runtime, which stands while anything is at work.
 const BOUND: Duration = Duration::from_secs(600);
@@ -35,18 +35,6 @@ type WorldIntake = Intake<Scripted<MemoryElection>, Intents, Database, Cache, Di
 
 fn world() -> World {
     World::new(now())
-}
-
-fn policy() -> Policy {
-    Policy {
-        catalog: Arc::new(Catalog::built_in()),
-        admin_emails: HashMap::new(),
-        locales: vec!["en".into()],
-        push_max_attempts: 3,
-        email_max_attempts: 7,
-        idempotency_ttl: Duration::from_secs(60),
-        head_start: Duration::from_secs(5),
-    }
 }
 
 fn intake(world: &World, batch_size: usize) -> WorldIntake {
@@ -65,10 +53,6 @@ fn intake(world: &World, batch_size: usize) -> WorldIntake {
         metrics: Metrics::new(&meter("test")),
         health: Health::new("intake"),
     }
-}
-
-fn now() -> Timestamp {
-    Timestamp::from_millis(1_775_121_700_000).expect("in range")
 }
 
 /// Runs the intake until `done`, with a bound.

@@ -10,7 +10,7 @@ use domain::ports::{
 use domain::record::IdempotencyScope;
 use domain::submission::SubmissionOutcome;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{MAX_GROUP, SubmissionIntake, Waiting};
@@ -165,16 +165,25 @@ where
 
     /// Gives claims up until there is no keeper any more. After `stop` none is tried again: what is left expires.
     pub(super) async fn abandon(&self, mut abandoned: Abandoned, stop: &CancellationToken) {
-        let (mut claims, mut open) = (Vec::new(), true);
-        while open || !claims.is_empty() {
-            let mut received = Vec::new();
+        let (mut failed, mut open, mut retry_at) = (Vec::new(), true, Instant::now());
+        while open || !failed.is_empty() {
+            let room = MAX_GROUP.min(MAX_ABANDONED.saturating_sub(failed.len()));
+            let mut claims = Vec::new();
+            // What comes in does not cause another attempt with all that have failed.
             tokio::select! {
-                count = abandoned.0.recv_many(&mut received, MAX_GROUP), if open => open = count > 0,
-                () = sleep(ABANDON_RETRY_INTERVAL), if !claims.is_empty() => {}
+                count = abandoned.0.recv_many(&mut claims, room), if open && room > 0 => open = count > 0,
+                () = sleep_until(retry_at), if !failed.is_empty() => claims.append(&mut failed),
             }
-            claims.extend(received);
+            if stop.is_cancelled() {
+                claims.append(&mut failed);
+            }
             let retried = self.abandon_once(claims).await;
-            claims = if stop.is_cancelled() { Vec::new() } else { retried };
+            if failed.is_empty() {
+                retry_at = Instant::now() + ABANDON_RETRY_INTERVAL;
+            }
+            if !stop.is_cancelled() {
+                failed.extend(retried);
+            }
         }
     }
 

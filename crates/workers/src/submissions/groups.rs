@@ -137,6 +137,10 @@ where
             }
             !abandoned
         });
+        if group.is_empty() {
+            // Nothing was asked, so nothing is known of PostgreSQL.
+            return Ended::Answered;
+        }
         match self.try_group(&group).await {
             Ok(Tried::Decided(decided)) => {
                 self.health.mark_healthy();

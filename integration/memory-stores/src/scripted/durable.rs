@@ -9,7 +9,7 @@ use domain::checkpoint::Checkpoint;
 use domain::entry::EntryId;
 use domain::outcome::Outcome;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, Activity, CheckpointStore, Claim, Commit, Completion, Cutoff,
+    Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointStore, Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff,
     DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fence, Known, Lookup, ProcessedTrace, Published,
     PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore,
     RouteStore, RowLocks, StoreError, Swap, UserDirectory,
@@ -17,6 +17,7 @@ use domain::ports::{
 use domain::record::IdempotencyScope;
 use domain::republish::SeenStream;
 use domain::route::{Channel, RouteKey};
+use domain::submission::AcceptedRequest;
 
 use super::{Scripted, texts};
 
@@ -37,7 +38,10 @@ impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
     }
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
-        let outcomes = batch.outcomes.iter().map(|given| outcome(given)).collect();
+        let outcomes = batch.outcomes.iter().map(|given| outcome(given));
+        // What the ids do not tell: whose answers are stored.
+        let answers = batch.answers.iter().map(|answer| format!("answer {}", answer.scope.key));
+        let outcomes = outcomes.chain(answers).collect();
         // As with a server, other tasks continue meanwhile.
         tokio::task::yield_now().await;
         let place = self.script.begin("accept", outcomes).await?;
@@ -50,6 +54,33 @@ impl<S: AcceptanceStore> AcceptanceStore for Scripted<S> {
 
     async fn probe(&self, probe: &Probe) -> Result<(), StoreError> {
         self.call("probe", Vec::new(), self.store.probe(probe)).await
+    }
+}
+
+impl<S: AnswerStore> AnswerStore for Scripted<S> {
+    async fn find_requests(
+        &self,
+        scopes: &[IdempotencyScope],
+    ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
+        let keys = texts(scopes.iter().map(|scope| &scope.key));
+        self.call("find_requests", keys, self.store.find_requests(scopes)).await
+    }
+
+    async fn claim_answers(
+        &self,
+        claims: &[AnswerClaim<'_>],
+        lock_ttl: Duration,
+    ) -> Result<Vec<ClaimOutcome>, StoreError> {
+        let keys = texts(claims.iter().map(|claim| &claim.scope.key));
+        self.call("claim_answers", keys, self.store.claim_answers(claims, lock_ttl)).await
+    }
+
+    async fn abandon_answers(
+        &self,
+        claims: &[(IdempotencyScope, ClaimToken)],
+    ) -> Result<Vec<Abandonment>, StoreError> {
+        let keys = texts(claims.iter().map(|(scope, _)| &scope.key));
+        self.call("abandon_answers", keys, self.store.abandon_answers(claims)).await
     }
 }
 

@@ -241,6 +241,70 @@ async fn of_fifty_repeats_with_a_crash_in_between_there_is_one_record_and_one_an
     assert_eq!(world.outbound().await.len(), 4);
 }
 
+// CRASH-15
+#[tokio::test]
+async fn killed_after_the_claims_nothing_else_is_left_and_a_repeat_waits_until_they_expire() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let tokens = TokensFile::new(&world);
+    let service = with_api(world.service_via(world.redis.port(), postgres.port()), &tokens).start().await;
+    let at_acceptance = postgres.hold_request(b"Nova");
+    let (addr, intent) = (service.api_addr(), body(54).to_string());
+    let asked = try_ask(&addr, PRODUCER, "POST", "/v1/intents", Some("k-1"), &intent);
+    let killed = async {
+        at_acceptance.reached(BOUND).await;
+        service.kill().await;
+    };
+    let (asked, ()) = tokio::join!(asked, killed);
+    assert!(asked.is_err(), "the caller learns nothing");
+    assert_eq!(world.column("SELECT state FROM idempotency_keys").await, ["pending"]);
+    assert_eq!(world.number("SELECT count(*) FROM records").await, 0);
+
+    let service = with_api(world.service(), &tokens).start().await;
+    let waiting = send(&service, "k-1", &body(54)).await;
+    is(&waiting, 409, "in-progress", "");
+    assert!(waiting.header("retry-after").is_some());
+    // What the lock TTL does in time.
+    world.execute("UPDATE idempotency_keys SET expires_at = now() - interval '1 second'").await;
+    assert_eq!(send(&service, "k-1", &body(54)).await.status, 202);
+    world.settled(1).await;
+    assert_eq!(world.outbound().await.len(), 4);
+}
+
+// CRASH-16
+#[tokio::test]
+async fn killed_after_the_commit_before_the_answer_a_repeat_gets_the_stored_answer() {
+    let world = World::new().await;
+    let postgres = Proxy::start(world.database.port()).await;
+    let tokens = TokensFile::new(&world);
+    let service = with_api(world.service_via(world.redis.port(), postgres.port()), &tokens).start().await;
+    // The request with the routes has the COMMIT, too.
+    let committing = postgres.hold_reply(b"push:user:u-");
+    let (addr, intent) = (service.api_addr(), body(54).to_string());
+    let asked = try_ask(&addr, PRODUCER, "POST", "/v1/intents", Some("k-1"), &intent);
+    let killed = async {
+        committing.reached(BOUND).await;
+        wait_for("it is committed", BOUND, async || {
+            (world.number("SELECT count(*) FROM records").await == 1).then_some(())
+        })
+        .await;
+        service.kill().await;
+    };
+    let (asked, ()) = tokio::join!(asked, killed);
+    assert!(asked.is_err(), "the caller learns nothing");
+    let stored = world.column("SELECT convert_from(response_body, 'UTF8') FROM idempotency_keys").await;
+
+    let service = with_api(world.service(), &tokens).start().await;
+    for _ in 0..2 {
+        let repeated = send(&service, "k-1", &body(54)).await;
+        assert_eq!((repeated.status, repeated.header("idempotency-replayed")), (202, Some("true")));
+        assert_eq!(repeated.body, stored[0]);
+    }
+    // Their dispatch was lost: they are due one lease TTL after acceptance.
+    world.settled(1).await;
+    assert_eq!(world.outbound().await.len(), 4);
+}
+
 #[tokio::test]
 async fn each_element_of_a_batch_is_decided_by_itself_and_a_repeat_is_a_duplicate() {
     let world = World::new().await;

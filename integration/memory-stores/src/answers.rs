@@ -1,0 +1,122 @@
+//! Claimed keys and stored answers: rows of the same database, so that acceptance and answers are one transaction.
+//!
+//! They expire by tokio's clock.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use domain::ports::{
+    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, StoreError,
+};
+use domain::record::IdempotencyScope;
+use domain::submission::{AcceptedRequest, StoredAnswer};
+use tokio::time::Instant;
+
+use super::database::{MemoryDatabase, Tables};
+use super::lock;
+
+#[derive(Clone, Debug)]
+pub(super) struct AnswerRow {
+    token: ClaimToken,
+    fingerprint: String,
+    /// `None` while the key is claimed.
+    answer: Option<StoredAnswer>,
+    expires_at: Instant,
+}
+
+impl AnswerRow {
+    /// What a request with this fingerprint is told at `now`; `None` if the key is free.
+    fn tell(&self, fingerprint: &str, now: Instant) -> Option<ClaimOutcome> {
+        let outcome = match &self.answer {
+            None => ClaimOutcome::InProgress(self.expires_at - now),
+            Some(answer) if self.fingerprint == fingerprint => ClaimOutcome::Answered(answer.clone()),
+            Some(_) => ClaimOutcome::OtherIntent,
+        };
+        (self.expires_at > now).then_some(outcome)
+    }
+}
+
+impl Tables {
+    /// The claim of this key, if it is still that of `token`. A claim that has expired is, until another request wins the key.
+    fn claim(&mut self, scope: &IdempotencyScope, token: ClaimToken) -> Option<&mut AnswerRow> {
+        self.answers.get_mut(scope).filter(|row| row.token == token && row.answer.is_none())
+    }
+
+    /// Whether all these claims are still those of their tokens.
+    pub(super) fn are_claimed(&mut self, answers: &[AnswerToStore]) -> bool {
+        answers.iter().all(|answer| self.claim(&answer.scope, answer.token).is_some())
+    }
+
+    /// Stores the answers of claims.
+    pub(super) fn store_answers(&mut self, answers: Vec<AnswerToStore>) {
+        for AnswerToStore { scope, token, answer, kept_for } in answers {
+            if let Some(row) = self.claim(&scope, token) {
+                row.answer = Some(answer);
+                row.expires_at = Instant::now() + kept_for;
+            }
+        }
+    }
+
+    fn request(&self, scope: &IdempotencyScope) -> Option<AcceptedRequest> {
+        let record = self.records.get(self.scopes.get(scope)?)?;
+        Some(AcceptedRequest {
+            notification_id: record.notification_id.clone(),
+            fingerprint: record.fingerprint.clone(),
+            accepted_at: record.content.accepted_at,
+            routes: self.routes_of(&record.notification_id).count(),
+        })
+    }
+}
+
+impl MemoryDatabase {
+    /// Ends the claim of a key, or the time for which its answer is kept.
+    pub fn expire_answer(&self, scope: &IdempotencyScope) {
+        if let Some(row) = lock(&self.0).answers.get_mut(scope) {
+            row.expires_at = Instant::now();
+        }
+    }
+}
+
+impl AnswerStore for MemoryDatabase {
+    async fn find_requests(
+        &self,
+        scopes: &[IdempotencyScope],
+    ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
+        let tables = lock(&self.0);
+        Ok(scopes.iter().filter_map(|scope| Some((scope.clone(), tables.request(scope)?))).collect())
+    }
+
+    async fn claim_answers(
+        &self,
+        claims: &[AnswerClaim<'_>],
+        lock_ttl: Duration,
+    ) -> Result<Vec<ClaimOutcome>, StoreError> {
+        let (mut tables, now) = (lock(&self.0), Instant::now());
+        let claim = |claim: &AnswerClaim<'_>| {
+            let AnswerClaim { scope, fingerprint, token } = *claim;
+            if let Some(told) = tables.answers.get(scope).and_then(|row| row.tell(fingerprint, now)) {
+                return told;
+            }
+            let fingerprint = fingerprint.to_owned();
+            let row = AnswerRow { token, fingerprint, answer: None, expires_at: now + lock_ttl };
+            tables.answers.insert(scope.clone(), row);
+            ClaimOutcome::Claimed
+        };
+        Ok(claims.iter().map(claim).collect())
+    }
+
+    async fn abandon_answers(
+        &self,
+        claims: &[(IdempotencyScope, ClaimToken)],
+    ) -> Result<Vec<Abandonment>, StoreError> {
+        let mut tables = lock(&self.0);
+        let abandon = |(scope, token): &(IdempotencyScope, ClaimToken)| {
+            if tables.claim(scope, *token).is_none() {
+                return Abandonment::NotFound;
+            }
+            tables.answers.remove(scope);
+            Abandonment::Freed
+        };
+        Ok(claims.iter().map(abandon).collect())
+    }
+}
