@@ -21,10 +21,10 @@ impl NotificationId {
         }
     }
 
-    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and of random bytes, ten of which count.
+    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and of random bytes, the last ten of which count.
     pub fn v7(at: Timestamp, random: [u8; 16]) -> Self {
         let mut counted = [0; 10];
-        counted.copy_from_slice(&random[..10]);
+        counted.copy_from_slice(&random[6..]);
         let millis = u64::try_from(at.as_millis()).unwrap_or(0);
         let id = uuid::Builder::from_unix_timestamp_millis(millis, &counted).into_uuid();
         Self(id.hyphenated().to_string().into())

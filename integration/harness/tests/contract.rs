@@ -9,9 +9,9 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer, IntentStream,
-    LeaseStore, Lookup, MalformedKey, Operations, Outbound, OutboundInspection, Queries, ReplicaStore,
-    RepublishStore, RetentionStore, RouteStore, UserDirectory,
+    AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer,
+    IntentStream, LeaseStore, Lookup, MalformedKey, Operations, Outbound, OutboundInspection, Queries,
+    ReplicaStore, RepublishStore, RetentionStore, RouteStore, UserDirectory,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};

@@ -5,10 +5,7 @@ mod directory;
 mod reading;
 mod resume;
 
-use std::collections::HashMap;
-
-use ambient::{ManualClock, Timestamp};
-use domain::catalog::Catalog;
+use ambient::ManualClock;
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::Lookup;

@@ -62,7 +62,11 @@ fn answer(text: &str) -> StoredAnswer {
 
 /// Intents with these numbers, each under its own key.
 fn intents(numbers: impl IntoIterator<Item = u64>) -> Vec<Outcome> {
-    decide(numbers.into_iter().map(|number| entry(number, &format!("key-{number}"), 54)), &Known::default(), at(0))
+    decide(
+        numbers.into_iter().map(|number| entry(number, &format!("key-{number}"), 54)),
+        &Known::default(),
+        at(0),
+    )
 }
 
 fn fingerprint(number: u64) -> String {
@@ -194,10 +198,10 @@ pub async fn a_claim_is_abandoned_by_its_own_token_and_while_it_is_not_answered(
     fixture: impl AnswersFixture,
 ) {
     let same = fingerprint(1);
-    assert_eq!(claim(&fixture, &[(1, &same, 1), (2, OTHER, 2)]).await, [
-        ClaimOutcome::Claimed,
-        ClaimOutcome::Claimed
-    ]);
+    assert_eq!(
+        claim(&fixture, &[(1, &same, 1), (2, OTHER, 2)]).await,
+        [ClaimOutcome::Claimed, ClaimOutcome::Claimed]
+    );
     let outcomes = abandon(&fixture, &[(2, 1), (3, 3), (2, 2)]).await;
     assert_eq!(outcomes, [Abandonment::NotFound, Abandonment::NotFound, Abandonment::Freed]);
     assert_eq!(abandon(&fixture, &[(2, 2)]).await, [Abandonment::NotFound]);

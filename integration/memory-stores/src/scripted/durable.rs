@@ -9,10 +9,11 @@ use domain::checkpoint::Checkpoint;
 use domain::entry::EntryId;
 use domain::outcome::Outcome;
 use domain::ports::{
-    Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointStore, Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff,
-    DueCursor, DueOrder, DuePage, Election, Expired, Failed, Fence, Known, Lookup, ProcessedTrace, Published,
-    PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore,
-    RouteStore, RowLocks, StoreError, Swap, UserDirectory,
+    Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointStore,
+    Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election,
+    Expired, Failed, Fence, Known, Lookup, ProcessedTrace, Published, PublishedPage, RecordCursor, Removal,
+    ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks, StoreError, Swap,
+    UserDirectory,
 };
 use domain::record::IdempotencyScope;
 use domain::republish::SeenStream;

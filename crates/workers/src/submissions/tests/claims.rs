@@ -11,7 +11,7 @@ async fn until_abandoned(world: &World, calls: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_claim_writes_nothing_and_its_neighbours_are_accepted() {
-    let world = world_with_slow_look_up(LOCK_TTL + SLOW);
+    let world = world_with_slow_look_up(SLOW);
     let running = Running::start(&world);
     let lost = running.spawn(submission("key-1", SLOW_USER));
     let neighbour = running.spawn(submission("key-2", SLOW_USER));
@@ -127,4 +127,22 @@ async fn a_group_whose_callers_have_all_gone_says_nothing_about_postgresql() {
     let health = running.health.clone();
     running.stop().await;
     assert!(health.status().blocked.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restore_of_postgresql_claims_answers_and_records_agree() {
+    let world = world_with_slow_look_up(SLOW);
+    let running = Running::start(&world);
+    let kept = running.submit(submission("key-1", "u-1")).await;
+    let SubmissionOutcome::Accepted { answer: Some(kept), .. } = kept else { panic!("{kept:?}") };
+    let backup = world.database.backup();
+    let claimed = running.spawn(submission("key-3", SLOW_USER));
+    world.script.until(BOUND, || world.script.count("look_up") == 2).await;
+    assert_eq!(name(&running.submit(submission("key-2", "u-2")).await), "accepted");
+    world.database.restore(&backup);
+    assert_eq!(name(&claimed.await.expect("no panic")), "unavailable", "its claim is gone");
+    assert_eq!(world.database.records().len(), 1);
+    assert_eq!(running.submit(submission("key-1", "u-1")).await, SubmissionOutcome::Replayed(kept));
+    let lost = [submission("key-2", "u-2"), submission("key-3", "u-3")];
+    assert_eq!(names(&running.submit_all(lost).await), ["accepted"; 2]);
 }

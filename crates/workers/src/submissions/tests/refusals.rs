@@ -21,7 +21,11 @@ async fn of_a_refused_group_only_the_bad_one_is_not_storable() {
     assert_eq!(world.database.records().len(), 4);
     world.script.off("accept");
     let again = running.submit_all(several(5)).await;
-    assert_eq!(names(&again), ["replayed", "replayed", "accepted", "replayed", "replayed"], "its key is free");
+    assert_eq!(
+        names(&again),
+        ["replayed", "replayed", "accepted", "replayed", "replayed"],
+        "its key is free"
+    );
 }
 
 #[tokio::test(start_paused = true)]
