@@ -16,8 +16,6 @@
 mod claims;
 mod groups;
 mod look_ups;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,3 +162,6 @@ where
         drop(waiting.reply.send(outcome));
     }
 }
+
+#[cfg(test)]
+mod tests;

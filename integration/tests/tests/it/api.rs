@@ -278,8 +278,8 @@ async fn killed_after_the_commit_before_the_answer_a_repeat_gets_the_stored_answ
     let postgres = Proxy::start(world.database.port()).await;
     let tokens = TokensFile::new(&world);
     let service = with_api(world.service_via(world.redis.port(), postgres.port()), &tokens).start().await;
-    // The request with the routes has the COMMIT, too.
-    let committing = postgres.hold_reply(b"push:user:u-");
+    // The request with the routes has the COMMIT, too. The one before it has the answer, but no address.
+    let committing = postgres.hold_reply(b"u-1@example.com");
     let (addr, intent) = (service.api_addr(), body(54).to_string());
     let asked = try_ask(&addr, PRODUCER, "POST", "/v1/intents", Some("k-1"), &intent);
     let killed = async {
