@@ -24,11 +24,9 @@ use workers::SubmissionQueue;
 
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
-use crate::start::Stores;
+use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
 
-/// Connections of the pool that queries use.
-const QUERY_CONNECTIONS: usize = 4;
 /// How long requests in progress may take after the drain delay, and then what is still done for clients that have gone.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The part of the request timeout in which the answer to a batch is written.
@@ -74,7 +72,7 @@ pub(super) async fn prepare(config: &Config, api: &config::Api, stores: &Stores)
     let keys = PostgresStore::new(stores.pool.clone());
     keys.check_schema().await.context("the table of idempotency keys cannot be used")?;
     let pool = PoolSettings {
-        max_connections: QUERY_CONNECTIONS,
+        max_connections: start::query_connections(config),
         operation_timeout: api.limits.query_timeout,
         session: store_postgres::QUERY_SESSION,
     };
