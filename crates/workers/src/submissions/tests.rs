@@ -166,7 +166,7 @@ async fn a_lone_submission_waits_for_nothing() {
     let SubmissionOutcome::Accepted { notification_id, accepted_at, routes, answer } = outcome else {
         return;
     };
-    assert_eq!(world.database.records(), [notification_id.clone()]);
+    assert_eq!(world.database.records(), std::slice::from_ref(&notification_id));
     assert_eq!((accepted_at, routes), (now(), 2));
     assert_eq!(answer.map(|answer| answer.body), Some(notification_id.as_str().into()));
 }
