@@ -194,7 +194,11 @@ where
             let later = claims.split_off(claims.len().min(MAX_GROUP));
             let ids: Vec<_> = claims.iter().map(|claim| (claim.scope.clone(), claim.token)).collect();
             let outcomes = match self.store.abandon_answers(&ids).await {
-                Ok(outcomes) => outcomes.into_iter().map(Some).collect(),
+                // After an outage, this shows that it is over, also if no submission comes.
+                Ok(outcomes) => {
+                    self.health.mark_healthy();
+                    outcomes.into_iter().map(Some).collect()
+                }
                 Err(error) => {
                     let error = error_chain(&error);
                     tracing::debug!(error, "could not give up claims of idempotency keys; retrying");
