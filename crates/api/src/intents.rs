@@ -42,11 +42,8 @@ pub(crate) async fn send<P: Ports>(
     let body =
         IntentBody::parse(&body).map_err(|error| bad_request(format!("The body is no object: {error}.")))?;
     let producer = producer_of(&principal)?;
-    let context = BodyContext {
-        producer,
-        idempotency_key: Some(key.as_str()),
-        request_id: request_id.from_client(),
-    };
+    let context =
+        BodyContext { producer, idempotency_key: Some(key.as_str()), request_id: request_id.from_client() };
     let intent = body.decode(context, &api.settings.catalog).map_err(|rejection| {
         api.submissions.count_malformed(producer, 1, false);
         malformed_intent(&rejection)

@@ -137,7 +137,10 @@ pub trait RetainedTables:
 }
 
 impl<S> RetainedTables for S where
-    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId> + KeySweep
+    S: RetentionStore<NotificationId>
+        + RetentionStore<MalformedKey>
+        + RetentionStore<OperatorActionId>
+        + KeySweep
 {
 }
 

@@ -148,7 +148,8 @@ impl Machine {
             .map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());
         let redis_addr = self.redis.addr();
         let DevApi { addr, producer, operator, .. } = &self.api;
-        let intent = |turn: u32| format!(r#"{{"game_id":"game-123","game_name":"Nova","turn_number":{turn}}}"#);
+        let intent =
+            |turn: u32| format!(r#"{{"game_id":"game-123","game_name":"Nova","turn_number":{turn}}}"#);
         let (by_stream, by_http) = (intent(55), intent(56));
         format!(
             "Send another from a second terminal, through Redis:

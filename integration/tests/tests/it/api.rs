@@ -345,8 +345,7 @@ async fn a_notification_is_read_back_whole_by_its_producer_and_by_operators_only
 async fn a_dead_letter_is_listed_replayed_once_and_published() {
     let world = World::new().await;
     let tokens = TokensFile::new(&world);
-    let service =
-        with_api(world.service(), &tokens).env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1").start().await;
+    let service = with_api(world.service(), &tokens).env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1").start().await;
     let mut redis = world.redis().await;
     redis::cmd("SET").arg(PUSH).arg("no stream").query_async::<()>(&mut redis).await.expect("Redis is there");
     assert_eq!(send(&service, "k-1", &body(54)).await.status, 202);

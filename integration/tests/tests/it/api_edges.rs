@@ -260,8 +260,10 @@ async fn expired_idempotency_keys_are_deleted_by_the_elected_replica_and_others_
          SELECT 's', n::text, 'pending', 't', 'f', now() + (CASE WHEN n = 1 THEN 1 ELSE -1 END) * interval '1 hour', now()
          FROM generate_series(1, 3000) n";
     world.execute(insert).await;
-    let replicas =
-        [world.service().start().await, world.service().env("NOTIFICATION_CLEANUP_INTERVAL", "1s").start().await];
+    let replicas = [
+        world.service().start().await,
+        world.service().env("NOTIFICATION_CLEANUP_INTERVAL", "1s").start().await,
+    ];
     wait_for("the expired keys are deleted", BOUND, async || {
         (world.column("SELECT key FROM idempotency_keys").await == ["1"]).then_some(())
     })

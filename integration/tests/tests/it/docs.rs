@@ -152,7 +152,9 @@ fn the_metrics_table_is_what_the_workers_make() {
     ];
     let mut made = BTreeMap::new();
     let prefixes = ["notification.", "http.server.", "idempotency."];
-    let starts = prefixes.iter().flat_map(|prefix| source.match_indices(&format!("\"{prefix}")).map(|(at, _)| at).collect::<Vec<_>>());
+    let starts = prefixes.iter().flat_map(|prefix| {
+        source.match_indices(&format!("\"{prefix}")).map(|(at, _)| at).collect::<Vec<_>>()
+    });
     for at in starts {
         let mut literals = source[at..].split('"').skip(1).step_by(2);
         let name = literals.next().expect("a literal has an end");
