@@ -32,6 +32,8 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_SAFE_VALUE_BYTES: u64 = 16 << 20;
 /// Connections reserved for locks, so that a lease is renewed however busy the others are.
 const LOCK_CONNECTIONS: usize = 2;
+/// The most connections reserved for the API's queries, so that slow ones take none from the traffic.
+const MAX_QUERY_CONNECTIONS: usize = 4;
 /// The longest that one operation on a lock may take: well within the third of a term that a renewal has.
 const LOCK_OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -87,7 +89,7 @@ async fn check_value_limit(redis: &RedisClient) {
 
 async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
     let settings = PoolSettings {
-        max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS,
+        max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS - query_connections(config),
         operation_timeout: config.postgres.operation_timeout,
         session: store_postgres::SESSION,
     };
@@ -106,6 +108,12 @@ async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
     tracing::info!(applied, "the database has every migration");
     Ok(pool)
+}
+
+/// The connections for the API's queries: a quarter of what is configured, within bounds; none without the API.
+pub(crate) fn query_connections(config: &Config) -> usize {
+    let quarter = (config.postgres.max_open_conns - LOCK_CONNECTIONS) / 4;
+    config.api.as_ref().map_or(0, |_| quarter.clamp(1, MAX_QUERY_CONNECTIONS))
 }
 
 async fn open_locks(config: &Config) -> anyhow::Result<LockManager> {

@@ -162,7 +162,7 @@ pub fn decide<'a>(
             Some(_) => Outcome::Conflict(entry.rejected(stream, conflict(), now)),
             None => {
                 let suffix = known.taken_ids.get(&entry.id).copied().unwrap_or(0);
-                match judge_new(intent, users, NotificationId::of(entry.id, suffix), policy, schedule) {
+                match decide_new(intent, users, NotificationId::of(entry.id, suffix), policy, schedule) {
                     Verdict::NotAsked => return Decision { decided, rest: Rest::NotAsked },
                     Verdict::Waiting(cause) => {
                         let wait = Wait { entry_id: entry.id, cause };
@@ -195,7 +195,7 @@ pub(crate) enum Verdict {
 }
 
 /// Decides about an intent whose key is free. `id` is the id of its record, if it becomes one.
-pub(crate) fn judge_new(
+pub(crate) fn decide_new(
     intent: &Intent,
     users: &HashMap<String, Lookup>,
     id: NotificationId,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 
-use crate::accept::{Verdict, judge_new};
+use crate::accept::{Verdict, decide_new};
 use crate::intent::Intent;
 use crate::malformed::Rejection;
 use crate::outcome::{Acceptance, Outcome};
@@ -123,7 +123,7 @@ pub fn decide(
             false => SubmissionOutcome::Conflict(holder.notification_id.clone()),
         });
     }
-    let told = match judge_new(intent, users, new_id, policy, schedule) {
+    let told = match decide_new(intent, users, new_id, policy, schedule) {
         Verdict::Accepted(acceptance) => return SubmissionDecision::Commit(Outcome::Accepted(acceptance)),
         Verdict::NotFound(rejection) => SubmissionOutcome::Rejected(rejection),
         Verdict::Waiting(cause) => SubmissionOutcome::Unavailable(cause),

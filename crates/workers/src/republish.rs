@@ -13,7 +13,7 @@
 //! | the comparison | the observation from before | The next comparison finds nothing missing. |
 //!
 //! A receipt that expired before the next comparison causes a repeated entry with the same `event_id` or `delivery_id`. A
-//! completion that is committed later than [`SETTLE_TIME`] after the change, because another transaction held its row, is not compared.
+//! completion that is committed later than [`COMPARISON_DELAY`] after the change, because another transaction held its row, is not compared.
 
 mod compare;
 
@@ -34,7 +34,7 @@ use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
 /// Between two observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
 /// How long after a change the comparison begins: completions that were running are committed by then.
-const SETTLE_TIME: Duration = Duration::from_secs(5);
+const COMPARISON_DELAY: Duration = Duration::from_secs(5);
 /// The shortest time between two writes of the observation.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -114,7 +114,7 @@ where
         }
         if seen.iter().any(|(_, now)| find(&watch.known, now).is_some_and(|known| now.may_have_lost(known))) {
             let changed_at = *watch.changed_at.get_or_insert_with(Instant::now);
-            if changed_at.elapsed() >= SETTLE_TIME {
+            if changed_at.elapsed() >= COMPARISON_DELAY {
                 watch.failure = None;
                 return self.reconcile_if_elected(watch, &seen, stop).await;
             }

@@ -27,11 +27,9 @@ use workers::{Metrics, SubmissionQueue};
 
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
-use crate::start::Stores;
+use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
 
-/// Connections of the pool that queries use.
-const QUERY_CONNECTIONS: usize = 4;
 /// How long requests in progress may take after the drain delay, and then what is still done for clients that have gone.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The part of the request timeout in which the answer to a batch is written.
@@ -108,7 +106,7 @@ pub(super) async fn prepare(
     keys.check_schema().await.context("the table of idempotency keys cannot be used")?;
     let keys = Observed::new(keys, Arc::new(KeyMetrics(metrics.clone())));
     let pool = PoolSettings {
-        max_connections: QUERY_CONNECTIONS,
+        max_connections: start::query_connections(config),
         operation_timeout: api.limits.query_timeout,
         session: store_postgres::QUERY_SESSION,
     };

@@ -59,7 +59,7 @@ fn on_letter() -> Expr {
         .and(Expr::col((DeadLetters::Table, DeadLetters::RouteId)).equals((Input::Table, Input::RouteId)))
 }
 
-/// The targets that still have their version. A dead letter whose version was not raised by whoever changed it by hand is not one of them.
+/// The targets that still have their version. A dead letter that was changed by hand without a higher version is not one of them.
 pub(super) fn unchanged(chunk: &[Target]) -> SelectStatement {
     let as_read =
         Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt));
@@ -115,7 +115,7 @@ pub(super) fn replay_routes(routes: &[(&Target, Replayed)], now: Timestamp) -> U
         .take()
 }
 
-/// Raises the versions of locked routes, so that whoever saw them before sees that something has changed.
+/// Raises the versions of locked routes, so that a decision on the older version is a conflict.
 pub(super) fn touch(targets: &[Target], now: Timestamp) -> UpdateStatement {
     change_dead(keys(targets), now)
 }

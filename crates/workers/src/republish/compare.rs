@@ -1,13 +1,23 @@
 //! One comparison of the published routes with the entries of the streams: page by page in the order of acceptance, with a pause
 //! after each page, so that the traffic is not delayed.
 
-use domain::outbound::{self, OutboundEntry};
-use domain::ports::{Append, Published, PublishedEntry, RecordCursor, Swap};
-use domain::republish::{EntryState, entry_state};
-use domain::route::{LiveRoute, RouteKey};
+use std::time::Duration;
 
-use super::*;
+use ambient::{Clock, Timestamp};
+use domain::entry::EntryId;
+use domain::outbound::{self, OutboundEntry};
+use domain::ports::{
+    Append, Election, OutboundInspection, Published, PublishedEntry, RecordCursor, RepublishStore,
+    StoreError, Swap, error_chain,
+};
+use domain::republish::{EntryState, entry_state};
+use domain::route::{Channel, LiveRoute, RouteKey};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Change, Republisher, Watch};
 use crate::batch_limit::BatchLimit;
+use crate::passes::pause;
 
 /// How much earlier than the window a record may have been accepted whose routes are compared.
 const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);

@@ -202,8 +202,8 @@ impl Replica {
     /// Looks, lets the time pass that completions are given, and looks again.
     async fn notice(&mut self) -> Result<(), StoreError> {
         self.look().await?;
-        tokio::time::advance(SETTLE_TIME).await;
-        self.republisher.clock.advance(SETTLE_TIME);
+        tokio::time::advance(COMPARISON_DELAY).await;
+        self.republisher.clock.advance(COMPARISON_DELAY);
         self.look().await
     }
 }

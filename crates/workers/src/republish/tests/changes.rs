@@ -7,7 +7,7 @@ async fn nothing_is_compared_before_completions_had_time_to_be_committed() {
     let (fixture, mut replica) = published().await;
     fixture.world.publishing.fail_over(6);
     replica.look().await.expect("the stores are there");
-    tokio::time::advance(SETTLE_TIME / 2).await;
+    tokio::time::advance(COMPARISON_DELAY / 2).await;
     replica.look().await.expect("the stores are there");
     assert!(fixture.listings().is_empty());
 }

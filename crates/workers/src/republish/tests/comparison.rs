@@ -124,7 +124,7 @@ async fn while_a_comparison_fails_the_worker_does_not_say_that_it_has_recovered(
     }
     assert!(blocked >= 50, "blocked for {blocked} of 60 s");
     fixture.world.script.off(REPLACE);
-    fixture.pass(SETTLE_TIME * 2).await;
+    fixture.pass(COMPARISON_DELAY * 2).await;
     assert_eq!((health.recoveries(), fixture.is_consistent()), (1, true));
     stop.cancel();
     running.await.expect("it does not panic");
@@ -143,7 +143,7 @@ async fn a_stop_ends_a_comparison_between_two_locked_rows() {
     fixture.world.publishing.fail_over(2);
     let stop = CancellationToken::new();
     let running = tokio::spawn(replica.republisher.run(stop.clone()));
-    fixture.pass(SETTLE_TIME * 2).await;
+    fixture.pass(COMPARISON_DELAY * 2).await;
     let before = fixture.world.script.count(REPLACE);
     assert!(before > 0, "the comparison is under way");
     stop.cancel();
