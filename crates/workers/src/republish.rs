@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
+use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
 
 /// Between two observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
