@@ -68,11 +68,11 @@ pub(crate) async fn send<P: Ports>(
         .map_err(|error| bad_request(format!("The header Idempotency-Key is wrong: {error}.")))?;
     let producer = producer_of(&principal)?.to_owned();
     let (elements, results) = read(&api, &body, &producer, request_id.from_client())?;
-    let Some(key) = key else { return decide(api, elements, results).await };
+    let Some(key) = key else { return decide(api, producer, elements, results).await };
     let fingerprint = Fingerprint::of_request(&Method::POST, PATH, body.as_bytes());
     let handling = Arc::clone(&api);
     let scope = format!("POST {PATH} {producer}");
-    guarded(&api, &scope, key, fingerprint, move || decide(handling, elements, results)).await
+    guarded(&api, &scope, key, fingerprint, move || decide(handling, producer, elements, results)).await
 }
 
 /// The elements that are well formed, and the results of those that are not.
@@ -115,9 +115,12 @@ fn read<P: Ports>(
 
 async fn decide<P: Ports>(
     api: Arc<Api<P>>,
+    producer: String,
     mut elements: Vec<Element>,
     mut results: Vec<Value>,
 ) -> Result<Response, Problem> {
+    let malformed = results.len() - elements.len();
+    api.submissions.count_malformed(&producer, malformed as u64, true);
     let deadline = Instant::now() + api.settings.batch_timeout;
     while !elements.is_empty() {
         let mut keys = HashSet::new();

@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, store_failed, unavailable};
+use crate::problems::{bad_request, read_failed, store_failed, unavailable};
 
 /// The longest reason for a discard, in bytes.
 const MAX_REASON_BYTES: usize = 1_024;
@@ -114,7 +114,7 @@ async fn carry_out<P: Ports>(
 ) -> Result<Response, Problem> {
     if dry_run {
         let targets = api.operations.select_dead_letters(&asked.change, &asked.selection).await;
-        return Ok(Json(plan(&targets.map_err(|error| store_failed(&error))?.plan())).into_response());
+        return Ok(Json(plan(&targets.map_err(|error| read_failed(&error))?.plan())).into_response());
     }
     let key = match Key::from_headers(&caller.headers) {
         Ok(Some(key)) => key,
@@ -133,7 +133,7 @@ async fn carry_out<P: Ports>(
     guarded(&api, &scope, key, fingerprint, move || async move {
         let now = operations.clock.now();
         let targets = operations.operations.select_dead_letters(&change, &action.selection).await;
-        let targets = targets.map_err(|error| store_failed(&error))?;
+        let targets = targets.map_err(|error| read_failed(&error))?;
         let report = apply_change(&operations.operations, &change, &targets, &action, now).await;
         let report = report.map_err(|error| store_failed(&error))?;
         let mut answer = Map::new();

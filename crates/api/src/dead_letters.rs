@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::store_failed;
+use crate::problems::read_failed;
 use crate::view;
 
 const PARAMS: [&str; 8] = [
@@ -40,7 +40,7 @@ pub(crate) async fn list<P: Ports>(
     };
     let after: Option<DeadLetterPlace> = params.cursor(&filter)?;
     let page = api.queries.list_dead_letters(&filter, after.as_ref(), params.limit()?).await;
-    let page = page.map_err(|error| store_failed(&error))?;
+    let page = page.map_err(|error| read_failed(&error))?;
     Ok(Json(json!({
         "dead_letters": page.items.iter().map(view::dead_letter).collect::<Vec<_>>(),
         "next_cursor": page.next.map(|place| place.to_cursor(&filter)),

@@ -41,13 +41,13 @@ pub(crate) async fn send<P: Ports>(
     };
     let body =
         IntentBody::parse(&body).map_err(|error| bad_request(format!("The body is no object: {error}.")))?;
-    let context = BodyContext {
-        producer: producer_of(&principal)?,
-        idempotency_key: Some(key.as_str()),
-        request_id: request_id.from_client(),
-    };
-    let intent =
-        body.decode(context, &api.settings.catalog).map_err(|rejection| malformed_intent(&rejection))?;
+    let producer = producer_of(&principal)?;
+    let context =
+        BodyContext { producer, idempotency_key: Some(key.as_str()), request_id: request_id.from_client() };
+    let intent = body.decode(context, &api.settings.catalog).map_err(|rejection| {
+        api.submissions.count_malformed(producer, 1, false);
+        malformed_intent(&rejection)
+    })?;
     let outcome = api.submissions.submit(Submission { intent: intent.clone(), stores_answer: true }).await;
     match outcome {
         SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(stored(answer, false)),

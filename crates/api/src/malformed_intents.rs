@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, Place};
 use http_server::problem::Problem;
 use serde_json::{Value, json};
 
-use crate::params::Params;
+use crate::params::{Params, PathId};
 use crate::ports::{Api, Ports};
-use crate::problems::{not_found, store_failed};
+use crate::problems::{not_found, read_failed};
 use crate::view;
 
 const PARAMS: [&str; 6] = ["code", "producer", "recorded_after", "recorded_before", "limit", "cursor"];
@@ -29,7 +29,7 @@ pub(crate) async fn list<P: Ports>(
     };
     let after: Option<MalformedPlace> = params.cursor(&filter)?;
     let page = api.queries.list_malformed_intents(&filter, after.as_ref(), params.limit()?).await;
-    let page = page.map_err(|error| store_failed(&error))?;
+    let page = page.map_err(|error| read_failed(&error))?;
     Ok(Json(json!({
         "malformed_intents": page.items.iter().map(view::malformed_summary).collect::<Vec<_>>(),
         "next_cursor": page.next.map(|place| place.to_cursor(&filter)),
@@ -38,16 +38,13 @@ pub(crate) async fn list<P: Ports>(
 
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
-    Path(entry_id): Path<String>,
+    PathId(entry_id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
     let params = Params::parse(query.as_deref(), &["stream"])?;
     let stream = params.text("stream").unwrap_or_else(|| api.settings.stream.clone());
-    // PostgreSQL does not take NUL in a text.
-    let entry_id = Some(entry_id).filter(|id| !id.contains('\0'));
-    let entry_id = entry_id.ok_or_else(|| not_found("malformed intent"))?;
     let found = api.queries.get_malformed_intents(&stream, &entry_id).await;
-    let found = found.map_err(|error| store_failed(&error))?;
+    let found = found.map_err(|error| read_failed(&error))?;
     if found.is_empty() {
         return Err(not_found("malformed intent"));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ambient::Clock;
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use domain::ports::Queries;
 use domain::query::{NotificationFilter, Place};
 use domain::record::{NotificationId, RecordCursor};
@@ -12,9 +12,9 @@ use http_server::problem::{FORBIDDEN, Problem};
 use http_server::tokens::Principal;
 use serde_json::{Value, json};
 
-use crate::params::Params;
+use crate::params::{Params, PathId};
 use crate::ports::{Api, Ports};
-use crate::problems::{not_found, store_failed};
+use crate::problems::{not_found, read_failed};
 use crate::view;
 
 const PARAMS: [&str; 9] = [
@@ -46,7 +46,7 @@ pub(crate) async fn list<P: Ports>(
     };
     let after: Option<RecordCursor> = params.cursor(&filter)?;
     let page = api.queries.list_notifications(&filter, after.as_ref(), params.limit()?).await;
-    let page = page.map_err(|error| store_failed(&error))?;
+    let page = page.map_err(|error| read_failed(&error))?;
     Ok(Json(json!({
         "notifications": page.items.iter().map(view::summary).collect::<Vec<_>>(),
         "next_cursor": page.next.map(|place| place.to_cursor(&filter)),
@@ -56,12 +56,10 @@ pub(crate) async fn list<P: Ports>(
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     principal: Principal,
-    Path(notification_id): Path<String>,
+    PathId(notification_id): PathId,
 ) -> Result<Json<Value>, Problem> {
-    // PostgreSQL does not take NUL in a text.
-    let id = Some(notification_id).filter(|id| !id.contains('\0')).map(NotificationId::from);
-    let id = id.ok_or_else(|| not_found("notification"))?;
-    let found = api.queries.get_notification(&id).await.map_err(|error| store_failed(&error))?;
+    let id = NotificationId::from(notification_id);
+    let found = api.queries.get_notification(&id).await.map_err(|error| read_failed(&error))?;
     let readable = found.filter(|detail| {
         principal.operator || principal.producer.as_deref() == Some(detail.record.scope.producer.as_str())
     });

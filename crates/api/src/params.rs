@@ -4,14 +4,33 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use ambient::Timestamp;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
 use domain::query::{MAX_PAGE_ITEMS, PageLimit, Place};
 use http_server::problem::Problem;
 use url::form_urlencoded;
 
-use crate::problems::bad_request;
+use crate::problems::{bad_request, not_found};
 
 /// The longest value of a parameter, in bytes: longer than any identifier, shorter than a request line.
 const MAX_VALUE_BYTES: usize = 1_024;
+
+/// The last part of a path, an id, decoded. What is not UTF-8 is refused. No id holds NUL, which PostgreSQL does not take.
+pub(crate) struct PathId(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path(id) = Path::<String>::from_request_parts(head, state)
+            .await
+            .map_err(|_| bad_request("The path is not UTF-8 when it is decoded."))?;
+        match id.contains('\0') {
+            true => Err(not_found("id")),
+            false => Ok(Self(id)),
+        }
+    }
+}
 
 /// The parameters of a request.
 #[derive(Debug)]

@@ -48,6 +48,14 @@ pub(crate) fn store_failed(error: &StoreError) -> Problem {
     unavailable(&error_chain(error))
 }
 
+/// A store failed to read what a request names. If it refuses the values of the request, the same request fails again.
+pub(crate) fn read_failed(error: &StoreError) -> Problem {
+    match error {
+        StoreError::Refused { .. } => bad_request("The request has a value that cannot be looked for."),
+        _ => store_failed(error),
+    }
+}
+
 /// Reading everything and changing what operators may change.
 pub(crate) fn operators_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
     match principal.operator {

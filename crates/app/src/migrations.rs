@@ -30,7 +30,25 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
+    use sha2::{Digest, Sha256};
+
     use super::*;
+
+    /// The SHA-256 of every migration that a release contains, in their order.
+    const RELEASED: [&str; 3] = [
+        "9f8fe9be4c69cb73b432e9dd4486f8ac90f278453767f169bb147add09b09da7",
+        "f9dcff12da190bfb7b836e74544254d12c3f1ab2c42d0c35e91914bebc89d285",
+        "15c462bd6796f71f7c85ac826f0b02ddbc485734831b859f4c1ec38249cdda0c",
+    ];
+
+    #[test]
+    fn a_released_migration_never_changes() {
+        for (migration, released) in all().iter().zip(RELEASED) {
+            let found = hex::encode(Sha256::digest(migration.sql.as_bytes()));
+            let (version, name) = (migration.version, migration.name);
+            assert_eq!(found, released, "V{version} ({name}) is released: write a new one");
+        }
+    }
 
     #[test]
     fn versions_count_up_from_one() {

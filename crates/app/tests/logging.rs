@@ -154,7 +154,10 @@ fn the_page_has_exactly_the_messages_of_the_code() {
     let expected = messages();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let renewed = [before, begin, &expected, end, after].concat();
-        fs::write(PAGE, renewed).expect("docs/logging.md can be written");
+        // Renamed into its place, because another test reads the page at the same time.
+        let draft = format!("{PAGE}.tmp");
+        fs::write(&draft, renewed).expect("docs can be written");
+        fs::rename(&draft, PAGE).expect("docs/logging.md can be replaced");
     } else {
         assert!(
             written == expected,

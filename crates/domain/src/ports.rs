@@ -35,7 +35,7 @@ pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use replicas::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
 pub use republish::{OutboundInspection, OutboundServer, PublishedEntry, PublishedPage, RepublishStore};
-pub use retention::{Cutoff, Expired, Removal, RetentionStore};
+pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
 pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
 pub use submissions::Submissions;

@@ -13,5 +13,5 @@ mod redis;
 pub use binaries::MissingBinary;
 pub use directory::{Fault, Load, StandInDirectory};
 pub use postgres::{Postgres, PostgresOptions};
-pub use process::StartError;
+pub use process::{StartError, free_port};
 pub use redis::{Redis, RedisOptions};

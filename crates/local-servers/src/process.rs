@@ -188,8 +188,8 @@ fn unprivileged_user() -> Result<(u32, u32), StartError> {
     })
 }
 
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> Result<u16, StartError> {
+/// A loopback port that was free a moment ago. Fails only if none is free.
+pub fn free_port() -> Result<u16, StartError> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io_error("find a free port"))?;
     Ok(listener.local_addr().map_err(io_error("find a free port"))?.port())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::ports::{
-    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, StoreError,
+    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, KeySweep, StoreError,
 };
 use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
@@ -68,6 +68,13 @@ impl AnswerStore for PgStore {
     ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
         let session = self.session("look for accepted intents").await?;
         accepted_requests(&session.query(&accepted_of(scopes.iter())).await.map_err(store_error)?)
+    }
+}
+
+impl KeySweep for PgStore {
+    async fn sweep_idempotency_keys(&self, limit: usize) -> Result<u64, StoreError> {
+        let swept = self.keys().sweep(limit as u64).await;
+        swept.map_err(|error| idempotency_error("delete expired idempotency keys", error))
     }
 }
 

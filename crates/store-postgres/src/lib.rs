@@ -64,8 +64,9 @@ impl PgStore {
         operations::prepare_all(&session).await.map_err(store_error)?;
         queries::prepare_all(&session).await.map_err(store_error)?;
         let tables = schema::tables();
-        let missing =
-            missing_rights(&session, &schema::required_rights(&tables)).await.map_err(store_error)?;
+        let mut required = schema::required_rights(&tables);
+        required.extend(idempotency::required_rights());
+        let missing = missing_rights(&session, &required).await.map_err(store_error)?;
         if missing.is_empty() {
             return Ok(());
         }

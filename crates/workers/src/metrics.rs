@@ -26,6 +26,9 @@ pub struct Metrics {
     stream_oldest_age: Gauge<f64>,
     pool_connections: Gauge<u64>,
     leader: Gauge<u64>,
+    http_duration: Histogram<f64>,
+    idempotency_claims: Counter<u64>,
+    idempotency_fenced: Counter<u64>,
 }
 
 /// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
@@ -34,8 +37,10 @@ const SECONDS: [f64; 16] =
 
 /// The label `source` of intents from the stream.
 pub(crate) const STREAM: &str = "stream";
-/// The label `source` of intents from the HTTP API.
+/// The label `source` of intents from the HTTP API, each in a request of its own.
 pub(crate) const HTTP: &str = "http";
+/// The label `source` of elements of a batch of the HTTP API.
+pub(crate) const BATCH: &str = "batch";
 
 impl Metrics {
     /// The instruments of `meter`.
@@ -107,6 +112,15 @@ impl Metrics {
                 "{connection}",
                 "Connections of the pool by state",
             ),
+            http_duration: histogram(
+                "http.server.request.duration",
+                "From the first byte of a request to the API to its answer, by route and status",
+            ),
+            idempotency_claims: counter("idempotency.claims", "Claims of idempotency keys by outcome"),
+            idempotency_fenced: counter(
+                "idempotency.fenced",
+                "Answers that were not stored because the claim of their key had expired",
+            ),
         }
     }
 
@@ -172,6 +186,24 @@ impl Metrics {
             self.retention_skipped
                 .add(count, &[KeyValue::new("table", table), KeyValue::new("reason", reason)]);
         }
+    }
+
+    /// A request to the API that was answered. `route` is the template of its route; `None` if no route matched.
+    pub fn answered(&self, route: Option<&str>, status: u16, time: Duration) {
+        let status = KeyValue::new("http.response.status_code", i64::from(status));
+        let route = route.map(|route| KeyValue::new("http.route", route.to_owned()));
+        let labels: Vec<KeyValue> = route.into_iter().chain([status]).collect();
+        self.http_duration.record(time.as_secs_f64(), &labels);
+    }
+
+    /// Claims of idempotency keys that ended with `outcome`: `new`, `pending`, `completed`, `conflict` or `failed`.
+    pub fn claimed(&self, outcome: &'static str, count: u64) {
+        self.idempotency_claims.add(count, &[KeyValue::new("outcome", outcome)]);
+    }
+
+    /// Answers that were not stored, because the claim of their key had expired.
+    pub fn fenced(&self, count: u64) {
+        self.idempotency_fenced.add(count, &[]);
     }
 
     /// What is due: how many routes, and for how long the first of them has been.

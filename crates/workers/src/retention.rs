@@ -1,7 +1,8 @@
 //! Retention: deletes rows that are older than configured, oldest first, in short chunks, beside running traffic.
 //!
 //! A record with a live route is kept, however old it is. A row that another transaction holds, or that cannot be deleted, is
-//! skipped until the next pass. Both are counted and reported, and neither stops the deletion of other rows.
+//! skipped until the next pass. Both are counted and reported, and neither stops the deletion of other rows. Idempotency keys
+//! that have expired are deleted too ([`keys`]).
 //!
 //! # Crash recovery
 //!
@@ -9,11 +10,14 @@
 //! locks end with the connection. The next pass of any replica continues with the remaining rows. Two concurrent passes
 //! delete each row once: the leadership only avoids repeated work. The adapted sizes are lost and adapted again.
 
+mod keys;
+
 use std::time::Duration;
 
 use ambient::Clock;
 use domain::ports::{
-    Cutoff, Election, Expired, MalformedKey, OperatorActionId, RetentionStore, StoreError, error_chain,
+    Cutoff, Election, Expired, KeySweep, MalformedKey, OperatorActionId, RetentionStore, StoreError,
+    error_chain,
 };
 use domain::record::NotificationId;
 use tokio::time::Instant;
@@ -38,6 +42,8 @@ const MAX_PAGE_ROWS: usize = 200;
 /// The pause after a chunk or a page, as a multiple of the time that it took.
 const REST_FACTOR: u32 = 3;
 const MAX_REST: Duration = Duration::from_secs(1);
+/// The tables that a pass deletes from.
+const TABLES: usize = 4;
 
 /// The configuration of retention.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +76,24 @@ pub struct Retention<E, S, C> {
 }
 
 /// How much is listed and deleted at once, by table. Kept between passes, so that a chunk that was too large is not repeated.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Limits {
     records: TableLimits,
     malformed_intents: TableLimits,
     operator_actions: TableLimits,
+    /// Keys of a chunk.
+    idempotency_keys: BatchLimit,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            records: TableLimits::default(),
+            malformed_intents: TableLimits::default(),
+            operator_actions: TableLimits::default(),
+            idempotency_keys: keys::chunk_limit(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -111,10 +130,24 @@ struct TablePass {
     longest_chunk: Duration,
 }
 
+/// A store of all the tables that a pass deletes from.
+pub trait RetainedTables:
+    RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId> + KeySweep
+{
+}
+
+impl<S> RetainedTables for S where
+    S: RetentionStore<NotificationId>
+        + RetentionStore<MalformedKey>
+        + RetentionStore<OperatorActionId>
+        + KeySweep
+{
+}
+
 impl<E, S, C> Retention<E, S, C>
 where
     E: Election,
-    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId>,
+    S: RetainedTables,
     C: Clock,
 {
     /// Runs until `stop`, a pass every interval.
@@ -144,9 +177,15 @@ where
         let third = self
             .delete_expired::<OperatorActionId>("operator_actions", cutoff, of_table, &mut actions, stop)
             .await;
-        let result = first.and(second).and(third);
-        let passes =
-            [("records", &records), ("malformed_intents", &malformed), ("operator_actions", &actions)];
+        let mut keys = TablePass::default();
+        let fourth = self.sweep_keys(&mut limits.idempotency_keys, &mut keys, stop).await;
+        let result = first.and(second).and(third).and(fourth);
+        let passes = [
+            ("records", &records),
+            ("malformed_intents", &malformed),
+            ("operator_actions", &actions),
+            (keys::TABLE, &keys),
+        ];
         report_deleted(passes);
         // A pass that failed is repeated soon, and would log the same again.
         if result.is_ok() {
@@ -258,7 +297,7 @@ struct RetentionLoop<'a, E, S, C> {
 impl<E, S, C> Passes for RetentionLoop<'_, E, S, C>
 where
     E: Election,
-    S: RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId>,
+    S: RetainedTables,
     C: Clock,
 {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
@@ -270,7 +309,7 @@ where
     }
 }
 
-fn report_what_stays(passes: [(&'static str, &TablePass); 3]) {
+fn report_what_stays(passes: [(&'static str, &TablePass); TABLES]) {
     let [(_, records), ..] = passes;
     if records.live > 0 {
         tracing::warn!(
@@ -297,14 +336,16 @@ fn report_what_stays(passes: [(&'static str, &TablePass); 3]) {
     }
 }
 
-fn report_deleted(passes: [(&'static str, &TablePass); 3]) {
-    let [records, malformed_intents, operator_actions] = passes.map(|(_, pass)| pass.deleted);
-    if records + malformed_intents + operator_actions > 0 {
+fn report_deleted(passes: [(&'static str, &TablePass); TABLES]) {
+    let deleted = passes.map(|(_, pass)| pass.deleted);
+    let [records, malformed_intents, operator_actions, idempotency_keys] = deleted;
+    if deleted != [0; TABLES] {
         let longest = passes.map(|(_, pass)| pass.longest_chunk).into_iter().max().unwrap_or_default();
         tracing::info!(
             records,
             malformed_intents,
             operator_actions,
+            idempotency_keys,
             longest_chunk_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
             "retention removed old rows"
         );

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
 use crate::health::Health;
-use crate::metrics::{HTTP, Metrics};
+use crate::metrics::{BATCH, HTTP, Metrics};
 use claims::ClaimKeeper;
 
 /// The most submissions that wait for a claim; further callers wait to be admitted.
@@ -69,26 +69,38 @@ pub struct SubmissionIntake<A, D, C, T> {
 
 /// The side of the callers. Clones share the queue.
 #[derive(Clone, Debug)]
-pub struct SubmissionQueue(mpsc::Sender<Waiting>);
+pub struct SubmissionQueue {
+    sender: mpsc::Sender<Waiting>,
+    metrics: Metrics,
+    health: Health,
+}
 
 /// The side of the worker.
 #[derive(Debug)]
 pub struct SubmissionReceiver(mpsc::Receiver<Waiting>);
 
-/// A queue of submissions, with its two sides.
-pub fn submission_queue() -> (SubmissionQueue, SubmissionReceiver) {
+/// A queue of submissions, with its two sides. What is malformed is counted in `metrics` and `health`, those of the worker.
+pub fn submission_queue(metrics: Metrics, health: Health) -> (SubmissionQueue, SubmissionReceiver) {
     let (sender, receiver) = mpsc::channel(MAX_WAITING);
-    (SubmissionQueue(sender), SubmissionReceiver(receiver))
+    (SubmissionQueue { sender, metrics, health }, SubmissionReceiver(receiver))
 }
 
 impl Submissions for SubmissionQueue {
     async fn submit(&self, submission: Submission) -> SubmissionOutcome {
         let (reply, outcome) = oneshot::channel();
         let waiting = Waiting { submission, claim: None, reply };
-        if self.0.send(waiting).await.is_err() {
+        if self.sender.send(waiting).await.is_err() {
             return SubmissionOutcome::Unavailable(STOPPING.to_owned());
         }
         outcome.await.unwrap_or_else(|_| SubmissionOutcome::Unavailable(STOPPING.to_owned()))
+    }
+
+    fn count_malformed(&self, producer: &str, count: u64, is_batch: bool) {
+        if count > 0 {
+            let source = if is_batch { BATCH } else { HTTP };
+            self.metrics.outcomes(source, &BTreeMap::from([(("malformed", "", producer), count)]));
+            self.health.count(&Activity { malformed: count, ..Activity::default() });
+        }
     }
 }
 
@@ -151,7 +163,8 @@ where
         if let Some((name, activity)) = counted {
             let intent = &waiting.submission.intent;
             let label = (name, intent.notification_type.as_str(), intent.producer.as_str());
-            self.metrics.outcomes(HTTP, &BTreeMap::from([(label, 1)]));
+            let source = if waiting.submission.stores_answer { HTTP } else { BATCH };
+            self.metrics.outcomes(source, &BTreeMap::from([(label, 1)]));
             self.health.count(&activity);
         }
         let accepted = matches!(outcome, SubmissionOutcome::Accepted { .. });

@@ -1,17 +1,19 @@
 //! `dev`: everything on this machine, to try the service out.
 //!
-//! Private servers, a stand-in user directory and the service in one process. It sends a sample intent and prints the published
-//! entries. At the end everything is stopped and removed.
+//! Private servers, a stand-in user directory and the service with its HTTP API in one process. It sends a sample intent and prints
+//! the published entries. At the end everything is stopped and removed.
 
 use std::time::Duration;
 
-use ambient::{Clock, SystemClock};
+use ambient::{Clock, RandomTokens, SystemClock};
 use anyhow::Context;
 use domain::intent::{IntentDraft, Recipients};
 use domain::ports::{IntentProducer, StoreError};
+use http_server::tokens::{Grant, new_token};
 use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
 use redis::Value;
 use store_redis::{RedisClient, RedisIntentProducer};
+use tempfile::NamedTempFile;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Vars, print_warnings, serve};
@@ -21,6 +23,8 @@ use crate::{shutdown, wiring};
 const DATABASE: &str = "galaxy";
 const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
+/// Who sends the sample and the intents of the invitation.
+const PRODUCER: &str = "game_master";
 /// The pause between two reads of the outbound streams.
 const OUTBOUND_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The most entries of one stream that one read shows; the next one shows the rest.
@@ -38,11 +42,12 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let watch = Watch {
         streams: [config.outbound.gateway.key.clone(), config.outbound.mail.key.clone()],
         stop: stop.clone(),
+        invitation: machine.invitation(),
     };
     let intents = config.intents.stream.clone();
 
     let service = tokio::spawn(serve::run_service(config, stop.clone()));
-    let shown = tokio::spawn(watch.show(redis.clone(), intents, machine.redis.addr()));
+    let shown = tokio::spawn(watch.show(redis.clone(), intents));
     let outcome = service.await.context("the service panicked")?;
     stop.cancel();
     // The task ends by the token and has no result.
@@ -57,6 +62,33 @@ struct Machine {
     postgres: Postgres,
     redis: Redis,
     directory: StandInDirectory,
+    api: DevApi,
+}
+
+/// The API of the service, and who may use it.
+struct DevApi {
+    addr: String,
+    /// Removed when this is dropped.
+    tokens_file: NamedTempFile,
+    producer: String,
+    operator: String,
+}
+
+impl DevApi {
+    /// On a free port, with two new tokens.
+    fn new() -> anyhow::Result<Self> {
+        let make = |name: &str, grant: &Grant| {
+            let made = new_token(name, grant, &RandomTokens);
+            made.map_err(|reason| anyhow::anyhow!("could not make a token: {reason}"))
+        };
+        let producer = make("dev-producer", &Grant::Producer(PRODUCER.to_owned()))?;
+        let operator = make("dev-operator", &Grant::Operator)?;
+        let tokens_file = NamedTempFile::with_prefix("notification-tokens-")
+            .and_then(|file| std::fs::write(&file, producer.entry + &operator.entry).map(|()| file))
+            .context("could not write a tokens file")?;
+        let addr = format!("127.0.0.1:{}", local_servers::free_port()?);
+        Ok(Self { addr, tokens_file, producer: producer.token, operator: operator.token })
+    }
 }
 
 impl Machine {
@@ -74,7 +106,7 @@ impl Machine {
         for (id, language) in USERS {
             directory.set_user(id, &format!("{id}@example.com"), language);
         }
-        Ok(Self { postgres, redis, directory })
+        Ok(Self { postgres, redis, directory, api: DevApi::new()? })
     }
 
     /// The caller's variables, and the addresses of the servers.
@@ -86,6 +118,10 @@ impl Machine {
             ("NOTIFICATION_REDIS_MASTER_ADDR", self.redis.addr()),
             ("NOTIFICATION_USER_SERVICE_BASE_URL", self.directory.base_url()),
             ("NOTIFICATION_REDIS_PASSWORD", String::new()),
+            ("NOTIFICATION_API_HTTP_ADDR", self.api.addr.clone()),
+            ("NOTIFICATION_API_TOKENS_FILE", self.api.tokens_file.path().display().to_string()),
+            ("NOTIFICATION_API_TLS_CERT_FILE", String::new()),
+            ("NOTIFICATION_API_TLS_KEY_FILE", String::new()),
         ];
         // Unless the caller wants it otherwise: any port, and of the log what a person must see.
         let defaults = [
@@ -105,16 +141,50 @@ impl Machine {
         print_warnings(&loaded.warnings);
         Ok(loaded.config)
     }
+
+    /// How to send further intents, and how to read what became of them.
+    fn invitation(&self) -> String {
+        let program = std::env::current_exe()
+            .map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());
+        let redis_addr = self.redis.addr();
+        let DevApi { addr, producer, operator, .. } = &self.api;
+        let intent =
+            |turn: u32| format!(r#"{{"game_id":"game-123","game_name":"Nova","turn_number":{turn}}}"#);
+        let (by_stream, by_http) = (intent(55), intent(56));
+        format!(
+            "Send another from a second terminal, through Redis:
+
+  NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\
+    --producer {PRODUCER} --user u-1 --key game-123:turn-55 \\
+    --payload '{by_stream}'
+
+Or through the HTTP API, with the token of a producer:
+
+  curl http://{addr}/v1/intents -H 'Authorization: Bearer {producer}' \\
+    -H 'Idempotency-Key: game-123:turn-56' -H 'Content-Type: application/json' \\
+    -d '{{\"notification_type\":\"game.turn.ready\",\"audience_kind\":\"user\",\"recipient_user_ids\":[\"u-1\"],
+         \"occurred_at_ms\":1775121700000,\"payload\":{by_http}}}'
+
+Read what became of them, with the token of an operator:
+
+  curl http://{addr}/v1/notifications -H 'Authorization: Bearer {operator}'
+
+Any user exists here. Ctrl-C ends it all and leaves nothing running.
+"
+        )
+    }
 }
 
 /// Prints the published entries.
 struct Watch {
     streams: [String; 2],
     stop: CancellationToken,
+    /// Printed once the sample has come out.
+    invitation: String,
 }
 
 impl Watch {
-    async fn show(self, redis: RedisClient, intents: String, redis_addr: String) {
+    async fn show(self, redis: RedisClient, intents: String) {
         if let Err(error) = send_sample(&redis, &intents).await {
             println!("The sample intent could not be sent: {}", domain::ports::error_chain(&error));
             return;
@@ -140,7 +210,7 @@ impl Watch {
                 }
             }
             if shown >= 4 && !invited {
-                invite(&redis_addr);
+                println!("{}", self.invitation);
                 invited = true;
             }
             if self.stop.run_until_cancelled(tokio::time::sleep(OUTBOUND_POLL_INTERVAL)).await.is_none() {
@@ -153,7 +223,7 @@ impl Watch {
 async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), StoreError> {
     let draft = IntentDraft {
         notification_type: "game.turn.ready".to_owned(),
-        producer: "game_master".to_owned(),
+        producer: PRODUCER.to_owned(),
         recipients: Recipients::Users(USERS.map(|(id, _)| id.to_owned()).into()),
         idempotency_key: "game-123:turn-54".to_owned(),
         occurred_at_ms: SystemClock.now().as_millis().to_string(),
@@ -183,14 +253,4 @@ fn print_entry(stream: &str, id: &str, fields: &[String]) {
         println!("    {:<16} {}", pair[0], pair[1]);
     }
     println!();
-}
-
-fn invite(redis_addr: &str) {
-    let program =
-        std::env::current_exe().map_or_else(|_| "notification".to_owned(), |path| path.display().to_string());
-    println!("Send another from a second terminal:\n");
-    println!("  NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\");
-    println!("    --producer game_master --user u-1 --key game-123:turn-55 \\");
-    println!("    --payload '{{\"game_id\":\"game-123\",\"game_name\":\"Nova\",\"turn_number\":55}}'\n");
-    println!("Any user exists here. Ctrl-C ends it all and leaves nothing running.\n");
 }

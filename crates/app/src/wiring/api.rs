@@ -12,15 +12,18 @@ use axum::body::Bytes;
 use axum::http::response::Parts;
 use domain::operations::Budgets;
 use http_server::tokens::{Guard, Tokens};
-use http_server::{Settings, Tls, problem};
-use idempotency::{Idempotency, LockTtl, PostgresStore, RetentionTtl, is_final};
+use http_server::{Answered, Settings, Tls, problem};
+use idempotency::{
+    Claim, Event, Guarded, Idempotency, LockTtl, Observed, Observer, Operation, Outcome, PostgresStore,
+    RetentionTtl, is_final,
+};
 use pg::{PgPool, PoolSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use workers::SubmissionQueue;
+use workers::{Metrics, SubmissionQueue};
 
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
@@ -45,8 +48,32 @@ impl Ports for ServicePorts {
     type Operations = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
-    type Keys = PostgresStore;
+    type Keys = Observed<PostgresStore>;
     type Clock = SystemClock;
+}
+
+/// Counts what becomes of the keys of batches and of operators' changes.
+struct KeyMetrics(Metrics);
+
+impl Observer for KeyMetrics {
+    fn observe(&self, event: &Event<'_>) {
+        match (event.operation, &event.outcome) {
+            (Operation::Claim, Outcome::Claim(claim)) => self.0.claimed(claim_name(claim), event.keys),
+            (Operation::Claim, Outcome::Failed(_)) => self.0.claimed("failed", event.keys),
+            (Operation::Complete, Outcome::Guarded(Guarded::Fenced)) => self.0.fenced(event.keys),
+            _ => {}
+        }
+    }
+}
+
+/// The label `outcome` of a claim.
+fn claim_name(claim: &Claim) -> &'static str {
+    match claim {
+        Claim::New => "new",
+        Claim::Pending { .. } | Claim::Busy => "pending",
+        Claim::Completed(_) => "completed",
+        Claim::Conflict => "conflict",
+    }
 }
 
 /// An API whose listener is open and that does not answer yet.
@@ -54,7 +81,7 @@ pub(super) struct ApiParts {
     listener: TcpListener,
     tokens: Tokens,
     tls: Option<Tls>,
-    keys: Idempotency<PostgresStore>,
+    keys: Idempotency<Observed<PostgresStore>>,
     queries: PgQueries,
     operations: PgStore,
     stream: RedisIntentStream,
@@ -62,15 +89,22 @@ pub(super) struct ApiParts {
     settings: ApiSettings,
     limits: ApiLimits,
     known_producers: BTreeSet<String>,
+    metrics: Metrics,
 }
 
 /// Reads tokens and certificates, checks the table of keys and opens the listener.
-pub(super) async fn prepare(config: &Config, api: &config::Api, stores: &Stores) -> anyhow::Result<ApiParts> {
+pub(super) async fn prepare(
+    config: &Config,
+    api: &config::Api,
+    stores: &Stores,
+    metrics: Metrics,
+) -> anyhow::Result<ApiParts> {
     let tokens = Tokens::load(&api.tokens_file).context("the tokens of the API cannot be used")?;
     let tls = api.tls.as_ref().map(|(certificates, key)| Tls::load(certificates, key)).transpose();
     let tls = tls.context("the certificate of the API cannot be used")?;
     let keys = PostgresStore::new(stores.pool.clone());
     keys.check_schema().await.context("the table of idempotency keys cannot be used")?;
+    let keys = Observed::new(keys, Arc::new(KeyMetrics(metrics.clone())));
     let pool = PoolSettings {
         max_connections: start::query_connections(config),
         operation_timeout: api.limits.query_timeout,
@@ -94,6 +128,7 @@ pub(super) async fn prepare(config: &Config, api: &config::Api, stores: &Stores)
         settings: settings(config, &api.limits),
         limits: api.limits,
         known_producers: known_producers(&config.audience.catalog),
+        metrics,
     })
 }
 
@@ -113,8 +148,8 @@ fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
 fn guarded(
     config: &Config,
     limits: &ApiLimits,
-    keys: PostgresStore,
-) -> anyhow::Result<Idempotency<PostgresStore>> {
+    keys: Observed<PostgresStore>,
+) -> anyhow::Result<Idempotency<Observed<PostgresStore>>> {
     let settings = idempotency::Settings {
         // At least what the crate asks for; configuration allows as little as 10 s more than the request timeout.
         lock_ttl: LockTtl::new(limits.idempotency_lock_ttl.max(limits.timeouts.request + 2 * KEY_TIMEOUT))?,
@@ -155,6 +190,7 @@ impl ApiParts {
             clock: SystemClock,
             settings: self.settings,
         };
+        let metrics = self.metrics;
         let settings = Settings {
             max_connections: self.limits.max_connections,
             max_body_bytes: self.limits.max_body_bytes,
@@ -163,7 +199,9 @@ impl ApiParts {
             drain_delay: self.limits.drain_delay,
             drain_timeout: DRAIN_TIMEOUT,
             refuse: problem::refuse,
-            observe: None,
+            observe: Some(Arc::new(move |answered: Answered<'_>| {
+                metrics.answered(answered.route, answered.status.as_u16(), answered.duration);
+            })),
             tls: self.tls,
         };
         let (listener, router, keys) = (self.listener, ::api::router(api, &guard), self.keys);
@@ -176,7 +214,7 @@ async fn answer(
     listener: TcpListener,
     router: Router,
     settings: Settings,
-    keys: Idempotency<PostgresStore>,
+    keys: Idempotency<Observed<PostgresStore>>,
     stop: CancellationToken,
 ) {
     http_server::serve(listener, router, settings, stop).await;

@@ -61,8 +61,9 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
     spawn_probes(&mut supervisor, &config, &ready).await?;
+    let metrics = metrics();
     let api = match &config.api {
-        Some(api) => Some(api::prepare(&config, api, &stores).await?),
+        Some(api) => Some(api::prepare(&config, api, &stores, metrics.clone()).await?),
         None => None,
     };
     Wiring {
@@ -70,7 +71,7 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
         replica: &replica,
         stores: &stores,
         ready: &ready,
-        metrics: metrics(),
+        metrics,
         workers: ReplicaHealth::default(),
     }
     .spawn_workers(&mut supervisor, directory, api)?;
@@ -162,6 +163,8 @@ impl Wiring<'_> {
         api: ApiParts,
         dispatcher: Dispatcher,
     ) -> anyhow::Result<()> {
+        let health = self.add_worker("submissions");
+        let (queue, receiver) = submission_queue(self.metrics.clone(), health.clone());
         let submissions = SubmissionIntake {
             store: self.stores.postgres.clone(),
             directory: user_directory(self.config)?,
@@ -172,9 +175,8 @@ impl Wiring<'_> {
             lock_ttl: api.lock_ttl(),
             answer: ::api::accepted_answer,
             metrics: self.metrics.clone(),
-            health: self.add_worker("submissions"),
+            health,
         };
-        let (queue, receiver) = submission_queue();
         supervisor.spawn(Stage::Intake, "submissions", |stop| submissions.run(receiver, stop));
         api.spawn(supervisor, queue);
         Ok(())

@@ -51,6 +51,13 @@ pub struct Removal {
     pub locked: u64,
 }
 
+/// The idempotency keys of the HTTP API. Each says itself when it expires, so that no age is configured.
+pub trait KeySweep: Send + Sync {
+    /// Deletes at most `limit` expired keys, the oldest first and together, and returns how many. Keys that another transaction
+    /// holds are left out.
+    fn sweep_idempotency_keys(&self, limit: usize) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
 /// A table that retention keeps small: records by [`NotificationId`](crate::record::NotificationId), malformed intents by [`MalformedKey`](crate::malformed::MalformedKey).
 pub trait RetentionStore<K>: Send + Sync {
     /// Rows older than `cutoff`, oldest first, after the row `after`.

@@ -9,4 +9,7 @@ pub trait Submissions: Send + Sync {
     /// What became of `submission`. Submissions that wait at the same moment are accepted together; none waits for the
     /// look-ups of another. A caller that stops waiting stops nothing that has begun.
     fn submit(&self, submission: Submission) -> impl Future<Output = SubmissionOutcome> + Send;
+
+    /// Counts intents of a known producer that are malformed and are therefore not submitted.
+    fn count_malformed(&self, producer: &str, count: u64, is_batch: bool);
 }

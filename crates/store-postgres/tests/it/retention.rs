@@ -2,7 +2,7 @@
 
 use ambient::{Clock, SystemClock};
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{Commit, Cutoff, Expired, MalformedKey, Removal, RetentionStore, StoreError};
+use domain::ports::{Commit, Cutoff, Expired, KeySweep, MalformedKey, Removal, RetentionStore, StoreError};
 use domain::record::NotificationId;
 use tokio_postgres::Client;
 
@@ -310,4 +310,44 @@ async fn malformed_intents_are_listed_oldest_first_in_pages_and_deleted_by_their
     assert_eq!(world.malformed_left().await, ["2-0", "1-0", "4-0"]);
     assert_eq!(world.delete_malformed(&first, before(at(4))).await, removed(1));
     assert_eq!(world.delete_malformed(&second, before(at(2))).await, removed(0), "it is not older");
+}
+
+/// Keys that expired 1 to `expired` hours ago, and two that have not.
+async fn idempotency_keys(world: &World, expired: u32) {
+    let sql = format!(
+        "INSERT INTO idempotency_keys (scope, key, state, token, fingerprint, response_status, response_headers, response_body,
+            expires_at, created_at)
+         SELECT 's', 'k' || n, 'completed', 't', 'f', 202, '', '', now() - n * interval '1 hour', now()
+         FROM generate_series(1, {expired}) n"
+    );
+    world.execute(&sql).await;
+    let live = "INSERT INTO idempotency_keys (scope, key, state, token, fingerprint, expires_at, created_at)
+         SELECT 's', 'live' || n, 'pending', 't', 'f', now() + interval '1 hour', now() FROM generate_series(1, 2) n";
+    world.execute(live).await;
+}
+
+// INV-14
+#[tokio::test]
+async fn expired_idempotency_keys_are_deleted_oldest_first_and_live_ones_stay() {
+    let world = World::new().await;
+    idempotency_keys(&world, 5).await;
+    let sweep = async |limit| world.store.sweep_idempotency_keys(limit).await.expect("is there");
+    let left = async || world.column("SELECT key FROM idempotency_keys ORDER BY key").await;
+    assert_eq!(sweep(2).await, 2);
+    assert_eq!(left().await, ["k1", "k2", "k3", "live1", "live2"]);
+    assert_eq!((sweep(10).await, sweep(10).await), (3, 0));
+    assert_eq!(left().await, ["live1", "live2"]);
+}
+
+// INV-14
+#[tokio::test]
+async fn an_idempotency_key_that_another_transaction_holds_delays_no_other() {
+    let world = World::new().await;
+    idempotency_keys(&world, 3).await;
+    let mut other = world.database.client().await;
+    let held = other.transaction().await.expect("begins");
+    held.execute("SELECT FROM idempotency_keys WHERE key = 'k3' FOR UPDATE", &[]).await.expect("is locked");
+    assert_eq!(world.store.sweep_idempotency_keys(10).await.expect("is there"), 2);
+    held.rollback().await.expect("ends");
+    assert_eq!(world.store.sweep_idempotency_keys(10).await.expect("is there"), 1);
 }

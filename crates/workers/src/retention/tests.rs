@@ -86,6 +86,17 @@ struct Store {
     records: Mutex<Table<NotificationId>>,
     malformed: Mutex<Table<MalformedKey>>,
     actions: Mutex<Table<OperatorActionId>>,
+    keys: Mutex<Keys>,
+}
+
+/// Expired idempotency keys.
+#[derive(Debug, Default)]
+struct Keys {
+    expired: usize,
+    /// A chunk of more than this times out, unless this is 0.
+    times_out_above: usize,
+    /// The keys that each chunk asked for.
+    chunks: Vec<usize>,
 }
 
 impl Store {
@@ -144,6 +155,19 @@ impl RetentionStore<OperatorActionId> for Store {
 
     async fn delete_expired(&self, keys: &[&OperatorActionId], _: Cutoff) -> Result<Removal, StoreError> {
         self.actions.lock().expect("not poisoned").delete(keys)
+    }
+}
+
+impl KeySweep for Store {
+    async fn sweep_idempotency_keys(&self, limit: usize) -> Result<u64, StoreError> {
+        let mut keys = self.keys.lock().expect("not poisoned");
+        keys.chunks.push(limit);
+        if (1..limit).contains(&keys.times_out_above) {
+            return Err(StoreError::TimedOut { operation: "sweep", source: "too many".into() });
+        }
+        let swept = keys.expired.min(limit);
+        keys.expired -= swept;
+        Ok(swept as u64)
     }
 }
 
@@ -364,6 +388,34 @@ impl RetentionStore<OperatorActionId> for KeptBack {
     async fn delete_expired(&self, _: &[&OperatorActionId], _: Cutoff) -> Result<Removal, StoreError> {
         panic!("the service is stopped")
     }
+}
+
+impl KeySweep for KeptBack {
+    async fn sweep_idempotency_keys(&self, _: usize) -> Result<u64, StoreError> {
+        panic!("the service is stopped")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_keys_are_deleted_in_bounded_chunks_even_if_the_tables_before_them_fail() {
+    let store = Store::default();
+    store.records().unavailable = true;
+    store.keys.lock().expect("not poisoned").expired = 5_000;
+    let retention = retention(store);
+    retention.pass(&mut Limits::default()).await.expect_err("a table fails");
+    let keys = retention.store.keys.lock().expect("not poisoned");
+    assert_eq!(keys.expired, 0);
+    assert!(keys.chunks.len() > 5 && keys.chunks.iter().all(|keys| *keys <= 1_024), "{:?}", keys.chunks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chunk_of_keys_that_times_out_is_made_smaller() {
+    let store = Store::default();
+    *store.keys.lock().expect("not poisoned") = Keys { expired: 20, times_out_above: 10, chunks: Vec::new() };
+    let retention = retention(store);
+    retention.pass(&mut Limits::default()).await.expect("nothing is down");
+    let keys = retention.store.keys.lock().expect("not poisoned");
+    assert_eq!((keys.expired, &keys.chunks[..3]), (0, &[32, 16, 8][..]));
 }
 
 #[tokio::test(start_paused = true)]

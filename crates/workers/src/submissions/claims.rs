@@ -117,6 +117,7 @@ where
             Ok(outcomes) => {
                 self.health.mark_healthy();
                 for (mut waiting, outcome) in claiming.into_iter().zip(outcomes) {
+                    self.metrics.claimed(name(&outcome), 1);
                     let answer = match outcome {
                         ClaimOutcome::Claimed => {
                             admitted.push(waiting);
@@ -138,6 +139,7 @@ where
             Err(error) => {
                 // Which keys were claimed is unknown: all are given up.
                 self.health.mark_failed(&error);
+                self.metrics.claimed("failed", claiming.len() as u64);
                 let cause = error_chain(&error);
                 for mut waiting in claiming {
                     if let Some(token) = waiting.claim.take() {
@@ -211,5 +213,15 @@ where
             claims = later;
         }
         retried
+    }
+}
+
+/// The label `outcome` of a claim.
+fn name(outcome: &ClaimOutcome) -> &'static str {
+    match outcome {
+        ClaimOutcome::Claimed => "new",
+        ClaimOutcome::InProgress(_) => "pending",
+        ClaimOutcome::Answered(_) => "completed",
+        ClaimOutcome::OtherIntent => "conflict",
     }
 }

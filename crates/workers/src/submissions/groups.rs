@@ -74,6 +74,8 @@ enum Tried {
 enum Impossible {
     /// PostgreSQL refuses it, with this message.
     Refused(String),
+    /// The claim of an element has expired.
+    ClaimLost,
     /// Another attempt may succeed.
     ForNow(String),
 }
@@ -155,6 +157,9 @@ where
                 Ended::Divided(group, right)
             }
             Ok(Tried::Impossible(cause)) => {
+                if matches!(cause, Impossible::ClaimLost) {
+                    self.metrics.fenced(1);
+                }
                 let outcome = self.blame(&group, cause).await;
                 self.answer_all(group, &outcome, keeper)
             }
@@ -182,8 +187,7 @@ where
                 Ok(Commit::Committed) => return Ok(Tried::Decided(decided)),
                 Ok(Commit::WriteConflict) => ask = true,
                 Ok(Commit::ClaimLost | Commit::CheckpointMoved) => {
-                    let cause = "its claim expired before it could be accepted".to_owned();
-                    return Ok(Tried::Impossible(Impossible::ForNow(cause)));
+                    return Ok(Tried::Impossible(Impossible::ClaimLost));
                 }
                 Err(error @ StoreError::Refused { .. }) => {
                     return Ok(Tried::Impossible(Impossible::Refused(error_chain(&error))));
@@ -243,6 +247,10 @@ where
     async fn blame(&self, group: &Group, cause: Impossible) -> SubmissionOutcome {
         let message = match cause {
             Impossible::ForNow(cause) => return SubmissionOutcome::Unavailable(cause),
+            Impossible::ClaimLost => {
+                let cause = "its claim expired before it could be accepted";
+                return SubmissionOutcome::Unavailable(cause.to_owned());
+            }
             Impossible::Refused(message) => message,
         };
         let refused = group.first().map(|element| &element.waiting.submission.intent);

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::world::*;
 
 /// The tokens of the tests.
-const PRODUCER: &str = "producer-token";
+pub(crate) const PRODUCER: &str = "producer-token";
 const OTHER: &str = "other-token";
-const OPERATOR: &str = "operator-token";
+pub(crate) const OPERATOR: &str = "operator-token";
 /// Their entries, with their SHA-256.
-const TOKENS: &str = r#"
+pub(crate) const TOKENS: &str = r#"
 [[token]]
 name = "game"
 sha256 = "765221e4754f2968efae220b7185addd7b4a9dbaed428d78c7736b8ae14f4e72"
@@ -30,10 +30,10 @@ role = "operator"
 "#;
 
 /// A tokens file, removed with the test.
-struct TokensFile(PathBuf);
+pub(crate) struct TokensFile(pub(crate) PathBuf);
 
 impl TokensFile {
-    fn new(world: &World) -> Self {
+    pub(crate) fn new(world: &World) -> Self {
         let name = format!("tokens-{}-{}.toml", std::process::id(), world.redis.port());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, TOKENS).expect("there is a temporary folder");
@@ -47,14 +47,14 @@ impl Drop for TokensFile {
     }
 }
 
-fn with_api(service: ServiceBuilder, tokens: &TokensFile) -> ServiceBuilder {
+pub(crate) fn with_api(service: ServiceBuilder, tokens: &TokensFile) -> ServiceBuilder {
     service
         .env("NOTIFICATION_API_HTTP_ADDR", "127.0.0.1:0")
         .env("NOTIFICATION_API_TOKENS_FILE", tokens.0.display().to_string())
 }
 
 /// `game.turn.ready` for two users, as a body.
-fn body(turn: u32) -> Value {
+pub(crate) fn body(turn: u32) -> Value {
     json!({
         "notification_type": "game.turn.ready",
         "audience_kind": "user",
@@ -64,7 +64,7 @@ fn body(turn: u32) -> Value {
     })
 }
 
-async fn try_ask(
+pub(crate) async fn try_ask(
     addr: &str,
     token: &str,
     method: &str,
@@ -81,7 +81,7 @@ async fn try_ask(
     request(addr, method, path, &headers, body).await
 }
 
-async fn ask(
+pub(crate) async fn ask(
     service: &Service,
     token: &str,
     method: &str,
@@ -92,11 +92,11 @@ async fn ask(
     try_ask(&service.api_addr(), token, method, path, key, body).await.expect("the API answers")
 }
 
-async fn send(service: &Service, key: &str, body: &Value) -> Answer {
+pub(crate) async fn send(service: &Service, key: &str, body: &Value) -> Answer {
     ask(service, PRODUCER, "POST", "/v1/intents", Some(key), &body.to_string()).await
 }
 
-async fn read(service: &Service, token: &str, path: &str) -> Answer {
+pub(crate) async fn read(service: &Service, token: &str, path: &str) -> Answer {
     ask(service, token, "GET", path, None, "").await
 }
 
@@ -107,7 +107,7 @@ fn problem(answer: &Answer) -> (u16, String, String) {
     (answer.status, text("type"), text("code"))
 }
 
-fn is(answer: &Answer, status: u16, name: &str, code: &str) {
+pub(crate) fn is(answer: &Answer, status: u16, name: &str, code: &str) {
     assert_eq!(problem(answer), (status, format!("/problems/{name}"), code.to_owned()), "{}", answer.body);
 }
 
@@ -409,8 +409,7 @@ async fn a_notification_is_read_back_whole_by_its_producer_and_by_operators_only
 async fn a_dead_letter_is_listed_replayed_once_and_published() {
     let world = World::new().await;
     let tokens = TokensFile::new(&world);
-    let service =
-        with_api(world.service(), &tokens).env("NOTIFICATION_PUSH_RETRY_MAX_ATTEMPTS", "1").start().await;
+    let service = with_api(world.service(), &tokens).env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1").start().await;
     let mut redis = world.redis().await;
     redis::cmd("SET").arg(PUSH).arg("no stream").query_async::<()>(&mut redis).await.expect("Redis is there");
     assert_eq!(send(&service, "k-1", &body(54)).await.status, 202);

@@ -151,7 +151,11 @@ fn the_metrics_table_is_what_the_workers_make() {
         ("histogram(", "histogram", Some("s")),
     ];
     let mut made = BTreeMap::new();
-    for (at, _) in source.match_indices("\"notification.") {
+    let prefixes = ["notification.", "http.server.", "idempotency."];
+    let starts = prefixes.iter().flat_map(|prefix| {
+        source.match_indices(&format!("\"{prefix}")).map(|(at, _)| at).collect::<Vec<_>>()
+    });
+    for at in starts {
         let mut literals = source[at..].split('"').skip(1).step_by(2);
         let name = literals.next().expect("a literal has an end");
         let (_, kind, unit) = closures

@@ -5,6 +5,7 @@
 
 mod accept;
 mod api;
+mod api_edges;
 mod bad_input;
 mod crash;
 mod directory_load;

@@ -1,6 +1,6 @@
 //! The log of a start.
 
-use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, wait_for};
+use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, request, wait_for};
 use tokio::net::TcpListener;
 
 use crate::world::*;
@@ -78,6 +78,23 @@ async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readab
     let output = dev.output();
     assert!(!output.iter().any(|line| line.starts_with('{')), "{output:?}");
     assert!(!output.join("\n").contains(LARGE_VALUES), "{output:?}");
+    let command = output.iter().find(|line| line.contains("/v1/intents -H")).expect("a command for curl");
+    let addr =
+        command.split_once("http://").and_then(|(_, rest)| rest.split('/').next()).expect("an address");
+    let bearer = command
+        .split('\'')
+        .nth(1)
+        .and_then(|header| header.strip_prefix("Authorization: "))
+        .expect("a token");
+    let intent = r#"{"notification_type":"game.turn.ready","audience_kind":"user","recipient_user_ids":["u-1"],
+        "occurred_at_ms":1775121700000,"payload":{"game_id":"game-123","game_name":"Nova","turn_number":56}}"#;
+    let headers = [
+        ("Authorization", bearer),
+        ("Idempotency-Key", "game-123:turn-56"),
+        ("Content-Type", "application/json"),
+    ];
+    let accepted = request(addr, "POST", "/v1/intents", &headers, intent).await.expect("the API answers");
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
     drop(collector);
     dev.signal("INT");
     assert_eq!(dev.wait_exit(BOUND).await.code(), Some(0), "{:?}", dev.output());

@@ -1,0 +1,63 @@
+//! The deletion of idempotency keys that have expired.
+//!
+//! A key says itself when it expires, by the clock of the database: a claim when its lock TTL ends, a stored answer when its
+//! retention TTL ends. A chunk is one statement, which leaves out what another transaction holds. So a crash leaves the chunks
+//! before it deleted, and an operator's open transaction delays the keys that it holds and no others.
+
+use ambient::Clock;
+use domain::ports::{Election, KeySweep, StoreError};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{CHUNK_TARGET_TIME, Retention, TablePass, rest};
+use crate::batch_limit::BatchLimit;
+
+/// The table, in metrics and in the log.
+pub(super) const TABLE: &str = "idempotency_keys";
+/// The keys of the first chunk, and of the smallest one that is not caused by a timeout.
+const MIN_CHUNK_KEYS: usize = 32;
+/// The most keys of a chunk.
+const MAX_CHUNK_KEYS: usize = 1_024;
+
+/// How many keys are deleted at once. Their answers differ a lot in size, so the time of a chunk decides.
+pub(super) fn chunk_limit() -> BatchLimit {
+    BatchLimit::with_target(MIN_CHUNK_KEYS, MAX_CHUNK_KEYS, CHUNK_TARGET_TIME)
+}
+
+impl<E, S, C> Retention<E, S, C>
+where
+    E: Election,
+    S: KeySweep,
+    C: Clock,
+{
+    /// Deletes chunk after chunk until one is not full, or until `stop`.
+    pub(super) async fn sweep_keys(
+        &self,
+        limit: &mut BatchLimit,
+        pass: &mut TablePass,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        while !stop.is_cancelled() {
+            let size = limit.get();
+            let started = Instant::now();
+            let swept = self.store.sweep_idempotency_keys(size).await;
+            let took = started.elapsed();
+            pass.longest_chunk = pass.longest_chunk.max(took);
+            match swept {
+                Ok(deleted) => {
+                    let keys = usize::try_from(deleted).unwrap_or(usize::MAX);
+                    limit.succeeded(keys, took);
+                    pass.deleted += deleted;
+                    self.metrics.deleted(TABLE, deleted);
+                    if keys < size {
+                        break;
+                    }
+                }
+                Err(StoreError::TimedOut { .. }) if limit.timed_out(size) => {}
+                Err(error) => return Err(error),
+            }
+            rest(stop, took).await;
+        }
+        Ok(())
+    }
+}
