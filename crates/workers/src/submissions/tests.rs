@@ -45,9 +45,10 @@ struct Running {
 
 impl Running {
     fn start(world: &World) -> Self {
-        let (queue, receiver) = submission_queue();
-        let (dispatcher, _) = dispatch([]);
         let (health, stop) = (Health::new("submissions"), CancellationToken::new());
+        let metrics = Metrics::new(&meter("test"));
+        let (queue, receiver) = submission_queue(metrics.clone(), health.clone());
+        let (dispatcher, _) = dispatch([]);
         let intake: WorldIntake = SubmissionIntake {
             store: world.database.clone(),
             directory: world.directory.clone(),
@@ -57,7 +58,7 @@ impl Running {
             dispatcher,
             lock_ttl: LOCK_TTL,
             answer: stored_answer,
-            metrics: Metrics::new(&meter("test")),
+            metrics,
             health: health.clone(),
         };
         Self { task: tokio::spawn(intake.run(receiver, stop.clone())), queue, health, stop }

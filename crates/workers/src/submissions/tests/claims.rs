@@ -123,6 +123,7 @@ async fn a_group_whose_callers_have_all_gone_says_nothing_about_postgresql() {
     world.script.until(BOUND, || world.script.count("look_up") == 1).await;
     gone.abort();
     world.script.fail("claim_answers", down("claim_answers"));
+    world.script.fail("abandon_answers", down("abandon_answers"));
     assert_eq!(name(&running.submit(submission("key-2", "u-2")).await), "unavailable");
     let health = running.health.clone();
     running.stop().await;
