@@ -63,6 +63,8 @@ pub(crate) async fn send<P: Ports>(
         }
         SubmissionOutcome::InProgress(retry_after) => {
             let detail = "Another request with this idempotency key is being processed.";
+            // The other request usually ends long before its claim does.
+            let retry_after = retry_after.min(idempotency::RETRY_PAUSE);
             Err(Problem::new(problem::IN_PROGRESS, detail).retry_after(retry_after))
         }
         SubmissionOutcome::Rejected(rejection) => Err(malformed_intent(&rejection)),

@@ -39,7 +39,7 @@ pub(crate) fn unavailable(cause: &str) -> Problem {
     tracing::debug!(cause, "a request could not be answered");
     Problem::new(
         problem::UNAVAILABLE,
-        "The service cannot answer now. Repeat the request with the same idempotency key.",
+        "The service cannot answer now. Repeat the request later, and with the same idempotency key if it has one.",
     )
 }
 

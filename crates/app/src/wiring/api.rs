@@ -151,8 +151,8 @@ fn guarded(
     keys: Observed<PostgresStore>,
 ) -> anyhow::Result<Idempotency<Observed<PostgresStore>>> {
     let settings = idempotency::Settings {
-        // At least what the crate asks for; configuration allows as little as 10 s more than the request timeout.
-        lock_ttl: LockTtl::new(limits.idempotency_lock_ttl.max(limits.timeouts.request + 2 * KEY_TIMEOUT))?,
+        // Configuration requires 10 s more than the request timeout, which are the two key timeouts.
+        lock_ttl: LockTtl::new(limits.idempotency_lock_ttl)?,
         retention_ttl: RetentionTtl::new(config.intents.idempotency_ttl)?,
         handler_timeout: limits.timeouts.request,
         store_timeout: KEY_TIMEOUT,

@@ -95,18 +95,22 @@ where
             if group.is_empty() {
                 return;
             }
-            for waiting in self.claim_group(&mut group, &keeper).await {
-                // The next stage ends after this one.
+            let waiting = group.drain(..).filter(|waiting| !waiting.is_abandoned());
+            let (claiming, unclaimed): (Vec<_>, Vec<_>) =
+                waiting.partition(|waiting| waiting.submission.stores_answer);
+            // What needs no claim does not wait for the claims of the others. The next stage ends after this one.
+            for waiting in unclaimed {
+                drop(claimed.send(waiting).await);
+            }
+            for waiting in self.claim_group(claiming, &keeper).await {
                 drop(claimed.send(waiting).await);
             }
         }
     }
 
     /// Those of the group that may be accepted; the others are answered.
-    async fn claim_group(&self, group: &mut Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
-        let waiting = group.drain(..).filter(|waiting| !waiting.is_abandoned());
-        let (mut claiming, mut admitted): (Vec<_>, Vec<_>) =
-            waiting.partition(|waiting| waiting.submission.stores_answer);
+    async fn claim_group(&self, mut claiming: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+        let mut admitted = Vec::with_capacity(claiming.len());
         if claiming.is_empty() {
             return admitted;
         }

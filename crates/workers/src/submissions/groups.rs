@@ -46,15 +46,15 @@ struct Decided {
 
 impl Decided {
     /// What its caller is told, once what is decided is committed.
-    fn outcome(self) -> SubmissionOutcome {
-        match self.decision {
-            SubmissionDecision::Tell(outcome) => outcome,
+    fn outcome(&self) -> SubmissionOutcome {
+        match &self.decision {
+            SubmissionDecision::Tell(outcome) => outcome.clone(),
             SubmissionDecision::Commit(outcome) => match outcome.acceptance() {
                 Some(Acceptance { record, routes }) => SubmissionOutcome::Accepted {
                     notification_id: record.notification_id.clone(),
                     accepted_at: record.content.accepted_at,
                     routes: routes.len(),
-                    answer: self.answer,
+                    answer: self.answer.clone(),
                 },
                 None => SubmissionOutcome::Unavailable("it was not accepted".to_owned()),
             },
@@ -146,10 +146,11 @@ where
         match self.try_group(&group).await {
             Ok(Tried::Decided(decided)) => {
                 self.health.mark_healthy();
-                self.dispatch(&decided).await;
-                for (element, decided) in group.into_iter().zip(decided) {
+                for (element, decided) in group.into_iter().zip(&decided) {
                     self.answer(element.waiting, decided.outcome(), keeper);
                 }
+                // After the answers: a channel without room keeps the next group waiting, but no caller.
+                self.dispatch(&decided).await;
                 Ended::Answered
             }
             Ok(Tried::Impossible(_)) if group.len() > 1 => {
