@@ -27,6 +27,7 @@ use domain::policy::Policy;
 use domain::ports::{AcceptanceStore, Activity, AnswerStore, ClaimToken, Submissions, UserDirectory};
 use domain::record::IdempotencyScope;
 use domain::submission::{StoredAnswer, Submission, SubmissionOutcome};
+use futures_util::future::join3;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -135,7 +136,7 @@ where
     pub async fn run(self, receiver: SubmissionReceiver, stop: CancellationToken) {
         let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
         let (looked_up, to_accept) = mpsc::channel(MAX_GROUP);
-        let (keeper, abandoned) = ClaimKeeper::new();
+        let (keeper, abandoned, outages) = ClaimKeeper::new();
         // Each stage ends when the one before it has ended, and the last one when the claims have no keeper any more.
         let accepting = async {
             let stages = (
@@ -143,9 +144,10 @@ where
                 self.look_up(to_look_up, looked_up),
                 self.accept(to_accept, keeper),
             );
-            futures_util::future::join3(stages.0, stages.1, stages.2).await
+            join3(stages.0, stages.1, stages.2).await
         };
-        futures_util::future::join(accepting, self.abandon(abandoned, &stop)).await;
+        let (abandoning, recovering) = (self.abandon(abandoned, &stop), self.notice_recovery(outages, &stop));
+        join3(accepting, abandoning, recovering).await;
     }
 
     /// Tells the caller what became of its submission, counts it, and gives up the claim of one that was not accepted.

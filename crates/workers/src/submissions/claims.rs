@@ -14,21 +14,32 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{MAX_GROUP, SubmissionIntake, Waiting};
+use crate::passes::pause;
 
 /// The most claims that wait to be given up. Those beyond it expire by themselves.
 const MAX_ABANDONED: usize = 16_384;
 /// Between two attempts to give a claim up.
 const ABANDON_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two questions to PostgreSQL whether it is back.
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a claim whose fate is unknown may still be on its way to PostgreSQL: longer than any statement takes.
 const CLAIM_ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Takes the claims that are to be given up. Clones share it.
+/// Takes what the stages leave to be done later: claims to be given up, and an outage whose end is to be noticed. Clones share
+/// it.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimKeeper(mpsc::Sender<Claim>);
+pub(super) struct ClaimKeeper {
+    abandoned: mpsc::Sender<Claim>,
+    outage: mpsc::Sender<()>,
+}
 
 /// The claims to be given up.
 #[derive(Debug)]
 pub(super) struct Abandoned(mpsc::Receiver<Claim>);
+
+/// Tells that PostgreSQL has failed.
+#[derive(Debug)]
+pub(super) struct Outages(mpsc::Receiver<()>);
 
 /// A claim to be given up.
 #[derive(Debug)]
@@ -41,9 +52,10 @@ struct Claim {
 }
 
 impl ClaimKeeper {
-    pub(super) fn new() -> (Self, Abandoned) {
-        let (sender, receiver) = mpsc::channel(MAX_ABANDONED);
-        (Self(sender), Abandoned(receiver))
+    pub(super) fn new() -> (Self, Abandoned, Outages) {
+        let (abandoned, claims) = mpsc::channel(MAX_ABANDONED);
+        let (outage, outages) = mpsc::channel(1);
+        (Self { abandoned, outage }, Abandoned(claims), Outages(outages))
     }
 
     /// Gives a claim up, soon. If too many wait for that already, it expires by itself.
@@ -52,7 +64,7 @@ impl ClaimKeeper {
     }
 
     fn send(&self, scope: IdempotencyScope, token: ClaimToken, is_unsure: bool) {
-        drop(self.0.try_send(Claim { scope, token, since: Instant::now(), is_unsure }));
+        drop(self.abandoned.try_send(Claim { scope, token, since: Instant::now(), is_unsure }));
     }
 }
 
@@ -142,7 +154,7 @@ where
             }
             Err(error) => {
                 // Which keys were claimed is unknown: all are given up.
-                self.health.mark_failed(&error);
+                self.mark_failed(&error, keeper);
                 self.metrics.claimed("failed", claiming.len() as u64);
                 let cause = error_chain(&error);
                 for mut waiting in claiming {
@@ -167,6 +179,25 @@ where
             })
             .collect();
         self.store.claim_answers(&claims, self.lock_ttl).await
+    }
+
+    /// PostgreSQL has failed: logs it, and has its return noticed.
+    pub(super) fn mark_failed(&self, error: &StoreError, keeper: &ClaimKeeper) {
+        self.health.mark_failed(error);
+        // One that waits already is enough.
+        let _ = keeper.outage.try_send(());
+    }
+
+    /// After a failure, asks PostgreSQL until it answers: the next submission, which would show it, may be long in coming. Ends when
+    /// there is no keeper any more.
+    pub(super) async fn notice_recovery(&self, mut outages: Outages, stop: &CancellationToken) {
+        while outages.0.recv().await.is_some() {
+            while self.health.status().blocked.is_some() && pause(stop, RECOVERY_INTERVAL).await {
+                if self.store.find_requests(&[]).await.is_ok() {
+                    self.health.mark_healthy();
+                }
+            }
+        }
     }
 
     /// Gives claims up until there is no keeper any more. After `stop` none is tried again: what is left expires.
@@ -200,11 +231,7 @@ where
             let later = claims.split_off(claims.len().min(MAX_GROUP));
             let ids: Vec<_> = claims.iter().map(|claim| (claim.scope.clone(), claim.token)).collect();
             let outcomes = match self.store.abandon_answers(&ids).await {
-                // After an outage, this shows that it is over, also if no submission comes.
-                Ok(outcomes) => {
-                    self.health.mark_healthy();
-                    outcomes.into_iter().map(Some).collect()
-                }
+                Ok(outcomes) => outcomes.into_iter().map(Some).collect(),
                 Err(error) => {
                     let error = error_chain(&error);
                     tracing::debug!(error, "could not give up claims of idempotency keys; retrying");

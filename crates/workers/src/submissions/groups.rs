@@ -165,7 +165,7 @@ where
                 self.answer_all(group, &outcome, keeper)
             }
             Err(error) => {
-                self.health.mark_failed(&error);
+                self.mark_failed(&error, keeper);
                 self.answer_all(group, &SubmissionOutcome::Unavailable(error_chain(&error)), keeper)
             }
         }
