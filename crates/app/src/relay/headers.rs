@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 /// The most headers of an event.
-pub const MAX_EVENT_HEADERS: usize = 1_000;
+const MAX_EVENT_HEADERS: usize = 1_000;
 
 /// The headers by name, or what is wrong with them.
 pub(super) fn parse(headers: &str) -> Result<BTreeMap<String, String>, String> {
