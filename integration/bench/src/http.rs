@@ -161,8 +161,8 @@ impl Series {
         self.answers.push(sent.answers);
     }
 
-    /// The rate to the last answer; its processor time.
-    fn figures(&self) -> Vec<Figure> {
+    /// The rate to the last answer, and its processor time, by process if `is_detailed`.
+    fn figures(&self, is_detailed: bool) -> Vec<Figure> {
         let name = |what: &str| format!("{}: {what}", self.name);
         let shown = |what: &str, values: Vec<f64>, unit: &'static str| {
             Figure::shown(name(what), median(values.iter().copied()), unit).of_rounds(values)
@@ -173,7 +173,11 @@ impl Series {
             shown("p50 to an answer", of_answers(|answers| answers.p50), "ms"),
             shown("p99 to an answer", of_answers(|answers| answers.p99), "ms"),
         ];
-        figures.extend(self.completed.cpu());
+        let [postgres, redis, own, whole] = self.completed.cpu();
+        if is_detailed {
+            figures.extend([postgres, redis, own]);
+        }
+        figures.push(whole);
         figures.push(shown("CPU of the load generator", self.generator.clone(), "µs/intent"));
         figures
     }
@@ -274,16 +278,17 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     let mut figures = vec![stream.speed("rate to the last completion")];
     figures.extend(stream.cpu());
     for (place, Kinds { fresh, replayed, batches, .. }) in kinds.iter().enumerate() {
-        let judged = |figure: Figure, goal: f64| if place == 0 { figure.at_least(goal) } else { figure };
+        let has_most = place == 0;
+        let judged = |figure: Figure, goal: f64| if has_most { figure.at_least(goal) } else { figure };
         for (series, goal) in [(fresh, FRESH_RATIO), (batches, BATCH_RATIO)] {
             let name = format!("{}: ratio to the stream", series.name);
             figures.push(series.completed.speed("rate to the last completion"));
             figures.push(judged(series.completed.times(name, &stream), goal));
-            figures.extend(series.figures());
+            figures.extend(series.figures(has_most));
         }
         let name = format!("{}: ratio of the rates of answers to fresh", replayed.name);
         figures.push(judged(replayed.answered.times(name, &fresh.answered), REPLAY_RATIO));
-        figures.extend(replayed.figures());
+        figures.extend(replayed.figures(has_most));
     }
     figures.extend(steady::Latency::measure(testbed, size.seconds, size.rounds).await?.figures());
     let [(most_connections, ..), ..] = size.http;

@@ -152,7 +152,7 @@ struct Options {
 
 const EXAMPLES: &str = "\
 Examples:
-  bench                      all scenarios except peers, in about twenty minutes
+  bench                      all scenarios except peers, in about half an hour
   bench --smoke              the same with small amounts
   bench --only latency       one scenario";
 
