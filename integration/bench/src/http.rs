@@ -34,15 +34,13 @@ use crate::watch::{confirm, wait_for_entries, wait_until_none_live};
 const FRESH_RATIO: f64 = 0.5;
 const BATCH_RATIO: f64 = 0.8;
 const REPLAY_RATIO: f64 = 2.0;
-/// Intents of one request of `:batch`.
-const BATCH: u32 = 100;
 
 /// The amounts of one round.
 struct Size {
     /// Through the stream.
     stream: u32,
-    /// Connections, single intents, and intents in batches; the most connections first.
-    http: [(u32, u32, u32); 3],
+    /// The most connections first.
+    http: [Requests; 3],
     /// With 1 KiB each.
     counted: u32,
     rounds: usize,
@@ -54,11 +52,30 @@ impl Size {
     fn of(scale: Scale) -> Self {
         let (rounds, seconds) = (scale.latency_rounds, scale.seconds);
         if scale.smoke {
-            let http = [(256, 600, 600), (64, 300, 300), (1, 20, 200)];
+            let http = [(256, 600, 600, 20), (64, 300, 300, 100), (1, 20, 200, 100)].map(Requests::of);
             return Self { stream: 1_000, http, counted: 600, rounds, seconds };
         }
-        let http = [(256, 25_000, 50_000), (64, 15_000, 30_000), (1, 1_500, 10_000)];
+        // All intents that are in progress at a time are accepted well within the request timeout.
+        let http = [(256, 25_000, 50_000, 20), (64, 15_000, 30_000, 100), (1, 1_500, 10_000, 500)];
+        let http = http.map(Requests::of);
         Self { stream: 50_000, http, counted: 20_000, rounds, seconds }
+    }
+}
+
+/// The requests of one number of connections.
+#[derive(Clone, Copy)]
+struct Requests {
+    connections: u32,
+    /// Intents in requests of their own.
+    singles: u32,
+    /// Intents in batches, and in one batch.
+    batched: u32,
+    batch: u32,
+}
+
+impl Requests {
+    fn of((connections, singles, batched, batch): (u32, u32, u32, u32)) -> Self {
+        Self { connections, singles, batched, batch }
     }
 }
 
@@ -224,20 +241,18 @@ impl Run<'_> {
 
 /// Fresh intents, their replays, and batches over as many connections.
 struct Kinds {
-    connections: u32,
-    singles: u32,
-    batched: u32,
+    requests: Requests,
     fresh: Series,
     replayed: Series,
     batches: Series,
 }
 
 impl Kinds {
-    fn new((connections, singles, batched): (u32, u32, u32)) -> Self {
-        let series = |what: &str| Series::new(connections, what);
+    fn new(requests: Requests) -> Self {
+        let series = |what: &str| Series::new(requests.connections, what);
         let (fresh, replayed) = (series("fresh"), series("replayed"));
-        let batches = series(&format!("batches of {BATCH}"));
-        Self { connections, singles, batched, fresh, replayed, batches }
+        let batches = series(&format!("batches of {}", requests.batch));
+        Self { requests, fresh, replayed, batches }
     }
 
     /// One round, in a database of its own.
@@ -246,12 +261,12 @@ impl Kinds {
         let (api, client) = (ApiService::start(testbed, &dsn).await?, testbed.postgres(&dsn).await?);
         let generator = Generator::start(testbed, &dsn).await?;
         let mut run = Run { testbed, api, generator, client, accepted: 0 };
-        let connections = self.connections;
-        let load = Load { connections, first: 0, intents: self.singles, batch: 0, body_bytes: 0 };
+        let Requests { connections, singles, batched, batch } = self.requests;
+        let load = Load { connections, first: 0, intents: singles, batch: 0, body_bytes: 0 };
         run.generator.prepare(&run.api, load).await?;
         self.fresh.push(&run.send(load.intents, false).await?);
         self.replayed.push(&run.send(load.intents, true).await?);
-        let load = Load { first: self.singles, intents: self.batched, batch: BATCH, ..load };
+        let load = Load { first: singles, intents: batched, batch, ..load };
         run.generator.prepare(&run.api, load).await?;
         self.batches.push(&run.send(load.intents, false).await?);
         confirm(&run.client, run.accepted, ROUTES).await?;
@@ -291,15 +306,15 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         figures.extend(replayed.figures(has_most));
     }
     figures.extend(steady::Latency::measure(testbed, size.seconds, size.rounds).await?.figures());
-    let [(most_connections, ..), ..] = size.http;
-    figures.extend(counted::run(testbed, most_connections, size.counted).await?);
+    let [Requests { connections, singles, .. }, ..] = size.http;
+    figures.extend(counted::run(testbed, connections, size.counted).await?);
     let all = kinds.iter().flat_map(|kinds| [&kinds.fresh, &kinds.batches]);
     let charts =
         vec![rates("http", "Through HTTP", [&stream].into_iter().chain(all.map(|series| &series.completed)))];
     let title = format!(
-        "HTTP: intents of {ROUTES} routes through the API and through the stream, {} through the stream and {} over {most_connections} \
+        "HTTP: intents of {ROUTES} routes through the API and through the stream, {} through the stream and {singles} over {connections} \
          connections in each of {} alternating round(s), medians",
-        size.stream, size.http[0].1, size.rounds
+        size.stream, size.rounds
     );
     Ok(Section { title, figures, charts })
 }
