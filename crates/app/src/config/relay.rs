@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::catalog::Catalog;
-use outbox::{EventTypes, RelayId, RetryPolicy, TableName};
+use outbox::{ChannelName, EventTypes, RelayId, RetryPolicy, TableName};
 use pg::Dsn;
 
 mod settings;
@@ -44,7 +44,7 @@ pub struct RelayConfig {
     /// How often and how far apart an event is tried.
     pub retry: RetryPolicy,
     /// The channel that wakes it.
-    pub listen_channel: Option<String>,
+    pub listen_channel: Option<ChannelName>,
     /// How long the receipt of an event lasts.
     pub dedupe_ttl: Duration,
 }
@@ -132,6 +132,13 @@ impl OutboxConfig {
             let dsn = required(reader, &NOTIFICATION_OUTBOX_DSN, dsn);
             Some(Self { outbox: OutboxTable { dsn: dsn?, table: table? } })
         })
+    }
+
+    /// Reads and checks the name of the table alone.
+    pub fn load_table(
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Loaded<TableName>, ConfigErrors> {
+        load(vars, read_table)
     }
 }
 

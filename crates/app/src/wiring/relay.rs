@@ -5,18 +5,19 @@
 
 mod metrics;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::{RandomTokens, error_chain};
 use anyhow::Context;
 use outbox::{
-    Administration, EventTypes, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelaySettings, RelayState,
-    RelayStatus, Stats,
+    Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelaySettings, RelayState,
+    RelayStatus, Stats, TableName,
 };
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
-use store_redis::RedisClient;
+use store_redis::{RedisClient, RedisOutboxStreams};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +25,7 @@ use self::metrics::RelayMetrics;
 use super::{Stopped, redis_settings, run_until_stopped, spawn_probes};
 use crate::config::{Redis, RelayConfig, RelayMode, RelayProcessConfig};
 use crate::probes::{Phase, ReadyState, STATS_TIMEOUT};
-use crate::relay::{IntentPublisher, StreamPublisher};
+use crate::relay::{IntentsPublisher, StreamsPublisher};
 use crate::shutdown::{Parts, Watchdog};
 use crate::start;
 use crate::supervisor::{Stage, Supervisor};
@@ -50,7 +51,7 @@ pub async fn run(
     relay_id: RelayId,
     stop: CancellationToken,
 ) -> anyhow::Result<Stopped> {
-    tracing::info!(relay = relay_id.as_str(), table = %config.relay.outbox.table, "the relay is starting");
+    tracing::info!(relay = relay_id.as_str(), outbox_table = %config.relay.outbox.table, "the relay is starting");
     let start = timeout(START_TIMEOUT, connect(&config, relay_id));
     let Some(started) = stop.run_until_cancelled(start).await else {
         tracing::info!("the relay was stopped before it was ready");
@@ -60,15 +61,13 @@ pub async fn run(
     let relay = started.with_context(|| format!("the start took longer than {START_TIMEOUT:?}"))??;
     let ready = ReadyState::default();
     relay.show_process(&ready);
-    let pool = relay.pool.clone();
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
     spawn_probes(&mut supervisor, &config.http, &ready).await?;
-    supervisor.spawn(Stage::Background, "outbox relay", |stop| relay.run(stop));
+    supervisor.spawn(Stage::Background, "outbox relay", relay.run);
     ready.set(Phase::Ready);
     tracing::info!("the relay is ready");
     let stopped = run_until_stopped(supervisor, parts, &ready, config.shutdown_timeout, stop).await;
-    pool.close();
     tracing::info!("the relay has stopped");
     Ok(stopped)
 }
@@ -77,7 +76,7 @@ pub async fn run(
 async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Result<WiredRelay> {
     let redis = start::connect_redis(&config.redis).await?;
     let pool = start::open_pool(&config.relay.outbox.dsn, pool_settings(&config.relay)).await?;
-    let relay = WiredRelay::new(config.relay.clone(), relay_id, redis, pool)?;
+    let relay = WiredRelay::new(&config.relay, relay_id, &redis, &pool)?;
     let dsn = &config.relay.outbox.dsn;
     relay.check().await.with_context(|| format!("the outbox at {dsn} cannot be used"))?;
     Ok(relay)
@@ -93,8 +92,7 @@ impl ServiceRelay {
             RedisClient::new(redis_settings(redis)).context("Redis cannot be used as configured")?;
         let pool = PgPool::new(&config.outbox.dsn, pool_settings(config))
             .context("the outbox cannot be used as configured")?;
-        let relay_id = config.relay_id(&RandomTokens);
-        Ok(Self(WiredRelay::new(config.clone(), relay_id, redis, pool)?))
+        Ok(Self(WiredRelay::new(config, config.relay_id(&RandomTokens), &redis, &pool)?))
     }
 
     /// Runs it beside the service, and shows it as the member `outbox_relay` of `/readyz`.
@@ -103,39 +101,70 @@ impl ServiceRelay {
         relay.show_member(ready);
         supervisor.spawn(Stage::Background, "outbox relay", |stop| async move {
             if stop.run_until_cancelled(relay.until_usable()).await.is_some() {
-                relay.run(stop).await;
+                (relay.run)(stop).await;
             }
         });
     }
 }
 
+/// Runs a relay of either mode until it is stopped.
+type Run = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
 /// A relay that is wired and does not run yet.
 struct WiredRelay {
-    config: RelayConfig,
     relay_id: RelayId,
-    redis: RedisClient,
-    pool: PgPool,
+    table: TableName,
+    administration: Administration,
     /// For `/stats`, so that requests take no connection from the relay.
     stats: Arc<Administration>,
+    metrics: RelayMetrics,
     status: RelayStatus,
+    run: Run,
 }
 
 impl WiredRelay {
-    fn new(config: RelayConfig, relay_id: RelayId, redis: RedisClient, pool: PgPool) -> anyhow::Result<Self> {
+    fn new(
+        config: &RelayConfig,
+        relay_id: RelayId,
+        redis: &RedisClient,
+        pool: &PgPool,
+    ) -> anyhow::Result<Self> {
+        let table = config.outbox.table.clone();
         let settings =
-            PoolSettings { max_connections: 1, operation_timeout: STATS_TIMEOUT, ..pool_settings(&config) };
-        let stats = PgPool::new(&config.outbox.dsn, settings).context("the outbox cannot be used as configured")?;
-        let stats = Arc::new(Administration::new(stats, config.outbox.table.clone()));
-        Ok(Self { config, relay_id, redis, pool, stats, status: RelayStatus::default() })
+            PoolSettings { max_connections: 1, operation_timeout: STATS_TIMEOUT, ..pool_settings(config) };
+        let stats =
+            PgPool::new(&config.outbox.dsn, settings).context("the outbox cannot be used as configured")?;
+        let metrics = RelayMetrics::new(&opentelemetry::global::meter("notification"));
+        let wiring =
+            Wiring { config, relay_id: relay_id.clone(), pool: pool.clone(), metrics: metrics.clone() };
+        let streams = RedisOutboxStreams::new(redis, config.dedupe_ttl);
+        let (status, run) = match config.mode.clone() {
+            RelayMode::Intents { producer, stream, catalog, types } => {
+                let publisher = IntentsPublisher { streams, stream, producer, catalog };
+                wiring.relay(publisher, types, MAX_INTENT_PAYLOAD_BYTES)
+            }
+            RelayMode::Streams(allowed) => {
+                let publisher = StreamsPublisher { streams, allowed: allowed.into_iter().collect() };
+                wiring.relay(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
+            }
+        };
+        Ok(Self {
+            relay_id,
+            administration: Administration::new(pool.clone(), table.clone()),
+            stats: Arc::new(Administration::new(stats, table.clone())),
+            table,
+            metrics,
+            status,
+            run,
+        })
     }
 
     /// Whether the table is there, whole, and may be used. Logs what would make it quicker.
     async fn check(&self) -> Result<(), OutboxError> {
-        let table = &self.config.outbox.table;
-        let checked = Administration::new(self.pool.clone(), table.clone()).check().await?;
+        let checked = self.administration.check().await?;
         for statement in &checked.missing_indexes {
             tracing::warn!(
-                table = %table,
+                outbox_table = %self.table,
                 statement = statement.as_str(),
                 "the outbox table lacks an index; the relay works without it, but slower: run this statement"
             );
@@ -148,15 +177,16 @@ impl WiredRelay {
         let mut pause = CHECK_RETRY_MIN;
         while let Err(error) = self.check().await {
             let waiting_for = error_chain(&error);
-            if self.status.set(RelayState::Paused { waiting_for: waiting_for.clone() }) {
-                let table = &self.config.outbox.table;
-                tracing::warn!(table = %table, error = waiting_for, "the outbox cannot be used; retrying");
+            let paused = RelayState::Paused { waiting_for: waiting_for.clone() };
+            self.metrics.state(&paused);
+            if self.status.set(paused) {
+                tracing::warn!(outbox_table = %self.table, error = waiting_for, "the outbox cannot be used; retrying");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(CHECK_RETRY_MAX);
         }
         if self.status.set(RelayState::Running) {
-            tracing::info!(table = %self.config.outbox.table, "the outbox can be used");
+            tracing::info!(outbox_table = %self.table, "the outbox can be used");
         }
     }
 
@@ -186,32 +216,24 @@ impl WiredRelay {
         let stats = Arc::clone(&self.stats);
         ready.set_stats(move || {
             let stats = Arc::clone(&stats);
-            async move { stats.stats().await.map(|stats| stats_json(&stats)).map_err(|error| error_chain(&error)) }
+            async move {
+                let stats = stats.stats().await;
+                stats.map(|stats| stats_json(&stats)).map_err(|error| error_chain(&error))
+            }
         });
     }
+}
 
-    /// Runs until `stop`.
-    async fn run(self, stop: CancellationToken) {
-        let dedupe_ttl = self.config.dedupe_ttl;
-        match self.config.mode.clone() {
-            RelayMode::Intents { producer, stream, catalog, types } => {
-                let publisher = IntentPublisher::new(&self.redis, stream, producer, catalog, dedupe_ttl);
-                self.run_with(publisher, types, MAX_INTENT_PAYLOAD_BYTES, stop).await;
-            }
-            RelayMode::Streams(streams) => {
-                let publisher = StreamPublisher::new(&self.redis, streams, dedupe_ttl);
-                self.run_with(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES, stop).await;
-            }
-        }
-    }
+/// What a relay of either mode is made of.
+struct Wiring<'a> {
+    config: &'a RelayConfig,
+    relay_id: RelayId,
+    pool: PgPool,
+    metrics: RelayMetrics,
+}
 
-    async fn run_with<P: Publisher>(
-        self,
-        publisher: P,
-        types: EventTypes,
-        max_event_bytes: u64,
-        stop: CancellationToken,
-    ) {
+impl Wiring<'_> {
+    fn relay<P: Publisher>(self, publisher: P, types: EventTypes, max_event_bytes: u64) -> (RelayStatus, Run) {
         let config = self.config;
         let settings = RelaySettings {
             relay_id: self.relay_id,
@@ -223,9 +245,13 @@ impl WiredRelay {
             max_event_bytes,
             retry: config.retry,
         };
-        let storage = PostgresStorage::new(self.pool, config.outbox.table);
-        let metrics = RelayMetrics::new(&opentelemetry::global::meter("notification"));
-        Relay::new(storage, publisher, settings, metrics, self.status).run(stop).await;
+        let storage = PostgresStorage::new(self.pool, config.outbox.table.clone());
+        let relay = Relay::new(storage, publisher, self.metrics, settings);
+        let relay = match &config.listen_channel {
+            Some(channel) => relay.listening(config.outbox.dsn.clone(), channel.clone()),
+            None => relay,
+        };
+        (relay.status(), Box::new(move |stop| Box::pin(async move { relay.run(stop).await })))
     }
 }
 

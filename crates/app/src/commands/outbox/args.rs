@@ -1,11 +1,11 @@
 //! The command line of `outbox`.
 
 use clap::{ArgGroup, Args, Subcommand};
-use outbox::Age;
+use outbox::{Age, ChannelName};
 use uuid::Uuid;
 
 /// The most events that one call lists or requeues by their ids.
-const MAX_EVENTS: u32 = 1_000;
+const MAX_EVENTS: u32 = outbox::MAX_LISTED;
 
 /// What to do with an outbox.
 #[derive(Subcommand, Debug)]
@@ -113,16 +113,15 @@ pub struct MigrateArgs {
     pub print: bool,
     /// Also make a trigger that announces inserts on this channel
     #[arg(long, value_name = "CHANNEL", value_parser = parse_channel)]
-    pub with_notify: Option<String>,
+    pub with_notify: Option<ChannelName>,
 }
 
 fn parse_age(text: &str) -> Result<Age, String> {
     Age::parse(text).map_err(|error| error.to_string())
 }
 
-fn parse_channel(text: &str) -> Result<String, String> {
-    let valid = (1..=63).contains(&text.len()) && !text.chars().any(char::is_control);
-    if valid { Ok(text.to_owned()) } else { Err("it takes 1 to 63 bytes without control characters".to_owned()) }
+fn parse_channel(text: &str) -> Result<ChannelName, String> {
+    ChannelName::parse(text).map_err(|error| error.to_string())
 }
 
 /// The examples of `outbox`.
@@ -229,7 +228,6 @@ mod tests {
             "prune --delivered-age 1w",
             "prune --delivered-age 1.5h",
             "prune --dead-age -1d",
-            "prune --dead-age 99999999999999999999d",
             "dead",
             "dead list --limit 0",
             "dead list --limit 1001",

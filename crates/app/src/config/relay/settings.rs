@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::catalog::Catalog;
-use outbox::{EventTypes, RelayId, RetryPolicy, TableName};
+use outbox::{ChannelName, EventTypes, RelayId, RetryPolicy, TableName};
 use pg::Dsn;
 
 use super::{OutboxTable, RelayConfig, RelayMode};
@@ -21,9 +21,6 @@ use crate::config::postgres::parse_dsn;
 use crate::config::reader::Reader;
 use crate::config::split_list;
 use crate::config::streams::parse_stream;
-
-/// The longest name of a channel that PostgreSQL takes, in bytes.
-const MAX_CHANNEL_BYTES: usize = 63;
 
 /// What was read for other sections too; `None` for what cannot be used.
 pub(in crate::config) struct Beside {
@@ -46,7 +43,7 @@ pub(super) struct Settings {
     poll_interval: Option<Duration>,
     lease_timeout: Option<Duration>,
     retry: Option<RetryPolicy>,
-    listen_channel: Option<Option<String>>,
+    listen_channel: Option<Option<ChannelName>>,
 }
 
 impl Settings {
@@ -65,7 +62,9 @@ impl Settings {
             poll_interval: reader.duration(&NOTIFICATION_OUTBOX_POLL_INTERVAL),
             lease_timeout: reader.duration(&NOTIFICATION_OUTBOX_LEASE_TIMEOUT),
             retry: read_retry(reader),
-            listen_channel: reader.read(&NOTIFICATION_OUTBOX_LISTEN_CHANNEL, parse_channel, shown),
+            listen_channel: reader.read(&NOTIFICATION_OUTBOX_LISTEN_CHANNEL, parse_channel, |channel| {
+                channel.as_ref().map(|channel| channel.as_str().to_owned()).unwrap_or_default()
+            }),
         }
     }
 
@@ -164,11 +163,10 @@ fn parse_streams(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-fn parse_channel(text: &str) -> Result<Option<String>, &'static str> {
-    match text.len() {
-        0 => Ok(None),
-        1..=MAX_CHANNEL_BYTES => Ok(Some(text.to_owned())),
-        _ => Err("it is too long"),
+fn parse_channel(text: &str) -> Result<Option<ChannelName>, &'static str> {
+    match text {
+        "" => Ok(None),
+        text => ChannelName::parse(text).map(Some).map_err(|_| "it is too long"),
     }
 }
 
