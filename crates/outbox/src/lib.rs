@@ -13,17 +13,37 @@
 mod relay;
 mod storage;
 
+mod administration;
+mod age;
+mod check;
+mod enqueue;
 mod error;
 mod event;
+mod memory;
+mod postgres;
 mod publisher;
 mod retry;
+mod row_id;
+mod schema;
+mod statements;
 mod table;
 
+pub use administration::{
+    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDead, SHOWN_BY_DRY_RUN, StoredEvent,
+};
+pub use age::{Age, AgeError};
+pub use check::Checked;
+pub use enqueue::{NewEvent, enqueue, enqueue_on};
 pub use error::OutboxError;
+pub(crate) use event::REAPED;
 pub use event::{Content, Event, MAX_ERROR_CHARS};
+pub use memory::MemoryStorage;
+pub use postgres::PostgresStorage;
 pub use publisher::{Deadline, Publication, Publisher, PublisherOutage};
-pub use relay::{Observer, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
+pub use relay::{Observer, Relay, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
 pub use retry::RetryPolicy;
+pub use schema::{ChannelName, ChannelNameError, notify_sql, schema_sql};
+pub use statements::PLANNER_PARAMETERS;
 pub use storage::{
     Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Stats,
     Storage,

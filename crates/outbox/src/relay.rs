@@ -1,8 +1,17 @@
 //! The relay: claims due events, publishes them, marks them with their outcome.
 
+mod background;
+mod chunk;
+mod engine;
+mod marks;
+mod scan;
+mod wake;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+pub use engine::Relay;
 
 use crate::{EventTypes, RetryPolicy, Stats};
 

@@ -1,0 +1,93 @@
+//! Marking: what became of claimed events. A mark counts only under the token of its claim.
+
+use std::time::Duration;
+
+use pg::bind;
+use pg::sql::Written;
+use uuid::Uuid;
+
+use crate::event::stored_error;
+use crate::{ClaimToken, Failure, FailureKind, REAPED, TableName};
+
+/// `$1` are the ids, `$2` is the token. Rows that another transaction has locked are left out.
+///
+/// Plan: the primary key, once to lock and once to change. Without an order of rows there is nothing to sort; no two marks
+/// wait for each other, because neither waits.
+fn mark(table: &TableName, set: &str) -> String {
+    let t = table.quoted();
+    format!(
+        "UPDATE {t} e SET {set}, locked_by = NULL, locked_at = NULL, updated_at = now()
+        WHERE e.event_id = ANY (ARRAY(
+            SELECT e.event_id FROM {t} e
+            WHERE e.event_id = ANY ($1) AND e.locked_by = $2 AND e.status || '' = 'DELIVERING'
+            FOR UPDATE SKIP LOCKED))
+        RETURNING e.event_id"
+    )
+}
+
+fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
+    bind::uuids(event_ids.iter().map(|id| id.into_bytes()))
+}
+
+/// DELIVERED; returns the ids that were changed.
+pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
+    let text = mark(table, "status = 'DELIVERED', delivered_at = now()");
+    Written::new(text, [ids(event_ids), bind::text(token.as_str())])
+}
+
+/// PENDING as before; returns the ids that were changed.
+pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
+    Written::new(mark(table, "status = 'PENDING'"), [ids(event_ids), bind::text(token.as_str())])
+}
+
+/// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps the beginning of its
+/// error while it is PENDING: it is claimed alone.
+pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure]) -> Written {
+    let all = |failure: &Failure| failure.event_id.into_bytes();
+    let errors = failures.iter().map(|failure| stored_error(&failure.error));
+    Written::new(mark(table, &outcome("$1", "e.last_error")), [
+        bind::uuids(failures.iter().map(all)),
+        bind::text(token.as_str()),
+        bind::bigints(failures.iter().map(|failure| column(failure.attempts))),
+        bind::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
+        bind::texts(errors),
+    ])
+}
+
+/// The columns of a failed attempt, from `$3` the attempts, `$4` the delays or -1 for DEAD, `$5` the errors, in the order of `ids`.
+/// An array is searched instead of a join, which the planner could turn around.
+pub(super) fn outcome(ids: &str, last_error: &str) -> String {
+    let of = |array: &str| format!("({array})[array_position({ids}, e.event_id)]");
+    let (attempts, delay, error) = (of("$3"), of("$4"), of("$5"));
+    format!(
+        "attempts = {attempts}::int,
+         status = CASE WHEN {delay} < 0 THEN 'DEAD' ELSE 'PENDING' END,
+         available_at = now() + greatest({delay}, 0) * interval '1 millisecond',
+         last_error = CASE WHEN {delay} >= 0 AND starts_with({last_error}, '{REAPED}')
+                           THEN left('{REAPED}; ' || {error}, {MAX_ERROR_CHARS}) ELSE {error} END",
+        MAX_ERROR_CHARS = crate::MAX_ERROR_CHARS,
+    )
+}
+
+pub(super) fn delay_ms(kind: FailureKind) -> i64 {
+    /// A century: the server's times end some time after it.
+    const MAX_DELAY: Duration = Duration::from_secs(3_155_760_000);
+    match kind {
+        FailureKind::Dead => -1,
+        FailureKind::Retry(delay) => i64::try_from(delay.min(MAX_DELAY).as_millis()).unwrap_or(i64::MAX),
+    }
+}
+
+pub(super) fn column(attempts: u32) -> i64 {
+    i64::from(attempts).min(i64::from(i32::MAX))
+}
+
+/// Those of the events that are still claimed under the token: another transaction has them locked.
+pub(crate) fn still_held(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
+    let text = format!(
+        "SELECT e.event_id FROM {} e
+         WHERE e.event_id = ANY ($1) AND e.locked_by = $2 AND e.status || '' = 'DELIVERING'",
+        table.quoted()
+    );
+    Written::new(text, [ids(event_ids), bind::text(token.as_str())])
+}

@@ -1,0 +1,4 @@
+//! The promises of the README, on both storages. PostgreSQL has a clock that the tests set.
+
+mod contract;
+mod support;
