@@ -157,12 +157,7 @@ impl Administration {
         })
     }
 
-    async fn prune_some(
-        &self,
-        which: Prunable,
-        age: Option<Age>,
-        dry_run: bool,
-    ) -> Result<u64, OutboxError> {
+    async fn prune_some(&self, which: Prunable, age: Option<Age>, dry_run: bool) -> Result<u64, OutboxError> {
         let Some(age) = age else { return Ok(0) };
         let session = self.pool.session("prune the outbox").await?;
         let cutoff = cutoff(&session, age.as_duration()).await?;

@@ -4,7 +4,7 @@ use pg::sql::Written;
 use pg::{Session, bind};
 
 use crate::postgres::column;
-use crate::schema::{COLUMNS, Index, INDEXES};
+use crate::schema::{COLUMNS, INDEXES, Index};
 use crate::{OutboxError, TableName};
 
 /// What a relay needs to be allowed to do with the table.
@@ -82,7 +82,12 @@ impl Found {
     /// Whether it serves where `index` does, whatever its name.
     fn is_valid(&self, index: &Index) -> bool {
         self.valid
-            && self.columns.iter().map(String::as_str).take(index.needed.len()).eq(index.needed.iter().copied())
+            && self
+                .columns
+                .iter()
+                .map(String::as_str)
+                .take(index.needed.len())
+                .eq(index.needed.iter().copied())
             && index.statuses.iter().all(|status| self.predicate.contains(&format!("'{status}'")))
     }
 }

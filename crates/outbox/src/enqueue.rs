@@ -61,14 +61,17 @@ fn insert(table: &TableName) -> String {
 
 /// Writes the event in the transaction that is open on `session`: it is published if and only if that is committed.
 pub async fn enqueue(session: &Session, table: &TableName, event: &NewEvent) -> Result<(), PgError> {
-    let statement = Written::new(insert(table), [
-        bind::text(event.event_id.to_string()),
-        bind::text(&event.event_type),
-        bind::text(&event.partition_key),
-        bind::bytea(event.payload.to_vec()),
-        bind::text(event.headers_json()),
-        bind::text(event.available_at_text()),
-    ]);
+    let statement = Written::new(
+        insert(table),
+        [
+            bind::text(event.event_id.to_string()),
+            bind::text(&event.event_type),
+            bind::text(&event.partition_key),
+            bind::bytea(event.payload.to_vec()),
+            bind::text(event.headers_json()),
+            bind::text(event.available_at_text()),
+        ],
+    );
     session.execute(&statement).await.map(drop)
 }
 
@@ -81,14 +84,10 @@ pub async fn enqueue_on(
     let (id, headers, available_at) =
         (event.event_id.to_string(), event.headers_json(), event.available_at_text());
     transaction
-        .execute(&insert(table), &[
-            &id,
-            &event.event_type,
-            &event.partition_key,
-            &&event.payload[..],
-            &headers,
-            &available_at,
-        ])
+        .execute(
+            &insert(table),
+            &[&id, &event.event_type, &event.partition_key, &&event.payload[..], &headers, &available_at],
+        )
         .await
         .map(drop)
 }

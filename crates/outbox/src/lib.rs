@@ -29,7 +29,8 @@ mod statements;
 mod table;
 
 pub use administration::{
-    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDead, SHOWN_BY_DRY_RUN, StoredEvent,
+    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDead, SHOWN_BY_DRY_RUN,
+    StoredEvent,
 };
 pub use age::{Age, AgeError};
 pub use check::Checked;

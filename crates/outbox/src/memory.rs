@@ -83,11 +83,12 @@ impl Row {
             FailureKind::Dead => (Status::Dead, Duration::ZERO),
         };
         let error = stored_error(error);
-        self.last_error = if status == Status::Pending && self.last_error.starts_with(REAPED) && error != REAPED {
-            format!("{REAPED}; {error}").chars().take(MAX_ERROR_CHARS).collect()
-        } else {
-            error
-        };
+        self.last_error =
+            if status == Status::Pending && self.last_error.starts_with(REAPED) && error != REAPED {
+                format!("{REAPED}; {error}").chars().take(MAX_ERROR_CHARS).collect()
+            } else {
+                error
+            };
         (self.status, self.attempts, self.available_at) = (status, attempts, now + delay);
         (self.locked, self.updated_at) = (None, now);
     }
@@ -191,9 +192,16 @@ fn window<'a>(rows: &'a BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequ
 }
 
 /// As many events of the key as can be claimed, in their order, `limit` at most.
-fn head(rows: &BTreeMap<Uuid, Row>, now: Timestamp, key: &str, types: &EventTypes, limit: usize) -> Vec<Uuid> {
+fn head(
+    rows: &BTreeMap<Uuid, Row>,
+    now: Timestamp,
+    key: &str,
+    types: &EventTypes,
+    limit: usize,
+) -> Vec<Uuid> {
     let of_key = rows.values().filter(|row| row.event.partition_key == key && is_of(types, row));
-    let mut open: Vec<&Row> = of_key.filter(|row| !matches!(row.status, Status::Delivered | Status::Dead)).collect();
+    let mut open: Vec<&Row> =
+        of_key.filter(|row| !matches!(row.status, Status::Delivered | Status::Dead)).collect();
     if open.iter().any(|row| row.status == Status::Delivering) {
         return Vec::new();
     }
@@ -281,9 +289,14 @@ impl Storage for MemoryStorage {
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
         let now = self.now();
-        Ok(self.mark(token, event_ids, |id| *id, |row, _| {
-            (row.status, row.locked, row.updated_at) = (Status::Delivered, None, now);
-        }))
+        Ok(self.mark(
+            token,
+            event_ids,
+            |id| *id,
+            |row, _| {
+                (row.status, row.locked, row.updated_at) = (Status::Delivered, None, now);
+            },
+        ))
     }
 
     async fn mark_failed_batch(
@@ -292,9 +305,14 @@ impl Storage for MemoryStorage {
         failures: &[Failure],
     ) -> Result<Vec<Marked>, OutboxError> {
         let now = self.now();
-        Ok(self.mark(token, failures, |failure| failure.event_id, |row, failure| {
-            row.fail(now, failure.attempts, &failure.error, failure.kind);
-        }))
+        Ok(self.mark(
+            token,
+            failures,
+            |failure| failure.event_id,
+            |row, failure| {
+                row.fail(now, failure.attempts, &failure.error, failure.kind);
+            },
+        ))
     }
 
     async fn release_batch(
@@ -303,9 +321,14 @@ impl Storage for MemoryStorage {
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
         let now = self.now();
-        Ok(self.mark(token, event_ids, |id| *id, |row, _| {
-            (row.status, row.locked, row.updated_at) = (Status::Pending, None, now);
-        }))
+        Ok(self.mark(
+            token,
+            event_ids,
+            |id| *id,
+            |row, _| {
+                (row.status, row.locked, row.updated_at) = (Status::Pending, None, now);
+            },
+        ))
     }
 
     async fn reap_expired_leases(

@@ -109,8 +109,7 @@ impl Storage for PostgresStorage {
     }
 
     async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
-        let claiming =
-            if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
+        let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
         let session = self.pool.session("claim events of the outbox").await?;
         let claim = session.prepare(&statements::claim(&self.table, claiming, request)).await?;
         let begin = statements::claim_begin(&self.table, claiming);
@@ -173,8 +172,7 @@ impl Storage for PostgresStorage {
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
         let with_dead = self.indexes().await?.dead;
         let session = self.pool.session("count events of the outbox").await?;
-        let rows =
-            session.query(&statements::stats_capped(&self.table, types, limit, with_dead)).await?;
+        let rows = session.query(&statements::stats_capped(&self.table, types, limit, with_dead)).await?;
         read_stats(&session, &rows)
     }
 }

@@ -91,7 +91,11 @@ impl Index {
     /// The statement that creates it.
     pub(crate) fn create(&self, table: &TableName, how: &str) -> String {
         let Self { columns, predicate, .. } = self;
-        format!("CREATE INDEX {how}\"{}\" ON {} ({columns}) WHERE {predicate}", self.name(table), table.quoted())
+        format!(
+            "CREATE INDEX {how}\"{}\" ON {} ({columns}) WHERE {predicate}",
+            self.name(table),
+            table.quoted()
+        )
     }
 }
 
@@ -221,10 +225,12 @@ impl ChannelName {
 pub fn notify_sql(table: &TableName, channel: &ChannelName) -> String {
     let quoted = table.quoted();
     let name = derived_name("trg", table, "notify");
-    let function = table.schema().map_or_else(|| format!("\"{name}\""), |schema| format!("\"{schema}\".\"{name}\""));
+    let function =
+        table.schema().map_or_else(|| format!("\"{name}\""), |schema| format!("\"{schema}\".\"{name}\""));
     let channel = channel.as_str().replace('\'', "''");
     // A dollar-quoted body would end at a channel that holds its delimiter.
-    let body = format!("BEGIN PERFORM pg_catalog.pg_notify('{channel}', ''); RETURN NULL; END").replace('\'', "''");
+    let body =
+        format!("BEGIN PERFORM pg_catalog.pg_notify('{channel}', ''); RETURN NULL; END").replace('\'', "''");
     format!(
         "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS '{body}';
 DO $migration$

@@ -89,8 +89,7 @@ mod tests {
     async fn an_announcement_on_the_channel_is_heard_whatever_its_name_and_the_end_of_the_connection_too() {
         let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
-        let listener =
-            listen(&dsn, r#"New "Events""#, SessionSettings::default()).await.expect("it listens");
+        let listener = listen(&dsn, r#"New "Events""#, SessionSettings::default()).await.expect("it listens");
         server.execute("postgres", r#"NOTIFY "new ""events""""#).await.expect("announced elsewhere");
         server.execute("postgres", r#"NOTIFY "New ""Events""""#).await.expect("announced");
         timeout(BOUND, listener.heard()).await.expect("in time").expect("it is connected");

@@ -61,10 +61,10 @@ mod tests {
 
     #[test]
     fn a_written_statement_keeps_its_text_and_numbers_its_parameters() {
-        let written = Written::new("WITH a AS (SELECT $2, '$1') UPDATE \"t\" SET b = $1 WHERE c = $2", [
-            bind::bigint(1),
-            bind::text("x"),
-        ]);
+        let written = Written::new(
+            "WITH a AS (SELECT $2, '$1') UPDATE \"t\" SET b = $1 WHERE c = $2",
+            [bind::bigint(1), bind::text("x")],
+        );
         let (text, values) = written.build_ref();
         let expected = "WITH a AS (SELECT CAST($1 AS text), '$1') UPDATE \"t\" SET b = CAST($2 AS bigint) \
                         WHERE c = CAST($3 AS text)";

@@ -13,8 +13,8 @@ use outbox::{
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::json;
 
-pub use args::{EXAMPLES, OutboxCommand};
 use args::{DeadCommand, ListArgs, MigrateArgs, Output, PruneArgs, RequeueArgs, ShowArgs};
+pub use args::{EXAMPLES, OutboxCommand};
 use show::{may_be_on_stream, print_detail, print_events};
 
 use super::output::{confirm, print_json, print_line, print_table};
@@ -46,7 +46,11 @@ pub async fn run(command: OutboxCommand, vars: Vars, out: &mut impl Write) -> Re
     }
 }
 
-fn print_schema(out: &mut impl Write, table: &TableName, channel: Option<&ChannelName>) -> anyhow::Result<()> {
+fn print_schema(
+    out: &mut impl Write,
+    table: &TableName,
+    channel: Option<&ChannelName>,
+) -> anyhow::Result<()> {
     let trigger = channel.map(|channel| notify_sql(table, channel)).unwrap_or_default();
     write!(out, "{}{trigger}", schema_sql(table)).context("could not write to standard output")
 }
@@ -76,9 +80,11 @@ impl Commands {
         let Err(error) = result else { return Ok(result?) };
         // A table that is missing or lacks something is the usual cause, and says so best itself.
         let cause = match self.administration.check().await {
-            Err(cause @ (OutboxError::NoTable(_) | OutboxError::NoColumns { .. } | OutboxError::NoRights { .. })) => {
-                cause
-            }
+            Err(
+                cause @ (OutboxError::NoTable(_)
+                | OutboxError::NoColumns { .. }
+                | OutboxError::NoRights { .. }),
+            ) => cause,
             _ => error,
         };
         Err(anyhow::Error::new(cause).context(format!("the outbox at {} cannot be used", self.table.dsn)))
@@ -126,7 +132,9 @@ impl Commands {
     async fn show(&self, args: &ShowArgs, out: &mut impl Write) -> Result<(), Failure> {
         let id = args.event_id;
         match self.explained(self.administration.get_event(id).await).await? {
-            Some(detail) if detail.event.status == "DEAD" => Ok(print_detail(out, &detail, args.output.json)?),
+            Some(detail) if detail.event.status == "DEAD" => {
+                Ok(print_detail(out, &detail, args.output.json)?)
+            }
             Some(detail) => {
                 Err(anyhow::anyhow!("the event {id} is not DEAD: it is {}", detail.event.status).into())
             }
@@ -161,7 +169,10 @@ impl Commands {
             let plan = self.explained(self.administration.requeue_dead(event_type, true).await).await?;
             if args.dry_run && args.output.json {
                 let first: Vec<_> = plan.first.iter().map(show::event_json).collect();
-                return Ok(print_json(out, &json!({ "count": plan.count, "first": first, "dry_run": true }))?);
+                return Ok(print_json(
+                    out,
+                    &json!({ "count": plan.count, "first": first, "dry_run": true }),
+                )?);
             }
             if args.dry_run {
                 print_line(out, &format!("{} DEAD events would be requeued", plan.count))?;

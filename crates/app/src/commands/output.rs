@@ -45,7 +45,9 @@ pub(crate) fn printable(text: &str) -> String {
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     let input = std::io::stdin();
     if !input.is_terminal() {
-        return Err(Failure::Usage("error: there is no terminal to ask on: add --yes or --dry-run".to_owned()));
+        return Err(Failure::Usage(
+            "error: there is no terminal to ask on: add --yes or --dry-run".to_owned(),
+        ));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush().context("could not write to standard error")?;

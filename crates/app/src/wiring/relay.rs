@@ -12,8 +12,8 @@ use std::time::Duration;
 use ambient::{RandomTokens, error_chain};
 use anyhow::Context;
 use outbox::{
-    Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId, RelaySettings, RelayState,
-    RelayStatus, Stats, TableName,
+    Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId,
+    RelaySettings, RelayState, RelayStatus, Stats, TableName,
 };
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
@@ -88,8 +88,7 @@ pub(super) struct ServiceRelay(WiredRelay);
 impl ServiceRelay {
     /// Contacts nothing. Connections to Redis and to the database are its own.
     pub(super) fn prepare(config: &RelayConfig, redis: &Redis) -> anyhow::Result<Self> {
-        let redis =
-            RedisClient::new(redis_settings(redis)).context("Redis cannot be used as configured")?;
+        let redis = RedisClient::new(redis_settings(redis)).context("Redis cannot be used as configured")?;
         let pool = PgPool::new(&config.outbox.dsn, pool_settings(config))
             .context("the outbox cannot be used as configured")?;
         Ok(Self(WiredRelay::new(config, config.relay_id(&RandomTokens), &redis, &pool)?))
@@ -108,7 +107,7 @@ impl ServiceRelay {
 }
 
 /// Runs a relay of either mode until it is stopped.
-type Run = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+type Run = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// A relay that is wired and does not run yet.
 struct WiredRelay {
@@ -233,7 +232,12 @@ struct Wiring<'a> {
 }
 
 impl Wiring<'_> {
-    fn relay<P: Publisher>(self, publisher: P, types: EventTypes, max_event_bytes: u64) -> (RelayStatus, Run) {
+    fn relay<P: Publisher>(
+        self,
+        publisher: P,
+        types: EventTypes,
+        max_event_bytes: u64,
+    ) -> (RelayStatus, Run) {
         let config = self.config;
         let settings = RelaySettings {
             relay_id: self.relay_id,

@@ -24,9 +24,9 @@ use workers::{
 use super::api::{self, ApiParts};
 use super::election::{Election, RedisNotice};
 use super::leader::intake_leadership;
-use crate::config::{Config, OutboundStream, ReplicaId};
 use super::relay::ServiceRelay;
 use super::{Stopped, run_until_stopped, spawn_probes};
+use crate::config::{Config, OutboundStream, ReplicaId};
 use crate::probes::{Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 use crate::start::{self, Stores};

@@ -55,7 +55,10 @@ async fn reap_all(
         }
     }
     if reaped > 0 {
-        tracing::warn!(events = reaped, "leases of outbox events had expired; the events are tried again, each by itself");
+        tracing::warn!(
+            events = reaped,
+            "leases of outbox events had expired; the events are tried again, each by itself"
+        );
     }
     Ok(())
 }
@@ -69,7 +72,8 @@ pub(crate) async fn sample(
 ) {
     let mut failing = false;
     while !stop.is_cancelled() {
-        let outcome = storage.stats(&settings.types, MAX_BACKLOG_COUNT).await.map(|stats| observer.backlog(&stats));
+        let outcome =
+            storage.stats(&settings.types, MAX_BACKLOG_COUNT).await.map(|stats| observer.backlog(&stats));
         if let Some(error) = first_failure(&mut failing, outcome) {
             tracing::warn!(error, "the backlog of the outbox could not be counted; trying again");
         }

@@ -54,7 +54,8 @@ impl<'a> Judge<'a> {
 
     /// Those of a chunk that are to be published.
     pub(crate) fn publishable<'b>(&self, chunk: &'b [Event]) -> Cow<'b, [Event]> {
-        let wanted = |event: &&Event| matches!(event.content, Content::Whole { .. }) && !self.is_blocked(event);
+        let wanted =
+            |event: &&Event| matches!(event.content, Content::Whole { .. }) && !self.is_blocked(event);
         if chunk.iter().all(|event| wanted(&event)) {
             Cow::Borrowed(chunk)
         } else {

@@ -237,12 +237,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     /// Publishes the events of a claim, and marks them.
-    async fn carry(
-        &self,
-        work: &mut Work,
-        claimed: Claimed,
-        stop: &CancellationToken,
-    ) -> Result<(), Outage> {
+    async fn carry(&self, work: &mut Work, claimed: Claimed, stop: &CancellationToken) -> Result<(), Outage> {
         let (outcomes, outage) = self.publish(&claimed, stop).await;
         let has_failed = |id| claimed.events.iter().any(|event| event.event_id == id && event.attempts > 0);
         let dead = outcomes.failed.iter().filter(|failure| failure.kind == FailureKind::Dead);

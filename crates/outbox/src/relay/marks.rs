@@ -78,11 +78,7 @@ impl Marks {
 }
 
 /// Makes the marks, and leaves in `held` those that are busy.
-async fn mark(
-    held: &mut Held,
-    storage: &impl Storage,
-    observer: &impl Observer,
-) -> Result<(), OutboxError> {
+async fn mark(held: &mut Held, storage: &impl Storage, observer: &impl Observer) -> Result<(), OutboxError> {
     let Held { token, outcomes, .. } = held;
     let mut lost = Vec::new();
     if !outcomes.delivered.is_empty() {
@@ -93,7 +89,8 @@ async fn mark(
     if !outcomes.failed.is_empty() {
         let marked = storage.mark_failed_batch(token, &outcomes.failed).await?;
         let applied = take(&mut outcomes.failed, &marked, |failure| failure.event_id, &mut lost);
-        let dead: Vec<&Failure> = applied.iter().filter(|failure| failure.kind == FailureKind::Dead).collect();
+        let dead: Vec<&Failure> =
+            applied.iter().filter(|failure| failure.kind == FailureKind::Dead).collect();
         observed(observer, "failed", applied.len() - dead.len());
         observed(observer, "dead", dead.len());
         if let Some(first) = dead.first() {
@@ -143,7 +140,10 @@ fn take<T: Clone>(
 fn give_up(held: &Held, observer: &impl Observer) {
     let Outcomes { delivered, failed, released } = &held.outcomes;
     let failed = failed.iter().map(|failure| failure.event_id);
-    report_lost(&delivered.iter().copied().chain(failed).chain(released.iter().copied()).collect::<Vec<_>>(), observer);
+    report_lost(
+        &delivered.iter().copied().chain(failed).chain(released.iter().copied()).collect::<Vec<_>>(),
+        observer,
+    );
 }
 
 fn report_lost(lost: &[Uuid], observer: &impl Observer) {

@@ -33,7 +33,11 @@ struct WakeState {
 impl Wake {
     /// How long to wait without an announcement.
     pub(crate) fn poll_interval(&self, configured: Duration) -> Duration {
-        if self.0.listening.load(Ordering::SeqCst) { configured.max(LISTENING_POLL_INTERVAL) } else { configured }
+        if self.0.listening.load(Ordering::SeqCst) {
+            configured.max(LISTENING_POLL_INTERVAL)
+        } else {
+            configured
+        }
     }
 
     /// Until there is an announcement, or one has been missed.

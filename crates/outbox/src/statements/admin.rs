@@ -57,7 +57,8 @@ pub(crate) fn prune(table: &TableName, which: Prunable, cutoff: RawTimestamp, li
 }
 
 /// What is shown of an event; names are clipped.
-const SHOWN: &str = "e.event_id, left(e.event_type, 255) AS event_type, left(e.partition_key, 255) AS partition_key,
+const SHOWN: &str =
+    "e.event_id, left(e.event_type, 255) AS event_type, left(e.partition_key, 255) AS partition_key,
     e.status, e.attempts, left(e.last_error, 2000) AS last_error, e.available_at, e.created_at, e.updated_at,
     octet_length(e.payload)::bigint AS payload_bytes";
 
@@ -93,7 +94,8 @@ pub(crate) fn get(table: &TableName, event_id: Uuid, max_bytes: i64) -> Written 
     Written::new(text, [bind::uuid(event_id.into_bytes()), bind::bigint(max_bytes)])
 }
 
-const REQUEUED: &str = "status = 'PENDING', attempts = 0, available_at = now(), last_error = NULL, updated_at = now()";
+const REQUEUED: &str =
+    "status = 'PENDING', attempts = 0, available_at = now(), last_error = NULL, updated_at = now()";
 
 /// PENDING as new; returns the ids that were DEAD.
 ///

@@ -45,13 +45,16 @@ pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid])
 pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure]) -> Written {
     let all = |failure: &Failure| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
-    Written::new(mark(table, &outcome("$1", "e.last_error")), [
-        bind::uuids(failures.iter().map(all)),
-        bind::text(token.as_str()),
-        bind::bigints(failures.iter().map(|failure| column(failure.attempts))),
-        bind::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
-        bind::texts(errors),
-    ])
+    Written::new(
+        mark(table, &outcome("$1", "e.last_error")),
+        [
+            bind::uuids(failures.iter().map(all)),
+            bind::text(token.as_str()),
+            bind::bigints(failures.iter().map(|failure| column(failure.attempts))),
+            bind::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
+            bind::texts(errors),
+        ],
+    )
 }
 
 /// The columns of a failed attempt, from `$3` the attempts, `$4` the delays or -1 for DEAD, `$5` the errors, in the order of `ids`.

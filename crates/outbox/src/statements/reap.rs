@@ -41,12 +41,15 @@ pub(crate) fn reap(table: &TableName, expired: &[(Uuid, u32, FailureKind)]) -> W
         table.quoted(),
         outcome("$1", "NULL"),
     );
-    Written::new(text, [
-        bind::uuids(expired.iter().map(|(id, ..)| id.into_bytes())),
-        // In the place of the token.
-        bind::text(""),
-        bind::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))),
-        bind::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))),
-        bind::texts(expired.iter().map(|_| REAPED)),
-    ])
+    Written::new(
+        text,
+        [
+            bind::uuids(expired.iter().map(|(id, ..)| id.into_bytes())),
+            // In the place of the token.
+            bind::text(""),
+            bind::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))),
+            bind::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))),
+            bind::texts(expired.iter().map(|_| REAPED)),
+        ],
+    )
 }

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use outbox::{Claim, ClaimRequest, Content, EventTypes, FailureKind, Marked, NewEvent, ReapRequest, Stats, Storage};
+use outbox::{
+    Claim, ClaimRequest, Content, EventTypes, FailureKind, Marked, NewEvent, ReapRequest, Stats, Storage,
+};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -270,7 +272,8 @@ async fn claims_at_once_share_the_events(world: &impl World) {
                 }
                 let claimed = found(&claim);
                 mine.extend(claimed.iter().copied());
-                let marked = storage.mark_delivered_batch(&request.token, &claimed).await.expect("no failure");
+                let marked =
+                    storage.mark_delivered_batch(&request.token, &claimed).await.expect("no failure");
                 assert!(marked.iter().all(|marked| *marked == Marked::Applied), "{marked:?}");
             }
         });
@@ -384,8 +387,7 @@ async fn a_claim_ends_at_its_bytes_and_takes_its_first_event_whole(world: &impl 
     }
     let first = world.claim_with(&ClaimRequest { max_bytes: 1_000, ..request(10) }).await;
     assert_eq!((found(&first), first.next.map(|next| next.event_id)), (ids([1]), Some(id(1))));
-    let second =
-        world.claim_with(&ClaimRequest { max_bytes: 1_000, after: first.next, ..request(10) }).await;
+    let second = world.claim_with(&ClaimRequest { max_bytes: 1_000, after: first.next, ..request(10) }).await;
     assert_eq!((found(&second), second.next.map(|next| next.event_id)), (ids([2, 3]), Some(id(3))));
 }
 

@@ -62,8 +62,12 @@ pub(crate) trait World: Sync {
     }
 
     async fn fail(&self, token: &ClaimToken, ids: &[Uuid], kind: FailureKind) -> Vec<Marked> {
-        let failure =
-            |event_id: &Uuid| Failure { event_id: *event_id, attempts: 1, error: "it broke".to_owned(), kind };
+        let failure = |event_id: &Uuid| Failure {
+            event_id: *event_id,
+            attempts: 1,
+            error: "it broke".to_owned(),
+            kind,
+        };
         let failures: Vec<Failure> = ids.iter().map(failure).collect();
         self.storage().mark_failed_batch(token, &failures).await.expect("no failure")
     }
@@ -219,9 +223,11 @@ impl Db {
                     WHERE indrelid = 'openoutbox_events'::regclass AND NOT indisprimary
                     LOOP EXECUTE 'DROP INDEX ' || n; END LOOP; END $$";
         db.execute(drop).await;
-        db.execute("CREATE INDEX idx_openoutbox_processing_queue ON openoutbox_events (available_at, created_at)
-                    WHERE status = 'PENDING'")
-            .await;
+        db.execute(
+            "CREATE INDEX idx_openoutbox_processing_queue ON openoutbox_events (available_at, created_at)
+                    WHERE status = 'PENDING'",
+        )
+        .await;
         db
     }
 

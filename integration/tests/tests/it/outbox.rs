@@ -124,8 +124,13 @@ impl Outbox {
     /// The entries of a stream.
     pub(crate) async fn entries(&self, stream: &str) -> Vec<StreamId> {
         let mut redis = self.world.redis().await;
-        let range: StreamRangeReply =
-            redis::cmd("XRANGE").arg(stream).arg("-").arg("+").query_async(&mut redis).await.expect("is there");
+        let range: StreamRangeReply = redis::cmd("XRANGE")
+            .arg(stream)
+            .arg("-")
+            .arg("+")
+            .query_async(&mut redis)
+            .await
+            .expect("is there");
         range.ids
     }
 

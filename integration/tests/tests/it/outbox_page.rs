@@ -85,8 +85,11 @@ async fn every_example_of_the_page_leads_to_exactly_one_notification() {
              ALTER ROLE notificationservice SET search_path = notification",
         )
         .await;
-    let url =
-        format!("postgres://notificationservice@127.0.0.1:{}/{}", outbox.database.port(), outbox.database.name());
+    let url = format!(
+        "postgres://notificationservice@127.0.0.1:{}/{}",
+        outbox.database.port(),
+        outbox.database.name()
+    );
 
     let folder = Path::new(INSTALLED).join("run");
     let script = file(&folder, "example.sql", &sql[0]);

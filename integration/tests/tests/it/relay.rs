@@ -125,7 +125,8 @@ async fn a_producer_or_a_type_that_the_catalogue_does_not_know_is_exit_code_2() 
 #[tokio::test]
 async fn a_dependency_that_is_unavailable_at_the_start_ends_it_with_1() {
     let outbox = Outbox::new().await;
-    for relay in [outbox.relay_via(1, outbox.database.port()), outbox.relay_via(outbox.world.redis.port(), 1)] {
+    for relay in [outbox.relay_via(1, outbox.database.port()), outbox.relay_via(outbox.world.redis.port(), 1)]
+    {
         let (code, output) = fails_to_start(relay).await;
         assert_eq!(code, Some(1), "{output}");
         assert!(output.contains("does not serve"), "{output}");
@@ -313,7 +314,8 @@ async fn events_of_a_partition_key_are_appended_in_their_order_by_any_number_of_
             n % 7
         )
     });
-    let insert = "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, created_at) VALUES";
+    let insert =
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, created_at) VALUES";
     outbox.execute(&format!("{insert} {}", rows.collect::<Vec<_>>().join(","))).await;
     let builder = || outbox.relay().env("NOTIFICATION_OUTBOX_BATCH_SIZE", "20");
     let (_one, _two, _three) = tokio::join!(builder().start(), builder().start(), builder().start());

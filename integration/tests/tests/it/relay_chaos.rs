@@ -201,7 +201,8 @@ async fn check(outbox: &Outbox, relays: &mut [Kept], service: &mut Kept, ledger:
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let rows = client.query("SELECT event_id::text FROM openoutbox_events", &[]).await.expect("it is there");
     let table: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-    let ids = |numbers: &BTreeSet<u32>| -> BTreeSet<String> { numbers.iter().copied().map(event_id).collect() };
+    let ids =
+        |numbers: &BTreeSet<u32>| -> BTreeSet<String> { numbers.iter().copied().map(event_id).collect() };
     assert!(table.is_superset(&ids(&ledger.committed)), "what was committed is in the table");
     assert!(table.is_disjoint(&ids(&ledger.rolled_back)), "what was rolled back is not");
     assert!(ledger.committed.len() > 200 && !ledger.rolled_back.is_empty(), "the producers were at work");

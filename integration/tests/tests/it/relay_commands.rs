@@ -30,7 +30,9 @@ async fn outbox_with_dead_events() -> Outbox {
 }
 
 fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect()
 }
 
 #[tokio::test]
@@ -97,7 +99,8 @@ async fn dead_events_are_listed_the_latest_first_and_shown_whole() {
 #[tokio::test]
 async fn requeue_by_id_reports_what_is_unknown_or_not_dead_and_requeues_the_others() {
     let outbox = outbox_with_dead_events().await;
-    let done = outbox.command(&["outbox", "requeue", &event_id(0), &event_id(3), &event_id(99), "--json"]).await;
+    let done =
+        outbox.command(&["outbox", "requeue", &event_id(0), &event_id(3), &event_id(99), "--json"]).await;
     assert_eq!(done.code, Some(1), "{done:?}");
     let expected = [
         json!({"event_id": event_id(0), "result": "requeued"}),
@@ -140,7 +143,8 @@ async fn on_a_terminal_requeue_is_done_only_after_a_yes() {
         // `script` gives the command a terminal.
         let command = format!("'{}' outbox requeue --dead", harness::service_binary().display());
         let mut script = tokio::process::Command::new("sh");
-        let line = format!("printf '%s\\n' '{answer}' | script --quiet --return --command \"{command}\" /dev/null");
+        let line =
+            format!("printf '%s\\n' '{answer}' | script --quiet --return --command \"{command}\" /dev/null");
         script.args(["-c", &line]).env("NOTIFICATION_OUTBOX_DSN", outbox.database.dsn());
         let output = script.output().await.expect("script is there: install bsdutils");
         assert_eq!(output.status.code(), Some(code), "{answer:?}: {output:?}");
@@ -154,7 +158,9 @@ async fn an_event_whose_receipt_still_lives_is_delivered_without_a_second_entry(
     let _relay = outbox.relay().start().await;
     outbox.insert(0..1).await;
     outbox.drained().await;
-    outbox.execute("UPDATE openoutbox_events SET status = 'DEAD', last_error = 'lease expired', attempts = 25").await;
+    outbox
+        .execute("UPDATE openoutbox_events SET status = 'DEAD', last_error = 'lease expired', attempts = 25")
+        .await;
     let done = outbox.command(&["outbox", "requeue", &event_id(0)]).await;
     assert_eq!(done.code, Some(0), "{done:?}");
     outbox.becomes(&event_id(0), "DELIVERED").await;
@@ -188,13 +194,17 @@ async fn a_command_without_a_connection_string_or_a_table_says_so() {
     assert_eq!(missing.code, Some(2), "{missing:?}");
     assert!(missing.stderr.contains("NOTIFICATION_OUTBOX_DSN is required and not set"), "{missing:?}");
 
-    let outbox = Outbox { world: crate::world::World::new().await, database: harness::TestDatabase::empty().await };
-    for command in [&["stats"][..], &["dead", "list"], &["prune", "--dead-age", "1d"], &["requeue", "--dead", "--yes"]] {
+    let outbox =
+        Outbox { world: crate::world::World::new().await, database: harness::TestDatabase::empty().await };
+    for command in
+        [&["stats"][..], &["dead", "list"], &["prune", "--dead-age", "1d"], &["requeue", "--dead", "--yes"]]
+    {
         let failed = outbox.command(&[&["outbox"], command].concat()).await;
         assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""), "{failed:?}");
         assert!(failed.stderr.contains("the outbox table openoutbox_events does not exist"), "{failed:?}");
     }
-    let refused = ServiceBuilder::default().env("NOTIFICATION_OUTBOX_DSN", "postgres://me:s3cret@127.0.0.1:1/x");
+    let refused =
+        ServiceBuilder::default().env("NOTIFICATION_OUTBOX_DSN", "postgres://me:s3cret@127.0.0.1:1/x");
     let refused = refused.arguments(["outbox", "stats"]).run().await;
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(!refused.stderr.contains("s3cret"), "{refused:?}");

@@ -22,7 +22,8 @@ async fn relay_via_redis_proxy(outbox: &Outbox) -> (Service, Proxy) {
 
 // CRASH-17
 #[tokio::test]
-async fn killed_after_the_claim_nothing_is_on_the_stream_and_the_next_relay_takes_the_events_after_the_lease() {
+async fn killed_after_the_claim_nothing_is_on_the_stream_and_the_next_relay_takes_the_events_after_the_lease()
+{
     let outbox = Outbox::new().await;
     let (relay, redis) = relay_via_redis_proxy(&outbox).await;
     let at_append = redis.hold_request(RECEIPTS);
@@ -68,7 +69,11 @@ async fn an_append_whose_reply_is_lost_is_not_repeated() {
     lost.reached(BOUND).await;
     outbox.drained().await;
     outbox.check_stream(0..4).await;
-    assert_eq!(outbox.number("SELECT sum(attempts) FROM openoutbox_events").await, 0, "an outage is no attempt");
+    assert_eq!(
+        outbox.number("SELECT sum(attempts) FROM openoutbox_events").await,
+        0,
+        "an outage is no attempt"
+    );
 }
 
 // CRASH-19
@@ -172,7 +177,8 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
     // The answer to the claim is on its way when the relay is paused.
     postgres.delay(Duration::from_millis(400));
     outbox.insert(1..4).await;
-    wait_for("the events are claimed", BOUND, async || (outbox.count("DELIVERING").await == 3).then_some(())).await;
+    wait_for("the events are claimed", BOUND, async || (outbox.count("DELIVERING").await == 3).then_some(()))
+        .await;
     relay.signal("STOP");
     assert_eq!(outbox.entries(INTENTS).await.len(), 1, "it was paused before the append");
     let next = outbox.relay().start().await;
@@ -181,8 +187,11 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
 
     // Without receipts, nothing but the deadline of its claim keeps it from appending them again.
     let mut redis = outbox.world.redis().await;
-    let receipts: Vec<String> =
-        redis::cmd("KEYS").arg("notification:outbox_receipts:*").query_async(&mut redis).await.expect("is there");
+    let receipts: Vec<String> = redis::cmd("KEYS")
+        .arg("notification:outbox_receipts:*")
+        .query_async(&mut redis)
+        .await
+        .expect("is there");
     assert_eq!(receipts.len(), 4);
     redis::cmd("DEL").arg(receipts).query_async::<()>(&mut redis).await.expect("Redis is there");
     postgres.delay(Duration::ZERO);

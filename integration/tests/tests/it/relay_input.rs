@@ -94,7 +94,8 @@ fn fields(entry: &StreamId) -> Vec<(String, String)> {
 async fn mode_streams_appends_an_event_with_the_fields_of_the_original_relay() {
     let outbox = Outbox::new().await;
     let _relay = streams_relay(&outbox).await;
-    let insert = "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, headers) VALUES";
+    let insert =
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, headers) VALUES";
     let rows = [
         format!("('{}', 'orders', '\\x00ff', 'order-7', '{{\"b\": \"2\", \"a\": \"\"}}')", event_id(0)),
         format!("('{}', 'orders', 'plain', NULL, '{{}}')", event_id(1)),
@@ -229,9 +230,15 @@ async fn an_operator_who_holds_rows_locked_delays_only_these() {
     let lock = "BEGIN; SELECT FROM openoutbox_events FOR UPDATE";
     operator.batch_execute(lock).await.expect("it is locked");
     let due = "SELECT count(*) FROM openoutbox_events WHERE available_at <= now()";
-    wait_for("the locked event is due", Duration::from_secs(30), async || (outbox.number(due).await == 1).then_some(())).await;
+    wait_for("the locked event is due", Duration::from_secs(30), async || {
+        (outbox.number(due).await == 1).then_some(())
+    })
+    .await;
     outbox.insert(1..50).await;
-    wait_for("the others are delivered", BOUND, async || (outbox.count("DELIVERED").await == 49).then_some(())).await;
+    wait_for("the others are delivered", BOUND, async || {
+        (outbox.count("DELIVERED").await == 49).then_some(())
+    })
+    .await;
     operator.batch_execute("COMMIT").await.expect("it is unlocked");
     outbox.becomes(&event_id(0), "DELIVERED").await;
     outbox.check_stream(0..50).await;

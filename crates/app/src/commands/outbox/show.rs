@@ -95,7 +95,8 @@ pub(super) fn event_json(event: &StoredEvent) -> Value {
 /// The same with what it carries: a payload that is not UTF-8 in base64, null if it is too large.
 fn detail_json(detail: &EventDetail) -> Value {
     let mut document = event_json(&detail.event);
-    document["headers"] = detail.headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).into();
+    let headers = detail.headers.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    document["headers"] = headers.unwrap_or(Value::Null);
     document["payload"] = match detail.payload.as_deref() {
         None => Value::Null,
         Some(bytes) => match str::from_utf8(bytes) {

@@ -57,10 +57,7 @@ impl RelayMetrics {
                 "Events whose result came after the end of their lease",
             ),
             batch_size: sizes("notification.outbox.batch_size", "Events of a claim"),
-            latency: histogram(
-                "notification.outbox.latency",
-                "From the creation of an event to its append",
-            ),
+            latency: histogram("notification.outbox.latency", "From the creation of an event to its append"),
             pending: gauge(
                 "notification.outbox.pending",
                 "{event}",
