@@ -6,7 +6,7 @@ use sea_query_postgres::{PostgresBinder, PostgresValues};
 use crate::PostgresBinderRef;
 
 /// A statement that is written out, for those that the query builder would make harder to read. `$1`, `$2`, … in its text are
-/// the parameters in their order, each as often as it is named. The text must contain nothing that came from outside.
+/// the parameters in their order, wherever they stand. The text must contain nothing that came from outside.
 #[derive(Clone, Debug)]
 pub struct Written {
     text: String,
@@ -22,11 +22,30 @@ impl Written {
 
 impl PostgresBinderRef for Written {
     fn build_ref(&self) -> (String, PostgresValues) {
-        // The builder numbers parameters in expressions only, and an expression stands in a SELECT.
+        // Each by itself: `SELECT CAST($1 AS text)`. The builder's own templates take what is in brackets for a quoted name.
         const SELECT: &str = "SELECT ";
-        let expression = Expr::cust_with_exprs(self.text.clone(), self.parameters.iter().cloned());
-        let (text, values) = Query::select().expr(expression).build_postgres(PostgresQueryBuilder);
-        (text.strip_prefix(SELECT).map_or(text.clone(), str::to_owned), values)
+        let mut values = Vec::new();
+        let casts: Vec<String> = (self.parameters.iter().enumerate())
+            .map(|(index, parameter)| {
+                let (text, PostgresValues(value)) =
+                    Query::select().expr(parameter.clone()).build_postgres(PostgresQueryBuilder);
+                values.extend(value);
+                text.trim_start_matches(SELECT).replacen("$1", &format!("${}", index + 1), 1)
+            })
+            .collect();
+        let mut parts = self.text.split('$');
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let number = part[..digits].parse::<usize>().ok();
+            match number.and_then(|number| casts.get(number.checked_sub(1)?)) {
+                Some(cast) => text.push_str(cast),
+                // Not the name of a parameter; the server says what it thinks of it.
+                None => text.extend(["$", &part[..digits]]),
+            }
+            text.push_str(&part[digits..]);
+        }
+        (text, PostgresValues(values))
     }
 }
 
@@ -61,14 +80,11 @@ mod tests {
 
     #[test]
     fn a_written_statement_keeps_its_text_and_numbers_its_parameters() {
-        let written = Written::new(
-            "WITH a AS (SELECT $2, '$1') UPDATE \"t\" SET b = $1 WHERE c = $2",
-            [bind::bigint(1), bind::text("x")],
-        );
-        let (text, values) = written.build_ref();
-        let expected = "WITH a AS (SELECT CAST($1 AS text), '$1') UPDATE \"t\" SET b = CAST($2 AS bigint) \
-                        WHERE c = CAST($3 AS text)";
+        let text = "WITH a AS (SELECT $2) UPDATE \"t\" SET b = ($1)[c] WHERE d[$1] = $2 AND e = $3";
+        let (text, values) = Written::new(text, [bind::bigint(1), bind::text("x")]).build_ref();
+        let expected = "WITH a AS (SELECT CAST($2 AS text)) UPDATE \"t\" SET b = (CAST($1 AS bigint))[c] \
+                        WHERE d[CAST($1 AS bigint)] = CAST($2 AS text) AND e = $3";
         assert_eq!(text, expected);
-        assert_eq!(values.as_params().len(), 3);
+        assert_eq!(values.as_params().len(), 2);
     }
 }

@@ -9,17 +9,17 @@ use uuid::Uuid;
 use crate::event::stored_error;
 use crate::{ClaimToken, Failure, FailureKind, REAPED, TableName};
 
-/// `$1` are the ids, `$2` is the token. Rows that another transaction has locked are left out.
+/// `$1` are the ids, `token` names the parameter with the token. Rows that another transaction has locked are left out.
 ///
 /// Plan: the primary key, once to lock and once to change. Without an order of rows there is nothing to sort; no two marks
 /// wait for each other, because neither waits.
-fn mark(table: &TableName, set: &str) -> String {
+fn mark(table: &TableName, set: &str, token: &str) -> String {
     let t = table.quoted();
     format!(
         "UPDATE {t} e SET {set}, locked_by = NULL, locked_at = NULL, updated_at = now()
         WHERE e.event_id = ANY (ARRAY(
             SELECT e.event_id FROM {t} e
-            WHERE e.event_id = ANY ($1) AND e.locked_by = $2 AND e.status || '' = 'DELIVERING'
+            WHERE e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'
             FOR UPDATE SKIP LOCKED))
         RETURNING e.event_id"
     )
@@ -31,13 +31,13 @@ fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
 
 /// DELIVERED; returns the ids that were changed.
 pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
-    let text = mark(table, "status = 'DELIVERED', delivered_at = now()");
+    let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2");
     Written::new(text, [ids(event_ids), bind::text(token.as_str())])
 }
 
 /// PENDING as before; returns the ids that were changed.
 pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
-    Written::new(mark(table, "status = 'PENDING'"), [ids(event_ids), bind::text(token.as_str())])
+    Written::new(mark(table, "status = 'PENDING'", "$2"), [ids(event_ids), bind::text(token.as_str())])
 }
 
 /// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps the beginning of its
@@ -46,22 +46,21 @@ pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure]) 
     let all = |failure: &Failure| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
     Written::new(
-        mark(table, &outcome("$1", "e.last_error")),
+        mark(table, &outcome("e.last_error"), "$5"),
         [
             bind::uuids(failures.iter().map(all)),
-            bind::text(token.as_str()),
             bind::bigints(failures.iter().map(|failure| column(failure.attempts))),
             bind::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
             bind::texts(errors),
+            bind::text(token.as_str()),
         ],
     )
 }
 
-/// The columns of a failed attempt, from `$3` the attempts, `$4` the delays or -1 for DEAD, `$5` the errors, in the order of `ids`.
-/// An array is searched instead of a join, which the planner could turn around.
-pub(super) fn outcome(ids: &str, last_error: &str) -> String {
-    let of = |array: &str| format!("({array})[array_position({ids}, e.event_id)]");
-    let (attempts, delay, error) = (of("$3"), of("$4"), of("$5"));
+/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4` the errors. An array is searched instead of a join, which the planner could turn around.
+pub(super) fn outcome(last_error: &str) -> String {
+    let of = |array: &str| format!("({array})[array_position($1, e.event_id)]");
+    let (attempts, delay, error) = (of("$2"), of("$3"), of("$4"));
     format!(
         "attempts = {attempts}::int,
          status = CASE WHEN {delay} < 0 THEN 'DEAD' ELSE 'PENDING' END,

@@ -39,14 +39,12 @@ pub(crate) fn reap(table: &TableName, expired: &[(Uuid, u32, FailureKind)]) -> W
     let text = format!(
         "UPDATE {} e SET {}, locked_by = NULL, locked_at = NULL, updated_at = now() WHERE e.event_id = ANY ($1)",
         table.quoted(),
-        outcome("$1", "NULL"),
+        outcome("NULL::text"),
     );
     Written::new(
         text,
         [
             bind::uuids(expired.iter().map(|(id, ..)| id.into_bytes())),
-            // In the place of the token.
-            bind::text(""),
             bind::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))),
             bind::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))),
             bind::texts(expired.iter().map(|_| REAPED)),

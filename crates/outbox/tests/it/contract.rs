@@ -91,7 +91,7 @@ async fn what_is_claimed_is_claimed_by_no_other(world: &impl World) {
     assert_eq!(first.created_at, Some(world.now().await));
     let content = Content::Whole { payload: "payload 1".into(), headers: "{}".to_owned() };
     assert_eq!((&first.content, &*claimed.events[1].partition_key), (&content, "k"));
-    assert_eq!(world.claim(10).await.1, []);
+    assert_eq!(world.claim(10).await.1, ids([]));
     assert_eq!(world.storage().stats(&EventTypes::All, 10).await.expect("counted").pending, 0);
 }
 
@@ -100,7 +100,7 @@ async fn what_is_available_later_is_claimed_later(world: &impl World) {
     let now = world.now().await;
     world.insert(NewEvent { available_at: Some(now + MINUTE), ..event(1, "") }, now).await;
     world.pass(MINUTE - TICK).await;
-    assert_eq!(world.claim(10).await.1, []);
+    assert_eq!(world.claim(10).await.1, ids([]));
     world.pass(TICK).await;
     assert_eq!(world.claim(10).await.1, ids([1]));
 }
@@ -113,7 +113,7 @@ async fn what_is_delivered_is_claimed_no_more(world: &impl World) {
     assert_eq!(world.status(id(1)).await, "DELIVERED");
     world.pass(LEASE * 2).await;
     assert_eq!(world.reap().await, 0);
-    assert_eq!(world.claim(10).await.1, []);
+    assert_eq!(world.claim(10).await.1, ids([]));
     assert_eq!(world.deliver(&token, &claimed).await, [Marked::Lost], "once");
 }
 
@@ -124,7 +124,7 @@ async fn a_failed_event_is_claimed_after_its_delay_and_has_one_attempt_more(worl
     let delay = Duration::from_millis(50);
     assert_eq!(world.fail(&token, &claimed, FailureKind::Retry(delay)).await, [Marked::Applied]);
     world.pass(delay - TICK).await;
-    assert_eq!(world.claim(10).await.1, []);
+    assert_eq!(world.claim(10).await.1, ids([]));
     world.pass(TICK).await;
     let claim = world.claim_with(&request(10)).await;
     assert_eq!(claim.events[0].attempts, 1);
@@ -153,7 +153,7 @@ async fn an_expired_lease_is_reaped_and_the_event_claimed_by_another(world: &imp
     assert_eq!(world.reap().await, 1);
     let reaped = world.get(id(1)).await.expect("it exists");
     assert_eq!((&*reaped.status, reaped.attempts, &*reaped.last_error), ("PENDING", 1, "lease expired"));
-    assert_eq!(world.claim(10).await.1, [], "its back-off comes first");
+    assert_eq!(world.claim(10).await.1, ids([]), "its back-off comes first");
     world.pass(Duration::from_secs(1)).await;
     let (token, claimed) = world.claim(10).await;
     assert_eq!(claimed, ids([1]));
@@ -187,7 +187,7 @@ async fn the_counts_are_those_of_the_rows(world: &impl World) {
 // O-10
 async fn a_claim_of_none_takes_nothing(world: &impl World) {
     world.add(1, "").await;
-    assert_eq!(world.claim(0).await.1, []);
+    assert_eq!(world.claim(0).await.1, ids([]));
     let token = next_token();
     assert_eq!(world.deliver(&token, &[]).await, []);
     assert_eq!(world.fail(&token, &[], FailureKind::Dead).await, []);
@@ -343,7 +343,7 @@ async fn an_event_that_is_scheduled_and_was_never_tried_blocks_nothing(world: &i
     world.add(2, "k").await;
     assert_eq!(world.claim(10).await.1, ids([2]));
     world.pass(MINUTE).await;
-    assert_eq!(world.claim(10).await.1, [], "the key is held");
+    assert_eq!(world.claim(10).await.1, ids([]), "the key is held");
 }
 
 async fn a_claim_looks_at_no_more_events_than_its_limit_and_says_how_far(world: &impl World) {
@@ -355,7 +355,7 @@ async fn a_claim_looks_at_no_more_events_than_its_limit_and_says_how_far(world: 
     }
     assert_eq!(world.claim(1).await.1, ids([1]));
     let blocked = world.claim_with(&request(2)).await;
-    assert_eq!(found(&blocked), []);
+    assert_eq!(found(&blocked), ids([]));
     let next = blocked.next.expect("there is more");
     assert_eq!(next.event_id, id(3));
     let further = world.claim_with(&ClaimRequest { after: Some(next), ..request(2) }).await;

@@ -1,4 +1,5 @@
 //! The promises of the README, on both storages. PostgreSQL has a clock that the tests set.
 
 mod contract;
+mod relay;
 mod support;
