@@ -141,7 +141,7 @@ impl Baseline {
 }
 
 /// Connects with the same pinned plans as the service.
-async fn client(servers: &Servers) -> anyhow::Result<Client> {
+pub(crate) async fn client(servers: &Servers) -> anyhow::Result<Client> {
     let client = connect_postgres(&servers.postgres).await?;
     client
         .batch_execute(

@@ -16,6 +16,7 @@ use crate::baseline::Baseline;
 use crate::http::generator;
 use crate::measure::Cpu;
 use crate::naive::Naive;
+use crate::outbox;
 use crate::testbed::{MAIL, PUSH, Testbed};
 
 /// How long one step may take at most.
@@ -143,6 +144,11 @@ pub(crate) async fn serve(name: &str) -> anyhow::Result<()> {
             let naive = Naive::connect(&servers).await?;
             answer("ready", Some("run")).await?;
             naive.run(intents).await?;
+        }
+        outbox::BASELINE => {
+            let baseline = outbox::baseline::Baseline::connect(&servers).await?;
+            answer("ready", Some("run")).await?;
+            baseline.run(intents).await?;
         }
         other => bail!("{other:?} is no contender of this program"),
     }

@@ -28,12 +28,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Measures a replica that has processed all intents, then the same with a second replica, which does not lead.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let dsn = testbed.fresh().await?;
-    let superuser = testbed.superuser(&dsn).await?;
-    let database = Testbed::database_of(&dsn);
-    let count = format!(
-        "CREATE EXTENSION pg_stat_statements SCHEMA public; ALTER DATABASE \"{database}\" SET pg_stat_statements.track = 'top'"
-    );
-    superuser.batch_execute(&count).await.context("PostgreSQL does not count statements")?;
+    let superuser = counting(testbed, &dsn).await?;
     let mut redis = testbed.redis().await?;
     let mut services = vec![testbed.service(&dsn).start().await];
     load::preload(&mut redis, 0, INTENTS, ROUTES).await?;
@@ -56,6 +51,53 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
+/// Lets PostgreSQL count the statements of a scenario's database. Returns a superuser's client of it.
+pub(crate) async fn counting(testbed: &Testbed, dsn: &str) -> anyhow::Result<Client> {
+    let superuser = testbed.superuser(dsn).await?;
+    let database = Testbed::database_of(dsn);
+    let count = format!(
+        "CREATE EXTENSION pg_stat_statements SCHEMA public; ALTER DATABASE \"{database}\" SET pg_stat_statements.track = 'top'"
+    );
+    superuser.batch_execute(&count).await.context("PostgreSQL does not count statements")?;
+    Ok(superuser)
+}
+
+/// What each of several idle processes costs.
+pub(crate) struct Idled {
+    /// Of Redis, those in scripts included, per second.
+    pub(crate) commands: f64,
+    /// Of PostgreSQL, per second.
+    pub(crate) statements: f64,
+    /// Per cent of a core.
+    pub(crate) cpu_percent: f64,
+}
+
+impl Idled {
+    /// Counts for `seconds` seconds.
+    pub(crate) async fn measure(
+        testbed: &Testbed,
+        superuser: &Client,
+        services: &[&Service],
+        seconds: u32,
+    ) -> anyhow::Result<Self> {
+        let mut redis = testbed.redis().await?;
+        let used = || services.iter().map(|service| Cpu::now(None, None, service.pid()).own).sum::<u64>();
+        let (commands, statements) =
+            (commands_so_far(&mut redis).await?, statements_so_far(superuser).await?);
+        let (started, before) = (Instant::now(), used());
+        // A rate is measured over a period; there is no event to wait for.
+        tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+        let replica_seconds = started.elapsed().as_secs_f64() * services.len() as f64;
+        let cpu = used() - before;
+        let rate = |count: u64| count as f64 / replica_seconds;
+        Ok(Self {
+            commands: rate(commands_so_far(&mut redis).await? - commands),
+            statements: rate(statements_so_far(superuser).await? - statements),
+            cpu_percent: rate(cpu) / 10_000.0,
+        })
+    }
+}
+
 async fn of_idling(
     testbed: &Testbed,
     superuser: &Client,
@@ -63,23 +105,13 @@ async fn of_idling(
     seconds: u32,
 ) -> anyhow::Result<[Figure; 3]> {
     println!("idle: {} replica(s) for {seconds} s", services.len());
-    let mut redis = testbed.redis().await?;
-    let used = || services.iter().map(|service| Cpu::now(None, None, service.pid()).own).sum::<u64>();
-    let (commands, statements) = (commands_so_far(&mut redis).await?, statements_so_far(superuser).await?);
-    let (started, before) = (Instant::now(), used());
-    // A rate is measured over a period; there is no event to wait for.
-    tokio::time::sleep(Duration::from_secs(seconds.into())).await;
-    let replica_seconds = started.elapsed().as_secs_f64() * services.len() as f64;
-    let cpu = used() - before;
-    let commands = commands_so_far(&mut redis).await? - commands;
-    let statements = statements_so_far(superuser).await? - statements;
+    let idled = Idled::measure(testbed, superuser, &services.iter().collect::<Vec<_>>(), seconds).await?;
     let name = |what: &str| format!("{} replica(s): {what}", services.len());
-    let rate = |count: u64| count as f64 / replica_seconds;
     Ok([
-        Figure::shown(name("Redis commands, those in scripts included"), rate(commands), "per second")
+        Figure::shown(name("Redis commands, those in scripts included"), idled.commands, "per second")
             .under(COMMANDS),
-        Figure::shown(name("SQL statements"), rate(statements), "per second").under(STATEMENTS),
-        Figure::shown(name("CPU of the service"), rate(cpu) / 10_000.0, "% of a core").under(CPU_PERCENT),
+        Figure::shown(name("SQL statements"), idled.statements, "per second").under(STATEMENTS),
+        Figure::shown(name("CPU of the service"), idled.cpu_percent, "% of a core").under(CPU_PERCENT),
     ])
 }
 

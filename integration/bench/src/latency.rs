@@ -205,6 +205,24 @@ pub(crate) async fn observed(
     Ok((Percentiles::of(whole), u32::try_from(sent.len())?))
 }
 
+/// Reads the entries of one stream while `sending` sends, which returns a time for each value of `field`. Returns the time from then to
+/// the entry.
+pub(crate) async fn observed_entries(
+    testbed: &Testbed,
+    stream: &'static str,
+    field: &'static str,
+    sending: impl Future<Output = anyhow::Result<HashMap<String, Instant>>>,
+) -> anyhow::Result<Percentiles> {
+    let observer = Observer::start(testbed.redis().await?, stream, field);
+    let sent = sending.await?;
+    let waited = |(id, seen): (String, Instant)| {
+        let since = sent.get(&id).context("an entry that was not sent")?;
+        anyhow::Ok(seen.saturating_duration_since(*since).as_secs_f64() * 1_000.0)
+    };
+    let seen = observer.end(sent.len()).await?;
+    Ok(Percentiles::of(seen.into_iter().map(waited).collect::<anyhow::Result<Vec<f64>>>()?))
+}
+
 /// Reads the entries of a stream as they arrive, and keeps the id of the notification and the time for each.
 struct Observer {
     stream: &'static str,

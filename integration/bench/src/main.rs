@@ -20,6 +20,7 @@ mod load;
 mod locks;
 mod measure;
 mod naive;
+mod outbox;
 mod peers;
 mod profile;
 mod replicas;
@@ -94,13 +95,14 @@ enum Scenario {
     Http,
     Searches,
     Profile,
+    Outbox,
     /// Other queues. Not part of a full run: they have to be installed
     Peers,
 }
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -113,6 +115,7 @@ impl Scenario {
         Self::Http,
         Self::Searches,
         Self::Profile,
+        Self::Outbox,
     ];
 
     fn name(self) -> String {
@@ -133,6 +136,7 @@ impl Scenario {
             Self::Http => http::run(testbed, scale).await,
             Self::Searches => searches::run(testbed, scale).await,
             Self::Profile => profile::run(testbed, scale).await,
+            Self::Outbox => outbox::run(testbed, scale).await,
             Self::Peers => peers::run(testbed, scale).await,
         }
     }

@@ -48,6 +48,7 @@ pub(crate) struct Rounds {
 pub(crate) enum Unit {
     Intent,
     Route,
+    Event,
 }
 
 impl Unit {
@@ -55,6 +56,7 @@ impl Unit {
         match self {
             Self::Intent => "intents/s",
             Self::Route => "routes/s",
+            Self::Event => "events/s",
         }
     }
 
@@ -62,6 +64,7 @@ impl Unit {
         match self {
             Self::Intent => "µs/intent",
             Self::Route => "µs/route",
+            Self::Event => "µs/event",
         }
     }
 }
