@@ -185,22 +185,20 @@ impl Machine {
             "Send another from a second terminal, through Redis:
 
   NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\
-    --producer {PRODUCER} --user u-1 --key game-123:turn-55 \\
+        --producer {PRODUCER} --user u-1 --key game-123:turn-55 \\
     --payload '{by_stream}'
 
 Or through the HTTP API, with the token of a producer:
 
   curl http://{addr}/v1/intents -H 'Authorization: Bearer {producer}' \\
-    -H 'Idempotency-Key: game-123:turn-56' -H 'Content-Type: application/json' \\
+        -H 'Idempotency-Key: game-123:turn-56' -H 'Content-Type: application/json' \\
     -d '{{\"notification_type\":\"game.turn.ready\",\"audience_kind\":\"user\",\"recipient_user_ids\":[\"u-1\"],
          \"occurred_at_ms\":1775121700000,\"payload\":{by_http}}}'
 
 Or as a row of an outbox, which a relay in the service moves to the stream:
 
-  psql {postgres} <<'SQL'
-  INSERT INTO {SCHEMA}.openoutbox_events (event_id, event_type, payload) VALUES (gen_random_uuid(), 'game.turn.ready',
-    convert_to('{{"audience_kind":"user","recipient_user_ids":["u-1"],"payload":{by_outbox}}}', 'UTF8'));
-  SQL
+  psql {postgres} -c 'INSERT INTO {SCHEMA}.openoutbox_events (event_id, event_type, payload) VALUES (gen_random_uuid(),
+    $$game.turn.ready$$, convert_to($${{\"audience_kind\":\"user\",\"recipient_user_ids\":[\"u-1\"],\"payload\":{by_outbox}}}$$, $$UTF8$$))'
 
 Read what became of them, with the token of an operator:
 
