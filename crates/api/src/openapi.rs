@@ -81,8 +81,8 @@ pub fn document(settings: &ApiSettings) -> Value {
 fn description() -> String {
     format!(
         "Every error is `application/problem+json` (RFC 9457); a program decides by `status` and `type`, and for malformed intents by \
-         `code`. If several errors apply, the first of this order is told: 404 for an unknown path, 405, 401, 403, 404 for an unknown \
-         id, 429, 415, 413, 400, 409, 422; 408 and 503 whenever they arise.\n\n\
+         `code`. If several errors apply, the first of this order is told: 404 for an unknown path, 405, 401, 403, 429, 415, 413, 400, 409, \
+         422; an unknown id is 404, after 403; 408 and 503 arise at any time.\n\n\
          A path that is not here is 404, a method that a path does not have is 405 with `Allow`; see the responses `NotFound` and \
          `MethodNotAllowed`. `HEAD` is answered like `GET`, without a body. What is not HTTP, a target that is too long and headers that are too many are \
          400, 414 or 431 without a body, and the connection is closed.\n\n\

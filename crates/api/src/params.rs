@@ -72,7 +72,7 @@ impl Param {
 
     /// The schema of its value.
     pub(crate) fn schema(&self) -> Value {
-        let text = || json!({"type": "string", "minLength": 1, "maxLength": MAX_VALUE_BYTES, "pattern": r"^\P{Cc}*$"});
+        let text = || json!({"type": "string", "minLength": 1, "maxLength": MAX_VALUE_BYTES, "pattern": r"^[^\u0000-\u001F\u007F-\u009F]*$"});
         match self.takes {
             Takes::Text | Takes::Cursor => text(),
             Takes::Time => {

@@ -7,10 +7,16 @@ use serde_json::{Map, Value, json};
 use super::schema_ref;
 use crate::batch::MAX_INTENTS;
 
-/// Text without control characters, and without white space at its ends.
-const IDENTIFIER: &str = r"^[^\s\p{Cc}]([^\p{Cc}]*[^\s\p{Cc}])?$";
+/// Text without control characters, and without white space at its ends. The ranges are those of `\p{Cc}`, which not all engines know.
+const IDENTIFIER: &str = concat!(
+    r"^[^\s\u0000-\u001F\u007F-\u009F]",
+    r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?$"
+);
 /// The same, or empty.
-const OPTIONAL_IDENTIFIER: &str = r"^([^\s\p{Cc}]([^\p{Cc}]*[^\s\p{Cc}])?)?$";
+const OPTIONAL_IDENTIFIER: &str = concat!(
+    r"^([^\s\u0000-\u001F\u007F-\u009F]",
+    r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?)?$"
+);
 
 /// The schemas that a body with intents needs.
 pub(super) fn schemas(catalog: &Catalog) -> Map<String, Value> {
