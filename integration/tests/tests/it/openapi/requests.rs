@@ -49,6 +49,29 @@ impl Ask {
         if pairs.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, pairs.join("&")) }
     }
 
+    /// The values of a header.
+    pub(crate) fn header_values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body; null if it is no JSON.
+    pub(crate) fn body_json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    /// The same key with another intent, or with another text of the body where the key guards the request as a whole.
+    pub(crate) fn with_other_content(&self) -> Self {
+        let mut body = self.body_json();
+        let other = match body["occurred_at_ms"].as_i64() {
+            Some(millis) => {
+                body["occurred_at_ms"] = (millis ^ 1).into();
+                body.to_string().into_bytes()
+            }
+            None => [&self.body[..], b" "].concat(),
+        };
+        Self { body: other, ..self.with("the content for the key", &[422]) }
+    }
+
     fn with(&self, what: impl Into<String>, expected: &[u16]) -> Self {
         Self { what: what.into(), expected: Expected::Status(expected.to_vec()), ..self.clone() }
     }
@@ -240,7 +263,7 @@ impl Operation<'_> {
             let ask = Ask { what: "the method".to_owned(), method: method.to_owned(), ..valid.clone() };
             all.push(Ask { expected: Expected::NoOperation(405), ..ask });
         }
-        let longer = format!("{}/x", valid.path.trim_end_matches('/'));
+        let longer = format!("{}/x/x", valid.path);
         for path in
             [longer, format!("{}%20", self.path.split('{').next().unwrap_or_default().trim_end_matches('/'))]
         {
