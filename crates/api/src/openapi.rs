@@ -10,6 +10,7 @@
 mod examples;
 mod intents;
 mod operations;
+mod paths;
 mod problems;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ pub(crate) async fn show(RawQuery(query): RawQuery, document: Bytes) -> Result<R
 /// The OpenAPI document of an API with these settings.
 pub fn document(settings: &ApiSettings) -> Value {
     let mut schemas = Schemas::new();
-    let paths = operations::paths(settings, &mut schemas);
+    let paths = paths::paths(settings, &mut schemas);
     let mut components = schemas.finish();
     components.extend(problems::schemas());
     components.extend(intents::schemas(&settings.catalog));

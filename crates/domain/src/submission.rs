@@ -145,5 +145,10 @@ pub fn differences(intent: &Intent, record: &Record) -> Vec<&'static str> {
         intent.occurred_at != record.content.occurred_at,
         intent.payload_json != record.content.payload_json,
     ];
-    COMPARED_MEMBERS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(member, _)| member).collect()
+    COMPARED_MEMBERS
+        .into_iter()
+        .zip(differs)
+        .filter(|(_, differs)| *differs)
+        .map(|(member, _)| member)
+        .collect()
 }

@@ -120,7 +120,7 @@ fn no_two_schemas_have_one_name() {
     let mut schemas = Schemas::new();
     let catalog = Catalog::built_in();
     let settings = settings(catalog);
-    operations::paths(&settings, &mut schemas);
+    paths::paths(&settings, &mut schemas);
     let parts = [schemas.finish(), problems::schemas(), intents::schemas(&settings.catalog)];
     let named: usize = parts.iter().map(Map::len).sum();
     assert_eq!(document["components"]["schemas"].as_object().map(Map::len), Some(named));
@@ -178,16 +178,16 @@ fn valid_payload(schema: &Value) -> Value {
     properties.iter().map(|(name, schema)| (name.clone(), member(schema))).collect()
 }
 
+/// Which type, whether for administrators, and the changes: of which member, whether of the payload, and to what.
+type Drawn = (usize, bool, Vec<(prop::sample::Index, bool, Option<Value>)>);
+
 /// An intent of some type and audience that is valid, and up to two members of it or of its payload that are replaced, removed or added.
-fn bodies() -> impl Strategy<Value = (usize, bool, Vec<(prop::sample::Index, bool, Option<Value>)>)> {
+fn bodies() -> impl Strategy<Value = Drawn> {
     let change = (any::<prop::sample::Index>(), any::<bool>(), prop::option::of(anything()));
     (0_usize..100, any::<bool>(), prop::collection::vec(change, 0..3))
 }
 
-fn changed(
-    catalog: &Catalog,
-    (at, admin, changes): (usize, bool, Vec<(prop::sample::Index, bool, Option<Value>)>),
-) -> (String, Value) {
+fn changed(catalog: &Catalog, (at, admin, changes): Drawn) -> (String, Value) {
     let known = catalog.types().nth(at % catalog.types().count()).expect("a type");
     let has_user = known.channels(domain::catalog::AudienceKind::User).is_some();
     let has_admin = known.channels(domain::catalog::AudienceKind::AdminEmail).is_some();
