@@ -2,6 +2,7 @@
 //! is held against it.
 
 mod answers;
+mod broken;
 mod requests;
 mod values;
 
