@@ -53,3 +53,6 @@ impl Parameters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

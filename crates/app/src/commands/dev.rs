@@ -197,10 +197,8 @@ Or through the HTTP API, with the token of a producer:
 
 Or as a row of an outbox, which a relay in the service moves to the stream:
 
-  psql {postgres} <<'SQL'
-  INSERT INTO {SCHEMA}.openoutbox_events (event_id, event_type, payload) VALUES (gen_random_uuid(), 'game.turn.ready',
-    convert_to('{{"audience_kind":"user","recipient_user_ids":["u-1"],"payload":{by_outbox}}}', 'UTF8'));
-  SQL
+  psql {postgres} -c 'INSERT INTO {SCHEMA}.openoutbox_events (event_id, event_type, payload) VALUES (gen_random_uuid(),
+    $$game.turn.ready$$, convert_to($${{\"audience_kind\":\"user\",\"recipient_user_ids\":[\"u-1\"],\"payload\":{by_outbox}}}$$, $$UTF8$$))'
 
 Read what became of them, with the token of an operator:
 

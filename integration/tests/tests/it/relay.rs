@@ -262,9 +262,14 @@ async fn after_sigterm_in_the_middle_what_is_on_the_stream_is_delivered_and_the_
     let redis = Proxy::start(outbox.world.redis.port()).await;
     let builder = outbox.relay_via(redis.port(), outbox.database.port());
     outbox.insert(0..4_000).await;
-    // Slow enough that it is stopped in the middle of a claim of eight chunks.
+    // Slow enough that it is stopped in the middle of a claim of eight chunks, and that an append is no outage.
     redis.delay(Duration::from_millis(100));
-    let mut relay = builder.env("NOTIFICATION_OUTBOX_BATCH_SIZE", "4096").start().await;
+    let mut relay = builder
+        .env("NOTIFICATION_OUTBOX_BATCH_SIZE", "4096")
+        .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "6s")
+        .env("NOTIFICATION_OUTBOX_LEASE_TIMEOUT", "60s")
+        .start()
+        .await;
     wait_for("a chunk is on the stream", BOUND, async || {
         (!outbox.entries(INTENTS).await.is_empty()).then_some(())
     })

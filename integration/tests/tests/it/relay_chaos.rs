@@ -39,6 +39,16 @@ struct Ledger {
     unknown: BTreeSet<u32>,
 }
 
+impl Ledger {
+    fn note(&mut self, events: Vec<u32>, begun: bool, ended: bool, commits: bool) {
+        match (begun, ended, commits) {
+            (true, true, true) => self.committed.extend(events),
+            (true, false, true) => self.unknown.extend(events),
+            _ => self.rolled_back.extend(events),
+        }
+    }
+}
+
 /// Writes events of a transaction each, until `stop`; one transaction in four is rolled back, and one in eight is slow.
 async fn produce(
     dsn: String,
@@ -68,13 +78,12 @@ async fn produce(
             }
             let commits = draw.below(4) != 0;
             let ended = client.batch_execute(if commits { "COMMIT" } else { "ROLLBACK" }).await;
-            let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-            match (begun, ended, commits) {
-                (Ok(()), Ok(()), true) => ledger.committed.extend(events),
-                (Ok(()), Err(_), true) => ledger.unknown.extend(events),
-                _ => ledger.rolled_back.extend(events),
-            }
-            drop(ledger);
+            ledger.lock().unwrap_or_else(PoisonError::into_inner).note(
+                events,
+                begun.is_ok(),
+                ended.is_ok(),
+                commits,
+            );
             if client.is_closed() {
                 break;
             }

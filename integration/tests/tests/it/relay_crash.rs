@@ -118,7 +118,7 @@ async fn an_event_that_is_committed_late_is_found_while_the_relay_drains_and_whe
 async fn killed_in_the_middle_of_a_claim_nothing_is_lost_and_nothing_is_there_twice() {
     let outbox = Outbox::new().await;
     let (relay, redis) = relay_via_redis_proxy(&outbox).await;
-    redis.delay(Duration::from_millis(100));
+    redis.delay(Duration::from_millis(40));
     outbox.insert(1..1_500).await;
     wait_for("a part is on the stream", BOUND, async || {
         (outbox.entries(INTENTS).await.len() > 1).then_some(())
@@ -136,7 +136,7 @@ async fn killed_in_the_middle_of_a_claim_nothing_is_lost_and_nothing_is_there_tw
 async fn a_lease_that_ends_in_the_middle_of_a_claim_lets_the_late_relay_settle_nothing() {
     let outbox = Outbox::new().await;
     let (relay, redis) = relay_via_redis_proxy(&outbox).await;
-    redis.delay(Duration::from_millis(100));
+    redis.delay(Duration::from_millis(40));
     outbox.insert(1..1_500).await;
     wait_for("a part is on the stream", BOUND, async || {
         (outbox.entries(INTENTS).await.len() > 1).then_some(())
@@ -198,4 +198,56 @@ async fn a_relay_that_was_paused_beyond_its_lease_before_the_append_appends_noth
     relay.signal("CONT");
     works_again(&outbox, 4).await;
     outbox.check_stream(0..5).await;
+}
+
+/// How long an append is on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(12);
+
+/// How many scripts Redis has run by their digest.
+async fn scripts_run(outbox: &Outbox) -> u64 {
+    let mut info = redis::cmd("INFO");
+    let info: String =
+        info.arg("commandstats").query_async(&mut outbox.world.redis().await).await.expect("Redis is there");
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or_default()
+}
+
+/// Delivers an event of which an earlier append arrives long after, and returns how often it is on the stream then.
+async fn entries_after_a_late_append(lease: &str) -> usize {
+    let outbox = Outbox::new().await;
+    let redis = Proxy::start(outbox.world.redis.port()).await;
+    let relay = outbox.relay_via(redis.port(), outbox.database.port());
+    let _relay = relay.env("NOTIFICATION_OUTBOX_LEASE_TIMEOUT", lease).start().await;
+    outbox.insert(0..1).await;
+    outbox.drained().await;
+    let on_its_way = redis.delay_request(RECEIPTS, ON_ITS_WAY);
+    outbox.insert(1..2).await;
+    on_its_way.reached(BOUND).await;
+    // The relay has no answer, gives the event back and claims it again.
+    outbox.drained().await;
+    // Without receipts, nothing but its deadline keeps the late append from adding the event again.
+    let mut direct = outbox.world.redis().await;
+    let receipts: Vec<String> = redis::cmd("KEYS")
+        .arg("notification:outbox_receipts:*")
+        .query_async(&mut direct)
+        .await
+        .expect("is there");
+    assert_eq!(receipts.len(), 2);
+    redis::cmd("DEL").arg(receipts).query_async::<()>(&mut direct).await.expect("Redis is there");
+    let before = scripts_run(&outbox).await;
+    wait_for("the late append arrives", BOUND, async || (scripts_run(&outbox).await > before).then_some(()))
+        .await;
+    let keys = outbox.keys().await;
+    keys.iter().filter(|key| **key == event_id(1)).count()
+}
+
+// CRASH-22
+#[tokio::test]
+async fn an_append_that_arrives_after_the_end_of_its_lease_is_refused_by_redis_itself() {
+    assert_eq!(entries_after_a_late_append("10s").await, 1);
+}
+
+#[tokio::test]
+async fn an_append_that_arrives_within_its_lease_is_carried_out_which_shows_that_the_deadline_refuses_it() {
+    assert_eq!(entries_after_a_late_append("60s").await, 2);
 }
