@@ -3,6 +3,9 @@
 //! They are programs for Node under `peers/`, started as contenders. All jobs are added first and executed after that, as all
 //! intents are in the stream before the service starts. The full path of a queue is adding plus executing. A queue has no
 //! leases, no receipts and no foreign keys, and BullMQ has no database.
+//!
+//! The relay of an outbox does the job of the queues in PostgreSQL: as many events are in the table when it starts, and each becomes
+//! an entry of eight fields. It is compared with their executing.
 
 use std::path::Path;
 
@@ -15,7 +18,10 @@ use crate::measure::median;
 use crate::round::{Round, Rounds, Unit, costs, rates};
 use crate::testbed::{ROLE, Testbed};
 use crate::watch::wait_for_entries;
-use crate::{Scale, load, throughput};
+use crate::{Scale, load, outbox, throughput};
+
+/// The peers that keep their jobs in PostgreSQL.
+const IN_POSTGRES: [&str; 2] = ["graphile-worker", "pg-boss"];
 
 /// The results of one peer, round by round.
 struct Peer {
@@ -59,7 +65,7 @@ impl Peer {
         Ok(())
     }
 
-    fn figures(&self, service: &Rounds) -> Vec<Figure> {
+    fn figures(&self, service: &Rounds, relay: &Rounds) -> Vec<Figure> {
         let of = |what: &str, rounds: &Vec<f64>| {
             Figure::shown(format!("{}: {what}", self.name), median(rounds.iter().copied()), "routes/s")
                 .of_rounds(rounds.iter().copied())
@@ -71,6 +77,12 @@ impl Peer {
             service.times(format!("the service to {}", self.name), &self.whole),
         ];
         figures.extend(self.whole.cpu());
+        if IN_POSTGRES.contains(&self.name) {
+            let each = relay.rates().zip(&self.executed_per_second).map(|(relay, peer)| relay / peer);
+            let ratio = relay.rate() / median(self.executed_per_second.iter().copied());
+            let name = format!("the relay to {}, executing", self.name);
+            figures.push(Figure::shown(name, ratio, "x").of_rounds(each));
+        }
         figures
     }
 }
@@ -89,11 +101,14 @@ fn program(name: &str) -> anyhow::Result<Command> {
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let jobs = if scale.smoke { 4_000 } else { 80_000 };
     let mut service = Rounds::new("service", Unit::Route);
+    let mut relay = Rounds::new("relay", Unit::Event);
     let mut peers = ["graphile-worker", "pg-boss", "bullmq"].map(Peer::new);
     for round in 1..=scale.rounds {
-        println!("peers, round {round} of {}: the service, then the others", scale.rounds);
+        println!("peers, round {round} of {}: the service and the relay, then the others", scale.rounds);
         let (time, used) = throughput::service(testbed, jobs / load::ROUTES, load::ROUTES).await?;
         service.push(Round::of(jobs, time, used));
+        let drained = outbox::drain(testbed, jobs).await?;
+        relay.push(Round::of(jobs, drained.time, drained.cpu));
         for peer in &mut peers {
             let name = peer.name;
             peer.round(testbed, jobs).await.with_context(|| format!("{name} could not be measured"))?;
@@ -101,7 +116,9 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     }
     let mut figures = vec![service.speed("full path")];
     figures.extend(service.cpu());
-    figures.extend(peers.iter().flat_map(|peer| peer.figures(&service)));
+    figures.push(relay.speed("executing"));
+    figures.extend(relay.cpu());
+    figures.extend(peers.iter().flat_map(|peer| peer.figures(&service, &relay)));
     let all = || [&service].into_iter().chain(peers.iter().map(|peer| &peer.whole));
     let charts = vec![
         rates("peers", "The same routes through other queues", all()),
@@ -109,7 +126,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     ];
     let about: Vec<&str> = peers.iter().map(|peer| peer.about.as_str()).collect();
     let title = format!(
-        "Peers: {jobs} routes, {} alternating round(s), medians; the full path of a queue is adding and then executing. {}",
+        "Peers: {jobs} routes or events, {} alternating round(s), medians; the full path of a queue is adding and then executing. {}",
         scale.rounds,
         about.join("; ")
     );

@@ -87,6 +87,11 @@ impl Rounds {
         self.median(|round| round.per_second)
     }
 
+    /// The rate of each round.
+    pub(crate) fn rates(&self) -> impl Iterator<Item = f64> {
+        self.rounds.iter().map(|round| round.per_second)
+    }
+
     /// The rate, as a figure named `what`.
     pub(crate) fn speed(&self, what: &str) -> Figure {
         self.figure(what, self.unit.rate(), |round| round.per_second)

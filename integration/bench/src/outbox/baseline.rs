@@ -12,6 +12,7 @@ use redis::aio::MultiplexedConnection;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use store_redis::outbox_receipt;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::events::PRODUCER;
@@ -149,10 +150,11 @@ impl Baseline {
     /// Claims a batch. Returns it in its order, and how far it looked unless that was the end.
     async fn claim(&self, after: &Position) -> anyhow::Result<(Vec<Event>, Option<Position>)> {
         let Position { available_at, created_at, event_id } = after;
+        let parameters: [&(dyn ToSql + Sync); 4] = [available_at, created_at, event_id, &BATCH];
         let (begun, rows, committed) = tokio::join!(
             biased;
             self.client.batch_execute(BEGIN),
-            self.client.query(&self.claim, &[available_at, created_at, event_id, &BATCH]),
+            self.client.query(&self.claim, &parameters),
             self.client.batch_execute("COMMIT"),
         );
         begun?;
