@@ -93,13 +93,13 @@ pub struct RequeueArgs {
     #[arg(long, group = "which")]
     pub dead: bool,
     /// Only those of this event_type
-    #[arg(long = "type", value_name = "TYPE", requires = "dead")]
+    #[arg(long = "type", value_name = "TYPE", requires = "dead", conflicts_with = "event_ids")]
     pub event_type: Option<String>,
     /// Print how many there are and the first of them, and change nothing
-    #[arg(long, requires = "dead")]
+    #[arg(long, requires = "dead", conflicts_with = "event_ids")]
     pub dry_run: bool,
     /// Do not ask
-    #[arg(long, requires = "dead")]
+    #[arg(long, requires = "dead", conflicts_with = "event_ids")]
     pub yes: bool,
     #[command(flatten)]
     pub output: Output,
