@@ -4,8 +4,8 @@
 //! least once, in the order of its partition key; what was rolled back never is. An event that was claimed by a relay that
 //! crashed is claimed again after its lease; a relay whose lease has ended can neither publish under it nor record an outcome.
 //!
-//! `enqueue` is the producer's side. `Relay` claims due events from a [`Storage`], hands them to a [`Publisher`], and marks
-//! them with their outcome. `PostgresStorage` is the table, `Administration` what operators do with it.
+//! [`enqueue`] is the producer's side. [`Relay`] claims due events from a [`Storage`], hands them to a [`Publisher`], and marks
+//! them with their outcome. [`PostgresStorage`] is the table, [`Administration`] what operators do with it.
 //!
 //! **What it cannot promise** is that an event is published only once: a relay may crash between publishing and marking. A
 //! publisher that keeps receipts closes that window.
@@ -50,3 +50,8 @@ pub use storage::{
     Storage,
 };
 pub use table::{TableName, TableNameError};
+
+/// The examples of the README are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

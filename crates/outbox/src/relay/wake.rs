@@ -71,7 +71,7 @@ pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToke
             Some(Ok(listener)) => {
                 if failing {
                     tracing::info!(
-                        notify_channel = source.channel.as_str(),
+                        listen_channel = source.channel.as_str(),
                         "listening for outbox events again"
                     );
                 }
@@ -87,9 +87,8 @@ pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToke
         };
         if !failing {
             let error = error_chain(&error);
-            let notify_channel = source.channel.as_str();
             tracing::warn!(
-                notify_channel,
+                listen_channel = source.channel.as_str(),
                 error,
                 "not listening for outbox events; polling until it listens again"
             );

@@ -261,6 +261,16 @@ impl Db {
         self.admin.query_one(sql, &[]).await.expect("one row").get(0)
     }
 
+    /// Adds an event that was created an hour ago, in one statement.
+    pub(crate) async fn insert_before(&self, number: u64, key: &str) {
+        self.execute(&format!(
+            "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, created_at)
+             VALUES ('{}', 't', '', '{key}', now() - interval '1 hour')",
+            id(number)
+        ))
+        .await;
+    }
+
     /// Holds what `sql` locks until the returned connection commits or is dropped.
     pub(crate) async fn block(&self, sql: &str) -> Client {
         let blocker = connect(&self.dsn).await;
