@@ -7,6 +7,7 @@ pub mod config;
 mod installation;
 pub mod migrations;
 pub mod probes;
+pub mod relay;
 pub mod shutdown;
 mod start;
 pub mod supervisor;
