@@ -55,15 +55,15 @@ async fn a_relay_is_woken_by_an_insert_and_listens_again_after_its_connection_en
     let is_listening = async || db.value::<i64>(listening).await == 1;
     until("listening", is_listening).await;
     for number in 1..=2 {
-        db.add(number, "k").await;
+        db.insert_before(number, "k").await;
         until("an event that is published", async || stand.published().last() == Some(&id(number))).await;
     }
     db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'").await;
     // What is inserted while it does not listen is found once it listens again.
-    db.add(3, "k").await;
+    db.insert_before(3, "k").await;
     until("another that is published", async || stand.published().last() == Some(&id(3))).await;
     until("listening again", is_listening).await;
-    db.add(4, "k").await;
+    db.insert_before(4, "k").await;
     until("the last that is published", async || stand.published().last() == Some(&id(4))).await;
     stop.cancel();
     task.await.expect("it does not panic");
