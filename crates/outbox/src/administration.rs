@@ -23,8 +23,8 @@ pub const MAX_LISTED: u32 = 1_000;
 pub const SHOWN_BY_DRY_RUN: u32 = 20;
 /// The largest payload that is shown.
 const MAX_SHOWN_BYTES: i64 = 1024 * 1024;
-/// The advisory lock of [`Administration::migrate`]: "outboxdd" in ASCII.
-const MIGRATION_LOCK: i64 = 0x6f75_7462_6f78_6464;
+/// The advisory lock of [`Administration::migrate`]: "outboxmg" in ASCII.
+const MIGRATION_LOCK: i64 = 0x6f_75_74_62_6f_78_6d_67;
 
 /// The operators' side of an outbox.
 ///

@@ -2,14 +2,15 @@
 //!
 //! A claim is one transaction that is sent as a whole: a relay that stops in the middle holds nothing back. Claims of one table
 //! take place one after the other, for the few milliseconds that they take, so that no two hold events of one partition key.
-//! Marks wait for no other transaction: what is locked is busy, and nothing else is.
+//! Marks hardly wait for other transactions: what is locked for longer than a moment is busy, and nothing else is.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pg::{PgError, PgPool, PostgresBinderRef, RawTimestamp, Session, row};
+use pg::sql::Written;
+use pg::{PgError, PgPool, RawTimestamp, Session, row};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 use crate::check::{self, Checked, Indexes};
 use crate::row_id::RowId;
-use crate::statements::{self, Claiming};
+use crate::statements::{self, Claiming, Locks};
 use crate::{
     Claim, ClaimRequest, ClaimToken, Content, Event, EventTypes, Failure, FailureKind, Marked, OutboxError,
     Position, ReapRequest, Stats, Storage, TableName,
@@ -25,6 +26,8 @@ use crate::{
 
 /// How long it is taken for granted which indexes there are.
 const INDEX_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a mark waits for a row that another transaction has locked, before it leaves such rows out.
+const MARK_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The outbox in one table.
 ///
@@ -68,19 +71,24 @@ impl PostgresStorage {
         Ok(indexes)
     }
 
-    /// Runs a statement that returns the ids that it changed, and asks about the others.
+    /// Runs the statement that `build` makes, which returns the ids that it changed, and asks about the others. If some rows are
+    /// locked for longer than [`MARK_LOCK_TIMEOUT`], the others are marked without them.
     async fn mark(
         &self,
         operation: &'static str,
         token: &ClaimToken,
         event_ids: &[Uuid],
-        statement: &impl PostgresBinderRef,
+        build: impl Fn(Locks) -> Written,
     ) -> Result<Vec<Marked>, OutboxError> {
         if event_ids.is_empty() {
             return Ok(Vec::new());
         }
         let session = self.pool.session(operation).await?;
-        let applied = ids(&session.query(statement).await?)?;
+        let rows = match wait_and_mark(&session, &build(Locks::Wait)).await {
+            Err(PgError::Locked { .. }) => session.query(&build(Locks::Skip)).await,
+            done => done,
+        };
+        let applied = ids(&rows?)?;
         let missing: Vec<Uuid> = event_ids.iter().filter(|id| !applied.contains(*id)).copied().collect();
         let busy = if missing.is_empty() {
             HashSet::new()
@@ -94,6 +102,18 @@ impl PostgresStorage {
         };
         Ok(event_ids.iter().map(outcome).collect())
     }
+}
+
+/// Marks in a transaction that is sent as a whole.
+async fn wait_and_mark(session: &Session, statement: &Written) -> Result<Vec<Row>, PgError> {
+    let prepared = session.prepare(statement).await?;
+    let begin = statements::mark_begin(MARK_LOCK_TIMEOUT);
+    let (begun, rows, committed) =
+        tokio::join!(biased; session.begin_with(&begin), session.run(&prepared), session.commit());
+    begun?;
+    let rows = rows?;
+    committed?;
+    Ok(rows)
 }
 
 impl Storage for PostgresStorage {
@@ -126,8 +146,8 @@ impl Storage for PostgresStorage {
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let statement = statements::deliver(&self.table, token, event_ids);
-        self.mark("mark events of the outbox as delivered", token, event_ids, &statement).await
+        let statement = |locks| statements::deliver(&self.table, token, event_ids, locks);
+        self.mark("mark events of the outbox as delivered", token, event_ids, statement).await
     }
 
     async fn mark_failed_batch(
@@ -135,9 +155,9 @@ impl Storage for PostgresStorage {
         token: &ClaimToken,
         failures: &[Failure],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let statement = statements::fail(&self.table, token, failures);
+        let statement = |locks| statements::fail(&self.table, token, failures, locks);
         let event_ids: Vec<Uuid> = failures.iter().map(|failure| failure.event_id).collect();
-        self.mark("mark events of the outbox as failed", token, &event_ids, &statement).await
+        self.mark("mark events of the outbox as failed", token, &event_ids, statement).await
     }
 
     async fn release_batch(
@@ -145,8 +165,8 @@ impl Storage for PostgresStorage {
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let statement = statements::release(&self.table, token, event_ids);
-        self.mark("release events of the outbox", token, event_ids, &statement).await
+        let statement = |locks| statements::release(&self.table, token, event_ids, locks);
+        self.mark("release events of the outbox", token, event_ids, statement).await
     }
 
     async fn reap_expired_leases(

@@ -195,9 +195,6 @@ const COMMENTS: &[(&str, &str)] = &[
     ("updated_at", "When the row was changed the last time."),
 ];
 
-/// The longest name of a channel, in bytes.
-const MAX_CHANNEL_BYTES: usize = pg::MAX_CHANNEL_BYTES;
-
 /// The name of a channel of `NOTIFY`: 1 to 63 bytes, whose case counts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ChannelName(String);
@@ -210,7 +207,7 @@ pub struct ChannelNameError;
 impl ChannelName {
     /// The name that the text holds.
     pub fn parse(text: &str) -> Result<Self, ChannelNameError> {
-        let valid = (1..=MAX_CHANNEL_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
+        let valid = (1..=pg::MAX_CHANNEL_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
         if valid { Ok(Self(text.to_owned())) } else { Err(ChannelNameError) }
     }
 

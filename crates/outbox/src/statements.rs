@@ -15,7 +15,7 @@ pub(crate) use admin::{
     Prunable, count_dead, count_prunable, cutoff, existing, get, list_dead, prune, requeue, requeue_dead,
 };
 pub(crate) use claim::{Claiming, claim, claim_begin, due_in};
-pub(crate) use mark::{deliver, fail, release, still_held};
+pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};
 pub(crate) use reap::{expired_leases, reap};
 pub(crate) use stats::{stats, stats_capped};
 

@@ -110,6 +110,13 @@ impl ApiService {
         Ok(Self { service, addr, producer: producer.token, operator: operator.token, _tokens: tokens })
     }
 
+    /// What it has logged above `info`, for the error of a run that failed.
+    fn warnings(&self) -> String {
+        let mut lines = self.service.output();
+        lines.retain(|line| !line.contains(r#""level":"INFO""#));
+        format!("the service logged {lines:?}")
+    }
+
     pub(crate) async fn stop(self, testbed: &mut Testbed) {
         testbed.stop(self.service).await;
     }
@@ -189,6 +196,7 @@ impl Series {
             self.answered.speed("rate to the last answer"),
             shown("p50 to an answer", of_answers(|answers| answers.p50), "ms"),
             shown("p99 to an answer", of_answers(|answers| answers.p99), "ms"),
+            shown("requests repeated after 503", of_answers(|answers| answers.repeats.into()), "requests"),
         ];
         let [postgres, redis, own, whole] = self.completed.cpu();
         if is_detailed {
@@ -227,7 +235,8 @@ impl Run<'_> {
         let (fresh, replayed) = if is_replay { (0, intents) } else { (intents, 0) };
         let own = self.generator.cpu()?;
         let (started, before) = (Instant::now(), self.testbed.cpu(self.api.service.pid()));
-        let answers = self.generator.send(fresh, replayed).await?;
+        let answers = self.generator.send(fresh, replayed).await;
+        let answers = answers.with_context(|| self.api.warnings())?;
         let answered = started.elapsed();
         self.accepted += fresh;
         wait_for_entries(&mut redis, u64::from(self.accepted * ROUTES)).await?;

@@ -70,7 +70,10 @@ pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToke
             Some(Err(error)) => error,
             Some(Ok(listener)) => {
                 if failing {
-                    tracing::info!(channel = source.channel.as_str(), "listening for outbox events again");
+                    tracing::info!(
+                        listen_channel = source.channel.as_str(),
+                        "listening for outbox events again"
+                    );
                 }
                 (pause, failing) = (RECONNECT_MIN, false);
                 wake.listening(true);
@@ -84,8 +87,11 @@ pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToke
         };
         if !failing {
             let error = error_chain(&error);
-            let channel = source.channel.as_str();
-            tracing::warn!(channel, error, "not listening for outbox events; polling until it listens again");
+            tracing::warn!(
+                listen_channel = source.channel.as_str(),
+                error,
+                "not listening for outbox events; polling until it listens again"
+            );
         }
         failing = true;
         // Cancelled, the loop ends.

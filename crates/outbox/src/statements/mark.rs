@@ -9,19 +9,36 @@ use uuid::Uuid;
 use crate::event::stored_error;
 use crate::{ClaimToken, Failure, FailureKind, REAPED, TableName};
 
-/// `$1` are the ids, `token` names the parameter with the token. Rows that another transaction has locked are left out.
+/// What a mark does with rows that another transaction has locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Locks {
+    /// It waits for them, as long as [`mark_begin`] says.
+    Wait,
+    /// It leaves them out, and reads each row twice.
+    Skip,
+}
+
+/// Opens a transaction that waits for locked rows for no longer than `wait`.
+pub(crate) fn mark_begin(wait: Duration) -> String {
+    format!("BEGIN; SET LOCAL lock_timeout = {}", wait.as_millis())
+}
+
+/// `$1` are the ids, `token` names the parameter with the token.
 ///
-/// Plan: the primary key, once to lock and once to change. Without an order of rows there is nothing to sort; no two marks
-/// wait for each other, because neither waits.
-fn mark(table: &TableName, set: &str, token: &str) -> String {
+/// Plan: the primary key, once to change, and once before to lock where locked rows are left out. Without an order of rows
+/// there is nothing to sort: marks of different claims have no row in common.
+fn mark(table: &TableName, set: &str, token: &str, locks: Locks) -> String {
     let t = table.quoted();
+    let held = format!("e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
+    let held = match locks {
+        Locks::Wait => held,
+        Locks::Skip => format!(
+            "e.event_id = ANY (ARRAY(SELECT e.event_id FROM {t} e WHERE {held} FOR UPDATE SKIP LOCKED))"
+        ),
+    };
     format!(
         "UPDATE {t} e SET {set}, locked_by = NULL, locked_at = NULL, updated_at = now()
-        WHERE e.event_id = ANY (ARRAY(
-            SELECT e.event_id FROM {t} e
-            WHERE e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'
-            FOR UPDATE SKIP LOCKED))
-        RETURNING e.event_id"
+        WHERE {held} RETURNING e.event_id"
     )
 }
 
@@ -30,23 +47,23 @@ fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
 }
 
 /// DELIVERED; returns the ids that were changed.
-pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
-    let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2");
+pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
+    let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2", locks);
     Written::new(text, [ids(event_ids), bind::text(token.as_str())])
 }
 
 /// PENDING as before; returns the ids that were changed.
-pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
-    Written::new(mark(table, "status = 'PENDING'", "$2"), [ids(event_ids), bind::text(token.as_str())])
+pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
+    Written::new(mark(table, "status = 'PENDING'", "$2", locks), [ids(event_ids), bind::text(token.as_str())])
 }
 
 /// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps the beginning of its
 /// error while it is PENDING: it is claimed alone.
-pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure]) -> Written {
+pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], locks: Locks) -> Written {
     let all = |failure: &Failure| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
     Written::new(
-        mark(table, &outcome("e.last_error"), "$5"),
+        mark(table, &outcome("e.last_error"), "$5", locks),
         [
             bind::uuids(failures.iter().map(all)),
             bind::bigints(failures.iter().map(|failure| column(failure.attempts))),

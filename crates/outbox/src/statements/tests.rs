@@ -174,8 +174,10 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     assert_eq!(count, u64::from(LIMIT) + 1);
     let further = claim(&table, Claiming::ByKeyIndex, &request(EventTypes::All));
     check("a claim beside another", &plan(&session, &further).await, LIMIT.into());
-    check("delivering", &plan(&session, &deliver(&table, &token(), &ids)).await, count);
-    check("releasing", &plan(&session, &release(&table, &token(), &ids)).await, count);
+    for locks in [Locks::Wait, Locks::Skip] {
+        check("delivering", &plan(&session, &deliver(&table, &token(), &ids, locks)).await, count);
+        check("releasing", &plan(&session, &release(&table, &token(), &ids, locks)).await, count);
+    }
     check("what is held", &plan(&session, &still_held(&table, &token(), &ids)).await, count);
     let failure = |event_id: &Uuid| Failure {
         event_id: *event_id,
@@ -184,7 +186,9 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
         kind: FailureKind::Retry(Duration::from_secs(1)),
     };
     let failures: Vec<Failure> = ids.iter().map(failure).collect();
-    check("failing", &plan(&session, &fail(&table, &token(), &failures)).await, count);
+    for locks in [Locks::Wait, Locks::Skip] {
+        check("failing", &plan(&session, &fail(&table, &token(), &failures, locks)).await, count);
+    }
     let reaping = ReapRequest { types: EventTypes::All, lease_timeout: Duration::ZERO, limit: LIMIT };
     check("expired leases", &plan(&session, &expired_leases(&table, &reaping)).await, count);
     let expired: Vec<_> = ids.iter().map(|id| (*id, 1, FailureKind::Dead)).collect();

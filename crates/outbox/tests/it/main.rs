@@ -4,4 +4,5 @@ mod contract;
 mod model;
 mod postgres;
 mod relay;
+mod relay_postgres;
 mod support;

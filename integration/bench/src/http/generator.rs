@@ -6,16 +6,18 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::client::{self, Connection};
+use super::client::{self, Answer, Connection};
 use crate::measure::percentile;
 
 /// The name with which this program runs as the load generator.
 pub(crate) const NAME: &str = "generator";
+/// How often a request is sent at most.
+const MAX_ATTEMPTS: u32 = 10;
 /// The step that sends the requests of the load.
 pub(crate) const SEND: &str = "send";
 
@@ -47,7 +49,9 @@ pub(crate) struct Answers {
     pub(crate) accepted: u32,
     /// Intents whose stored answer was replayed.
     pub(crate) replayed: u32,
-    /// From a request to its answer, in milliseconds.
+    /// Requests that were sent again, because not all of them could be decided in time.
+    pub(crate) repeats: u32,
+    /// From a request to its answer, in milliseconds; repeats are part of it.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
@@ -55,7 +59,7 @@ pub(crate) struct Answers {
 /// Encoded requests, and the connections for them.
 struct Prepared {
     requests: Vec<Vec<u8>>,
-    is_batch: bool,
+    load: Load,
     connections: Vec<Connection>,
 }
 
@@ -92,27 +96,34 @@ async fn prepare(order: &Order) -> anyhow::Result<Prepared> {
         firsts.map(|first| client::batch(token, first..(first + load.batch).min(end))).collect()
     };
     let connections = try_join_all((0..load.connections).map(|_| Connection::open(addr))).await?;
-    Ok(Prepared { requests, is_batch: load.batch > 0, connections })
+    Ok(Prepared { requests, load: *load, connections })
 }
 
 /// Sends every request once.
 async fn send(prepared: &mut Prepared) -> anyhow::Result<Answers> {
-    let Prepared { requests, is_batch, connections } = prepared;
-    let (next, accepted, replayed) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let Prepared { requests, load, connections } = prepared;
+    let is_batch = load.batch > 0;
+    let next = Cell::new(0);
+    let [accepted, replayed, repeats] = [0, 0, 0].map(Cell::new);
     let each = connections.iter_mut().map(async |connection| {
         let mut times = Vec::new();
-        while let Some(request) = requests.get(next.replace(next.get() + 1)) {
+        while let Some((place, request)) = take(requests, &next) {
             let started = Instant::now();
-            let answer = connection.exchange(request).await?;
+            let mut attempts = 1;
+            let is_replay = loop {
+                let answer = connection.exchange(request).await?;
+                match judge(&answer, is_batch)? {
+                    Judgement::Accepted { is_replay } => break is_replay,
+                    Judgement::Undecided if attempts < MAX_ATTEMPTS => {
+                        attempts += 1;
+                        repeats.set(repeats.get() + 1);
+                    }
+                    Judgement::Undecided => bail!("a request was not decided in {attempts} attempts"),
+                }
+            };
             times.push(started.elapsed().as_secs_f64() * 1_000.0);
-            if *is_batch {
-                answer.expect(200)?;
-                accepted.set(accepted.get() + count(answer.body, br#""outcome":"accepted""#));
-            } else {
-                answer.expect(202)?;
-                let counter = if answer.is_replayed { &replayed } else { &accepted };
-                counter.set(counter.get() + 1);
-            }
+            let counter = if is_replay { &replayed } else { &accepted };
+            counter.set(counter.get() + of_request(load, place));
         }
         anyhow::Ok(times)
     });
@@ -120,7 +131,46 @@ async fn send(prepared: &mut Prepared) -> anyhow::Result<Answers> {
     ensure!(times.len() == requests.len(), "{} of {} requests were answered", times.len(), requests.len());
     times.sort_by(f64::total_cmp);
     let (p50, p99) = (percentile(&times, 0.5), percentile(&times, 0.99));
-    Ok(Answers { accepted: accepted.get(), replayed: replayed.get(), p50, p99 })
+    Ok(Answers { accepted: accepted.get(), replayed: replayed.get(), repeats: repeats.get(), p50, p99 })
+}
+
+/// The next request and its place, if one is left.
+fn take<'a>(requests: &'a [Vec<u8>], next: &Cell<usize>) -> Option<(usize, &'a Vec<u8>)> {
+    let place = next.replace(next.get() + 1);
+    Some((place, requests.get(place)?))
+}
+
+/// How many intents the request at `place` has.
+fn of_request(load: &Load, place: usize) -> u32 {
+    if load.batch == 0 {
+        return 1;
+    }
+    let before = u32::try_from(place).unwrap_or(u32::MAX).saturating_mul(load.batch);
+    load.batch.min(load.intents.saturating_sub(before))
+}
+
+/// What an answer means for the client.
+enum Judgement {
+    /// Every intent of the request is accepted, now or before.
+    Accepted { is_replay: bool },
+    /// Some are not decided: the client is to ask again.
+    Undecided,
+}
+
+fn judge(answer: &Answer<'_>, is_batch: bool) -> anyhow::Result<Judgement> {
+    if answer.status == 503 {
+        return Ok(Judgement::Undecided);
+    }
+    if !is_batch {
+        answer.expect(202)?;
+        return Ok(Judgement::Accepted { is_replay: answer.is_replayed });
+    }
+    answer.expect(200)?;
+    let results = count(answer.body, br#""status":"#);
+    let (accepted, undecided) =
+        (count(answer.body, br#""status":202"#), count(answer.body, br#""status":503"#));
+    ensure!(accepted + undecided == results, "refused: {}", String::from_utf8_lossy(answer.body));
+    Ok(if undecided == 0 { Judgement::Accepted { is_replay: false } } else { Judgement::Undecided })
 }
 
 /// How often `part` is in `text`.

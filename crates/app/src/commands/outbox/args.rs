@@ -1,11 +1,8 @@
 //! The command line of `outbox`.
 
 use clap::{ArgGroup, Args, Subcommand};
-use outbox::{Age, ChannelName};
+use outbox::{Age, ChannelName, MAX_LISTED};
 use uuid::Uuid;
-
-/// The most events that one call lists or requeues by their ids.
-const MAX_EVENTS: u32 = outbox::MAX_LISTED;
 
 /// What to do with an outbox.
 #[derive(Subcommand, Debug)]
@@ -67,7 +64,7 @@ pub struct PruneArgs {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// The most events
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_EVENTS)))]
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_LISTED)))]
     pub limit: u32,
     #[command(flatten)]
     pub output: Output,
@@ -87,19 +84,19 @@ pub struct ShowArgs {
 #[command(group = ArgGroup::new("which").required(true))]
 pub struct RequeueArgs {
     /// The event_id of each
-    #[arg(group = "which", num_args = 1..=MAX_EVENTS as usize)]
+    #[arg(group = "which", num_args = 1..=MAX_LISTED as usize)]
     pub event_ids: Vec<Uuid>,
     /// All that are DEAD
     #[arg(long, group = "which")]
     pub dead: bool,
     /// Only those of this event_type
-    #[arg(long = "type", value_name = "TYPE", requires = "dead")]
+    #[arg(long = "type", value_name = "TYPE", requires = "dead", conflicts_with = "event_ids")]
     pub event_type: Option<String>,
     /// Print how many there are and the first of them, and change nothing
-    #[arg(long, requires = "dead")]
+    #[arg(long, requires = "dead", conflicts_with = "event_ids")]
     pub dry_run: bool,
     /// Do not ask
-    #[arg(long, requires = "dead")]
+    #[arg(long, requires = "dead", conflicts_with = "event_ids")]
     pub yes: bool,
     #[command(flatten)]
     pub output: Output,
