@@ -13,6 +13,9 @@ pub(crate) const MAX_CHUNK_EVENTS: usize = 512;
 /// The most bytes of payloads and headers that are published together; a larger event is published alone.
 pub(crate) const MAX_CHUNK_BYTES: usize = 1024 * 1024;
 
+/// See [`keys_are_many`]. Of keys that are drawn at random, twice the share then recurs in the next claim.
+const RARE: usize = 10;
+
 /// The marks of events that were claimed together.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Outcomes {
@@ -36,6 +39,21 @@ fn size(event: &Event) -> usize {
         Content::Whole { payload, headers } => payload.len() + headers.len() + event.partition_key.len(),
         Content::TooLarge { .. } => 0,
     }
+}
+
+/// Whether all were published, and none of them had failed before: nothing waits for these marks but the keys of these events.
+pub(crate) fn are_all_delivered(events: &[Event], outcomes: &Outcomes) -> bool {
+    outcomes.delivered.len() == events.len() && events.iter().all(|event| event.attempts == 0)
+}
+
+/// Whether few of the events that come next can have a key of these: at most one in [`RARE`] of these has a key of another.
+pub(crate) fn keys_are_many(events: &[Event]) -> bool {
+    let keys = events.iter().map(|event| event.partition_key.as_str()).filter(|key| !key.is_empty());
+    let (mut seen, mut repeats) = (HashSet::new(), 0);
+    for key in keys {
+        repeats += usize::from(!seen.insert(key));
+    }
+    repeats * RARE <= events.len()
 }
 
 /// Judges the events of one claim, in their order.

@@ -97,8 +97,13 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     async fn process(&self, wake: &Wake, stop: &CancellationToken) {
         let now = Instant::now();
-        let mut work =
-            Work { scan: Scan::new(now), marks: Marks::default(), marks_tried: now, looks_first: true };
+        let mut work = Work {
+            scan: Scan::new(now),
+            marks: Marks::default(),
+            marks_tried: now,
+            marks_wait: false,
+            looks_first: true,
+        };
         let mut outage_pause = OUTAGE_PAUSE_MIN;
         while !stop.is_cancelled() {
             let outcome = self.pass(&mut work, stop).await;

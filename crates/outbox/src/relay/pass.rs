@@ -3,6 +3,9 @@
 //! The order: the publisher's deadline is fixed first, then the claim is made, so that the publisher refuses before
 //! the lease can be over; then the events are published, chunk by chunk; then they are marked. A crash in between leaves a
 //! claim, which is reaped, and published events without a mark, which are published again unless the publisher keeps receipts.
+//!
+//! In a backlog of many keys the marks are made while the next claim is, which then takes no event of a key of theirs: until its
+//! mark an event is held as before, only for longer.
 
 use std::time::Duration;
 
@@ -10,7 +13,7 @@ use pg::PgError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::chunk::{Judge, Outcomes, chunk_end};
+use super::chunk::{Judge, Outcomes, are_all_delivered, chunk_end, keys_are_many};
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
 use super::scan::Scan;
@@ -44,6 +47,8 @@ pub(super) struct Work {
     pub(super) scan: Scan,
     pub(super) marks: Marks,
     pub(super) marks_tried: Instant,
+    /// Whether the marks are made during the next claim.
+    pub(super) marks_wait: bool,
     /// Whether the next pass looks for due events before it claims.
     pub(super) looks_first: bool,
 }
@@ -59,7 +64,8 @@ struct Claimed {
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// Claims once and publishes what was claimed.
     pub(super) async fn pass(&self, work: &mut Work, stop: &CancellationToken) -> Result<Pass, Outage> {
-        if !work.marks.is_empty() && work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL {
+        let marks_wait = std::mem::take(&mut work.marks_wait);
+        if !work.marks.is_empty() && !marks_wait && work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL {
             self.make_marks(work).await?;
         }
         if work.marks.is_full() {
@@ -72,28 +78,37 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if std::mem::take(&mut work.looks_first) {
             let due_in = self.storage.due_in(types, after.as_ref()).await?;
             if due_in != Some(Duration::ZERO) {
-                work.scan.advance(Instant::now(), 0, None);
-                return Ok(Pass::Idle { due_in });
+                let starts_over = work.scan.advance(Instant::now(), 0, None);
+                return Ok(if starts_over { Pass::Busy } else { Pass::Idle { due_in } });
             }
         }
         let request = self.request(after);
-        let claim = match self.storage.claim_batch(&request).await {
+        let (marked, claim) = if marks_wait {
+            work.scan.passes_own();
+            tokio::join!(biased; self.make_marks(work), self.storage.claim_batch(&request))
+        } else {
+            (Ok(()), self.storage.claim_batch(&request).await)
+        };
+        let claim = match claim {
             Err(OutboxError::Postgres(PgError::Locked { .. })) => {
                 // Another relay is claiming, or the table is locked.
                 return Ok(Pass::Idle { due_in: Some(Duration::ZERO) });
             }
             claim => claim?,
         };
-        work.scan.advance(Instant::now(), claim.events.len(), claim.next);
+        let starts_over = work.scan.advance(Instant::now(), claim.events.len(), claim.next);
         if !claim.events.is_empty() {
             self.observer.claimed(claim.events.len());
             let claimed = Claimed { token: request.token, begun, deadline, events: claim.events };
             // At the end of the queue there is probably nothing more, and a look costs less than a claim.
             work.looks_first = claim.next.is_none();
-            self.carry(work, claimed, stop).await?;
+            // What could not be marked is tried again with these.
+            let may_wait = claim.next.is_some() && marked.is_ok();
+            self.carry(work, claimed, may_wait, stop).await?;
             return Ok(Pass::Busy);
         }
-        if claim.next.is_some() {
+        marked?;
+        if claim.next.is_some() || starts_over {
             return Ok(Pass::Busy);
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
@@ -112,14 +127,25 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    /// Publishes the events of a claim, and marks them.
-    async fn carry(&self, work: &mut Work, claimed: Claimed, stop: &CancellationToken) -> Result<(), Outage> {
+    /// Publishes the events of a claim, and marks them, at once unless the marks may wait.
+    async fn carry(
+        &self,
+        work: &mut Work,
+        claimed: Claimed,
+        may_wait: bool,
+        stop: &CancellationToken,
+    ) -> Result<(), Outage> {
         let (outcomes, outage) = self.publish(&claimed, stop).await;
         let has_failed = |id| claimed.events.iter().any(|event| event.event_id == id && event.attempts > 0);
         let dead = outcomes.failed.iter().filter(|failure| failure.kind == FailureKind::Dead);
         let frees_a_key = claimed.events.iter().any(|event| event.attempts > 0)
             && dead.map(|failure| failure.event_id).chain(outcomes.delivered.iter().copied()).any(has_failed);
+        work.marks_wait =
+            may_wait && are_all_delivered(&claimed.events, &outcomes) && keys_are_many(&claimed.events);
         work.marks.add(claimed.token, claimed.begun + self.settings.lease_timeout, outcomes);
+        if work.marks_wait {
+            return Ok(());
+        }
         self.make_marks(work).await?;
         if frees_a_key {
             work.scan.freed(Instant::now());

@@ -24,11 +24,13 @@ pub(crate) struct Scan {
     begun: Instant,
     /// How long it took from the beginning to the first claim with events, or to the end.
     way: Option<Duration>,
+    /// Whether it may have passed events whose key this relay itself held.
+    passed_own: bool,
 }
 
 impl Scan {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { after: None, begun: now, way: None }
+        Self { after: None, begun: now, way: None, passed_own: false }
     }
 
     /// What the next claim looks after. Call it before each claim.
@@ -51,15 +53,27 @@ impl Scan {
         }
     }
 
-    /// A claim found `events` events and looked as far as `next`, or to the end.
-    pub(crate) fn advance(&mut self, now: Instant, events: usize, next: Option<Position>) {
+    /// The next claim is made while this relay holds other events, and passes those of their keys.
+    pub(crate) fn passes_own(&mut self) {
+        self.passed_own = true;
+    }
+
+    /// A claim found `events` events and looked as far as `next`, or to the end. Whether it starts over now, because what it has
+    /// passed is free.
+    pub(crate) fn advance(&mut self, now: Instant, events: usize, next: Option<Position>) -> bool {
         if self.way.is_none() && (events > 0 || next.is_none()) {
             self.way = Some(now.saturating_duration_since(self.begun));
         }
         // At the end it stays there: what comes next comes there.
         if next.is_some() {
             self.after = next;
+            return false;
         }
+        let starts_over = self.passed_own;
+        if starts_over {
+            self.start_over(now);
+        }
+        starts_over
     }
 }
 
@@ -82,11 +96,11 @@ mod tests {
         let start = Instant::now();
         let mut scan = Scan::new(start);
         assert_eq!(scan.next(start), None);
-        scan.advance(start + MS * 3, 0, Some(position(1)));
+        assert!(!scan.advance(start + MS * 3, 0, Some(position(1))));
         assert_eq!(scan.next(start + MS * 3), Some(&position(1)), "no way is known yet");
-        scan.advance(start + MS * 5, 9, Some(position(2)));
+        assert!(!scan.advance(start + MS * 5, 9, Some(position(2))));
         assert_eq!(scan.next(start + MS * 49), Some(&position(2)));
-        scan.advance(start + MS * 49, 9, Some(position(3)));
+        assert!(!scan.advance(start + MS * 49, 9, Some(position(3))));
         assert_eq!(scan.next(start + MS * 50), None);
     }
 
@@ -95,8 +109,8 @@ mod tests {
         let start = Instant::now();
         let mut scan = Scan::new(start);
         assert_eq!(scan.next(start), None);
-        scan.advance(start + MS * 10, 0, Some(position(1)));
-        scan.advance(start + MS * 20, 0, None);
+        assert!(!scan.advance(start + MS * 10, 0, Some(position(1))));
+        assert!(!scan.advance(start + MS * 20, 0, None));
         assert_eq!(scan.next(start + MS * 199), Some(&position(1)));
         assert_eq!(scan.next(start + MS * 200), None);
     }
@@ -107,15 +121,27 @@ mod tests {
         let mut scan = Scan::new(start);
         for pass in 0..3 {
             assert_eq!(scan.next(start + MS * pass), None);
-            scan.advance(start + MS * (pass + 1), 3, None);
+            assert!(!scan.advance(start + MS * (pass + 1), 3, None));
         }
+    }
+
+    #[test]
+    fn at_the_end_it_starts_over_once_if_it_has_passed_what_the_relay_itself_held() {
+        let start = Instant::now();
+        let mut scan = Scan::new(start);
+        assert!(!scan.advance(start + MS * 10, 9, Some(position(1))));
+        scan.passes_own();
+        assert!(!scan.advance(start + MS * 20, 9, Some(position(2))));
+        assert!(scan.advance(start + MS * 30, 2, None), "what it has passed is free now");
+        assert_eq!(scan.next(start + MS * 31), None);
+        assert!(!scan.advance(start + MS * 32, 1, None), "nothing is left behind");
     }
 
     #[test]
     fn it_starts_over_earlier_if_a_key_has_become_free() {
         let start = Instant::now();
         let mut scan = Scan::new(start);
-        scan.advance(start + MS * 100, 1, Some(position(1)));
+        assert!(!scan.advance(start + MS * 100, 1, Some(position(1))));
         scan.freed(start + MS * 199);
         assert_eq!(scan.next(start + MS * 199), Some(&position(1)));
         scan.freed(start + MS * 200);

@@ -106,3 +106,30 @@ async fn a_relay_waits_for_a_database_that_is_unavailable_and_goes_on_by_itself(
     let event = administration.get_event(id(2)).await.expect("read").expect("it exists").event;
     assert_eq!((&*event.status, event.attempts), ("DELIVERED", 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_whose_keys_recur_in_every_claim_is_drained_in_order_without_waiting_for_a_poll() {
+    let db = Db::new().await;
+    let key = |number: u64| number % 10;
+    for number in 1..=60 {
+        db.add(number, &format!("k{}", key(number))).await;
+    }
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    // In each claim no key recurs, so its marks are made during the next one, which may find all of its keys held.
+    let settings = RelaySettings { batch_size: 10, ..settings(Duration::from_secs(3_600)) };
+    let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings);
+    let until_stop = stop.clone();
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    until("all are published", async || stand.published().len() >= 60).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    let published = stand.published();
+    for of_key in 0..10 {
+        let expected: Vec<Uuid> = (1..=60).filter(|number| key(*number) == of_key).map(id).collect();
+        let found: Vec<Uuid> = published.iter().filter(|id| expected.contains(id)).copied().collect();
+        assert_eq!(found, expected, "key {of_key}");
+    }
+    for number in 1..=60 {
+        assert_eq!(db.status(id(number)).await, "DELIVERED");
+    }
+}
