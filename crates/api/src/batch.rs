@@ -3,7 +3,7 @@
 //! Elements with the same key are decided in order: the second waits for the outcome of the first. What is not decided in time is
 //! answered with 503; what was accepted before that stays accepted.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Json;
@@ -12,8 +12,10 @@ use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::intent::{BodyContext, Intent, IntentBody};
-use domain::ports::Submissions;
-use domain::submission::{Submission, SubmissionOutcome};
+use domain::ports::{Queries, Submissions, error_chain};
+use domain::query::MAX_RECORDS;
+use domain::record::{NotificationId, Record};
+use domain::submission::{self, Submission, SubmissionOutcome};
 use futures_util::future::join_all;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -25,9 +27,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use crate::changes::guarded;
-use crate::intents::{accepted, conflict};
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, malformed_intent, producer_of, unavailable};
+use crate::problems::{bad_request, idempotency_conflict, malformed_intent, producer_of, unavailable};
 
 /// The most elements of a batch.
 const MAX_INTENTS: usize = 1_000;
@@ -46,6 +47,21 @@ struct Batch<'a> {
 struct Element {
     place: usize,
     intent: Intent,
+}
+
+/// An element whose key belongs to another intent.
+struct Conflict {
+    element: Element,
+    /// The notification that the other intent became.
+    of: NotificationId,
+}
+
+/// What became of one element.
+enum Told {
+    /// Its result.
+    Result(Value),
+    /// Its key belongs to this notification; in what they differ is not known yet.
+    Conflict(NotificationId),
 }
 
 /// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
@@ -127,10 +143,18 @@ async fn decide<P: Ports>(
         let (now, later): (Vec<_>, Vec<_>) =
             elements.into_iter().partition(|element| keys.insert(element.intent.scope()));
         let decided = join_all(now.into_iter().map(|element| {
-            let api = Arc::clone(&api);
-            async move { (element.place, result(&api, element.intent, deadline).await) }
+            let submission = Submission { intent: element.intent.clone(), stores_answer: false };
+            let submitting = timeout_at(deadline, api.submissions.submit(submission));
+            async move { (element, submitting.await.unwrap_or_else(|_| undecided())) }
         }));
-        for (place, result) in decided.await {
+        let mut conflicts = Vec::new();
+        for (element, outcome) in decided.await {
+            match tell(outcome) {
+                Told::Result(result) => results[element.place] = result,
+                Told::Conflict(of) => conflicts.push(Conflict { element, of }),
+            }
+        }
+        for (place, result) in compare(&api, conflicts, deadline).await {
             results[place] = result;
         }
         elements = later;
@@ -146,13 +170,40 @@ async fn decide<P: Ports>(
     Ok(response)
 }
 
-/// What became of one element.
-async fn result<P: Ports>(api: &Api<P>, intent: Intent, deadline: Instant) -> Value {
-    let submitting = api.submissions.submit(Submission { intent: intent.clone(), stores_answer: false });
-    let Ok(outcome) = timeout_at(deadline, submitting).await else {
-        return problem(&unavailable("an element of a batch was not decided in time"));
-    };
-    match outcome {
+fn undecided() -> SubmissionOutcome {
+    SubmissionOutcome::Unavailable("an element of a batch was not decided in time".to_owned())
+}
+
+/// Says of each conflict in what the two intents differ. Their records are read in few queries, however many there are: the queries
+/// have few connections. What cannot be read by `deadline` is unavailable.
+async fn compare<P: Ports>(api: &Api<P>, conflicts: Vec<Conflict>, deadline: Instant) -> Vec<(usize, Value)> {
+    let mut results = Vec::with_capacity(conflicts.len());
+    for some in conflicts.chunks(MAX_RECORDS) {
+        let ids: Vec<NotificationId> = some.iter().map(|conflict| conflict.of.clone()).collect();
+        let records = match timeout_at(deadline, api.queries.list_records(&ids)).await {
+            Ok(Ok(records)) => records,
+            Ok(Err(error)) => {
+                tracing::debug!(error = error_chain(&error), "conflicts of a batch could not be explained");
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        };
+        let records: HashMap<&NotificationId, &Record> =
+            records.iter().map(|record| (&record.notification_id, record)).collect();
+        results.extend(some.iter().map(|Conflict { element, of }| {
+            let told = match records.get(of) {
+                Some(record) => idempotency_conflict(&submission::differences(&element.intent, record)),
+                None => unavailable("the record of the key could not be read"),
+            };
+            (element.place, problem(&told))
+        }));
+    }
+    results
+}
+
+fn tell(outcome: SubmissionOutcome) -> Told {
+    Told::Result(match outcome {
+        SubmissionOutcome::Conflict(of) => return Told::Conflict(of),
         SubmissionOutcome::Accepted { notification_id, accepted_at, routes, .. } => json!({
             "status": StatusCode::ACCEPTED.as_u16(),
             "notification_id": notification_id.as_str(),
@@ -167,17 +218,13 @@ async fn result<P: Ports>(api: &Api<P>, intent: Intent, deadline: Instant) -> Va
             "accepted_at": request.accepted_at.to_string(),
             "routes": request.routes,
         }),
-        SubmissionOutcome::Conflict(notification_id) => match accepted(api, &notification_id).await {
-            Ok(other) => problem(&conflict(&intent, &other)),
-            Err(unavailable) => problem(&unavailable),
-        },
         SubmissionOutcome::Rejected(rejection) => problem(&malformed_intent(&rejection)),
         // An element claims no key.
         SubmissionOutcome::Replayed(_) | SubmissionOutcome::InProgress(_) => {
             problem(&unavailable("an element of a batch met a claim"))
         }
         SubmissionOutcome::Unavailable(cause) => problem(&unavailable(&cause)),
-    }
+    })
 }
 
 fn problem(problem: &Problem) -> Value {
