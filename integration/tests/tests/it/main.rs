@@ -6,6 +6,7 @@
 mod accept;
 mod api;
 mod api_edges;
+mod api_races;
 mod bad_input;
 mod crash;
 mod directory_load;
