@@ -12,6 +12,7 @@ mod crash;
 mod directory_load;
 mod docs;
 mod election;
+mod examples;
 mod hosts;
 mod idle;
 mod installations;
