@@ -17,6 +17,7 @@ mod hosts;
 mod idle;
 mod installations;
 mod intake;
+mod metrics;
 mod outage;
 mod personal_data;
 mod process;
