@@ -6,8 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use ambient::Timestamp;
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -21,19 +22,23 @@ use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Object, RequestId};
 use idempotency::{Fingerprint, Key};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use crate::changes::guarded;
+use crate::openapi::element_problem_schema;
+use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, idempotency_conflict, malformed_intent, producer_of, unavailable};
+use crate::view::{AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE, Time};
 
 /// The most elements of a batch.
-const MAX_INTENTS: usize = 1_000;
+pub(crate) const MAX_INTENTS: usize = 1_000;
 /// The most recipients of all elements of a batch, as received.
-const MAX_BATCH_RECIPIENTS: usize = 20_000;
+pub(crate) const MAX_BATCH_RECIPIENTS: usize = 20_000;
 const PATH: &str = "/v1/intents:batch";
 
 #[derive(Deserialize)]
@@ -59,9 +64,38 @@ struct Conflict {
 /// What became of one element.
 enum Told {
     /// Its result.
-    Result(Value),
+    Result(ElementResult),
     /// Its key belongs to this notification; in what they differ is not known yet.
     Conflict(NotificationId),
+}
+
+/// What became of the elements, in their order.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "BatchResults")]
+pub(crate) struct Results {
+    pub(crate) results: Vec<ElementResult>,
+}
+
+/// What became of one element.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "BatchResult")]
+pub(crate) enum ElementResult {
+    /// It is accepted.
+    Accepted(AcceptedElement),
+    /// It is not, or not known to be.
+    #[schemars(schema_with = "element_problem_schema")]
+    Problem(Map<String, Value>),
+}
+
+impl ElementResult {
+    pub(crate) fn problem(problem: &Problem) -> Self {
+        Self::Problem(problem.body())
+    }
+
+    fn is_undecided(&self) -> bool {
+        matches!(self, Self::Problem(body) if body["status"] == StatusCode::SERVICE_UNAVAILABLE.as_u16())
+    }
 }
 
 /// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
@@ -78,8 +112,10 @@ pub(crate) async fn send<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
+    Params::none(query.as_deref())?;
     let key = Key::from_headers(&headers)
         .map_err(|error| bad_request(format!("The header Idempotency-Key is wrong: {error}.")))?;
     let producer = producer_of(&principal)?.to_owned();
@@ -97,7 +133,7 @@ fn read<P: Ports>(
     body: &str,
     producer: &str,
     request_id: Option<&str>,
-) -> Result<(Vec<Element>, Vec<Value>), Problem> {
+) -> Result<(Vec<Element>, Vec<Option<ElementResult>>), Problem> {
     let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
     let Object(batch) =
         parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
@@ -121,9 +157,9 @@ fn read<P: Ports>(
         results.push(match element.decode(context, &api.settings.catalog) {
             Ok(intent) => {
                 elements.push(Element { place, intent });
-                Value::Null
+                None
             }
-            Err(rejection) => problem(&malformed_intent(&rejection)),
+            Err(rejection) => Some(ElementResult::problem(&malformed_intent(&rejection))),
         });
     }
     Ok((elements, results))
@@ -133,7 +169,7 @@ async fn decide<P: Ports>(
     api: Arc<Api<P>>,
     producer: String,
     mut elements: Vec<Element>,
-    mut results: Vec<Value>,
+    mut results: Vec<Option<ElementResult>>,
 ) -> Result<Response, Problem> {
     let malformed = results.len() - elements.len();
     api.submissions.count_malformed(&producer, malformed as u64, true);
@@ -150,20 +186,22 @@ async fn decide<P: Ports>(
         let mut conflicts = Vec::new();
         for (element, outcome) in decided.await {
             match tell(outcome) {
-                Told::Result(result) => results[element.place] = result,
+                Told::Result(result) => results[element.place] = Some(result),
                 Told::Conflict(of) => conflicts.push(Conflict { element, of }),
             }
         }
         for (place, result) in compare(&api, conflicts, deadline).await {
-            results[place] = result;
+            results[place] = Some(result);
         }
         elements = later;
     }
-    let undecided = results.iter().filter(|result| result["status"] == 503).count();
+    // None is left out: each element was refused when it was read, or is decided now.
+    let results: Vec<ElementResult> = results.into_iter().flatten().collect();
+    let undecided = results.iter().filter(|result| result.is_undecided()).count();
     if undecided == results.len() {
         return Err(unavailable("no element of a batch could be decided"));
     }
-    let mut response = Json(json!({"results": results})).into_response();
+    let mut response = Json(Results { results }).into_response();
     if undecided > 0 {
         response.extensions_mut().insert(Undecided);
     }
@@ -176,7 +214,11 @@ fn undecided() -> SubmissionOutcome {
 
 /// Says of each conflict in what the two intents differ. Their records are read in few queries, however many there are: the queries
 /// have few connections. What cannot be read by `deadline` is unavailable.
-async fn compare<P: Ports>(api: &Api<P>, conflicts: Vec<Conflict>, deadline: Instant) -> Vec<(usize, Value)> {
+async fn compare<P: Ports>(
+    api: &Api<P>,
+    conflicts: Vec<Conflict>,
+    deadline: Instant,
+) -> Vec<(usize, ElementResult)> {
     let mut results = Vec::with_capacity(conflicts.len());
     for some in conflicts.chunks(MAX_RECORDS) {
         let ids: Vec<NotificationId> = some.iter().map(|conflict| conflict.of.clone()).collect();
@@ -195,7 +237,7 @@ async fn compare<P: Ports>(api: &Api<P>, conflicts: Vec<Conflict>, deadline: Ins
                 Some(record) => idempotency_conflict(&submission::differences(&element.intent, record)),
                 None => unavailable("the record of the key could not be read"),
             };
-            (element.place, problem(&told))
+            (element.place, ElementResult::problem(&told))
         }));
     }
     results
@@ -204,29 +246,32 @@ async fn compare<P: Ports>(api: &Api<P>, conflicts: Vec<Conflict>, deadline: Ins
 fn tell(outcome: SubmissionOutcome) -> Told {
     Told::Result(match outcome {
         SubmissionOutcome::Conflict(of) => return Told::Conflict(of),
-        SubmissionOutcome::Accepted { notification_id, accepted_at, routes, .. } => json!({
-            "status": StatusCode::ACCEPTED.as_u16(),
-            "notification_id": notification_id.as_str(),
-            "outcome": "accepted",
-            "accepted_at": accepted_at.to_string(),
-            "routes": routes,
-        }),
-        SubmissionOutcome::Duplicate(request) => json!({
-            "status": StatusCode::ACCEPTED.as_u16(),
-            "notification_id": request.notification_id.as_str(),
-            "outcome": "duplicate",
-            "accepted_at": request.accepted_at.to_string(),
-            "routes": request.routes,
-        }),
-        SubmissionOutcome::Rejected(rejection) => problem(&malformed_intent(&rejection)),
+        SubmissionOutcome::Accepted { notification_id, accepted_at, routes, .. } => {
+            element(OUTCOME_ACCEPTED, &notification_id, accepted_at, routes)
+        }
+        SubmissionOutcome::Duplicate(request) => {
+            element(OUTCOME_DUPLICATE, &request.notification_id, request.accepted_at, request.routes)
+        }
+        SubmissionOutcome::Rejected(rejection) => ElementResult::problem(&malformed_intent(&rejection)),
         // An element claims no key.
         SubmissionOutcome::Replayed(_) | SubmissionOutcome::InProgress(_) => {
-            problem(&unavailable("an element of a batch met a claim"))
+            ElementResult::problem(&unavailable("an element of a batch met a claim"))
         }
-        SubmissionOutcome::Unavailable(cause) => problem(&unavailable(&cause)),
+        SubmissionOutcome::Unavailable(cause) => ElementResult::problem(&unavailable(&cause)),
     })
 }
 
-fn problem(problem: &Problem) -> Value {
-    Value::Object(problem.body())
+fn element(
+    outcome: &'static str,
+    id: &NotificationId,
+    accepted_at: Timestamp,
+    routes: usize,
+) -> ElementResult {
+    ElementResult::Accepted(AcceptedElement {
+        status: StatusCode::ACCEPTED.as_u16(),
+        notification_id: id.as_str().to_owned(),
+        outcome,
+        accepted_at: Time(accepted_at),
+        routes,
+    })
 }

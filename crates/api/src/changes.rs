@@ -8,52 +8,105 @@ use std::sync::Arc;
 
 use ambient::Clock;
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
-use domain::operations::{DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Plan, Selection};
+use domain::operations::{ChangeReport, DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection};
 use domain::ports::{Operations, apply_change};
-use domain::query::{Counted, DeadLetterFilter};
+use domain::query::DeadLetterFilter;
 use domain::route::Channel;
-use http_server::problem::{self, Problem};
+use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Object, RequestId};
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, read_failed, store_failed, unavailable};
+use crate::problems::{bad_request, in_progress, read_failed, request_conflict, store_failed, unavailable};
+use crate::view::{Discarded, Planned, Replayed};
 
 /// The longest reason for a discard, in bytes.
 const MAX_REASON_BYTES: usize = 1_024;
+const REPLAY_PATH: &str = "/v1/dead-letters:replay";
+const DISCARD_PATH: &str = "/v1/dead-letters:discard";
 
-#[derive(Deserialize)]
+/// Which dead letters are replayed: either those with these ids, or those that the filter selects.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+#[schemars(extend("oneOf" = either_ids_or_filter()))]
+pub(crate) struct ReplayRequest {
+    /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is named here.
+    #[schemars(length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
     ids: Option<Vec<String>>,
+    /// At most 10,000 of those that the list shows with these parameters; `remaining` counts the others.
+    #[schemars(with = "Option<Filter>")]
     filter: Option<Object<Filter>>,
+    /// Only tell what the request would do. Then it needs no `Idempotency-Key`.
     #[serde(default)]
     dry_run: bool,
-    reason: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Which dead letters are discarded, and why: either those with these ids, or those that the filter selects.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = either_ids_or_filter()))]
+pub(crate) struct DiscardRequest {
+    /// `<notification_id>/<route_id>`: the `id` of each dead letter.
+    #[schemars(length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
+    ids: Option<Vec<String>>,
+    /// At most 10,000 of those that the list shows with these parameters; `remaining` counts the others.
+    #[schemars(with = "Option<Filter>")]
+    filter: Option<Object<Filter>>,
+    /// Only tell what the request would do. Then it needs no `Idempotency-Key`.
+    #[serde(default)]
+    dry_run: bool,
+    /// In the operator's words: 1 to 1,024 bytes without U+0000.
+    #[schemars(length(min = 1, max = MAX_REASON_BYTES), regex(pattern = r"^[^\x00]*$"))]
+    reason: String,
+}
+
+/// What all selected dead letters have in common. Without a member it selects all that are not discarded.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "DeadLetterFilter")]
 struct Filter {
+    #[schemars(extend("enum" = channel_names()))]
     channel: Option<String>,
+    #[schemars(length(min = 1), regex(pattern = r"^[^\x00]*$"))]
     classification: Option<String>,
+    #[schemars(length(min = 1), regex(pattern = r"^[^\x00]*$"))]
     notification_type: Option<String>,
+    /// Only those created then or later.
+    #[schemars(extend("format" = "date-time"))]
     created_after: Option<String>,
+    /// Only those created before then.
+    #[schemars(extend("format" = "date-time"))]
     created_before: Option<String>,
+}
+
+fn either_ids_or_filter() -> Value {
+    let absent = json!({"type": "null"});
+    json!([
+        {"required": ["ids"], "properties": {"ids": {"type": "array"}, "filter": absent}},
+        {"required": ["filter"], "properties": {"filter": {"type": "object"}, "ids": absent}},
+    ])
+}
+
+fn channel_names() -> Value {
+    let names = Channel::ALL.iter().map(|channel| Value::from(channel.as_str()));
+    names.chain([Value::Null]).collect()
 }
 
 /// A request to change dead letters.
 struct Asked {
     change: DeadLetterChange,
     selection: Selection,
-    /// The word for how many were changed.
-    counted_as: &'static str,
+    dry_run: bool,
+    /// What was done, as an answer.
+    render: fn(ChangeReport) -> Response,
 }
 
 pub(crate) async fn replay<P: Ports>(
@@ -61,19 +114,19 @@ pub(crate) async fn replay<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
-    let change = parse(&body)?;
-    if change.reason.is_some() {
-        return Err(bad_request("A replay takes no reason."));
-    }
+    Params::none(query.as_deref())?;
+    let request: ReplayRequest = parse(&body)?;
     let asked = Asked {
         change: DeadLetterChange::Replay(api.settings.budgets),
-        selection: selection(change.ids, change.filter)?,
-        counted_as: "replayed",
+        selection: selection(request.ids, request.filter)?,
+        dry_run: request.dry_run,
+        render: |report| Json(Replayed::from(report)).into_response(),
     };
-    let caller = Caller { principal, request_id, headers, path: "/v1/dead-letters:replay", body };
-    carry_out(api, caller, asked, change.dry_run).await
+    let caller = Caller { principal, request_id, headers, path: REPLAY_PATH, body };
+    carry_out(api, caller, asked).await
 }
 
 pub(crate) async fn discard<P: Ports>(
@@ -81,20 +134,22 @@ pub(crate) async fn discard<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
-    let change = parse(&body)?;
-    let reason = change.reason.filter(|reason| (1..=MAX_REASON_BYTES).contains(&reason.len()));
-    let reason = reason
-        .filter(|reason| !reason.contains('\0'))
-        .ok_or_else(|| bad_request(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")))?;
+    Params::none(query.as_deref())?;
+    let DiscardRequest { ids, filter, dry_run, reason } = parse(&body)?;
+    if !(1..=MAX_REASON_BYTES).contains(&reason.len()) || reason.contains('\0') {
+        return Err(bad_request(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")));
+    }
     let asked = Asked {
         change: DeadLetterChange::Discard { reason },
-        selection: selection(change.ids, change.filter)?,
-        counted_as: "discarded",
+        selection: selection(ids, filter)?,
+        dry_run,
+        render: |report| Json(Discarded::from(report)).into_response(),
     };
-    let caller = Caller { principal, request_id, headers, path: "/v1/dead-letters:discard", body };
-    carry_out(api, caller, asked, change.dry_run).await
+    let caller = Caller { principal, request_id, headers, path: DISCARD_PATH, body };
+    carry_out(api, caller, asked).await
 }
 
 /// What a request says besides the change.
@@ -106,15 +161,11 @@ struct Caller {
     body: String,
 }
 
-async fn carry_out<P: Ports>(
-    api: Arc<Api<P>>,
-    caller: Caller,
-    asked: Asked,
-    dry_run: bool,
-) -> Result<Response, Problem> {
-    if dry_run {
+async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
+    if asked.dry_run {
         let targets = api.operations.select_dead_letters(&asked.change, &asked.selection).await;
-        return Ok(Json(plan(&targets.map_err(|error| read_failed(&error))?.plan())).into_response());
+        let targets = targets.map_err(|error| read_failed(&error))?;
+        return Ok(Json(Planned::new(targets.plan())).into_response());
     }
     let key = match Key::from_headers(&caller.headers) {
         Ok(Some(key)) => key,
@@ -129,18 +180,14 @@ async fn carry_out<P: Ports>(
     };
     let scope = format!("POST {} {}", caller.path, caller.principal.name);
     let fingerprint = Fingerprint::of_request(&Method::POST, caller.path, caller.body.as_bytes());
-    let (operations, change, counted_as) = (Arc::clone(&api), asked.change, asked.counted_as);
+    let (operations, change, render) = (Arc::clone(&api), asked.change, asked.render);
     guarded(&api, &scope, key, fingerprint, move || async move {
         let now = operations.clock.now();
         let targets = operations.operations.select_dead_letters(&change, &action.selection).await;
         let targets = targets.map_err(|error| read_failed(&error))?;
         let report = apply_change(&operations.operations, &change, &targets, &action, now).await;
         let report = report.map_err(|error| store_failed(&error))?;
-        let mut answer = Map::new();
-        answer.insert(counted_as.to_owned(), report.changed.into());
-        counted(&mut answer, "remaining", report.remaining);
-        answer.insert("unknown".to_owned(), report.unknown.into());
-        Ok(Json(Value::Object(answer)).into_response())
+        Ok(render(report))
     })
     .await
 }
@@ -160,23 +207,17 @@ where
     let scope = Scope::new(scope).map_err(|error| bad_request(error.to_string()))?;
     match api.keys.run_once(Request { scope, key, fingerprint }, handler).await? {
         Run::Handled(response) | Run::Replayed(response) => Ok(response),
-        Run::InProgress => {
-            let detail = "Another request with this idempotency key is being processed.";
-            Err(Problem::new(problem::IN_PROGRESS, detail).retry_after(idempotency::RETRY_PAUSE))
-        }
-        Run::Conflict => {
-            let detail = "The idempotency key belongs to another request.";
-            Err(Problem::new(problem::IDEMPOTENCY_CONFLICT, detail))
-        }
+        Run::InProgress => Err(in_progress(idempotency::RETRY_PAUSE)),
+        Run::Conflict => Err(request_conflict()),
         Run::Unavailable(error) => Err(unavailable(&ambient::error_chain(&error))),
     }
 }
 
-fn parse(body: &str) -> Result<Change, Problem> {
-    let parsed: Result<Object<Change>, _> = serde_json::from_str(body);
-    let Object(change) =
-        parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
-    Ok(change)
+fn parse<'a, T: Deserialize<'a>>(body: &'a str) -> Result<T, Problem> {
+    let parsed: Result<Object<T>, _> = serde_json::from_str(body);
+    parsed
+        .map(|Object(request)| request)
+        .map_err(|error| bad_request(format!("The body is not as expected: {error}.")))
 }
 
 fn selection(ids: Option<Vec<String>>, filter: Option<Object<Filter>>) -> Result<Selection, Problem> {
@@ -208,29 +249,5 @@ impl Filter {
             created_before: time("created_before", self.created_before)?,
             discarded: false,
         })
-    }
-}
-
-fn plan(plan: &Plan) -> Value {
-    let by = plan.by.iter().map(|group| {
-        json!({
-            "channel": group.channel.as_str(),
-            "classification": group.classification,
-            "count": group.count,
-        })
-    });
-    let first: Vec<String> = plan.first.iter().map(ToString::to_string).collect();
-    let mut view = Map::new();
-    counted(&mut view, "count", plan.count);
-    view.insert("by".to_owned(), by.collect());
-    view.insert("first".to_owned(), first.into());
-    view.insert("unknown".to_owned(), plan.unknown.clone().into());
-    Value::Object(view)
-}
-
-fn counted(view: &mut Map<String, Value>, name: &str, counted: Counted) {
-    view.insert(name.to_owned(), counted.count.into());
-    if counted.capped {
-        view.insert(format!("{name}_capped"), true.into());
     }
 }

@@ -4,31 +4,36 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Place};
 use http_server::problem::Problem;
-use serde_json::{Value, json};
 
-use crate::params::Params;
+use crate::params::{CURSOR, LIMIT, Param, Params, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::read_failed;
-use crate::view;
+use crate::view::{DeadLetter, DeadLetters};
 
-const PARAMS: [&str; 8] = [
-    "channel",
-    "classification",
-    "notification_type",
-    "created_after",
-    "created_before",
-    "discarded",
-    "limit",
-    "cursor",
+/// What a list may be narrowed by.
+pub(crate) const PARAMS: [Param; 8] = [
+    Param::new("channel", Takes::Channel, "Only those of this channel."),
+    Param::new("classification", Takes::Text, "Only those whose last attempt failed for this cause."),
+    Param::new("notification_type", Takes::Text, "Only those of notifications of this type."),
+    Param::new("created_after", Takes::Time, "Only those created then or later."),
+    Param::new("created_before", Takes::Time, "Only those created before then."),
+    Param::new(
+        "discarded",
+        Takes::Flag,
+        "`true`: only those that an operator discarded; else only the others.",
+    ),
+    LIMIT,
+    CURSOR,
 ];
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let filter = DeadLetterFilter {
         channel: params.value("channel", "push or email")?,
@@ -41,8 +46,9 @@ pub(crate) async fn list<P: Ports>(
     let after: Option<DeadLetterPlace> = params.cursor(&filter)?;
     let page = api.queries.list_dead_letters(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
-    Ok(Json(json!({
-        "dead_letters": page.items.iter().map(view::dead_letter).collect::<Vec<_>>(),
-        "next_cursor": page.next.map(|place| place.to_cursor(&filter)),
-    })))
+    Ok(Json(DeadLetters {
+        dead_letters: page.items.iter().map(DeadLetter::new).collect(),
+        next_cursor: page.next.map(|place| place.to_cursor(&filter)),
+    })
+    .into_response())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use domain::intent::{BodyContext, IntentBody};
@@ -11,18 +11,18 @@ use domain::outcome::Acceptance;
 use domain::ports::{Queries, Submissions};
 use domain::query::NotificationDetail;
 use domain::record::NotificationId;
-use domain::route::{RouteStatus, Start};
 use domain::submission::{self, StoredAnswer, Submission, SubmissionOutcome};
-use http_server::problem::{self, Problem};
+use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, RequestId};
 use idempotency::Key;
-use serde_json::json;
 
+use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{
-    bad_request, idempotency_conflict, malformed_intent, producer_of, store_failed, unavailable,
+    bad_request, idempotency_conflict, in_progress, malformed_intent, producer_of, store_failed, unavailable,
 };
+use crate::view::Accepted;
 
 /// What an answer that was stored has.
 const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -32,8 +32,10 @@ pub(crate) async fn send<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
+    Params::none(query.as_deref())?;
     let key = match Key::from_headers(&headers) {
         Ok(Some(key)) => key,
         Ok(None) => return Err(bad_request("The header Idempotency-Key is missing.")),
@@ -62,11 +64,9 @@ pub(crate) async fn send<P: Ports>(
             let other = accepted(&api, &notification_id).await?;
             Err(idempotency_conflict(&submission::differences(&intent, &other.record)))
         }
+        // The other request usually ends long before its claim does.
         SubmissionOutcome::InProgress(retry_after) => {
-            let detail = "Another request with this idempotency key is being processed.";
-            // The other request usually ends long before its claim does.
-            let retry_after = retry_after.min(idempotency::RETRY_PAUSE);
-            Err(Problem::new(problem::IN_PROGRESS, detail).retry_after(retry_after))
+            Err(in_progress(retry_after.min(idempotency::RETRY_PAUSE)))
         }
         SubmissionOutcome::Rejected(rejection) => Err(malformed_intent(&rejection)),
         SubmissionOutcome::Unavailable(cause) => Err(unavailable(&cause)),
@@ -75,26 +75,9 @@ pub(crate) async fn send<P: Ports>(
 
 /// The answer to an intent that is accepted, made before the commit: its bytes are stored and replayed.
 pub fn accepted_answer(acceptance: &Acceptance) -> StoredAnswer {
-    let Acceptance { record, routes } = acceptance;
-    let routes = routes.iter().map(|route| {
-        let status = match route.start {
-            Start::Pending { .. } => RouteStatus::Pending,
-            Start::Skipped(_) => RouteStatus::Skipped,
-        };
-        json!({
-            "route_id": route.key.route_id,
-            "channel": route.channel.as_str(),
-            "recipient_ref": route.recipient_ref,
-            "status": status.as_str(),
-        })
-    });
-    let body = json!({
-        "notification_id": record.notification_id.as_str(),
-        "outcome": "accepted",
-        "accepted_at": record.content.accepted_at.to_string(),
-        "routes": routes.collect::<Vec<_>>(),
-    });
-    StoredAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.to_string().into_bytes() }
+    let body = serde_json::to_vec(&Accepted::new(acceptance));
+    // Cannot fail: texts, numbers and lists in memory.
+    StoredAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.expect("it is JSON") }
 }
 
 /// The notification of a key that is taken. Retention may just have deleted it: then the key is free for the next attempt.
@@ -107,21 +90,7 @@ async fn accepted<P: Ports>(
 }
 
 fn duplicate(detail: &NotificationDetail) -> Response {
-    let routes = detail.routes.iter().map(|route| {
-        json!({
-            "route_id": route.key.route_id,
-            "channel": route.channel.as_str(),
-            "recipient_ref": route.recipient_ref,
-            "status": route.status.as_str(),
-        })
-    });
-    let body = json!({
-        "notification_id": detail.record.notification_id.as_str(),
-        "outcome": "duplicate",
-        "accepted_at": detail.record.content.accepted_at.to_string(),
-        "routes": routes.collect::<Vec<_>>(),
-    });
-    (StatusCode::ACCEPTED, Json(body)).into_response()
+    (StatusCode::ACCEPTED, Json(Accepted::duplicate(detail))).into_response()
 }
 
 fn stored(answer: StoredAnswer, replayed: bool) -> Response {

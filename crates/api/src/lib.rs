@@ -4,7 +4,8 @@
 //! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
 //!
 //! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
-//! read, `changes.rs` replays and discards. `params.rs` reads query strings, `view.rs` renders values.
+//! read, `changes.rs` replays and discards. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of
+//! it in the document that `GET /openapi.json` answers with.
 
 mod batch;
 mod changes;
@@ -12,6 +13,7 @@ mod dead_letters;
 mod intents;
 mod malformed_intents;
 mod notifications;
+mod openapi;
 mod params;
 mod ports;
 mod problems;
@@ -21,17 +23,21 @@ mod view;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::RawQuery;
 use axum::routing::{get, post};
+use bytes::Bytes;
 use http_server::BodyLimit;
 use http_server::tokens::Guard;
 
 pub use batch::is_undecided;
 pub use intents::accepted_answer;
+pub use openapi::document;
 pub use ports::{Api, ApiSettings, Ports};
 
 /// The routes of the API. `guard` checks tokens.
 pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
     let batch_limit = axum::Extension(BodyLimit(api.settings.max_batch_body_bytes));
+    let document = Bytes::from(openapi::document(&api.settings).to_string());
     let operator = |routes| guard.protect(routes, problems::operators_only);
     let producer = |routes| guard.protect(routes, problems::producers_only);
     let reader = |routes| guard.protect(routes, problems::readers_only);
@@ -45,6 +51,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
         .route("/v1/malformed-intents", operator(get(malformed_intents::list::<P>)))
         .route("/v1/malformed-intents/{stream_entry_id}", operator(get(malformed_intents::show::<P>)))
-        .route("/v1/status", operator(get(status::show::<P>)));
+        .route("/v1/status", operator(get(status::show::<P>)))
+        .route("/openapi.json", get(move |query: RawQuery| openapi::show(query, document)));
     http_server::problem::with_fallbacks(router.with_state(Arc::new(api)))
 }

@@ -4,22 +4,34 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, Place};
 use http_server::problem::Problem;
-use serde_json::{Value, json};
 
-use crate::params::{Params, PathId};
+use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, read_failed};
-use crate::view;
+use crate::view::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 
-const PARAMS: [&str; 6] = ["code", "producer", "recorded_after", "recorded_before", "limit", "cursor"];
+/// What a list may be narrowed by.
+pub(crate) const PARAMS: [Param; 6] = [
+    Param::new("code", Takes::Text, "Only those with this failure code."),
+    Param::new("producer", Takes::Text, "Only those of this producer."),
+    Param::new("recorded_after", Takes::Time, "Only those recorded then or later."),
+    Param::new("recorded_before", Takes::Time, "Only those recorded before then."),
+    LIMIT,
+    CURSOR,
+];
+
+/// What narrows the rows of one entry id.
+pub(crate) const SHOW_PARAMS: [Param; 1] =
+    [Param::new("stream", Takes::Text, "The stream of the entry; absent: the one that the service reads.")];
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let filter = MalformedFilter {
         code: params.text("code"),
@@ -30,23 +42,25 @@ pub(crate) async fn list<P: Ports>(
     let after: Option<MalformedPlace> = params.cursor(&filter)?;
     let page = api.queries.list_malformed_intents(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
-    Ok(Json(json!({
-        "malformed_intents": page.items.iter().map(view::malformed_summary).collect::<Vec<_>>(),
-        "next_cursor": page.next.map(|place| place.to_cursor(&filter)),
-    })))
+    Ok(Json(MalformedIntentsPage {
+        malformed_intents: page.items.iter().map(MalformedIntentSummary::new).collect(),
+        next_cursor: page.next.map(|place| place.to_cursor(&filter)),
+    })
+    .into_response())
 }
 
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     PathId(entry_id): PathId,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
-    let params = Params::parse(query.as_deref(), &["stream"])?;
+) -> Result<Response, Problem> {
+    let params = Params::parse(query.as_deref(), &SHOW_PARAMS)?;
     let stream = params.text("stream").unwrap_or_else(|| api.settings.stream.clone());
     let found = api.queries.get_malformed_intents(&stream, &entry_id).await;
     let found = found.map_err(|error| read_failed(&error))?;
     if found.is_empty() {
         return Err(not_found("malformed intent"));
     }
-    Ok(Json(json!({"malformed_intents": found.iter().map(view::malformed_intent).collect::<Vec<_>>()})))
+    let malformed_intents = found.iter().map(MalformedIntent::new).collect();
+    Ok(Json(MalformedIntents { malformed_intents }).into_response())
 }

@@ -5,35 +5,40 @@ use std::sync::Arc;
 use ambient::Clock;
 use axum::Json;
 use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
 use domain::query::{NotificationFilter, Place};
 use domain::record::{NotificationId, RecordCursor};
 use http_server::problem::{FORBIDDEN, Problem};
 use http_server::tokens::Principal;
-use serde_json::{Value, json};
 
-use crate::params::{Params, PathId};
+use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, read_failed};
-use crate::view;
+use crate::view::{Notification, NotificationSummary, Notifications};
 
-const PARAMS: [&str; 9] = [
-    "producer",
-    "notification_type",
-    "status",
-    "recipient",
-    "idempotency_key",
-    "accepted_after",
-    "accepted_before",
-    "limit",
-    "cursor",
+/// What a list may be narrowed by.
+pub(crate) const PARAMS: [Param; 9] = [
+    Param::new(
+        "producer",
+        Takes::Text,
+        "Only those of this producer; a producer's token takes its own name only.",
+    ),
+    Param::new("notification_type", Takes::Text, "Only those of this type."),
+    Param::new("status", Takes::Status, "Only those with a route in this status."),
+    Param::new("recipient", Takes::Text, "Only those to this user id or administrator's address."),
+    Param::new("idempotency_key", Takes::Text, "Only those with this idempotency key."),
+    Param::new("accepted_after", Takes::Time, "Only those accepted then or later."),
+    Param::new("accepted_before", Takes::Time, "Only those accepted before then."),
+    LIMIT,
+    CURSOR,
 ];
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     principal: Principal,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let filter = NotificationFilter {
         producer: producer(&principal, params.text("producer"))?,
@@ -47,24 +52,27 @@ pub(crate) async fn list<P: Ports>(
     let after: Option<RecordCursor> = params.cursor(&filter)?;
     let page = api.queries.list_notifications(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
-    Ok(Json(json!({
-        "notifications": page.items.iter().map(view::summary).collect::<Vec<_>>(),
-        "next_cursor": page.next.map(|place| place.to_cursor(&filter)),
-    })))
+    Ok(Json(Notifications {
+        notifications: page.items.iter().map(NotificationSummary::new).collect(),
+        next_cursor: page.next.map(|place| place.to_cursor(&filter)),
+    })
+    .into_response())
 }
 
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     principal: Principal,
     PathId(notification_id): PathId,
-) -> Result<Json<Value>, Problem> {
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    Params::none(query.as_deref())?;
     let id = NotificationId::from(notification_id);
     let found = api.queries.get_notification(&id).await.map_err(|error| read_failed(&error))?;
     let readable = found.filter(|detail| {
         principal.operator || principal.producer.as_deref() == Some(detail.record.scope.producer.as_str())
     });
     let detail = readable.ok_or_else(|| not_found("notification"))?;
-    Ok(Json(view::notification(&detail, api.clock.now(), principal.operator)))
+    Ok(Json(Notification::new(&detail, api.clock.now(), principal.operator)).into_response())
 }
 
 /// Whose notifications are listed: a producer sees its own.

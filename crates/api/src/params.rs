@@ -6,8 +6,10 @@ use std::str::FromStr;
 use ambient::Timestamp;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use domain::query::{MAX_PAGE_ITEMS, PageLimit, Place};
+use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
+use domain::route::{Channel, RouteStatus};
 use http_server::problem::Problem;
+use serde_json::{Value, json};
 use url::form_urlencoded;
 
 use crate::problems::{bad_request, not_found};
@@ -32,18 +34,71 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     }
 }
 
+/// A parameter that a query string may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Param {
+    pub(crate) name: &'static str,
+    pub(crate) takes: Takes,
+    /// What it means, for the OpenAPI document.
+    pub(crate) about: &'static str,
+}
+
+/// What a parameter takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Takes {
+    Text,
+    Time,
+    Channel,
+    Status,
+    Flag,
+    Limit,
+    Cursor,
+}
+
+/// How many items a page has.
+pub(crate) const LIMIT: Param =
+    Param { name: "limit", takes: Takes::Limit, about: "The most items of the page." };
+/// Where a page begins.
+pub(crate) const CURSOR: Param = Param {
+    name: "cursor",
+    takes: Takes::Cursor,
+    about: "`next_cursor` of the page before, with the same other parameters; absent for the first page.",
+};
+
+impl Param {
+    pub(crate) const fn new(name: &'static str, takes: Takes, about: &'static str) -> Self {
+        Self { name, takes, about }
+    }
+
+    /// The schema of its value.
+    pub(crate) fn schema(&self) -> Value {
+        let text = || json!({"type": "string", "minLength": 1, "maxLength": MAX_VALUE_BYTES, "pattern": r"^[^\u0000-\u001F\u007F-\u009F]*$"});
+        match self.takes {
+            Takes::Text | Takes::Cursor => text(),
+            Takes::Time => {
+                json!({"type": "string", "format": "date-time", "examples": ["2026-04-02T09:30:00Z"]})
+            }
+            Takes::Channel => json!({"type": "string", "enum": Channel::ALL.map(Channel::as_str)}),
+            Takes::Status => json!({"type": "string", "enum": RouteStatus::ALL.map(RouteStatus::as_str)}),
+            Takes::Flag => json!({"type": "boolean", "default": false}),
+            Takes::Limit => {
+                json!({"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS, "default": DEFAULT_PAGE_ITEMS})
+            }
+        }
+    }
+}
+
 /// The parameters of a request.
 #[derive(Debug)]
 pub(crate) struct Params(BTreeMap<String, String>);
 
 impl Params {
     /// Reads a query string that may have these parameters.
-    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+    pub(crate) fn parse(query: Option<&str>, known: &[Param]) -> Result<Self, Problem> {
         let mut params = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-            if !known.contains(&&*name) {
-                let takes = known.join(", ");
-                return Err(bad_request(format!("There is no parameter of that name; there are {takes}.")));
+            if !known.iter().any(|param| param.name == name) {
+                return Err(unknown_parameter(known));
             }
             if value.is_empty() || value.len() > MAX_VALUE_BYTES || value.contains(char::is_control) {
                 let takes = format!("1 to {MAX_VALUE_BYTES} bytes without control characters");
@@ -54,6 +109,11 @@ impl Params {
             }
         }
         Ok(Self(params))
+    }
+
+    /// Checks that a query string has no parameter, for an operation that takes none.
+    pub(crate) fn none(query: Option<&str>) -> Result<(), Problem> {
+        Self::parse(query, &[]).map(|_| ())
     }
 
     /// A text.
@@ -86,11 +146,20 @@ impl Params {
     }
 }
 
+fn unknown_parameter(known: &[Param]) -> Problem {
+    let names: Vec<&str> = known.iter().map(|param| param.name).collect();
+    bad_request(match names.is_empty() {
+        true => "This takes no parameters in the query string.".to_owned(),
+        false => format!("There is no parameter of that name; there are {}.", names.join(", ")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KNOWN: [&str; 3] = ["limit", "recipient", "accepted_after"];
+    const KNOWN: [Param; 3] =
+        [LIMIT, Param::new("recipient", Takes::Text, ""), Param::new("accepted_after", Takes::Time, "")];
 
     fn parse(query: &str) -> Result<Params, Problem> {
         Params::parse(Some(query), &KNOWN)

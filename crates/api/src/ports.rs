@@ -63,6 +63,8 @@ pub struct ApiSettings {
     pub stream: String,
     /// The retry budgets of routes that are replayed.
     pub budgets: Budgets,
+    /// The largest body of any other request, in bytes: the listener's limit.
+    pub max_body_bytes: usize,
     /// The largest body of a batch, in bytes.
     pub max_batch_body_bytes: usize,
     /// How long the elements of a batch may take in all. Less than the listener's request timeout, so that an answer with what was

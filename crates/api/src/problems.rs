@@ -1,5 +1,7 @@
 //! The API's own problems, and who may do what.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use domain::malformed::Rejection;
@@ -22,6 +24,17 @@ pub(crate) fn idempotency_conflict(differs: &[&str]) -> Problem {
     Problem::new(problem::IDEMPOTENCY_CONFLICT, detail)
         .with("code", "idempotency_conflict")
         .with("differs", differs.to_vec())
+}
+
+/// Another request with the key is being processed.
+pub(crate) fn in_progress(retry_after: Duration) -> Problem {
+    let detail = "Another request with this idempotency key is being processed.";
+    Problem::new(problem::IN_PROGRESS, detail).retry_after(retry_after)
+}
+
+/// The key that guards a request as a whole belongs to another one.
+pub(crate) fn request_conflict() -> Problem {
+    Problem::new(problem::IDEMPOTENCY_CONFLICT, "The idempotency key belongs to another request.")
 }
 
 /// The request itself is wrong.

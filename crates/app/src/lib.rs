@@ -8,6 +8,7 @@ mod installation;
 pub mod migrations;
 mod open_files;
 pub mod probes;
+pub mod relay;
 pub mod shutdown;
 mod start;
 pub mod supervisor;

@@ -107,6 +107,7 @@ pub struct NotificationType {
     name: String,
     producers: Vec<String>,
     audiences: BTreeMap<AudienceKind, Vec<Channel>>,
+    payload_schema: Value,
     payload: Validator,
 }
 
@@ -129,6 +130,11 @@ impl NotificationType {
     /// The channels that reach such an audience, at least one; `None` if the type is not for it.
     pub fn channels(&self, audience: AudienceKind) -> Option<&[Channel]> {
         self.audiences.get(&audience).map(Vec::as_slice)
+    }
+
+    /// The JSON Schema (draft 2020-12) of its payload, as the file has it.
+    pub fn payload_schema(&self) -> &Value {
+        &self.payload_schema
     }
 
     /// Checks a payload against the schema. The message names the path and the rule, never a value: payloads are

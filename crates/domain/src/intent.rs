@@ -14,12 +14,14 @@ mod body;
 mod decode;
 mod draft;
 mod envelope;
+mod event;
 mod fingerprint;
 
 pub use body::{BodyContext, IntentBody, NotAnObject};
 pub use decode::decode;
 pub use draft::{IntentDraft, Recipients};
 pub use envelope::FIELDS;
+pub use event::OutboxEvent;
 
 /// The largest entry: all names and values, in bytes.
 pub const MAX_ENTRY: usize = 256 * 1024;

@@ -131,14 +131,23 @@ pub fn decide(
     SubmissionDecision::Tell(told)
 }
 
-/// In what an intent differs from the one that became `record`: members of the request, in the order of the contract.
+/// The members of a request in which two intents under one key can differ.
+pub const COMPARED_MEMBERS: [&str; 5] =
+    ["notification_type", "audience_kind", "recipient_user_ids", "occurred_at_ms", "payload"];
+
+/// In what an intent differs from the one that became `record`: [`COMPARED_MEMBERS`], in this order.
 pub fn differences(intent: &Intent, record: &Record) -> Vec<&'static str> {
     let differs = [
-        ("notification_type", intent.notification_type != record.content.notification_type),
-        ("audience_kind", intent.audience.kind().as_str() != record.audience_kind),
-        ("recipient_user_ids", intent.audience.users() != record.recipient_user_ids),
-        ("occurred_at", intent.occurred_at != record.content.occurred_at),
-        ("payload", intent.payload_json != record.content.payload_json),
+        intent.notification_type != record.content.notification_type,
+        intent.audience.kind().as_str() != record.audience_kind,
+        intent.audience.users() != record.recipient_user_ids,
+        intent.occurred_at != record.content.occurred_at,
+        intent.payload_json != record.content.payload_json,
     ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(member, _)| member).collect()
+    COMPARED_MEMBERS
+        .into_iter()
+        .zip(differs)
+        .filter(|(_, differs)| *differs)
+        .map(|(member, _)| member)
+        .collect()
 }

@@ -9,6 +9,7 @@
 //! | `notification:scan_locks:[<stream>:]<channel>` | string | a second at most | publishers, during a due scan |
 //! | `notification:leader_changes:<leadership>` | list | five seconds | a leader that steps down; the key of an intake's leadership ends in the stream |
 //! | `notification:installations:<stream>` | string | permanent | the first start on a schema |
+//! | `notification:outbox_receipts:<stream>:<producer>:<event_id>` | string | dedupe TTL, as an entry id | relays; no producer where events go to streams as they are |
 //!
 //! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is the intents
 //! stream, and absent for the default one: ids of entries are unique only within a stream, and several installations may
@@ -25,12 +26,14 @@ const STREAM_OFFSETS: &str = "notification:stream_offsets:";
 const SCAN_LOCKS: &str = "notification:scan_locks:";
 const LEADER_CHANGES: &str = "notification:leader_changes:";
 const INSTALLATIONS: &str = "notification:installations:";
+const OUTBOX_RECEIPTS: &str = "notification:outbox_receipts:";
 
 /// The intents stream whose name no key repeats.
 const DEFAULT_STREAM: &str = "notification:intents";
 
 /// The prefixes of the keys of the service, which no stream may have.
-pub const OWN_KEYS: [&str; 5] = [ROUTE_LEASES, STREAM_OFFSETS, SCAN_LOCKS, LEADER_CHANGES, INSTALLATIONS];
+pub const OWN_KEYS: [&str; 6] =
+    [ROUTE_LEASES, STREAM_OFFSETS, SCAN_LOCKS, LEADER_CHANGES, INSTALLATIONS, OUTBOX_RECEIPTS];
 
 /// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that each serves.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,12 @@ pub fn installation(stream: &str) -> String {
 /// The key of the cached checkpoint in `stream`.
 pub fn checkpoint_key(stream: &str) -> String {
     format!("{STREAM_OFFSETS}{}", URL_SAFE_NO_PAD.encode(stream))
+}
+
+/// The key of the receipt of an event that a relay appended to `stream` for `producer`, which is empty where events carry none.
+pub fn outbox_receipt(stream: &str, producer: &str, event_id: &str) -> String {
+    let [stream, producer, event_id] = [stream, producer, event_id].map(|part| URL_SAFE_NO_PAD.encode(part));
+    format!("{OUTBOX_RECEIPTS}{stream}:{producer}:{event_id}")
 }
 
 /// The key of the leader-change notices of `leadership`.

@@ -138,6 +138,7 @@ fn settings(config: &Config, limits: &ApiLimits) -> ApiSettings {
         catalog: Arc::clone(&config.audience.catalog),
         stream: config.intents.stream.clone(),
         budgets: Budgets { push: routes.push_max_attempts, email: routes.email_max_attempts },
+        max_body_bytes: limits.max_body_bytes,
         max_batch_body_bytes: limits.max_batch_body_bytes,
         batch_timeout: limits.timeouts.request.saturating_sub(BATCH_ANSWER_TIME),
         version: env!("CARGO_PKG_VERSION"),

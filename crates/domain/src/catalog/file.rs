@@ -58,12 +58,10 @@ impl TypeEntry {
     fn compile(self) -> Result<NotificationType, Wrong> {
         let sound = is_type_name(self.name.get_ref());
         check_name(&self.name, sound, "takes lower-case letters, digits, `_` and dots")?;
-        Ok(NotificationType {
-            name: self.name.into_inner(),
-            producers: compile_producers(self.producers)?,
-            audiences: compile_audiences(self.audiences)?,
-            payload: compile_schema(self.payload)?,
-        })
+        let producers = compile_producers(self.producers)?;
+        let audiences = compile_audiences(self.audiences)?;
+        let (payload_schema, payload) = compile_schema(self.payload)?;
+        Ok(NotificationType { name: self.name.into_inner(), producers, audiences, payload_schema, payload })
     }
 }
 
@@ -129,7 +127,8 @@ fn compile_channels(kind: AudienceKind, entries: &Texts) -> Result<Vec<Channel>,
     entries.get_ref().iter().map(compile).collect()
 }
 
-fn compile_schema(table: Spanned<toml::Table>) -> Result<Validator, Wrong> {
+/// The schema as JSON, and compiled.
+fn compile_schema(table: Spanned<toml::Table>) -> Result<(Value, Validator), Wrong> {
     let span = table.span();
     let invalid = |reason: &str| {
         let reason = format!("payload is no JSON Schema: {}", quote(reason));
@@ -139,7 +138,8 @@ fn compile_schema(table: Spanned<toml::Table>) -> Result<Validator, Wrong> {
     // The regex engine with linear time, because patterns are matched against payloads of producers.
     let options = jsonschema::options().with_draft(Draft::Draft202012).offline();
     let options = options.with_pattern_options(PatternOptions::regex());
-    options.build(&schema).map_err(|error| invalid(&error.to_string()))
+    let validator = options.build(&schema).map_err(|error| invalid(&error.to_string()))?;
+    Ok((schema, validator))
 }
 
 fn to_json(value: toml::Value) -> Result<Value, &'static str> {

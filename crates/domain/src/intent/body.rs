@@ -1,4 +1,4 @@
-//! An intent as a JSON object: the body of a request, or an element of a batch.
+//! An intent as a JSON object: the body of a request, an element of a batch, or (without its type) the payload of an event.
 //!
 //! It becomes the flat entry that it would be in the stream, its recipients and its payload in normal form, and from there
 //! on one set of rules decides about both ([`decode`]). What only JSON can get wrong is decided here: what is no object is
@@ -86,23 +86,35 @@ impl<'a> IntentBody<'a> {
 
     /// The intent, or the first rule that it breaks.
     pub fn decode(&self, context: BodyContext<'_>, catalog: &Catalog) -> Result<Intent, Rejection> {
-        self.check_names(context.idempotency_key.is_some())?;
-        let mut fields = vec![(PRODUCER, context.producer.to_owned())];
-        fields.extend(context.idempotency_key.map(|key| (IDEMPOTENCY_KEY, key.to_owned())));
+        let mut fixed = vec![(PRODUCER, context.producer)];
+        fixed.extend(context.idempotency_key.map(|key| (IDEMPOTENCY_KEY, key)));
+        let defaults: Vec<_> = context.request_id.map(|id| (REQUEST_ID, id)).into_iter().collect();
+        decode(&self.to_entry(&fixed, &defaults)?, catalog)
+    }
+
+    /// The entry that the intent would be in the stream, unless the object breaks a rule already. `fixed` are fields that no member
+    /// may give; `defaults` count where the member is absent.
+    pub(super) fn to_entry(
+        &self,
+        fixed: &[(&'static str, &str)],
+        defaults: &[(&'static str, &str)],
+    ) -> Result<RawFields, Rejection> {
+        self.check_names(fixed)?;
+        let mut fields: Vec<_> = fixed.iter().map(|(field, value)| (*field, (*value).to_owned())).collect();
         let mut wrong_type = None;
         for member in MEMBERS {
             match self.get(member.name).map(|received| member.kind.to_field(member.name, received)) {
                 Some(Ok(text)) => fields.push((member.field, text)),
                 Some(Err(rejection)) => wrong_type = wrong_type.or(Some(rejection)),
-                None if member.field == REQUEST_ID => {
-                    fields.extend(context.request_id.map(|id| (REQUEST_ID, id.to_owned())));
+                None => {
+                    let default = defaults.iter().find(|(field, _)| *field == member.field);
+                    fields.extend(default.map(|(field, value)| (*field, (*value).to_owned())));
                 }
-                None => {}
             }
         }
         match wrong_type {
             Some(rejection) => Err(rejection),
-            None => decode(&RawFields::from_iter(fields), catalog),
+            None => Ok(RawFields::from_iter(fields)),
         }
     }
 
@@ -112,15 +124,15 @@ impl<'a> IntentBody<'a> {
         received.filter(|received| received.get() != "null")
     }
 
-    fn check_names(&self, has_key: bool) -> Result<(), Rejection> {
+    fn check_names(&self, fixed: &[(&'static str, &str)]) -> Result<(), Rejection> {
         let mut names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             let message = format!("the member {} is there more than once", quote(pair[0]));
             return reject(FailureCode::RepeatedField, message);
         }
-        let known =
-            |name: &str| MEMBERS.iter().any(|m| m.name == name && !(has_key && m.field == IDEMPOTENCY_KEY));
+        let may_be_given = |member: &Member| !fixed.iter().any(|(field, _)| *field == member.field);
+        let known = |name: &str| MEMBERS.iter().any(|member| member.name == name && may_be_given(member));
         match names.into_iter().find(|name| !known(name)) {
             Some(name) => {
                 reject(FailureCode::UnknownField, format!("{} is not a member of an intent", quote(name)))

@@ -9,6 +9,7 @@ mod intents;
 mod leader_notice;
 mod leases;
 mod outbound;
+mod outbox;
 
 use std::time::Duration;
 

@@ -1,0 +1,186 @@
+//! The OpenAPI document of the API, made from the code: what `GET /openapi.json` answers with.
+//!
+//! Schemas of answers and of operators' requests are derived from the types that are serialised and parsed. That of an intent is
+//! built from the limits of the domain and from the catalogue, and a test holds it against the parser, which is written by
+//! hand. Parameters come from the tables that the handlers read query strings with, problems from the values that handlers
+//! answer with, and examples from the same rendering as answers.
+//!
+//! docs/openapi.json is the document of the built-in catalogue and of the default limits; a test compares it.
+
+mod examples;
+mod intents;
+mod operations;
+mod paths;
+mod problems;
+#[cfg(test)]
+mod tests;
+
+use axum::extract::RawQuery;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_server::problem::Problem;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::batch::{MAX_BATCH_RECIPIENTS, MAX_INTENTS};
+use crate::params::Params;
+use crate::ports::ApiSettings;
+
+pub(crate) use problems::element_schema as element_problem_schema;
+
+/// Where the schemas of a document are, as a JSON pointer.
+const SCHEMAS: &str = "/components/schemas";
+
+/// Answers with the document.
+pub(crate) async fn show(RawQuery(query): RawQuery, document: Bytes) -> Result<Response, Problem> {
+    Params::none(query.as_deref())?;
+    let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    Ok((json, document).into_response())
+}
+
+/// The OpenAPI document of an API with these settings.
+pub fn document(settings: &ApiSettings) -> Value {
+    let mut schemas = Schemas::new();
+    let paths = paths::paths(settings, &mut schemas);
+    let mut components = schemas.finish();
+    components.extend(problems::schemas());
+    components.extend(intents::schemas(&settings.catalog));
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "notification",
+            "version": settings.version,
+            "summary": "Accepts intents to notify users and administrators, and tells what became of them.",
+            "description": description(),
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "The service that this document comes from."}],
+        "tags": [
+            {"name": "intents", "description": "Sending, as a producer."},
+            {"name": "notifications", "description": "Reading what became of intents, as their producer or as an operator."},
+            {"name": "operations", "description": "Reading the state of the service and changing dead letters, as an operator."},
+            {"name": "description", "description": "This document."},
+        ],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A token of the service's tokens file. A token is a producer's, an operator's, or both: an operation \
+                    names which it takes.",
+            }},
+            "headers": headers(),
+            "responses": problems::responses(),
+            "schemas": components,
+        },
+    })
+}
+
+fn description() -> String {
+    format!(
+        "Every error is `application/problem+json` (RFC 9457); a program decides by `status` and `type`, and for malformed intents by \
+         `code`. If several errors apply, the first of this order is told: 404 for an unknown path, 405, 401, 403, 429, 415, 413, 400, 409, \
+         422; an unknown id is 404, after 403; 408 and 503 arise at any time.\n\n\
+         A path that is not here is 404, a method that a path does not have is 405 with `Allow`; see the responses `NotFound` and \
+         `MethodNotAllowed`. `HEAD` is answered like `GET`, without a body. What is not HTTP, a target that is too long and headers that are too many are \
+         400, 414 or 431 without a body, and the connection is closed.\n\n\
+         Request bodies are `application/json` in UTF-8, not compressed. Unknown members, unknown parameters and repeated parameters are \
+         refused. Answers may get further members in later versions. Times are RFC 3339.\n\n\
+         Limits: lengths of identifiers are in bytes of UTF-8, where this document counts characters. A batch has at most \
+         {MAX_INTENTS} intents with {MAX_BATCH_RECIPIENTS} recipients in all. The sizes of bodies are at each operation, as \
+         `x-max-bytes`; they and the rate limit are configured."
+    )
+}
+
+/// The headers of answers.
+fn headers() -> Value {
+    json!({
+        "X-Request-Id": {
+            "description": "The id of the request: the client's, if it sent a valid one.",
+            "required": true,
+            "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+        },
+        "Idempotency-Replayed": {
+            "description": "The answer is the stored one of an earlier request with the same key, byte for byte.",
+            "schema": {"const": "true"},
+        },
+        "Retry-After": {
+            "description": "After how many seconds to repeat the request.",
+            "required": true,
+            "schema": {"type": "integer", "minimum": 1},
+        },
+        "WWW-Authenticate": {
+            "description": "How to authenticate.",
+            "required": true,
+            "schema": {"const": "Bearer"},
+        },
+        "Allow": {
+            "description": "The methods that the path takes.",
+            "required": true,
+            "schema": {"type": "string", "examples": ["GET,HEAD", "POST"]},
+        },
+    })
+}
+
+/// The headers of an answer that has these besides `X-Request-Id`.
+fn header_refs(names: &[&str]) -> Value {
+    let all = ["X-Request-Id"].iter().chain(names);
+    all.map(|name| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}))).collect()
+}
+
+fn schema_ref(name: &str) -> Value {
+    json!({"$ref": format!("#{SCHEMAS}/{name}")})
+}
+
+/// The comments of a source file are broken into lines; descriptions are not.
+fn join_lines(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(Value::String(text)) = members.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            members.values_mut().for_each(join_lines);
+        }
+        Value::Array(items) => items.iter_mut().for_each(join_lines),
+        _ => {}
+    }
+}
+
+/// The schemas of types, collected.
+struct Schemas {
+    answers: SchemaGenerator,
+    requests: SchemaGenerator,
+}
+
+impl Schemas {
+    fn new() -> Self {
+        let in_components = |settings: &mut SchemaSettings| {
+            settings.definitions_path = SCHEMAS.into();
+            settings.meta_schema = None;
+        };
+        Self {
+            answers: SchemaSettings::draft2020_12().for_serialize().with(in_components).into_generator(),
+            requests: SchemaSettings::draft2020_12().with(in_components).into_generator(),
+        }
+    }
+
+    /// A reference to the schema of what is serialised.
+    fn answer<T: JsonSchema>(&mut self) -> Value {
+        self.answers.subschema_for::<T>().to_value()
+    }
+
+    /// A reference to the schema of what is parsed.
+    fn request<T: JsonSchema>(&mut self) -> Value {
+        self.requests.subschema_for::<T>().to_value()
+    }
+
+    fn finish(mut self) -> Map<String, Value> {
+        let mut all = self.answers.take_definitions(true);
+        all.extend(self.requests.take_definitions(true));
+        all.values_mut().for_each(join_lines);
+        all
+    }
+}

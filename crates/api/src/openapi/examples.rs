@@ -1,0 +1,210 @@
+//! The examples of the document: values of the domain, rendered like answers.
+
+mod operators;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::catalog::Catalog;
+use domain::intent::{BodyContext, IntentBody};
+use domain::malformed::{FailureCode, Rejection};
+use domain::outcome::Acceptance;
+use domain::query::{self, NotificationDetail, RouteCounts, StoredRoute};
+use domain::record::{Content, IdempotencyScope, NotificationId, Record};
+use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::batch::{ElementResult, Results};
+use crate::problems::malformed_intent;
+use crate::view::{
+    Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED, Time,
+};
+
+pub(super) use operators::{
+    dead_letters, discard_requests, discarded, malformed_intents, malformed_intents_page, replay_requests,
+    replayed, status,
+};
+
+const ID: &str = "019d4d2f-9a74-7cc3-8a5e-1f0c6b7d2e90";
+const CURSOR: &str = "WzEsIm5vdGlmaWNhdGlvbnMiXQ";
+const PRODUCER: &str = "game_master";
+const KEY: &str = "game-123:turn-54";
+/// 2026-04-02T09:21:40Z, in Unix milliseconds.
+const OCCURRED_AT_MS: i64 = 1_775_121_700_000;
+
+/// A time so many milliseconds after the event.
+fn after(millis: i64) -> Timestamp {
+    Timestamp::from_millis(OCCURRED_AT_MS + millis).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn only(value: Value) -> Value {
+    json!({"example": {"value": value}})
+}
+
+fn rendered(value: impl Serialize) -> Value {
+    // Cannot fail: answers are made of texts, numbers and lists in memory.
+    only(serde_json::to_value(value).expect("it is JSON"))
+}
+
+fn payload() -> Value {
+    json!({"game_id": "game-123", "game_name": "Nova", "turn_number": 54})
+}
+
+fn turn_ready() -> Value {
+    json!({
+        "notification_type": "game.turn.ready",
+        "audience_kind": "user",
+        "recipient_user_ids": ["u-1"],
+        "occurred_at_ms": OCCURRED_AT_MS,
+        "payload": payload(),
+    })
+}
+
+/// An intent, if the catalogue has its type.
+pub(super) fn intent(catalog: &Catalog) -> Value {
+    match is_valid(catalog) {
+        true => only(turn_ready()),
+        false => json!({}),
+    }
+}
+
+/// A batch of it.
+pub(super) fn batch(catalog: &Catalog) -> Value {
+    let mut element = turn_ready();
+    element["idempotency_key"] = KEY.into();
+    match is_valid(catalog) {
+        true => only(json!({"intents": [element]})),
+        false => json!({}),
+    }
+}
+
+fn is_valid(catalog: &Catalog) -> bool {
+    let text = turn_ready().to_string();
+    let context = BodyContext { producer: PRODUCER, idempotency_key: Some(KEY), request_id: None };
+    IntentBody::parse(&text).is_ok_and(|body| body.decode(context, catalog).is_ok())
+}
+
+/// The record of that intent.
+fn record() -> Record {
+    Record {
+        notification_id: NotificationId::from(ID.to_owned()),
+        scope: IdempotencyScope { producer: PRODUCER.to_owned(), key: KEY.to_owned() },
+        audience_kind: "user",
+        recipient_user_ids: vec!["u-1".to_owned()],
+        fingerprint: format!("v1:{}", "4f".repeat(32)),
+        content: Arc::new(Content {
+            notification_type: "game.turn.ready".to_owned(),
+            payload_json: payload().to_string(),
+            occurred_at: after(0),
+            accepted_at: after(438),
+            request_id: String::new(),
+            trace_id: String::new(),
+        }),
+        idempotency_expires_at: after(438) + Duration::from_secs(168 * 60 * 60),
+    }
+}
+
+fn route(channel: Channel) -> StoredRoute {
+    StoredRoute {
+        key: RouteKey {
+            notification_id: NotificationId::from(ID.to_owned()),
+            route_id: format!("{channel}:user:u-1"),
+        },
+        channel,
+        recipient_ref: "user:u-1".to_owned(),
+        status: RouteStatus::Pending,
+        attempt_count: 0,
+        max_attempts: 3,
+        next_attempt_at: Some(after(5_438)),
+        resolved_email: String::new(),
+        resolved_locale: "en".to_owned(),
+        last_error_classification: String::new(),
+        last_error_message: String::new(),
+        last_error_at: None,
+        created_at: after(438),
+        updated_at: after(438),
+        published_at: None,
+        dead_lettered_at: None,
+        skipped_at: None,
+        published_entry_id: String::new(),
+        recovery_hint: String::new(),
+        discarded: None,
+    }
+}
+
+fn detail() -> NotificationDetail {
+    let published = StoredRoute {
+        status: RouteStatus::Published,
+        next_attempt_at: None,
+        updated_at: after(447),
+        published_at: Some(after(447)),
+        published_entry_id: "1775121700447-0".to_owned(),
+        ..route(Channel::Push)
+    };
+    let failed = StoredRoute {
+        status: RouteStatus::Failed,
+        attempt_count: 1,
+        max_attempts: 7,
+        next_attempt_at: Some(after(1_447)),
+        resolved_email: "u-1@example.com".to_owned(),
+        last_error_classification: Channel::Email.publish_failed().to_owned(),
+        last_error_message: "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(),
+        last_error_at: Some(after(447)),
+        updated_at: after(447),
+        ..route(Channel::Email)
+    };
+    NotificationDetail { record: record(), updated_at: after(438), routes: vec![failed, published] }
+}
+
+/// The answer to that intent, and that to a later one that is the same.
+pub(super) fn accepted() -> Value {
+    let start = Start::Pending { due: after(5_438) };
+    let new = |channel| {
+        let StoredRoute { key, recipient_ref, resolved_email, resolved_locale, max_attempts, .. } =
+            route(channel);
+        NewRoute { key, channel, recipient_ref, resolved_email, resolved_locale, max_attempts, start }
+    };
+    let acceptance = Acceptance { record: record(), routes: Channel::ALL.map(new).into() };
+    let accepted = rendered(Accepted::new(&acceptance))["example"].take();
+    let duplicate = rendered(Accepted::duplicate(&detail()))["example"].take();
+    json!({"accepted": accepted, "duplicate": duplicate})
+}
+
+pub(super) fn batch_results() -> Value {
+    let accepted = AcceptedElement {
+        status: 202,
+        notification_id: ID.to_owned(),
+        outcome: OUTCOME_ACCEPTED,
+        accepted_at: Time(after(438)),
+        routes: 2,
+    };
+    let message = "a required field is absent or empty: idempotency_key".to_owned();
+    let rejection = Rejection { code: FailureCode::MissingField, message };
+    let refused = ElementResult::problem(&malformed_intent(&rejection));
+    rendered(Results { results: vec![ElementResult::Accepted(accepted), refused] })
+}
+
+pub(super) fn notification() -> Value {
+    rendered(Notification::new(&detail(), after(500), true))
+}
+
+pub(super) fn notifications() -> Value {
+    let record = record();
+    let mut routes = RouteCounts::default();
+    routes.add(RouteStatus::Failed, 1);
+    routes.add(RouteStatus::Published, 1);
+    let summary = query::NotificationSummary {
+        notification_id: record.notification_id,
+        notification_type: record.content.notification_type.clone(),
+        producer: record.scope.producer,
+        audience_kind: record.audience_kind.to_owned(),
+        idempotency_key: record.scope.key,
+        accepted_at: record.content.accepted_at,
+        occurred_at: record.content.occurred_at,
+        routes,
+    };
+    let notifications = vec![NotificationSummary::new(&summary)];
+    rendered(Notifications { notifications, next_cursor: Some(CURSOR.to_owned()) })
+}

@@ -1,0 +1,154 @@
+//! The examples of what operators read and change.
+
+use domain::dead_letter::recovery_hint;
+use domain::entry::EntryId;
+use domain::malformed::{FailureCode, MalformedKey};
+use domain::operations::{ChangeReport, Plan, PlanGroup};
+use domain::query::{
+    self, CauseCounts, ChannelStatus, Counted, LeaderTerm, MalformedSummary, ReplicaStatus, Status,
+    StoreStatus, StoredMalformedIntent, StoredRoute, StreamBacklog,
+};
+use domain::replica::{ReplicaReport, WorkerReport};
+use domain::route::Channel;
+use serde_json::{Value, json};
+
+use super::{OCCURRED_AT_MS, PRODUCER, after, rendered, route};
+use crate::view::{
+    DeadLetter, DeadLetters, Discarded, MalformedIntent, MalformedIntentSummary, MalformedIntents,
+    MalformedIntentsPage, Planned, Replayed, ServiceStatus,
+};
+
+const ENTRY_ID: &str = "1775121700000-0";
+
+fn dead_letter() -> query::DeadLetter {
+    let StoredRoute { key, channel, recipient_ref, .. } = route(Channel::Push);
+    query::DeadLetter {
+        key,
+        notification_type: "game.turn.ready".to_owned(),
+        channel,
+        recipient_ref,
+        final_attempt_count: 3,
+        max_attempts: 3,
+        failure_classification: channel.publish_failed().to_owned(),
+        failure_message: "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(),
+        recovery_hint: recovery_hint(channel, channel.publish_failed()).to_owned(),
+        created_at: after(4_500),
+        discarded: None,
+    }
+}
+
+pub(in crate::openapi) fn dead_letters() -> Value {
+    let letter = dead_letter();
+    rendered(DeadLetters { dead_letters: vec![DeadLetter::new(&letter)], next_cursor: None })
+}
+
+pub(in crate::openapi) fn replay_requests() -> Value {
+    json!({
+        "ids": {"value": {"ids": [dead_letter().key.to_string()]}},
+        "plan": {"value": {"filter": {"channel": "push"}, "dry_run": true}},
+    })
+}
+
+pub(in crate::openapi) fn discard_requests() -> Value {
+    json!({
+        "ids": {"value": {"ids": [dead_letter().key.to_string()], "reason": "the game is over"}},
+        "plan": {"value": {
+            "filter": {"notification_type": "game.turn.ready", "created_before": after(10_000).to_string()},
+            "reason": "obsolete",
+            "dry_run": true,
+        }},
+    })
+}
+
+fn report() -> ChangeReport {
+    ChangeReport { changed: 1, remaining: Counted::default(), unknown: Vec::new() }
+}
+
+fn planned() -> Value {
+    let letter = dead_letter();
+    let group =
+        PlanGroup { channel: letter.channel, classification: letter.failure_classification, count: 1 };
+    let count = Counted { count: 1, capped: false };
+    let plan = Plan {
+        count,
+        by: vec![group],
+        first: vec![letter.key],
+        unknown: Vec::new(),
+        remaining: Counted::default(),
+    };
+    rendered(Planned::new(plan))["example"].take()
+}
+
+pub(in crate::openapi) fn replayed() -> Value {
+    json!({"done": rendered(Replayed::from(report()))["example"], "plan": planned()})
+}
+
+pub(in crate::openapi) fn discarded() -> Value {
+    json!({"done": rendered(Discarded::from(report()))["example"], "plan": planned()})
+}
+
+fn malformed() -> StoredMalformedIntent {
+    let summary = MalformedSummary {
+        key: MalformedKey {
+            stream: "notification:intents".to_owned(),
+            entry_id: ENTRY_ID.to_owned(),
+            fields_fingerprint: "7c".repeat(32),
+        },
+        notification_type: String::new(),
+        producer: PRODUCER.to_owned(),
+        idempotency_key: String::new(),
+        failure_code: FailureCode::UnknownField.as_str().to_owned(),
+        failure_message: "colour is not a field of an intent".to_owned(),
+        recorded_at: after(12),
+    };
+    StoredMalformedIntent {
+        summary,
+        raw_fields: Some(r#"[["producer","game_master"],["colour","red"]]"#.to_owned()),
+    }
+}
+
+pub(in crate::openapi) fn malformed_intents_page() -> Value {
+    let StoredMalformedIntent { summary, .. } = malformed();
+    let malformed_intents = vec![MalformedIntentSummary::new(&summary)];
+    rendered(MalformedIntentsPage { malformed_intents, next_cursor: None })
+}
+
+pub(in crate::openapi) fn malformed_intents() -> Value {
+    let stored = malformed();
+    rendered(MalformedIntents { malformed_intents: vec![MalformedIntent::new(&stored)] })
+}
+
+pub(in crate::openapi) fn status() -> Value {
+    let nothing = Counted::default();
+    let channel = |channel| ChannelStatus { channel, due: nothing, oldest_due: None, failing: nothing };
+    let worker = WorkerReport {
+        worker: query::INTAKE.to_owned(),
+        last_pass_at: after(900),
+        blocked: None,
+        position: None,
+        deferred: 0,
+    };
+    let report = ReplicaReport {
+        replica: "notification-0".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: after(-3_600_000),
+        leader_of: vec![query::INTAKE.to_owned()],
+        workers: vec![worker],
+    };
+    let store = StoreStatus {
+        at: after(1_000),
+        checkpoint: None,
+        channels: Channel::ALL.map(channel).into(),
+        dead_letters: CauseCounts {
+            counts: vec![(Channel::Push.publish_failed().to_owned(), 1)],
+            capped: false,
+        },
+        malformed_intents: CauseCounts::default(),
+        replicas: vec![ReplicaStatus { report, seen_at: after(950) }],
+    };
+    let term = LeaderTerm { since: after(-3_590_000), fence: 7 };
+    let last_entry_id = Some(EntryId::new(OCCURRED_AT_MS.unsigned_abs(), 0));
+    let backlog = StreamBacklog { last_entry_id, first: None, entries: nothing };
+    let status = Status::new(store, Some(term), Some(backlog));
+    rendered(ServiceStatus::new(&status, "notification:intents", env!("CARGO_PKG_VERSION")))
+}

@@ -1,0 +1,164 @@
+//! Intents in the document: one schema for each type of the catalogue, closed by what may stand beside it.
+
+use domain::catalog::{AudienceKind, Catalog, NotificationType};
+use domain::intent::{MAX_IDENTIFIER, MAX_OCCURRED_AT_MS, MAX_PAYLOAD, MAX_RECIPIENT, MAX_RECIPIENTS};
+use serde_json::{Map, Value, json};
+
+use super::schema_ref;
+use crate::batch::MAX_INTENTS;
+
+/// Text without control characters, and without white space at its ends. The ranges are those of `\p{Cc}`, which not all engines know.
+const IDENTIFIER: &str = concat!(
+    r"^[^\s\u0000-\u001F\u007F-\u009F]",
+    r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?$"
+);
+/// The same, or empty.
+const OPTIONAL_IDENTIFIER: &str = concat!(
+    r"^([^\s\u0000-\u001F\u007F-\u009F]",
+    r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?)?$"
+);
+
+/// The schemas that a body with intents needs.
+pub(super) fn schemas(catalog: &Catalog) -> Map<String, Value> {
+    let mut all = Map::new();
+    for known in catalog.types() {
+        all.insert(payload_name(known), payload(known));
+        all.insert(intent_name(known), intent(known));
+    }
+    let types: Vec<Value> = catalog.types().map(|known| schema_ref(&intent_name(known))).collect();
+    let by_type: Map<String, Value> = catalog
+        .types()
+        .map(|known| (known.name().to_owned(), schema_ref(&intent_name(known))["$ref"].take()))
+        .collect();
+    let discriminator = json!({"propertyName": "notification_type", "mapping": by_type});
+    all.insert(
+        "Intent".to_owned(),
+        json!({
+            "description": "An intent. A member that is `null` is as if it were absent.",
+            "oneOf": types,
+            "discriminator": discriminator,
+            "unevaluatedProperties": false,
+        }),
+    );
+    all.insert(
+        "BatchIntent".to_owned(),
+        json!({
+            "description": "An element of a batch: an intent with its idempotency key.",
+            "oneOf": types,
+            "discriminator": discriminator,
+            "required": ["idempotency_key"],
+            "properties": {"idempotency_key": {
+                "description": "Chosen by the producer, who never uses it for another intent.",
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_IDENTIFIER,
+                "pattern": IDENTIFIER,
+            }},
+            "unevaluatedProperties": false,
+        }),
+    );
+    all.insert("Batch".to_owned(), batch());
+    all
+}
+
+fn batch() -> Value {
+    json!({
+        "description": "Intents, each of which is decided by itself. An object that is no valid intent does not make the batch invalid: \
+            its result says so.",
+        "type": "object",
+        "required": ["intents"],
+        "properties": {
+            "intents": {"type": "array", "minItems": 1, "maxItems": MAX_INTENTS, "items": schema_ref("BatchIntent")},
+        },
+        "additionalProperties": false,
+    })
+}
+
+fn intent_name(known: &NotificationType) -> String {
+    format!("intent.{}", known.name())
+}
+
+fn payload_name(known: &NotificationType) -> String {
+    format!("payload.{}", known.name())
+}
+
+/// The schema of the catalogue. One that refers to parts of itself gets an id, against which the references are resolved.
+fn payload(known: &NotificationType) -> Value {
+    let mut schema = known.payload_schema().clone();
+    let refers = schema.to_string().contains(r#""$ref":"#);
+    if let Some(members) = schema.as_object_mut().filter(|members| refers && !members.contains_key("$id")) {
+        members.insert("$id".to_owned(), format!("/schemas/{}", payload_name(known)).into());
+    }
+    schema
+}
+
+/// The members of an intent of this type. Members beside them are refused by what refers to it.
+fn intent(known: &NotificationType) -> Value {
+    let kinds = AudienceKind::ALL.into_iter().filter(|kind| known.channels(*kind).is_some());
+    let audiences: Vec<Value> = kinds.clone().map(audience).collect();
+    let names: Vec<&str> = kinds.map(AudienceKind::as_str).collect();
+    let identifier = |about: &str| json!({"description": about, "type": ["string", "null"], "maxLength": MAX_IDENTIFIER, "pattern": OPTIONAL_IDENTIFIER});
+    let mut schema = json!({
+        "description": format!("Sent by {}.", known.producers().join(", ")),
+        "type": "object",
+        "required": ["notification_type", "audience_kind", "occurred_at_ms", "payload"],
+        "properties": {
+            "notification_type": {"const": known.name()},
+            "audience_kind": {"type": "string", "enum": names},
+            "occurred_at_ms": {
+                "description": "When it happened, in Unix milliseconds. Written with digits only: neither `1.0` nor `1e3` is accepted.",
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MAX_OCCURRED_AT_MS,
+            },
+            "payload": schema_ref(&payload_name(known)),
+            "request_id": identifier("For observability only; `X-Request-Id` of the request counts if it is absent."),
+            "trace_id": identifier("For observability only."),
+        },
+    });
+    schema["properties"]["payload"]["description"] =
+        format!("At most {MAX_PAYLOAD} bytes in normal form, 64 levels of strict JSON.").into();
+    match <[Value; 1]>::try_from(audiences) {
+        Ok([only]) => merge(&mut schema, only),
+        Err(several) => schema["oneOf"] = several.into(),
+    }
+    schema
+}
+
+/// What the kind of the audience asks of the recipients.
+fn audience(kind: AudienceKind) -> Value {
+    let named = json!({"const": kind.as_str()});
+    match kind {
+        AudienceKind::User => json!({
+            "required": ["recipient_user_ids"],
+            "properties": {"audience_kind": named, "recipient_user_ids": {
+                "description": format!(
+                    "User ids, each of at most {MAX_RECIPIENT} bytes. Repeats count as one, but are counted."
+                ),
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_RECIPIENTS,
+                "items": {"type": "string", "minLength": 1, "maxLength": MAX_RECIPIENT, "pattern": IDENTIFIER},
+            }},
+        }),
+        AudienceKind::AdminEmail => json!({
+            "properties": {"audience_kind": named, "recipient_user_ids": {
+                "description": "Configuration names the administrators.",
+                "type": "null",
+            }},
+        }),
+    }
+}
+
+/// Adds the members of `more` to those of `schema`.
+fn merge(schema: &mut Value, more: Value) {
+    if let (Some(required), Some(further)) = (schema["required"].as_array_mut(), more["required"].as_array())
+    {
+        required.extend(further.iter().cloned());
+    }
+    if let (Some(properties), Some(further)) =
+        (schema["properties"].as_object_mut(), more["properties"].as_object())
+    {
+        properties.extend(further.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+}

@@ -1,0 +1,220 @@
+//! What an operation of the document consists of, and what all operations have in common.
+
+use idempotency::MAX_KEY_BYTES;
+use serde_json::{Map, Value, json};
+
+use super::header_refs;
+use super::problems::{
+    BAD_REQUEST, BODY_TOO_LARGE, FORBIDDEN, IN_PROGRESS, REQUEST_CONFLICT, REQUEST_TIMEOUT,
+    TOO_MANY_REQUESTS, UNAUTHORIZED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
+};
+use crate::params::Param;
+
+/// Whose tokens an operation takes.
+#[derive(Clone, Copy)]
+pub(super) enum Callers {
+    Anyone,
+    Producers,
+    Operators,
+    Both,
+}
+
+/// What the header `Idempotency-Key` is to an operation.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum KeyHeader {
+    Absent,
+    Required,
+    /// Optional, and why.
+    Optional(&'static str),
+}
+
+/// An operation without what all have in common.
+pub(super) struct Operation {
+    pub(super) id: &'static str,
+    pub(super) tag: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) description: String,
+    pub(super) callers: Callers,
+    pub(super) key: KeyHeader,
+    /// Path and query parameters.
+    pub(super) parameters: Vec<Value>,
+    pub(super) body: Option<Body>,
+    /// The status and the answer of a request that succeeds.
+    pub(super) success: (&'static str, Value),
+    /// Further problems, by status and name of the answer.
+    pub(super) problems: Vec<(&'static str, &'static str)>,
+}
+
+pub(super) struct Body {
+    pub(super) schema: Value,
+    pub(super) examples: Value,
+    pub(super) max_bytes: usize,
+}
+
+/// Reads as an operator.
+pub(super) fn get(id: &'static str, tag: &'static str, summary: &'static str, answer: Value) -> Operation {
+    Operation {
+        id,
+        tag,
+        summary,
+        description: String::new(),
+        callers: Callers::Operators,
+        key: KeyHeader::Absent,
+        parameters: Vec::new(),
+        body: None,
+        success: ("200", answer),
+        problems: Vec::new(),
+    }
+}
+
+pub(super) fn list(
+    id: &'static str,
+    tag: &'static str,
+    summary: &'static str,
+    params: &[Param],
+    answer: Value,
+) -> Operation {
+    Operation { parameters: params.iter().map(query_parameter).collect(), ..get(id, tag, summary, answer) }
+}
+
+/// Changes dead letters.
+pub(super) fn change(
+    id: &'static str,
+    summary: &'static str,
+    effect: &'static str,
+    body: Body,
+    answer: Value,
+) -> Operation {
+    Operation {
+        description: format!(
+            "{effect} A request changes at most 10,000 routes, in chunks; `remaining` counts the others. After a crash the repeated request \
+             continues with what is left, and counts that."
+        ),
+        key: KeyHeader::Optional(
+            "Required unless `dry_run` is true. A repeated request with the same body gets the first answer.",
+        ),
+        body: Some(body),
+        problems: vec![("409", IN_PROGRESS), ("422", REQUEST_CONFLICT)],
+        ..get(id, "operations", summary, answer)
+    }
+}
+
+impl Operation {
+    pub(super) fn render(self) -> Value {
+        let responses = self.responses();
+        let mut parameters = self.parameters;
+        parameters.extend(self.key.parameter());
+        parameters.push(request_id_parameter());
+        let mut operation = json!({
+            "operationId": self.id,
+            "tags": [self.tag],
+            "summary": self.summary,
+            "security": self.callers.security(),
+            "parameters": parameters,
+            "responses": responses,
+        });
+        if !self.description.is_empty() {
+            operation["description"] = self.description.into();
+        }
+        if let Some(Body { schema, examples, max_bytes }) = self.body {
+            operation["requestBody"] = json!({
+                "description": format!("At most {max_bytes} bytes."),
+                "required": true,
+                "x-max-bytes": max_bytes,
+                "content": {"application/json": {"schema": schema, "examples": examples}},
+            });
+        }
+        operation
+    }
+
+    /// The answers by status: that of success, those of its own, and those that every operation of its kind has.
+    fn responses(&self) -> Value {
+        let mut problems = vec![("400", BAD_REQUEST), ("503", UNAVAILABLE)];
+        problems.extend(&self.problems);
+        if !matches!(self.callers, Callers::Anyone) {
+            problems.extend([("401", UNAUTHORIZED), ("403", FORBIDDEN), ("429", TOO_MANY_REQUESTS)]);
+        }
+        if self.body.is_some() {
+            problems.extend([
+                ("408", REQUEST_TIMEOUT),
+                ("413", BODY_TOO_LARGE),
+                ("415", UNSUPPORTED_MEDIA_TYPE),
+            ]);
+        }
+        let mut responses: Map<String, Value> = problems
+            .into_iter()
+            .map(|(status, name)| {
+                (status.to_owned(), json!({"$ref": format!("#/components/responses/{name}")}))
+            })
+            .collect();
+        let (status, answer) = &self.success;
+        responses.insert((*status).to_owned(), answer.clone());
+        Value::Object(responses)
+    }
+}
+
+impl Callers {
+    fn security(self) -> Value {
+        match self {
+            Self::Anyone => json!([]),
+            Self::Producers => json!([{"token": ["producer"]}]),
+            Self::Operators => json!([{"token": ["operator"]}]),
+            Self::Both => json!([{"token": ["producer"]}, {"token": ["operator"]}]),
+        }
+    }
+}
+
+impl KeyHeader {
+    fn parameter(self) -> Option<Value> {
+        let about = match self {
+            Self::Absent => return None,
+            Self::Required => {
+                "The intent's idempotency key: chosen by the producer, who never uses it for another intent."
+            }
+            Self::Optional(about) => about,
+        };
+        let form = "Bare, or as a quoted string of structured fields (ASCII, without parameters); both forms of one content are one key.";
+        Some(json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": self == Self::Required,
+            "description": format!("{about} {form} The content has 1 to {MAX_KEY_BYTES} bytes."),
+            "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_BYTES},
+            "example": "game-123:turn-54",
+        }))
+    }
+}
+
+fn request_id_parameter() -> Value {
+    json!({
+        "name": "X-Request-Id",
+        "in": "header",
+        "description": "Echoed. What is not 1 to 255 visible ASCII characters is replaced by an id that the service makes. The client's counts as \
+            `request_id` of intents that have none.",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    })
+}
+
+pub(super) fn path_parameter(name: &str, about: &str, example: &str) -> Value {
+    json!({
+        "name": name,
+        "in": "path",
+        "required": true,
+        "description": about,
+        "schema": {"type": "string", "minLength": 1},
+        "example": example,
+    })
+}
+
+pub(super) fn query_parameter(param: &Param) -> Value {
+    json!({"name": param.name, "in": "query", "description": param.about, "schema": param.schema()})
+}
+
+/// An answer of JSON, with the headers that it may have besides `X-Request-Id`.
+pub(super) fn answer(description: &str, schema: Value, examples: Value, headers: &[&str]) -> Value {
+    json!({
+        "description": description,
+        "headers": header_refs(headers),
+        "content": {"application/json": {"schema": schema, "examples": examples}},
+    })
+}

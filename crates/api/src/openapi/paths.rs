@@ -1,0 +1,232 @@
+//! The operations of the document: what each path takes and answers.
+
+use serde_json::{Value, json};
+
+use super::operations::{
+    Body, Callers, KeyHeader, Operation, answer, change, get, list, path_parameter, query_parameter,
+};
+use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, REQUEST_CONFLICT};
+use super::{Schemas, examples, header_refs, schema_ref};
+use crate::batch::Results;
+use crate::changes::{DiscardRequest, ReplayRequest};
+use crate::ports::ApiSettings;
+use crate::view::{
+    Accepted, DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Notification, Notifications,
+    Planned, Replayed, ServiceStatus,
+};
+use crate::{dead_letters, malformed_intents, notifications};
+
+/// The path items of the document.
+pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
+    json!({
+        "/v1/intents": {"post": send(settings, schemas).render()},
+        "/v1/intents:batch": {"post": send_batch(settings, schemas).render()},
+        "/v1/notifications": {"get": list_notifications(schemas).render()},
+        "/v1/notifications/{notification_id}": {"get": get_notification(schemas).render()},
+        "/v1/dead-letters": {"get": list_dead_letters(schemas).render()},
+        "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
+        "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
+        "/v1/malformed-intents": {"get": list_malformed_intents(schemas).render()},
+        "/v1/malformed-intents/{stream_entry_id}": {"get": get_malformed_intents(schemas).render()},
+        "/v1/status": {"get": get_status(schemas).render()},
+        "/openapi.json": {"get": get_document().render()},
+    })
+}
+
+fn send(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    Operation {
+        id: "sendIntent",
+        tag: "intents",
+        summary: "Sends an intent.",
+        description: "The answer comes once the intent is committed. A repeated request gets the stored answer, byte for byte and with \
+            `Idempotency-Replayed`, for as long as `NOTIFICATION_IDEMPOTENCY_TTL` says; after that, and if the intent came by the stream or in a \
+            batch, `outcome` is `duplicate`. Repeat a request without an answer with the same key."
+            .to_owned(),
+        callers: Callers::Producers,
+        key: KeyHeader::Required,
+        parameters: Vec::new(),
+        body: Some(Body {
+            schema: schema_ref("Intent"),
+            examples: examples::intent(&settings.catalog),
+            max_bytes: settings.max_body_bytes,
+        }),
+        success: (
+            "202",
+            answer("The intent is accepted.", schemas.answer::<Accepted<'_>>(), examples::accepted(), &["Idempotency-Replayed"]),
+        ),
+        problems: vec![("409", IN_PROGRESS), ("422", INTENT_REFUSED)],
+    }
+}
+
+fn send_batch(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    Operation {
+        id: "sendIntents",
+        tag: "intents",
+        summary: "Sends up to a thousand intents.",
+        description: "Each element is decided by itself and has the status that it would get alone; what is accepted stays accepted. Send the elements \
+            with 503 again. A repeated element is a duplicate."
+            .to_owned(),
+        callers: Callers::Producers,
+        key: KeyHeader::Optional(
+            "Guards the request as a whole: a repeated request with the same body gets the first answer. An answer with a 503 in it is not stored.",
+        ),
+        parameters: Vec::new(),
+        body: Some(Body {
+            schema: schema_ref("Batch"),
+            examples: examples::batch(&settings.catalog),
+            max_bytes: settings.max_batch_body_bytes,
+        }),
+        success: (
+            "200",
+            answer(
+                "What became of each element, in their order.",
+                schemas.answer::<Results>(),
+                examples::batch_results(),
+                &["Idempotency-Replayed"],
+            ),
+        ),
+        problems: vec![("409", IN_PROGRESS), ("422", REQUEST_CONFLICT)],
+    }
+}
+
+fn list_notifications(schemas: &mut Schemas) -> Operation {
+    Operation {
+        description: "A producer's token lists that producer's notifications.".to_owned(),
+        callers: Callers::Both,
+        ..list(
+            "listNotifications",
+            "notifications",
+            "Lists notifications, newest first.",
+            &notifications::PARAMS,
+            answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
+        )
+    }
+}
+
+fn get_notification(schemas: &mut Schemas) -> Operation {
+    Operation {
+        callers: Callers::Both,
+        parameters: vec![path_parameter("notification_id", "The id of the notification.", "1775121700000-0")],
+        problems: vec![("404", NOT_FOUND)],
+        ..get(
+            "getNotification",
+            "notifications",
+            "Shows a notification with its routes.",
+            answer("The notification.", schemas.answer::<Notification<'_>>(), examples::notification(), &[]),
+        )
+    }
+}
+
+fn list_dead_letters(schemas: &mut Schemas) -> Operation {
+    list(
+        "listDeadLetters",
+        "operations",
+        "Lists dead letters, newest first.",
+        &dead_letters::PARAMS,
+        answer("A page.", schemas.answer::<DeadLetters<'_>>(), examples::dead_letters(), &[]),
+    )
+}
+
+fn replay(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    let any = json!({"anyOf": [schemas.answer::<Replayed>(), schemas.answer::<Planned>()]});
+    let success = answer(
+        "What was done; with `dry_run`, what would be.",
+        any,
+        examples::replayed(),
+        &["Idempotency-Replayed"],
+    );
+    change(
+        "replayDeadLetters",
+        "Replays dead letters.",
+        "Their routes are pending again with a new budget, under the ids that they always had; the dead letters are deleted.",
+        Body {
+            schema: schemas.request::<ReplayRequest>(),
+            examples: examples::replay_requests(),
+            max_bytes: settings.max_body_bytes,
+        },
+        success,
+    )
+}
+
+fn discard(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    let any = json!({"anyOf": [schemas.answer::<Discarded>(), schemas.answer::<Planned>()]});
+    let success = answer(
+        "What was done; with `dry_run`, what would be.",
+        any,
+        examples::discarded(),
+        &["Idempotency-Replayed"],
+    );
+    change(
+        "discardDeadLetters",
+        "Discards dead letters.",
+        "They stay, are listed with `discarded=true` only, and are replayed only by their ids.",
+        Body {
+            schema: schemas.request::<DiscardRequest>(),
+            examples: examples::discard_requests(),
+            max_bytes: settings.max_body_bytes,
+        },
+        success,
+    )
+}
+
+fn list_malformed_intents(schemas: &mut Schemas) -> Operation {
+    list(
+        "listMalformedIntents",
+        "operations",
+        "Lists malformed intents of the stream, newest first.",
+        &malformed_intents::PARAMS,
+        answer(
+            "A page.",
+            schemas.answer::<MalformedIntentsPage<'_>>(),
+            examples::malformed_intents_page(),
+            &[],
+        ),
+    )
+}
+
+fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
+    let mut parameters =
+        vec![path_parameter("stream_entry_id", "The id of the stream entry.", "1775121700000-0")];
+    parameters.extend(malformed_intents::SHOW_PARAMS.iter().map(query_parameter));
+    Operation {
+        parameters,
+        problems: vec![("404", NOT_FOUND)],
+        ..get(
+            "getMalformedIntents",
+            "operations",
+            "Shows the malformed intents of a stream entry id, with their raw fields.",
+            answer(
+                "All that have the id.",
+                schemas.answer::<MalformedIntents<'_>>(),
+                examples::malformed_intents(),
+                &[],
+            ),
+        )
+    }
+}
+
+fn get_status(schemas: &mut Schemas) -> Operation {
+    get(
+        "getStatus",
+        "operations",
+        "Shows the state of the service.",
+        answer("The state.", schemas.answer::<ServiceStatus<'_>>(), examples::status(), &[]),
+    )
+}
+
+fn get_document() -> Operation {
+    let schema = json!({"type": "object", "required": ["openapi", "info", "paths"]});
+    Operation {
+        callers: Callers::Anyone,
+        ..get(
+            "getOpenApi",
+            "description",
+            "Shows this document.",
+            json!({
+                "description": "An OpenAPI 3.1 document.",
+                "headers": header_refs(&[]),
+                "content": {"application/json": {"schema": schema}},
+            }),
+        )
+    }
+}

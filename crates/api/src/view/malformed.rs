@@ -1,0 +1,86 @@
+//! Malformed intents.
+
+use domain::query::{MalformedSummary, StoredMalformedIntent};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Time, json_of};
+
+/// A page of malformed intents, newest first.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct MalformedIntentsPage<'a> {
+    /// At most `limit`; a page may be short or empty and still have a next one.
+    pub(crate) malformed_intents: Vec<MalformedIntentSummary<'a>>,
+    /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// The malformed intents of one stream entry id.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct MalformedIntents<'a> {
+    pub(crate) malformed_intents: Vec<MalformedIntent<'a>>,
+}
+
+/// A malformed intent without its raw fields.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct MalformedIntentSummary<'a> {
+    /// The stream it came by.
+    stream: &'a str,
+    stream_entry_id: &'a str,
+    /// Tells entries of the same id apart.
+    fields_fingerprint: &'a str,
+    /// As received; empty if it was no text of at most 255 bytes.
+    notification_type: &'a str,
+    /// As received; empty if it was no text of at most 255 bytes.
+    producer: &'a str,
+    /// As received; empty if it was no text of at most 255 bytes.
+    idempotency_key: &'a str,
+    /// The first rule that it breaks.
+    failure_code: &'a str,
+    failure_message: &'a str,
+    recorded_at: Time,
+}
+
+impl<'a> MalformedIntentSummary<'a> {
+    pub(crate) fn new(summary: &'a MalformedSummary) -> Self {
+        Self {
+            stream: &summary.key.stream,
+            stream_entry_id: &summary.key.entry_id,
+            fields_fingerprint: &summary.key.fields_fingerprint,
+            notification_type: &summary.notification_type,
+            producer: &summary.producer,
+            idempotency_key: &summary.idempotency_key,
+            failure_code: &summary.failure_code,
+            failure_message: &summary.failure_message,
+            recorded_at: Time(summary.recorded_at),
+        }
+    }
+}
+
+/// A malformed intent, whole.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct MalformedIntent<'a> {
+    #[serde(flatten)]
+    summary: MalformedIntentSummary<'a>,
+    /// The fields of the entry as `[name, value]`, in the order received. Bytes that are no text are `{"base64": …}`; what is too long is
+    /// truncated. `null` if it is too large to be sent with the others.
+    #[schemars(schema_with = "raw_fields_schema")]
+    raw_fields: Value,
+}
+
+impl<'a> MalformedIntent<'a> {
+    pub(crate) fn new(stored: &'a StoredMalformedIntent) -> Self {
+        Self {
+            summary: MalformedIntentSummary::new(&stored.summary),
+            raw_fields: stored.raw_fields.as_deref().map_or(Value::Null, json_of),
+        }
+    }
+}
+
+fn raw_fields_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["array", "null"],
+        "items": {"type": "array", "items": {"type": ["string", "object"]}, "minItems": 2, "maxItems": 2},
+    })
+}

@@ -1,0 +1,113 @@
+//! The relay: claims due events, publishes them, marks them with their outcome.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{EventTypes, RetryPolicy, Stats};
+
+/// The longest relay id, in bytes.
+const MAX_RELAY_ID_BYTES: usize = 64;
+
+/// The name of a relay: of `A` to `Z`, `a` to `z`, `0` to `9`, `.`, `_` and `-`, 1 to 64 long.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RelayId(String);
+
+/// The text is not the name of a relay.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the id of a relay takes 1 to 64 letters, digits, dots, underscores and hyphens")]
+pub struct RelayIdError;
+
+impl RelayId {
+    /// The id that the text holds.
+    pub fn parse(text: &str) -> Result<Self, RelayIdError> {
+        let valid = (1..=MAX_RELAY_ID_BYTES).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if valid { Ok(Self(text.to_owned())) } else { Err(RelayIdError) }
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RelayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a relay is told.
+#[derive(Clone, Debug)]
+pub struct RelaySettings {
+    /// Its name.
+    pub relay_id: RelayId,
+    /// Which events it carries.
+    pub types: EventTypes,
+    /// The most events of one claim; at least 1.
+    pub batch_size: u32,
+    /// The pause between two looks at an outbox in which nothing is due.
+    pub poll_interval: Duration,
+    /// How long a claim lasts.
+    pub lease_timeout: Duration,
+    /// The most bytes of payloads of one claim.
+    pub max_claim_bytes: u64,
+    /// Payloads over this are DEAD.
+    pub max_event_bytes: u64,
+    /// How often and how far apart an event is tried.
+    pub retry: RetryPolicy,
+}
+
+/// Whether a relay works.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RelayState {
+    /// It does.
+    Running,
+    /// It claims nothing until what it waits for is available again.
+    Paused {
+        /// The error, with its causes.
+        waiting_for: String,
+    },
+}
+
+/// What a relay does now; clones share it.
+#[derive(Clone, Debug)]
+pub struct RelayStatus(Arc<Mutex<RelayState>>);
+
+impl Default for RelayStatus {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(RelayState::Running)))
+    }
+}
+
+impl RelayStatus {
+    /// What it does now.
+    pub fn state(&self) -> RelayState {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes it, and returns whether it was another one.
+    pub fn set(&self, state: RelayState) -> bool {
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = *current != state;
+        *current = state;
+        changed
+    }
+}
+
+/// Is told what a relay does. Every method must return at once.
+pub trait Observer: Send + Sync + 'static {
+    /// A claim took this many events; never 0.
+    fn claimed(&self, events: usize);
+    /// This many events were marked: `delivered`, `failed`, `dead` or `released`.
+    fn marked(&self, result: &'static str, events: usize);
+    /// An event was published, this long after its creation.
+    fn published(&self, latency: Duration);
+    /// This many marks came too late.
+    fn leases_lost(&self, events: usize);
+    /// The relay runs, or is paused.
+    fn state(&self, state: &RelayState);
+    /// What is in the outbox, each count capped.
+    fn backlog(&self, stats: &Stats);
+}

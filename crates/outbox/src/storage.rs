@@ -1,0 +1,194 @@
+//! Where events are kept: what a relay asks of the outbox, and what it answers.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use uuid::Uuid;
+
+use crate::{Event, OutboxError, RelayId};
+
+/// The value of `locked_by` under one claim, `<relay id>#<nonce>`: no two claims have the same.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ClaimToken(String);
+
+impl ClaimToken {
+    /// The token of one claim of `relay`; `nonce` was never used before.
+    pub fn new(relay: &RelayId, nonce: &str) -> Self {
+        Self(format!("{relay}#{nonce}"))
+    }
+
+    /// The column's value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClaimToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The event types that a relay carries. It leaves the others alone: they block nothing and count nowhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EventTypes {
+    /// All of them.
+    All,
+    /// These.
+    Only(Vec<String>),
+}
+
+/// A place in the order in which events fall due.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Position {
+    /// The column `available_at`.
+    pub available_at: Timestamp,
+    /// The column `created_at`.
+    pub created_at: Timestamp,
+    /// The primary key.
+    pub event_id: Uuid,
+}
+
+/// The wish to claim due events.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    /// What the rows are claimed under.
+    pub token: ClaimToken,
+    /// Which types.
+    pub types: EventTypes,
+    /// Look only at what falls due after this; `None` for all.
+    pub after: Option<Position>,
+    /// The most events that are looked at, and so the most that are claimed.
+    pub limit: u32,
+    /// The most bytes of payloads that are claimed, unless the first event alone exceeds that.
+    pub max_bytes: u64,
+    /// Payloads over this are not read.
+    pub max_event_bytes: u64,
+}
+
+/// What a claim found.
+#[must_use]
+#[derive(Clone, PartialEq, Debug)]
+pub struct Claim {
+    /// The events that are now DELIVERING under the token; those of one partition key in their order.
+    pub events: Vec<Event>,
+    /// How far it looked; `None` if nothing is due after that.
+    pub next: Option<Position>,
+}
+
+/// A failed attempt of an event that is claimed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Failure {
+    /// Which event.
+    pub event_id: Uuid,
+    /// How often it has failed, this time included.
+    pub attempts: u32,
+    /// Why.
+    pub error: String,
+    /// What follows.
+    pub kind: FailureKind,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureKind {
+    /// PENDING again, available after this delay.
+    Retry(Duration),
+    /// DEAD.
+    Dead,
+}
+
+/// What became of marking one event.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marked {
+    /// It is marked.
+    Applied,
+    /// The claim is over: the event was reaped, or changed by hand. Nothing was changed.
+    Lost,
+    /// Another transaction holds the row open. Nothing was changed; the same call may succeed later.
+    Busy,
+}
+
+/// Which leases have ended, and what follows.
+#[derive(Clone, Debug)]
+pub struct ReapRequest {
+    /// Which types.
+    pub types: EventTypes,
+    /// Leases older than this have ended, and those without a time.
+    pub lease_timeout: Duration,
+    /// The most rows of one call.
+    pub limit: u32,
+}
+
+/// What is in the outbox. Each count ends at the limit that it was asked with.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Stats {
+    /// PENDING, due, never tried.
+    pub pending: u64,
+    /// PENDING, tried.
+    pub retrying: u64,
+    /// PENDING, not yet due, never tried.
+    pub scheduled: u64,
+    /// DELIVERING.
+    pub delivering: u64,
+    /// DEAD.
+    pub dead: u64,
+    /// Since the creation of the oldest event that is due; zero if none is.
+    pub oldest_age: Duration,
+}
+
+/// What a relay asks of an outbox. Time is that of the store; no client's clock takes part.
+pub trait Storage: Send + Sync + 'static {
+    /// Whether an event is due; cheaper than a claim that finds nothing.
+    fn has_due_events(
+        &self,
+        types: &EventTypes,
+        after: Option<&Position>,
+    ) -> impl Future<Output = Result<bool, OutboxError>> + Send;
+
+    /// Claims due events, in the order in which they fell due, and those of one partition key in the order of `created_at` and
+    /// `event_id`. After an error it is unknown whether the rows are claimed; their lease ends then.
+    ///
+    /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier one waits for its next
+    /// attempt. An event that was reaped is claimed alone.
+    fn claim_batch(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claim, OutboxError>> + Send;
+
+    /// DELIVERED. One outcome for each id, in their order.
+    fn mark_delivered_batch(
+        &self,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+    ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
+
+    /// PENDING with a later attempt, or DEAD.
+    fn mark_failed_batch(
+        &self,
+        token: &ClaimToken,
+        failures: &[Failure],
+    ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
+
+    /// PENDING as before the claim.
+    fn release_batch(
+        &self,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+    ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
+
+    /// Ends leases that are over: each counts as a failed attempt with the error `lease expired`; `kind` says what follows from the number of attempts.
+    /// Returns how many there were.
+    fn reap_expired_leases(
+        &self,
+        request: &ReapRequest,
+        kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
+    ) -> impl Future<Output = Result<u64, OutboxError>> + Send;
+
+    /// What there is, each count up to `limit`.
+    fn stats(
+        &self,
+        types: &EventTypes,
+        limit: u64,
+    ) -> impl Future<Output = Result<Stats, OutboxError>> + Send;
+}

@@ -1,0 +1,186 @@
+//! Where a relay appends the events of an outbox: under a receipt for each, and never for a claim that is over.
+//!
+//! The receipt makes an event that is claimed again find the entry that it already has. The deadline is compared inside the script,
+//! by Redis's own clock, so that a relay that was paused on its way there appends nothing (ADR 0032).
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use domain::ports::StoreError;
+use redis::{Script, Value};
+use tokio::time::Instant;
+
+use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
+
+/// How old a reading of Redis's clock may be. It is also how long a Redis that is gone may go unnoticed before a claim.
+const CLOCK_READING_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// A field of an entry: its name and its value.
+pub type OutboxField<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
+/// An event to append.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutboxEntry<'a> {
+    /// The key of its stream.
+    pub stream: &'a str,
+    /// The key of its receipt, see [`crate::outbox_receipt`].
+    pub receipt: String,
+    /// After an event that is refused, later ones with the same partition key are withheld; empty for none.
+    pub partition_key: &'a str,
+    /// Names and values.
+    pub fields: Vec<OutboxField<'a>>,
+}
+
+/// The result of appending one event.
+#[must_use]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutboxAppend {
+    /// It is in the stream under this id, now or from an earlier call.
+    Done(String),
+    /// It was not appended: the claim is over, or an earlier event with its partition key was refused.
+    Withheld,
+    /// The stream itself returned an error.
+    Refused(String),
+}
+
+/// Appends events to streams.
+#[derive(Clone, Debug)]
+pub struct RedisOutboxStreams {
+    client: RedisClient,
+    receipt_ttl: Duration,
+    script: Script,
+    clock: Arc<Mutex<Option<ClockReading>>>,
+}
+
+/// What Redis's clock showed, and when the answer arrived.
+#[derive(Clone, Copy, Debug)]
+struct ClockReading {
+    unix_ms: u64,
+    received: Instant,
+}
+
+impl RedisOutboxStreams {
+    /// Receipts live for `receipt_ttl` after their event was appended or found.
+    pub fn new(client: &RedisClient, receipt_ttl: Duration) -> Self {
+        let script = Script::new(include_str!("scripts/append_outbox_events.lua"));
+        Self { client: client.clone(), receipt_ttl, script, clock: Arc::default() }
+    }
+
+    /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the way of the answer counts against it.
+    pub async fn deadline(&self, after: Duration) -> Result<u64, StoreError> {
+        const OPERATION: &str = "read the clock of Redis";
+        let known = self.reading().filter(|reading| reading.received.elapsed() < CLOCK_READING_MAX_AGE);
+        let reading = match known {
+            Some(reading) => reading,
+            None => {
+                let answer = self.client.command(OPERATION, &redis::cmd("TIME")).await?;
+                self.read_clock(unix_ms(&answer).ok_or_else(|| unexpected(OPERATION, &answer))?)
+            }
+        };
+        Ok(reading.unix_ms.saturating_add(millis(reading.received.elapsed() + after)))
+    }
+
+    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis. One result for each. After an
+    /// error it is unknown which of them are in their stream.
+    pub async fn append(
+        &self,
+        entries: &[OutboxEntry<'_>],
+        deadline: u64,
+    ) -> Result<Vec<OutboxAppend>, StoreError> {
+        const OPERATION: &str = "append events of the outbox";
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut answers = match self.client.script(OPERATION, &self.call(entries, deadline)).await? {
+            Value::Array(answers) if answers.len() == entries.len() + 1 => answers.into_iter(),
+            other => return Err(unexpected(OPERATION, &other)),
+        };
+        if let Some(Value::Int(unix_ms)) = answers.next() {
+            self.read_clock(u64::try_from(unix_ms).unwrap_or_default());
+        }
+        answers.map(|answer| self.appended(OPERATION, answer)).collect()
+    }
+
+    fn call(&self, entries: &[OutboxEntry<'_>], deadline: u64) -> ScriptCall<'_> {
+        let mut streams = Numbered::default();
+        let mut groups = Numbered::default();
+        let numbers: Vec<(usize, usize)> = entries
+            .iter()
+            .map(|entry| {
+                let group =
+                    if entry.partition_key.is_empty() { 0 } else { groups.number(entry.partition_key) };
+                (streams.number(entry.stream), group)
+            })
+            .collect();
+        let receipts = entries.iter().map(|entry| entry.receipt.as_str());
+        let keys: Vec<&str> = streams.names.iter().copied().chain(receipts).collect();
+        let mut call = ScriptCall::new(&self.script, keys.into_iter());
+        call.arg(deadline).arg(millis(self.receipt_ttl)).arg(streams.names.len());
+        for (entry, (stream, group)) in entries.iter().zip(numbers) {
+            call.arg(stream).arg(group).arg(entry.fields.len() * 2);
+            for (name, value) in &entry.fields {
+                call.arg(&**name).arg(&**value);
+            }
+        }
+        call
+    }
+
+    fn appended(&self, operation: &'static str, answer: Value) -> Result<OutboxAppend, StoreError> {
+        match answer {
+            Value::BulkString(id) => Ok(OutboxAppend::Done(String::from_utf8_lossy(&id).into_owned())),
+            Value::Int(_) => Ok(OutboxAppend::Withheld),
+            Value::Array(refusal) => match refusal.first() {
+                Some(Value::BulkString(error)) => {
+                    let error = String::from_utf8_lossy(error).into_owned();
+                    if self.client.is_outage(&error) {
+                        return Err(unavailable(operation, error));
+                    }
+                    Ok(OutboxAppend::Refused(error))
+                }
+                _ => Err(unavailable(operation, "Redis gave an answer without an error")),
+            },
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    fn reading(&self) -> Option<ClockReading> {
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_clock(&self, unix_ms: u64) -> ClockReading {
+        let reading = ClockReading { unix_ms, received: Instant::now() };
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
+        reading
+    }
+}
+
+/// Names in the order of their first use, counted from 1.
+#[derive(Default)]
+struct Numbered<'a> {
+    names: Vec<&'a str>,
+    numbers: HashMap<&'a str, usize>,
+}
+
+impl<'a> Numbered<'a> {
+    fn number(&mut self, name: &'a str) -> usize {
+        *self.numbers.entry(name).or_insert_with(|| {
+            self.names.push(name);
+            self.names.len()
+        })
+    }
+}
+
+/// The answer to `TIME`: seconds and microseconds.
+fn unix_ms(answer: &Value) -> Option<u64> {
+    let Value::Array(parts) = answer else { return None };
+    let number = |value: &Value| match value {
+        Value::BulkString(digits) => str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    match parts.as_slice() {
+        [seconds, micros] => Some(number(seconds)?.checked_mul(1_000)?.checked_add(number(micros)? / 1_000)?),
+        _ => None,
+    }
+}

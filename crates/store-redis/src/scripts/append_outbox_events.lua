@@ -1,0 +1,34 @@
+-- Appends events of an outbox, each under a receipt.
+-- KEYS: the streams, then the receipt of each event.
+-- ARGV: the deadline of the claim by this server's clock in Unix ms, TTL of a receipt in ms, the number of streams; then for
+-- each event the number of its stream, the number of its order group or 0, the number of its names and values, and these.
+-- Returns this server's clock in Unix ms, then for each event: its id, appended now or before; 0 if it was not appended, because the
+-- claim is over or an earlier event of its group was refused; {error} if the stream refused it.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local ttl, streams = ARGV[2], tonumber(ARGV[3])
+local over = now > tonumber(ARGV[1])
+local answers, blocked, at = {now}, {}, 4
+for i = streams + 1, #KEYS do
+  local stream, group, n = KEYS[tonumber(ARGV[at])], ARGV[at + 1], tonumber(ARGV[at + 2])
+  local answer = 0
+  if not over and not blocked[group] then
+    local held = redis.pcall('GET', KEYS[i])
+    if type(held) == 'string' and string.match(held, '^%d+%-%d+$') then
+      redis.call('PEXPIRE', KEYS[i], ttl)
+      answer = held
+    else
+      local id = redis.pcall('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + n))
+      if type(id) == 'table' then
+        answer = {id.err}
+        if group ~= '0' then blocked[group] = true end
+      else
+        redis.call('SET', KEYS[i], id, 'PX', ttl)
+        answer = id
+      end
+    end
+  end
+  answers[#answers + 1] = answer
+  at = at + 3 + n
+end
+return answers
