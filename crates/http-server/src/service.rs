@@ -36,7 +36,7 @@ const LINGER_BYTES: usize = 16 * 1024 * 1024;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a client may pause meanwhile.
-const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest problem that gets its `instance`, in bytes.
 const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
