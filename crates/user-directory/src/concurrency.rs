@@ -5,7 +5,7 @@
 //! concurrency, the limit stays near the maximum. If it is down, the limit becomes 1.
 
 /// The most requests in flight at present, from 1 to a configured maximum.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Concurrency {
     limit: usize,
     max: usize,

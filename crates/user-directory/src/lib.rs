@@ -1,7 +1,8 @@
 //! The user directory over HTTP: whether a user exists, with e-mail address and language.
 //!
 //! `GET {base}/api/v1/internal/users/{user_id}`. A user that was found is kept for seconds, so that a burst of intents for
-//! the same users sends one request; a missing user and a failure are never cached.
+//! the same users sends one request; a missing user and a failure are never cached. Calls that ask for one user at the same time
+//! share one request (`flights.rs`).
 //!
 //! A directory that sheds load gets fewer concurrent requests (`concurrency.rs`, kept between calls), and refused users are
 //! requested again within the call (`schedule.rs`). Users without an answer after that are [`Lookup::Unavailable`]; all other
@@ -11,6 +12,7 @@
 mod answer;
 mod cache;
 mod concurrency;
+mod flights;
 mod schedule;
 
 use std::collections::{HashMap, HashSet};
@@ -18,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ports::{Lookup, UserDirectory, error_chain};
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, RETRY_AFTER};
@@ -34,6 +36,7 @@ use url::Url;
 
 use crate::cache::Cache;
 use crate::concurrency::Concurrency;
+use crate::flights::Flights;
 use crate::schedule::{Outcome, Schedule};
 
 /// The largest answer that is read, in bytes.
@@ -70,6 +73,7 @@ pub struct HttpUserDirectory {
     settings: Arc<UserDirectorySettings>,
     cache: Arc<Mutex<Cache>>,
     concurrency: Arc<Mutex<Concurrency>>,
+    flights: Flights,
 }
 
 /// The operating system offers no roots of trust for `https`.
@@ -95,10 +99,29 @@ impl HttpUserDirectory {
             .build(connector);
         let cache = Arc::new(Mutex::new(Cache::new(settings.cache_entries)));
         let concurrency = Arc::new(Mutex::new(Concurrency::new(settings.concurrency)));
-        Ok(Self { client, settings: Arc::new(settings), cache, concurrency })
+        let flights = Flights::default();
+        Ok(Self { client, settings: Arc::new(settings), cache, concurrency, flights })
     }
 
-    async fn ask(&self, user_id: &str) -> Outcome {
+    /// Asks for one user, or waits for another call that does. Returns the outcome, and whether this call asked.
+    async fn ask(&self, user_id: &str) -> (Outcome, bool) {
+        let flight = self.flights.join(user_id, || {
+            let (directory, user_id) = (self.clone(), user_id.to_owned());
+            async move { directory.ask_and_remember(&user_id).await }.boxed()
+        });
+        (flight.outcome().await, flight.is_own)
+    }
+
+    async fn ask_and_remember(&self, user_id: &str) -> Outcome {
+        let outcome = self.ask_in_time(user_id).await;
+        if let Outcome::Answer(Lookup::Found(user)) = &outcome {
+            let until = Instant::now().into_std() + self.settings.cache_ttl;
+            self.cache().insert(user_id, user.clone(), until);
+        }
+        outcome
+    }
+
+    async fn ask_in_time(&self, user_id: &str) -> Outcome {
         match tokio::time::timeout(self.settings.timeout, self.request(user_id)).await {
             Ok(outcome) => outcome,
             Err(_) => {
@@ -179,12 +202,12 @@ impl HttpUserDirectory {
             }
             let retry = schedule.next_retry().filter(|_| in_flight.len() < limit);
             tokio::select! {
-                Some((index, outcome)) = in_flight.next() => {
-                    let now = Instant::now();
-                    if let Outcome::Answer(Lookup::Found(user)) = &outcome {
-                        self.cache().insert(&user_ids[index], user.clone(), now.into_std() + self.settings.cache_ttl);
-                    }
-                    schedule.record(index, outcome, &mut self.concurrency(), now);
+                Some((index, (outcome, is_own))) = in_flight.next() => {
+                    let mut concurrency = self.concurrency();
+                    // One request counts once, however many calls wait for it.
+                    let mut copy = concurrency.clone();
+                    let concurrency = if is_own { &mut *concurrency } else { &mut copy };
+                    schedule.record(index, outcome, concurrency, Instant::now());
                 }
                 () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {}
                 else => return schedule.into_lookups().collect(),

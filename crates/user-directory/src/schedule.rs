@@ -27,7 +27,7 @@ const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
 const MIN_FAILURES: usize = 4;
 
 /// The result of one request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     /// The directory knows the user, or knows that there is none.
     Answer(Lookup),

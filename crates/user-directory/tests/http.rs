@@ -51,6 +51,18 @@ async fn answers_come_in_the_order_asked_and_each_user_is_asked_for_once() {
 }
 
 #[tokio::test]
+async fn calls_that_ask_for_one_user_at_the_same_time_share_one_request() {
+    let (server, directory) = directory_with(4, Duration::from_secs(10), Duration::ZERO).await;
+    server.set_fault("u-1", Fault::Slow(Duration::from_millis(200)));
+    let calls = (0..100).map(|_| directory.look_up(&["u-1"]));
+    let answers = futures_util::future::join_all(calls).await;
+    assert!(answers.iter().all(|answer| matches!(answer[..], [Lookup::Found(_)])), "{answers:?}");
+    assert_eq!(server.requests_for("u-1"), 1);
+    directory.look_up(&["u-1"]).await;
+    assert_eq!(server.requests_for("u-1"), 2, "what was in flight once was kept");
+}
+
+#[tokio::test]
 async fn only_users_that_exist_are_remembered() {
     let (server, directory) = directory(Duration::from_secs(60)).await;
     server.remove_user("gone");

@@ -1,7 +1,8 @@
 //! A contender: a process that does the work of the service, for comparison. It reads a line on its standard input for each
 //! step and answers with a line of JSON, so that its preparation is not measured.
 //!
-//! The baseline and the naive implementation are this same program, called with their name; the peers are programs for Node.
+//! The baseline and the naive implementation are this same program, called with their name; the peers are programs for Node. The
+//! load generator of the scenario `http` is called in the same way, so that its processor time is that of a process of its own.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::baseline::Baseline;
+use crate::http::generator;
 use crate::measure::Cpu;
 use crate::naive::Naive;
 use crate::testbed::{MAIL, PUSH, Testbed};
@@ -37,6 +39,11 @@ impl Contender {
         let mut contender = Self::start(command, testbed, dsn, intents)?;
         contender.expect("ready").await?;
         Ok(contender)
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("the contender has ended")
     }
 
     /// Starts `command` as a contender and does not wait for it.
@@ -68,7 +75,7 @@ impl Contender {
         step: &str,
         phase: &str,
     ) -> anyhow::Result<(Duration, Cpu)> {
-        let pid = self.child.id().context("the contender has ended")?;
+        let pid = self.pid()?;
         let (started, before) = (Instant::now(), testbed.cpu(pid));
         self.request(step).await?;
         self.expect(phase).await?;
@@ -119,6 +126,10 @@ pub(crate) struct Servers {
 
 /// Runs this program as contender `name`.
 pub(crate) async fn serve(name: &str) -> anyhow::Result<()> {
+    if name == generator::NAME {
+        // It has a runtime of its own, on one thread.
+        return tokio::task::spawn_blocking(generator::serve).await?;
+    }
     let setting = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let servers = Servers { redis: setting("BENCH_REDIS")?, postgres: setting("BENCH_POSTGRES")? };
     let intents: u32 = setting("BENCH_JOBS")?.parse().context("BENCH_JOBS is not a number")?;

@@ -51,7 +51,7 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    fn cpu_per_intent(&self) -> f64 {
+    pub(crate) fn cpu_per_intent(&self) -> f64 {
         (self.cpu.postgres + self.cpu.redis + self.cpu.own) as f64 / f64::from(self.intents)
     }
 
@@ -131,7 +131,12 @@ async fn open_transaction(testbed: &mut Testbed, intents: u32) -> anyhow::Result
 }
 
 /// Processes the intents from number `first` on. All of them are in the stream when the service starts.
-async fn drain(testbed: &mut Testbed, dsn: &str, first: u32, intents: u32) -> anyhow::Result<Drain> {
+pub(crate) async fn drain(
+    testbed: &mut Testbed,
+    dsn: &str,
+    first: u32,
+    intents: u32,
+) -> anyhow::Result<Drain> {
     let mut redis = testbed.redis().await?;
     redis::cmd("XTRIM").arg(INTENTS).arg("MAXLEN").arg(0).query_async::<()>(&mut redis).await?;
     load::preload(&mut redis, first, intents, ROUTES).await?;

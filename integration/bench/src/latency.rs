@@ -33,11 +33,11 @@ pub(crate) struct Percentiles {
     pub(crate) p50: f64,
     p90: f64,
     pub(crate) p99: f64,
-    max: f64,
+    pub(crate) max: f64,
 }
 
 impl Percentiles {
-    fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |fraction| percentile(&values, fraction);
         Self { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
@@ -57,7 +57,7 @@ struct Latency {
 impl Latency {
     async fn measure(testbed: &mut Testbed, scale: Scale, rate: u32) -> anyhow::Result<Self> {
         let mut latency = Self { rate, baseline: Vec::new(), service: Vec::new(), publish: Vec::new() };
-        let load = Steady { rate, most: rate * scale.seconds };
+        let load = Steady { routes: load::ROUTES, rate, most: rate * scale.seconds };
         for round in 1..=scale.latency_rounds {
             println!(
                 "latency: {rate} intents/s for {} s, round {round} of {}: the baseline, then the service",
@@ -171,14 +171,27 @@ pub(crate) async fn steady(
     load: Steady,
     more: impl FnMut(u32) -> bool,
 ) -> anyhow::Result<(Percentiles, u32)> {
+    let sending = load.send(testbed.redis().await?, more);
+    observed(testbed, load.routes, sending).await
+}
+
+/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the time from an intent
+/// being due to the last of its entries, and the number of intents.
+pub(crate) async fn observed(
+    testbed: &Testbed,
+    routes: u32,
+    sending: impl Future<Output = anyhow::Result<HashMap<String, Instant>>>,
+) -> anyhow::Result<(Percentiles, u32)> {
     let observers = [
         Observer::start(testbed.redis().await?, PUSH, "notification_id"),
         Observer::start(testbed.redis().await?, MAIL, "delivery_id"),
     ];
-    let sent = load.send(testbed.redis().await?, more).await?;
+    let sent = sending.await?;
+    // Half of the routes are on each channel.
+    let expected = sent.len() * routes as usize / observers.len();
     let mut last_seen: HashMap<String, Instant> = HashMap::new();
     for observer in observers {
-        for (notification_id, seen) in observer.end(sent.len() * 2).await? {
+        for (notification_id, seen) in observer.end(expected).await? {
             let last = last_seen.entry(notification_id).or_insert(seen);
             *last = seen.max(*last);
         }

@@ -23,7 +23,7 @@ pub(crate) fn draft(n: u32) -> IntentDraft {
 }
 
 /// Intent number `n`, with two routes (one user) or four (two users).
-fn draft_of(n: u32, routes: u32) -> IntentDraft {
+pub(crate) fn draft_of(n: u32, routes: u32) -> IntentDraft {
     let (one, two) = (n % USERS, (n * 7 + 1) % USERS);
     let two = if one == two { (two + 1) % USERS } else { two };
     let mut users = vec![format!("user-{one}")];
@@ -68,9 +68,11 @@ pub(crate) async fn preload(
     Ok(())
 }
 
-/// A load of intents with four routes at a steady rate.
+/// A load of intents at a steady rate.
 #[derive(Clone, Copy)]
 pub(crate) struct Steady {
+    /// Routes of each intent.
+    pub(crate) routes: u32,
     /// Intents per second.
     pub(crate) rate: u32,
     /// The maximum number of intents.
@@ -78,6 +80,11 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
+    /// When intent number `n` is due, after the beginning.
+    pub(crate) fn due(self, n: u32) -> Duration {
+        Duration::from_secs(1) * n / self.rate
+    }
+
     /// An open loop: sends each intent when it is due, without waiting for earlier replies, while `more` returns true for
     /// the number sent. Returns the due time of each intent by its id. Latency counts from the due time, so that a late
     /// producer does not hide it.
@@ -90,11 +97,11 @@ impl Steady {
         let (mut sending, mut sent) = (JoinSet::new(), HashMap::new());
         let mut n = 0;
         while n < self.most && more(n) {
-            let due = started + Duration::from_secs(1) * n / self.rate;
+            let due = started + self.due(n);
             tokio::time::sleep_until(due).await;
             let mut redis = redis.clone();
             sending.spawn(async move {
-                let id: String = xadd(n, ROUTES).query_async(&mut redis).await?;
+                let id: String = xadd(n, self.routes).query_async(&mut redis).await?;
                 anyhow::Ok((id, due.into_std()))
             });
             while let Some(done) = sending.try_join_next() {

@@ -12,6 +12,7 @@ mod chart;
 mod contender;
 mod figure;
 mod growth;
+mod http;
 mod idle;
 mod latency;
 mod lateness;
@@ -26,6 +27,7 @@ mod report;
 mod retention;
 mod round;
 mod rows;
+mod searches;
 mod testbed;
 mod throughput;
 mod watch;
@@ -89,6 +91,8 @@ enum Scenario {
     Growth,
     Backlog,
     Retention,
+    Http,
+    Searches,
     Profile,
     /// Other queues. Not part of a full run: they have to be installed
     Peers,
@@ -96,7 +100,7 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -106,6 +110,8 @@ impl Scenario {
         Self::Growth,
         Self::Backlog,
         Self::Retention,
+        Self::Http,
+        Self::Searches,
         Self::Profile,
     ];
 
@@ -124,6 +130,8 @@ impl Scenario {
             Self::Growth => growth::run(testbed, scale).await,
             Self::Backlog => backlog::run(testbed, scale).await,
             Self::Retention => retention::run(testbed, scale).await,
+            Self::Http => http::run(testbed, scale).await,
+            Self::Searches => searches::run(testbed, scale).await,
             Self::Profile => profile::run(testbed, scale).await,
             Self::Peers => peers::run(testbed, scale).await,
         }
@@ -144,7 +152,7 @@ struct Options {
 
 const EXAMPLES: &str = "\
 Examples:
-  bench                      all scenarios except peers, in about twenty minutes
+  bench                      all scenarios except peers, in about half an hour
   bench --smoke              the same with small amounts
   bench --only latency       one scenario";
 

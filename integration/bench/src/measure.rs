@@ -74,8 +74,17 @@ const STATUS_UNIT: f64 = 1_024.0;
 
 /// The peak memory of the process, in megabytes of a million bytes.
 pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
+    memory_mb(pid, "VmHWM:")
+}
+
+/// The present memory of the process, in megabytes of a million bytes.
+pub(crate) fn present_memory_mb(pid: u32) -> f64 {
+    memory_mb(pid, "VmRSS:")
+}
+
+fn memory_mb(pid: u32, field: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) * STATUS_UNIT / 1e6
 }
 

@@ -105,7 +105,7 @@ async fn beside_pass(testbed: &mut Testbed, size: &Size) -> anyhow::Result<(Perc
     let service = testbed.service(&dsn).env("NOTIFICATION_CLEANUP_INTERVAL", "1s").start().await;
     let started = Instant::now();
     let mut pass = None;
-    let load = Steady { rate: size.rate, most: size.rate * BOUND };
+    let load = Steady { routes: ROUTES, rate: size.rate, most: size.rate * BOUND };
     let (percentiles, sent) = steady(testbed, load, |sent| {
         if pass.is_none() && sent % (size.rate / 10).max(1) == 0 {
             pass = logged(&service, started.elapsed());
@@ -127,7 +127,8 @@ async fn without_pass(testbed: &mut Testbed, size: &Size, intents: u32) -> anyho
         .env("NOTIFICATION_RECORD_RETENTION", KEEP)
         .start()
         .await;
-    let (percentiles, _) = steady(testbed, Steady { rate: size.rate, most: intents }, |_| true).await?;
+    let (percentiles, _) =
+        steady(testbed, Steady { routes: ROUTES, rate: size.rate, most: intents }, |_| true).await?;
     ensure!(service.logged(REMOVED).is_none(), "retention deleted rows in the run without retention");
     testbed.stop(service).await;
     Ok(percentiles)

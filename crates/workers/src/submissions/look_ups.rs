@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{SubmissionIntake, Waiting};
 
-/// The most submissions whose recipients are looked up at a time. The user directory bounds its own load below that.
+/// The most submissions whose recipients are looked up at a time. Those that name the same user share its look-up.
 const MAX_LOOK_UPS: usize = 1_024;
 
 /// A submission whose recipients have been looked up.

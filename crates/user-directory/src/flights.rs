@@ -1,0 +1,91 @@
+//! The requests that are in flight, by user: calls that ask for one user at the same time share one request.
+//!
+//! Many submissions may name the same users, each in a call of its own. Without this, all of them would send a request at the moment
+//! when a cached answer expires. A request ends when no call waits for it any more.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+
+use crate::schedule::Outcome;
+
+type Request = BoxFuture<'static, Outcome>;
+
+/// What is in flight. Clones share it. It holds a user for as long as a call waits, so it is as bounded as the calls are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flights(Arc<Mutex<HashMap<String, WeakShared<Request>>>>);
+
+/// A call that waits for a request.
+pub(crate) struct Flight {
+    flights: Flights,
+    user_id: String,
+    /// Present until it is dropped.
+    request: Option<Shared<Request>>,
+    /// Whether this call sends the request. The others learn its outcome.
+    pub(crate) is_own: bool,
+}
+
+impl Flights {
+    /// Joins the request for this user, or begins the one that `request` makes.
+    pub(crate) fn join(&self, user_id: &str, request: impl FnOnce() -> Request) -> Flight {
+        let mut flights = self.lock();
+        let found = flights.get(user_id).and_then(WeakShared::upgrade);
+        let is_own = found.is_none();
+        let shared = found.unwrap_or_else(|| request().shared());
+        if let Some(weak) = shared.downgrade().filter(|_| is_own) {
+            flights.insert(user_id.to_owned(), weak);
+        }
+        Flight { flights: self.clone(), user_id: user_id.to_owned(), request: Some(shared), is_own }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, WeakShared<Request>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flight {
+    /// Waits for the outcome.
+    pub(crate) async fn outcome(&self) -> Outcome {
+        match &self.request {
+            Some(request) => request.clone().await,
+            // Cannot happen: it is taken when this is dropped.
+            None => Outcome::Unusable { cause: "the request was given up".to_owned() },
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let mut flights = self.flights.lock();
+        drop(self.request.take());
+        if flights.get(&self.user_id).is_some_and(|request| request.upgrade().is_none()) {
+            flights.remove(&self.user_id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    fn never() -> Request {
+        pending().boxed()
+    }
+
+    #[test]
+    fn a_request_is_shared_until_no_call_waits_for_it() {
+        let flights = Flights::default();
+        let (first, second) = (flights.join("u", never), flights.join("u", never));
+        assert_eq!((first.is_own, second.is_own), (true, false));
+        assert!(flights.join("other", never).is_own);
+        drop(first);
+        assert!(!flights.join("u", never).is_own, "the second call still waits");
+        drop(second);
+        assert!(flights.lock().is_empty());
+        assert!(flights.join("u", never).is_own);
+    }
+}
