@@ -6,6 +6,13 @@ use uuid::Uuid;
 
 /// The most characters of an error that `last_error` keeps.
 pub const MAX_ERROR_CHARS: usize = 2_000;
+/// How `last_error` begins while an event is to be claimed alone.
+pub(crate) const REAPED: &str = "lease expired";
+
+/// An error as the column `last_error` takes it.
+pub(crate) fn stored_error(error: &str) -> String {
+    error.chars().map(|c| if c == '\0' { '\u{fffd}' } else { c }).take(MAX_ERROR_CHARS).collect()
+}
 
 /// A row of the outbox, claimed.
 #[derive(Clone, PartialEq, Debug)]

@@ -4,8 +4,8 @@
 //! least once, in the order of its partition key; what was rolled back never is. An event that was claimed by a relay that
 //! crashed is claimed again after its lease; a relay whose lease has ended can neither publish under it nor record an outcome.
 //!
-//! `enqueue` is the producer's side. `Relay` claims due events from a [`Storage`], hands them to a [`Publisher`], and marks
-//! them with their outcome. `PostgresStorage` is the table, `Administration` what operators do with it.
+//! [`enqueue`] is the producer's side. [`Relay`] claims due events from a [`Storage`], hands them to a [`Publisher`], and marks
+//! them with their outcome. [`PostgresStorage`] is the table, [`Administration`] what operators do with it.
 //!
 //! **What it cannot promise** is that an event is published only once: a relay may crash between publishing and marking. A
 //! publisher that keeps receipts closes that window.
@@ -13,19 +13,45 @@
 mod relay;
 mod storage;
 
+mod administration;
+mod age;
+mod check;
+mod enqueue;
 mod error;
 mod event;
+mod memory;
+mod postgres;
 mod publisher;
 mod retry;
+mod row_id;
+mod schema;
+mod statements;
 mod table;
 
+pub use administration::{
+    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDead, SHOWN_BY_DRY_RUN,
+    StoredEvent,
+};
+pub use age::{Age, AgeError};
+pub use check::Checked;
+pub use enqueue::{NewEvent, enqueue, enqueue_on};
 pub use error::OutboxError;
+pub(crate) use event::REAPED;
 pub use event::{Content, Event, MAX_ERROR_CHARS};
+pub use memory::MemoryStorage;
+pub use postgres::PostgresStorage;
 pub use publisher::{Deadline, Publication, Publisher, PublisherOutage};
-pub use relay::{Observer, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
+pub use relay::{Observer, Relay, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
 pub use retry::RetryPolicy;
+pub use schema::{ChannelName, ChannelNameError, notify_sql, schema_sql};
+pub use statements::PLANNER_PARAMETERS;
 pub use storage::{
     Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Stats,
     Storage,
 };
 pub use table::{TableName, TableNameError};
+
+/// The examples of the README are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,8 +1,18 @@
 //! The relay: claims due events, publishes them, marks them with their outcome.
 
+mod background;
+mod chunk;
+mod engine;
+mod marks;
+mod pass;
+mod scan;
+mod wake;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+pub use engine::Relay;
 
 use crate::{EventTypes, RetryPolicy, Stats};
 
@@ -59,6 +69,22 @@ pub struct RelaySettings {
     pub retry: RetryPolicy,
 }
 
+impl RelaySettings {
+    /// The defaults: all events, 500 of a claim and 16 MiB, a look each 500 ms, a lease of a minute, 512 KiB of payload.
+    pub fn new(relay_id: RelayId) -> Self {
+        Self {
+            relay_id,
+            types: EventTypes::All,
+            batch_size: 500,
+            poll_interval: Duration::from_millis(500),
+            lease_timeout: Duration::from_secs(60),
+            max_claim_bytes: 16 * 1024 * 1024,
+            max_event_bytes: 512 * 1024,
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
 /// Whether a relay works.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RelayState {
@@ -110,4 +136,14 @@ pub trait Observer: Send + Sync + 'static {
     fn state(&self, state: &RelayState);
     /// What is in the outbox, each count capped.
     fn backlog(&self, stats: &Stats);
+}
+
+/// Is told and does nothing.
+impl Observer for () {
+    fn claimed(&self, _: usize) {}
+    fn marked(&self, _: &'static str, _: usize) {}
+    fn published(&self, _: Duration) {}
+    fn leases_lost(&self, _: usize) {}
+    fn state(&self, _: &RelayState) {}
+    fn backlog(&self, _: &Stats) {}
 }

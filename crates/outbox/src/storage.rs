@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use ambient::Timestamp;
+use pg::RawTimestamp;
 use uuid::Uuid;
 
 use crate::{Event, OutboxError, RelayId};
@@ -44,9 +44,9 @@ pub enum EventTypes {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     /// The column `available_at`.
-    pub available_at: Timestamp,
+    pub available_at: RawTimestamp,
     /// The column `created_at`.
-    pub created_at: Timestamp,
+    pub created_at: RawTimestamp,
     /// The primary key.
     pub event_id: Uuid,
 }
@@ -62,9 +62,9 @@ pub struct ClaimRequest {
     pub after: Option<Position>,
     /// The most events that are looked at, and so the most that are claimed.
     pub limit: u32,
-    /// The most bytes of payloads that are claimed, unless the first event alone exceeds that.
+    /// The most bytes that are claimed, payloads and the rest, unless the first event alone exceeds that.
     pub max_bytes: u64,
-    /// Payloads over this are not read.
+    /// An event whose payload exceeds this, or whose headers and names do, is not read.
     pub max_event_bytes: u64,
 }
 
@@ -142,12 +142,15 @@ pub struct Stats {
 
 /// What a relay asks of an outbox. Time is that of the store; no client's clock takes part.
 pub trait Storage: Send + Sync + 'static {
-    /// Whether an event is due; cheaper than a claim that finds nothing.
-    fn has_due_events(
+    /// How long until the next event falls due: zero if one is due, `None` if none waits. Cheaper than a claim that finds nothing.
+    ///
+    /// It looks at a bounded number of events. If none of those is of these types, it is the time of the last of them, so that
+    /// a claim looks further.
+    fn due_in(
         &self,
         types: &EventTypes,
         after: Option<&Position>,
-    ) -> impl Future<Output = Result<bool, OutboxError>> + Send;
+    ) -> impl Future<Output = Result<Option<Duration>, OutboxError>> + Send;
 
     /// Claims due events, in the order in which they fell due, and those of one partition key in the order of `created_at` and
     /// `event_id`. After an error it is unknown whether the rows are claimed; their lease ends then.

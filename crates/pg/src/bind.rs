@@ -14,6 +14,8 @@ use chrono::{DateTime, Utc};
 use sea_query::{Expr, ExprTrait, Value};
 use tokio_postgres::types::{ToSql, Type};
 
+use crate::RawTimestamp;
+
 fn cast(value: impl Into<Value>, sql_type: &'static str) -> Expr {
     Expr::val(value).cast_as(sql_type)
 }
@@ -39,6 +41,27 @@ pub fn bigint(value: i64) -> Expr {
 /// One `timestamptz`.
 pub fn instant(value: Timestamp) -> Expr {
     cast(DateTime::<Utc>::from(value), "timestamptz")
+}
+
+/// One `bytea`.
+pub fn bytea(value: impl Into<Vec<u8>>) -> Expr {
+    cast(Value::Bytes(Some(value.into())), "bytea")
+}
+
+/// One `timestamptz`, infinities included.
+pub fn raw_instant(value: RawTimestamp) -> Expr {
+    cast(Value::Bytes(Some(value.to_wire().to_vec())), "timestamptz")
+}
+
+/// One `uuid`, of its sixteen bytes.
+pub fn uuid(value: [u8; 16]) -> Expr {
+    cast(Value::Bytes(Some(value.to_vec())), "uuid")
+}
+
+/// A `uuid[]`, each of its sixteen bytes.
+pub fn uuids(values: impl IntoIterator<Item = [u8; 16]>) -> Expr {
+    let values: Vec<[u8; 16]> = values.into_iter().collect();
+    array("uuid[]", &Type::UUID_ARRAY, values.iter().map(|value| &value[..]))
 }
 
 /// A `text[]`, of strings or borrowed ones.

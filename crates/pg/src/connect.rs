@@ -7,16 +7,19 @@
 //! from the same connection string; the others follow as they were given, or shuffled with `load_balance_hosts=random`.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ambient::{Jitter, RandomJitter};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::lookup_host;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::config::{Host, LoadBalanceHosts};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::dsn::Dsn;
@@ -48,6 +51,7 @@ pub(crate) struct Connector {
     attempt_timeout: Duration,
     shuffled: bool,
     last_good: LastGood,
+    announced: Option<Arc<Notify>>,
 }
 
 /// The driver's settings for one host.
@@ -81,7 +85,13 @@ impl Connector {
             attempt_timeout: config.get_connect_timeout().copied().unwrap_or(ATTEMPT_TIMEOUT),
             shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
             last_good: dsn.last_good().clone(),
+            announced: None,
         })
+    }
+
+    /// The same, and every announcement on a channel that a connection listens to is passed on to `announced`.
+    pub(crate) fn announcing_to(self, announced: Arc<Notify>) -> Self {
+        Self { announced: Some(announced), ..self }
     }
 
     /// Opens a connection to the first host that can be used, within [`OPEN_TIMEOUT`].
@@ -140,14 +150,34 @@ impl Connector {
         Ok(match &self.tls {
             None => {
                 let (client, connection) = config.connect(NoTls).await?;
-                (client, tokio::spawn(async move { drop(connection.await) }))
+                (client, tokio::spawn(carry(connection, self.announced.clone())))
             }
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                (client, tokio::spawn(async move { drop(connection.await) }))
+                (client, tokio::spawn(carry(connection, self.announced.clone())))
             }
         })
     }
+}
+
+/// Carries the traffic of a connection until it ends. Without anyone to tell, announcements are dropped.
+async fn carry<S, T>(mut connection: Connection<S, T>, announced: Option<Arc<Notify>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let Some(announced) = announced else {
+        drop(connection.await);
+        return;
+    };
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notification(_) = message {
+            announced.notify_one();
+        }
+    }
+    // Whoever waits for an announcement finds out that none will come.
+    drop(connection);
+    announced.notify_one();
 }
 
 impl SingleHost {

@@ -4,15 +4,18 @@
 //! [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts
 //! that serves; [`PgPool`] keeps connections whose every statement has a deadline on both ends; [`Session`] is one of them,
 //! borrowed for one operation and closed if it was left in an unknown state; [`bind`] makes parameters whose type the
-//! server and the client agree on, [`sql`] the statements on batches of them; [`row`] reads columns by name; [`rights`] says
+//! server and the client agree on, [`sql`] the statements on batches of them; [`listen()`] hears what is
+//! announced on a channel; [`row`] reads columns by name; [`rights`] says
 //! what the role may not do; [`migrate()`] applies migrations under an advisory lock.
 
 pub mod bind;
 mod connect;
 mod dsn;
 mod error;
+mod listen;
 mod migrate;
 mod pool;
+mod raw_timestamp;
 pub mod rights;
 pub mod row;
 pub mod sql;
@@ -20,6 +23,8 @@ pub mod sql;
 pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
 pub use error::{PgError, ServerError};
+pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings, PostgresBinderRef, Prepared, Session, SessionSettings};
+pub use raw_timestamp::RawTimestamp;
 pub use sea_query_postgres::PostgresValues;

@@ -192,7 +192,7 @@ impl Session {
     }
 
     /// What the connection was borrowed for.
-    pub(crate) fn operation(&self) -> &'static str {
+    pub fn operation(&self) -> &'static str {
         self.operation
     }
 
@@ -259,8 +259,14 @@ impl Session {
     /// Opens a transaction. If the session is dropped before [`Session::commit`] or [`Session::rollback`], the
     /// connection is closed, and the server rolls back.
     pub async fn begin(&self) -> Result<(), PgError> {
+        self.begin_with("BEGIN").await
+    }
+
+    /// Opens a transaction by a text that begins with `BEGIN`, such as one with an isolation level, or with further statements
+    /// without rows. Otherwise like [`Session::begin`].
+    pub async fn begin_with(&self, text: &str) -> Result<(), PgError> {
         self.broken.store(true, Ordering::SeqCst);
-        self.execute_batch("BEGIN").await
+        self.execute_batch(text).await
     }
 
     /// Commits. An error leaves it unknown whether the transaction was committed.

@@ -1,6 +1,53 @@
 //! Statements on batches: the text is the same for every size of batch.
 
-use sea_query::{Expr, Func, Iden, InsertStatement, Query};
+use sea_query::{Expr, Func, Iden, InsertStatement, PostgresQueryBuilder, Query};
+use sea_query_postgres::{PostgresBinder, PostgresValues};
+
+use crate::PostgresBinderRef;
+
+/// A statement that is written out, for those that the query builder would make harder to read. `$1`, `$2`, … in its text are
+/// the parameters in their order, wherever they stand. The text must contain nothing that came from outside.
+#[derive(Clone, Debug)]
+pub struct Written {
+    text: String,
+    parameters: Vec<Expr>,
+}
+
+impl Written {
+    /// The statement with its parameters, which [`crate::bind`] makes.
+    pub fn new(text: impl Into<String>, parameters: impl IntoIterator<Item = Expr>) -> Self {
+        Self { text: text.into(), parameters: parameters.into_iter().collect() }
+    }
+}
+
+impl PostgresBinderRef for Written {
+    fn build_ref(&self) -> (String, PostgresValues) {
+        // Each by itself: `SELECT CAST($1 AS text)`. The builder's own templates take what is in brackets for a quoted name.
+        const SELECT: &str = "SELECT ";
+        let mut values = Vec::new();
+        let casts: Vec<String> = (self.parameters.iter().enumerate())
+            .map(|(index, parameter)| {
+                let (text, PostgresValues(value)) =
+                    Query::select().expr(parameter.clone()).build_postgres(PostgresQueryBuilder);
+                values.extend(value);
+                text.trim_start_matches(SELECT).replacen("$1", &format!("${}", index + 1), 1)
+            })
+            .collect();
+        let mut parts = self.text.split('$');
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let number = part[..digits].parse::<usize>().ok();
+            match number.and_then(|number| casts.get(number.checked_sub(1)?)) {
+                Some(cast) => text.push_str(cast),
+                // Not the name of a parameter; the server says what it thinks of it.
+                None => text.extend(["$", &part[..digits]]),
+            }
+            text.push_str(&part[digits..]);
+        }
+        (text, PostgresValues(values))
+    }
+}
 
 /// Any element of an array parameter, for `column = ANY(array)`.
 pub fn any(array: Expr) -> Expr {
@@ -24,4 +71,20 @@ pub fn insert_rows<T: Iden + Copy + 'static, const N: usize>(
     // Cannot fail: columns and expressions come in pairs.
     insert.select_from(select).expect("as many expressions as columns");
     insert
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bind;
+
+    #[test]
+    fn a_written_statement_keeps_its_text_and_numbers_its_parameters() {
+        let text = "WITH a AS (SELECT $2) UPDATE \"t\" SET b = ($1)[c] WHERE d[$1] = $2 AND e = $3";
+        let (text, values) = Written::new(text, [bind::bigint(1), bind::text("x")]).build_ref();
+        let expected = "WITH a AS (SELECT CAST($2 AS text)) UPDATE \"t\" SET b = (CAST($1 AS bigint))[c] \
+                        WHERE d[CAST($1 AS bigint)] = CAST($2 AS text) AND e = $3";
+        assert_eq!(text, expected);
+        assert_eq!(values.as_params().len(), 2);
+    }
 }

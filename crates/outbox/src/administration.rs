@@ -1,0 +1,279 @@
+//! What operators do with an outbox in PostgreSQL.
+
+use std::collections::HashSet;
+
+use ambient::Timestamp;
+use bytes::Bytes;
+use pg::{PgPool, RawTimestamp, Session};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::age::Age;
+use crate::check::{self, Checked};
+use crate::postgres::{column, read_attempts, read_stats};
+use crate::row_id::RowId;
+use crate::statements::{self, Prunable};
+use crate::{ChannelName, OutboxError, Stats, TableName, notify_sql, schema_sql};
+
+/// The most events of one transaction that prunes or requeues.
+const MAX_CHUNK: u32 = 1_000;
+/// The most DEAD events that are listed.
+pub const MAX_LISTED: u32 = 1_000;
+/// How many DEAD events a dry run shows.
+pub const SHOWN_BY_DRY_RUN: u32 = 20;
+/// The largest payload that is shown.
+const MAX_SHOWN_BYTES: i64 = 1024 * 1024;
+/// The advisory lock of [`Administration::migrate`]: "outboxmg" in ASCII.
+const MIGRATION_LOCK: i64 = 0x6f_75_74_62_6f_78_6d_67;
+
+/// The operators' side of an outbox.
+///
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters, and time enough for counts of everything.
+#[derive(Clone, Debug)]
+pub struct Administration {
+    pool: PgPool,
+    table: TableName,
+}
+
+/// What is to be pruned.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PruneRequest {
+    /// DELIVERED events that were delivered longer ago than this; `None` for none.
+    pub delivered_age: Option<Age>,
+    /// DEAD events that were changed longer ago than this; `None` for none.
+    pub dead_age: Option<Age>,
+    /// Only counts.
+    pub dry_run: bool,
+}
+
+/// What was pruned, or would be.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Pruned {
+    /// DELIVERED events.
+    pub delivered: u64,
+    /// DEAD events.
+    pub dead: u64,
+}
+
+/// What is shown of an event. Names are clipped at 255 characters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredEvent {
+    /// Its primary key.
+    pub event_id: Uuid,
+    /// Its type.
+    pub event_type: String,
+    /// Its partition key; empty for none.
+    pub partition_key: String,
+    /// PENDING, DELIVERING, DELIVERED or DEAD, or what was written by hand.
+    pub status: String,
+    /// How often it has failed.
+    pub attempts: u32,
+    /// Why it failed the last time; empty if it did not.
+    pub last_error: String,
+    /// When it falls or fell due; `None` if that is no time between the years 1 and 9999.
+    pub available_at: Option<Timestamp>,
+    /// When it was created; `None` likewise.
+    pub created_at: Option<Timestamp>,
+    /// When it was changed last; `None` likewise.
+    pub updated_at: Option<Timestamp>,
+    /// The length of its payload.
+    pub payload_bytes: u64,
+}
+
+/// An event with what it carries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventDetail {
+    /// The event.
+    pub event: StoredEvent,
+    /// Its payload, if it is not larger than 1 MiB.
+    pub payload: Option<Bytes>,
+    /// Its headers as JSON text, if they are not larger than 1 MiB.
+    pub headers: Option<String>,
+}
+
+/// What became of the wish to requeue an event.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Requeued {
+    /// It is PENDING, as if it had never been tried.
+    Done,
+    /// It is not DEAD.
+    NotDead,
+    /// There is no such event.
+    Unknown,
+}
+
+/// The DEAD events that were requeued, or would be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequeuedDead {
+    /// How many.
+    pub count: u64,
+    /// Of a dry run, the first [`SHOWN_BY_DRY_RUN`].
+    pub first: Vec<StoredEvent>,
+}
+
+impl Administration {
+    /// The operators' side of the outbox in this table.
+    pub fn new(pool: PgPool, table: TableName) -> Self {
+        Self { pool, table }
+    }
+
+    /// Checks that the database answers.
+    pub async fn ping(&self) -> Result<(), OutboxError> {
+        Ok(self.pool.ping().await?)
+    }
+
+    /// As [`crate::PostgresStorage::check`].
+    pub async fn check(&self) -> Result<Checked, OutboxError> {
+        let session = self.pool.session("check the outbox table").await?;
+        check::check(&session, &self.table).await
+    }
+
+    /// Creates the table and its indexes where they are missing, and the trigger that announces inserts if there is a channel. Several
+    /// processes may do so at once.
+    pub async fn migrate(&self, channel: Option<&ChannelName>) -> Result<(), OutboxError> {
+        let session = self.pool.session("create the outbox table").await?;
+        session.begin_with(&format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
+        session.execute_batch(&schema_sql(&self.table)).await?;
+        if let Some(channel) = channel {
+            session.execute_batch(&notify_sql(&self.table, channel)).await?;
+        }
+        Ok(session.commit().await?)
+    }
+
+    /// What there is, of all types, counted to the end.
+    pub async fn stats(&self) -> Result<Stats, OutboxError> {
+        let session = self.pool.session("count events of the outbox").await?;
+        let rows = session.query(&statements::stats(&self.table)).await?;
+        read_stats(&session, &rows)
+    }
+
+    /// Deletes what is strictly older than its age by the clock of the database, never what is PENDING or DELIVERING. Each chunk is a
+    /// transaction of its own: after an error some are deleted.
+    pub async fn prune(&self, request: &PruneRequest) -> Result<Pruned, OutboxError> {
+        Ok(Pruned {
+            delivered: self.prune_some(Prunable::Delivered, request.delivered_age, request.dry_run).await?,
+            dead: self.prune_some(Prunable::Dead, request.dead_age, request.dry_run).await?,
+        })
+    }
+
+    async fn prune_some(&self, which: Prunable, age: Option<Age>, dry_run: bool) -> Result<u64, OutboxError> {
+        let Some(age) = age else { return Ok(0) };
+        let session = self.pool.session("prune the outbox").await?;
+        let cutoff = cutoff(&session, age.as_duration()).await?;
+        if dry_run {
+            return count(&session.query(&statements::count_prunable(&self.table, which, cutoff)).await?);
+        }
+        drop(session);
+        let mut deleted = 0;
+        loop {
+            // Each chunk has the deadline of an operation.
+            let session = self.pool.session("prune the outbox").await?;
+            let chunk = session.execute(&statements::prune(&self.table, which, cutoff, MAX_CHUNK)).await?;
+            deleted += chunk;
+            if chunk < u64::from(MAX_CHUNK) {
+                return Ok(deleted);
+            }
+        }
+    }
+
+    /// DEAD events, those that died last first, [`MAX_LISTED`] at most.
+    pub async fn list_dead(
+        &self,
+        event_type: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>, OutboxError> {
+        let session = self.pool.session("list dead events of the outbox").await?;
+        let statement = statements::list_dead(&self.table, event_type, limit.min(MAX_LISTED));
+        session.query(&statement).await?.iter().map(read).collect()
+    }
+
+    /// The event, whatever its status.
+    pub async fn get_event(&self, event_id: Uuid) -> Result<Option<EventDetail>, OutboxError> {
+        let session = self.pool.session("read an event of the outbox").await?;
+        let rows = session.query(&statements::get(&self.table, event_id, MAX_SHOWN_BYTES)).await?;
+        let detail = |row| {
+            let payload: Option<&[u8]> = column(row, "payload")?;
+            Ok(EventDetail {
+                event: read(row)?,
+                payload: payload.map(Bytes::copy_from_slice),
+                headers: column(row, "headers")?,
+            })
+        };
+        rows.first().map(detail).transpose()
+    }
+
+    /// Lets DEAD events be tried again; one outcome for each id, in their order.
+    pub async fn requeue(&self, event_ids: &[Uuid]) -> Result<Vec<Requeued>, OutboxError> {
+        let mut outcomes = Vec::with_capacity(event_ids.len());
+        for chunk in event_ids.chunks(MAX_CHUNK as usize) {
+            let session = self.pool.session("requeue events of the outbox").await?;
+            let changed = ids(&session.query(&statements::requeue(&self.table, chunk)).await?)?;
+            let existing = ids(&session.query(&statements::existing(&self.table, chunk)).await?)?;
+            outcomes.extend(chunk.iter().map(|id| match (changed.contains(id), existing.contains(id)) {
+                (true, _) => Requeued::Done,
+                (false, true) => Requeued::NotDead,
+                (false, false) => Requeued::Unknown,
+            }));
+        }
+        Ok(outcomes)
+    }
+
+    /// Lets all DEAD events, or those of one type, be tried again; those that die meanwhile stay. Each chunk is a transaction of its
+    /// own: after an error some are requeued.
+    pub async fn requeue_dead(
+        &self,
+        event_type: Option<&str>,
+        dry_run: bool,
+    ) -> Result<RequeuedDead, OutboxError> {
+        let session = self.pool.session("requeue events of the outbox").await?;
+        if dry_run {
+            let count = count(&session.query(&statements::count_dead(&self.table, event_type)).await?)?;
+            drop(session);
+            return Ok(RequeuedDead { count, first: self.list_dead(event_type, SHOWN_BY_DRY_RUN).await? });
+        }
+        let cutoff = cutoff(&session, std::time::Duration::ZERO).await?;
+        drop(session);
+        let mut count = 0;
+        loop {
+            let session = self.pool.session("requeue events of the outbox").await?;
+            let statement = statements::requeue_dead(&self.table, event_type, cutoff, MAX_CHUNK);
+            let chunk = session.execute(&statement).await?;
+            count += chunk;
+            if chunk < u64::from(MAX_CHUNK) {
+                return Ok(RequeuedDead { count, first: Vec::new() });
+            }
+        }
+    }
+}
+
+async fn cutoff(session: &Session, age: std::time::Duration) -> Result<RawTimestamp, OutboxError> {
+    let rows = session.query(&statements::cutoff(age)).await?;
+    let row = rows.first().ok_or_else(|| pg::PgError::unavailable(session.operation(), "no row"))?;
+    column(row, "cutoff")
+}
+
+fn count(rows: &[Row]) -> Result<u64, OutboxError> {
+    rows.first().map_or(Ok(0), |row| column::<i64>(row, "events").map(|count| count.max(0).unsigned_abs()))
+}
+
+fn ids(rows: &[Row]) -> Result<HashSet<Uuid>, OutboxError> {
+    rows.iter().map(|row| column::<RowId>(row, "event_id").map(|RowId(id)| id)).collect()
+}
+
+fn read(row: &Row) -> Result<StoredEvent, OutboxError> {
+    let time = |name| column::<RawTimestamp>(row, name).map(RawTimestamp::timestamp);
+    let text = |name| column::<Option<String>>(row, name).map(Option::unwrap_or_default);
+    Ok(StoredEvent {
+        event_id: column::<RowId>(row, "event_id")?.0,
+        event_type: text("event_type")?,
+        partition_key: text("partition_key")?,
+        status: text("status")?,
+        attempts: read_attempts(row)?,
+        last_error: text("last_error")?,
+        available_at: time("available_at")?,
+        created_at: time("created_at")?,
+        updated_at: time("updated_at")?,
+        payload_bytes: column::<i64>(row, "payload_bytes")?.max(0).unsigned_abs(),
+    })
+}

@@ -1,0 +1,140 @@
+//! Whether a relay can work with a table, and how fast.
+
+use pg::sql::Written;
+use pg::{Session, bind};
+
+use crate::postgres::column;
+use crate::schema::{COLUMNS, INDEXES, Index};
+use crate::{OutboxError, TableName};
+
+/// What a relay needs to be allowed to do with the table.
+const RIGHTS: [&str; 3] = ["SELECT", "UPDATE", "DELETE"];
+
+/// A table that a relay can work with.
+#[must_use]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checked {
+    /// The statements that create the indexes without which it works slowly; they block no producer. Empty if it has all.
+    pub missing_indexes: Vec<String>,
+    pub(crate) indexes: Indexes,
+}
+
+/// Which indexes there are that decide how a statement is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Indexes {
+    pub(crate) key_order: bool,
+    pub(crate) dead: bool,
+}
+
+/// The name as text, from which the server finds the table.
+fn name(table: &TableName) -> sea_query::Expr {
+    bind::text(table.quoted())
+}
+
+pub(crate) async fn check(session: &Session, table: &TableName) -> Result<Checked, OutboxError> {
+    let exists = Written::new("SELECT to_regclass($1) IS NOT NULL AS found", [name(table)]);
+    let rows = session.query_once(&exists).await?;
+    if !rows.first().map(|row| column::<bool>(row, "found")).transpose()?.unwrap_or(false) {
+        return Err(OutboxError::NoTable(table.to_string()));
+    }
+    let columns = missing_columns(session, table).await?;
+    if !columns.is_empty() {
+        return Err(OutboxError::NoColumns { table: table.to_string(), columns: columns.join(", ") });
+    }
+    let rights = missing_rights(session, table).await?;
+    if !rights.is_empty() {
+        return Err(OutboxError::NoRights { table: table.to_string(), rights: rights.join(", ") });
+    }
+    let found = found_indexes(session, table).await?;
+    let missing = INDEXES.iter().filter(|index| !found.iter().any(|found| found.is_valid(index)));
+    let statement = |index: &Index| {
+        let create = index.create(table, "CONCURRENTLY ");
+        // One that could not be finished is in the way of another try.
+        let in_the_way = found.iter().any(|found| found.name == index.name(table) && !found.valid);
+        if in_the_way {
+            format!("DROP INDEX CONCURRENTLY {}; {create}", index.qualified_name(table))
+        } else {
+            create
+        }
+    };
+    Ok(Checked { missing_indexes: missing.map(statement).collect(), indexes: decisive(&found) })
+}
+
+/// Which of the indexes there are that decide how a statement is written.
+pub(crate) async fn indexes(session: &Session, table: &TableName) -> Result<Indexes, OutboxError> {
+    Ok(decisive(&found_indexes(session, table).await?))
+}
+
+fn decisive(found: &[Found]) -> Indexes {
+    let is_there = |index: &Index| found.iter().any(|found| found.is_valid(index));
+    Indexes { key_order: is_there(&Index::KEY_ORDER), dead: is_there(&Index::DEAD) }
+}
+
+/// An index of the table: its columns as the server writes them.
+struct Found {
+    name: String,
+    columns: Vec<String>,
+    predicate: String,
+    valid: bool,
+}
+
+impl Found {
+    /// Whether it serves where `index` does, whatever its name.
+    fn is_valid(&self, index: &Index) -> bool {
+        self.valid
+            && self
+                .columns
+                .iter()
+                .map(String::as_str)
+                .take(index.needed.len())
+                .eq(index.needed.iter().copied())
+            && index.statuses.iter().all(|status| self.predicate.contains(&format!("'{status}'")))
+    }
+}
+
+async fn found_indexes(session: &Session, table: &TableName) -> Result<Vec<Found>, OutboxError> {
+    let text = "
+        SELECT c.relname::text AS name, i.indisvalid AND i.indisready AS valid,
+               coalesce(pg_get_expr(i.indpred, i.indrelid), '') AS predicate,
+               ARRAY(SELECT pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) n ORDER BY n) AS columns
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE i.indrelid = to_regclass($1)";
+    let rows = session.query_once(&Written::new(text, [name(table)])).await?;
+    let read = |row| {
+        Ok(Found {
+            name: column(row, "name")?,
+            columns: column(row, "columns")?,
+            predicate: column(row, "predicate")?,
+            valid: column(row, "valid")?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// The columns that are missing, or have another type.
+async fn missing_columns(session: &Session, table: &TableName) -> Result<Vec<String>, OutboxError> {
+    let text = "
+        SELECT n.name, format_type(a.atttypid, NULL) AS found
+        FROM unnest($2) WITH ORDINALITY AS n (name, place)
+        LEFT JOIN pg_attribute a ON a.attrelid = to_regclass($1) AND a.attname = n.name AND NOT a.attisdropped
+        ORDER BY n.place";
+    let names = bind::texts(COLUMNS.iter().map(|(name, _)| *name));
+    let rows = session.query_once(&Written::new(text, [name(table), names])).await?;
+    let mut missing = Vec::new();
+    for (row, (name, expected)) in rows.iter().zip(COLUMNS) {
+        match column::<Option<String>>(row, "found")? {
+            Some(found) if found == *expected => {}
+            Some(found) => missing.push(format!("{name} as {expected} (it is {found})")),
+            None => missing.push((*name).to_owned()),
+        }
+    }
+    Ok(missing)
+}
+
+async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<String>, OutboxError> {
+    let text = "
+        SELECT n.name FROM unnest($2) WITH ORDINALITY AS n (name, place)
+        WHERE NOT has_table_privilege(to_regclass($1), n.name) ORDER BY n.place";
+    let rows = session.query_once(&Written::new(text, [name(table), bind::texts(RIGHTS)])).await?;
+    rows.iter().map(|row| column(row, "name")).collect()
+}

@@ -1,0 +1,240 @@
+//! An outbox in memory, for tests of what publishes and for small uses: nothing survives the process.
+
+mod row;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ambient::Timestamp;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use self::row::{Row, Status, is_of, slots};
+use crate::{
+    Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError,
+    Position, REAPED, ReapRequest, Stats, Storage, StoredEvent,
+};
+
+/// An outbox in memory; clones share it. Its clock starts at a given time and goes with the runtime's.
+#[derive(Clone, Debug)]
+pub struct MemoryStorage {
+    rows: Arc<Mutex<BTreeMap<Uuid, Row>>>,
+    start: Timestamp,
+    started: Instant,
+}
+
+impl MemoryStorage {
+    /// An empty outbox, whose clock shows `start` now.
+    pub fn new(start: Timestamp) -> Self {
+        Self { rows: Arc::default(), start, started: Instant::now() }
+    }
+
+    /// The time by its clock.
+    pub fn now(&self) -> Timestamp {
+        self.start + self.started.elapsed()
+    }
+
+    /// Adds an event, as the commit of a producer does. `created_at` is when its transaction began. An event with this id
+    /// that exists stays as it is.
+    pub fn insert(&self, event: NewEvent, created_at: Timestamp) {
+        let row = Row {
+            status: Status::Pending,
+            attempts: 0,
+            last_error: String::new(),
+            available_at: event.available_at.unwrap_or(created_at),
+            locked: None,
+            created_at,
+            updated_at: created_at,
+            event,
+        };
+        self.rows().entry(row.event.event_id).or_insert(row);
+    }
+
+    /// The event, whatever its status.
+    pub fn get(&self, event_id: Uuid) -> Option<StoredEvent> {
+        let rows = self.rows();
+        let row = rows.get(&event_id)?;
+        let status = match row.status {
+            Status::Pending => "PENDING",
+            Status::Delivering => "DELIVERING",
+            Status::Delivered => "DELIVERED",
+            Status::Dead => "DEAD",
+        };
+        Some(StoredEvent {
+            event_id,
+            event_type: row.event.event_type.clone(),
+            partition_key: row.event.partition_key.clone(),
+            status: status.to_owned(),
+            attempts: row.attempts,
+            last_error: row.last_error.clone(),
+            available_at: Some(row.available_at),
+            created_at: Some(row.created_at),
+            updated_at: Some(row.updated_at),
+            payload_bytes: row.event.payload.len() as u64,
+        })
+    }
+
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<Uuid, Row>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the events that are claimed under `token`.
+    fn mark<T>(
+        &self,
+        token: &ClaimToken,
+        elements: &[T],
+        id: impl Fn(&T) -> Uuid,
+        change: impl Fn(&mut Row, &T),
+    ) -> Vec<Marked> {
+        let mut rows = self.rows();
+        let mut mark = |element: &T| match rows.get_mut(&id(element)) {
+            Some(row) if row.locked.as_ref().is_some_and(|(holder, _)| holder == token) => {
+                change(row, element);
+                Marked::Applied
+            }
+            _ => Marked::Lost,
+        };
+        elements.iter().map(&mut mark).collect()
+    }
+}
+
+impl Storage for MemoryStorage {
+    async fn due_in(
+        &self,
+        types: &EventTypes,
+        after: Option<&Position>,
+    ) -> Result<Option<Duration>, OutboxError> {
+        let (now, rows) = (self.now(), self.rows());
+        let next = rows
+            .values()
+            .filter(|row| row.status == Status::Pending && is_of(types, row))
+            .filter(|row| after.is_none_or(|after| row.position() > *after))
+            .map(|row| row.available_at)
+            .min();
+        Ok(next.map(|at| at.saturating_since(now)))
+    }
+
+    async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
+        let now = self.now();
+        let mut rows = self.rows();
+        let slots = slots(&rows, now, request);
+        let mut claimed: Vec<Uuid> = Vec::new();
+        let mut bytes = 0;
+        let mut last = None;
+        let mut cut = false;
+        for slot in &slots {
+            let Some(row) = slot.chosen.and_then(|id| rows.get(&id)) else {
+                last = Some(slot.position);
+                continue;
+            };
+            let size = row.event.payload.len() as u64 + row.rest();
+            bytes += if row.is_too_large(request.max_event_bytes) { 0 } else { size };
+            let first_is_reaped = claimed.first().and_then(|id| rows.get(id)).is_some_and(Row::is_reaped);
+            cut = !claimed.is_empty() && (bytes > request.max_bytes || first_is_reaped || row.is_reaped());
+            if cut {
+                break;
+            }
+            claimed.push(row.event.event_id);
+            last = Some(slot.position);
+        }
+        let mut events = Vec::with_capacity(claimed.len());
+        for id in claimed {
+            // Cannot fail: they were found above, under the same lock.
+            let row = rows.get_mut(&id).expect("a row that was found");
+            (row.status, row.locked, row.updated_at) =
+                (Status::Delivering, Some((request.token.clone(), now)), now);
+            events.push(row.claimed(request.max_event_bytes));
+        }
+        let is_full = slots.len() >= request.limit as usize;
+        Ok(Claim { events, next: last.filter(|_| cut || is_full) })
+    }
+
+    async fn mark_delivered_batch(
+        &self,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+    ) -> Result<Vec<Marked>, OutboxError> {
+        let now = self.now();
+        Ok(self.mark(
+            token,
+            event_ids,
+            |id| *id,
+            |row, _| {
+                (row.status, row.locked, row.updated_at) = (Status::Delivered, None, now);
+            },
+        ))
+    }
+
+    async fn mark_failed_batch(
+        &self,
+        token: &ClaimToken,
+        failures: &[Failure],
+    ) -> Result<Vec<Marked>, OutboxError> {
+        let now = self.now();
+        Ok(self.mark(
+            token,
+            failures,
+            |failure| failure.event_id,
+            |row, failure| {
+                row.fail(now, failure.attempts, &failure.error, failure.kind);
+            },
+        ))
+    }
+
+    async fn release_batch(
+        &self,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+    ) -> Result<Vec<Marked>, OutboxError> {
+        let now = self.now();
+        Ok(self.mark(
+            token,
+            event_ids,
+            |id| *id,
+            |row, _| {
+                (row.status, row.locked, row.updated_at) = (Status::Pending, None, now);
+            },
+        ))
+    }
+
+    async fn reap_expired_leases(
+        &self,
+        request: &ReapRequest,
+        kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
+    ) -> Result<u64, OutboxError> {
+        let now = self.now();
+        let mut rows = self.rows();
+        let ended = |row: &&mut Row| {
+            is_of(&request.types, row)
+                && row.locked.as_ref().is_some_and(|(_, at)| *at < now - request.lease_timeout)
+        };
+        let mut expired: Vec<&mut Row> = rows.values_mut().filter(ended).collect();
+        expired.sort_by_key(|row| row.locked.as_ref().map(|(_, at)| *at));
+        expired.truncate(request.limit as usize);
+        let count = expired.len() as u64;
+        for row in expired {
+            let attempts = row.attempts.saturating_add(1);
+            row.fail(now, attempts, REAPED, kind(attempts));
+        }
+        Ok(count)
+    }
+
+    async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
+        let (now, rows) = (self.now(), self.rows());
+        let count = |of: &dyn Fn(&Row) -> bool| {
+            limit.min(rows.values().filter(|row| is_of(types, row) && of(row)).count() as u64)
+        };
+        let due = rows.values().filter(|row| is_of(types, row) && row.is_due(now));
+        let oldest = due.map(|row| row.created_at).min();
+        let pending = |row: &Row| row.status == Status::Pending;
+        Ok(Stats {
+            pending: count(&|row| row.is_due(now) && row.attempts == 0),
+            retrying: count(&|row| pending(row) && row.attempts > 0),
+            scheduled: count(&|row| pending(row) && !row.is_due(now) && row.attempts == 0),
+            delivering: count(&|row| row.status == Status::Delivering),
+            dead: count(&|row| row.status == Status::Dead),
+            oldest_age: oldest.map(|at| now.saturating_since(at)).unwrap_or_default(),
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! The outbox in a table of PostgreSQL.
+//!
+//! A claim is one transaction that is sent as a whole: a relay that stops in the middle holds nothing back. Claims of one table
+//! take place one after the other, for the few milliseconds that they take, so that no two hold events of one partition key.
+//! Marks hardly wait for other transactions: what is locked for longer than a moment is busy, and nothing else is.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pg::sql::Written;
+use pg::{PgError, PgPool, RawTimestamp, Session, row};
+use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+use uuid::Uuid;
+
+use crate::check::{self, Checked, Indexes};
+use crate::row_id::RowId;
+use crate::statements::{self, Claiming, Locks};
+use crate::{
+    Claim, ClaimRequest, ClaimToken, Content, Event, EventTypes, Failure, FailureKind, Marked, OutboxError,
+    Position, ReapRequest, Stats, Storage, TableName,
+};
+
+/// How long it is taken for granted which indexes there are.
+const INDEX_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a mark waits for a row that another transaction has locked, before it leaves such rows out.
+const MARK_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The outbox in one table.
+///
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of the pool.
+#[derive(Clone, Debug)]
+pub struct PostgresStorage {
+    pool: PgPool,
+    table: TableName,
+    /// When they were looked at, and which there are.
+    indexes: Arc<Mutex<Option<(Instant, Indexes)>>>,
+}
+
+impl PostgresStorage {
+    /// The outbox in a table that [`crate::schema_sql`] has created, or that has the same columns.
+    pub fn new(pool: PgPool, table: TableName) -> Self {
+        Self { pool, table, indexes: Arc::default() }
+    }
+
+    /// Checks that a relay can work with the table: its columns, the rights of the role; and says what is missing for it to
+    /// work fast.
+    pub async fn check(&self) -> Result<Checked, OutboxError> {
+        let session = self.pool.session("check the outbox table").await?;
+        let checked = check::check(&session, &self.table).await?;
+        self.remember(checked.indexes);
+        Ok(checked)
+    }
+
+    fn remember(&self, indexes: Indexes) {
+        *self.indexes.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), indexes));
+    }
+
+    /// Which indexes there are, as of not long ago: an index that is created meanwhile is used without a restart.
+    async fn indexes(&self) -> Result<Indexes, OutboxError> {
+        let known = *self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, indexes)) = known.filter(|(at, _)| at.elapsed() < INDEX_CHECK_INTERVAL) {
+            return Ok(indexes);
+        }
+        let session = self.pool.session("look at the indexes of the outbox table").await?;
+        let indexes = check::indexes(&session, &self.table).await?;
+        self.remember(indexes);
+        Ok(indexes)
+    }
+
+    /// Runs the statement that `build` makes, which returns the ids that it changed, and asks about the others. If some rows are
+    /// locked for longer than [`MARK_LOCK_TIMEOUT`], the others are marked without them.
+    async fn mark(
+        &self,
+        operation: &'static str,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+        build: impl Fn(Locks) -> Written,
+    ) -> Result<Vec<Marked>, OutboxError> {
+        if event_ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let session = self.pool.session(operation).await?;
+        let rows = match wait_and_mark(&session, &build(Locks::Wait)).await {
+            Err(PgError::Locked { .. }) => session.query(&build(Locks::Skip)).await,
+            done => done,
+        };
+        let applied = ids(&rows?)?;
+        let missing: Vec<Uuid> = event_ids.iter().filter(|id| !applied.contains(*id)).copied().collect();
+        let busy = if missing.is_empty() {
+            HashSet::new()
+        } else {
+            ids(&session.query(&statements::still_held(&self.table, token, &missing)).await?)?
+        };
+        let outcome = |id: &Uuid| match (applied.contains(id), busy.contains(id)) {
+            (true, _) => Marked::Applied,
+            (false, true) => Marked::Busy,
+            (false, false) => Marked::Lost,
+        };
+        Ok(event_ids.iter().map(outcome).collect())
+    }
+}
+
+/// Marks in a transaction that is sent as a whole.
+async fn wait_and_mark(session: &Session, statement: &Written) -> Result<Vec<Row>, PgError> {
+    let prepared = session.prepare(statement).await?;
+    let begin = statements::mark_begin(MARK_LOCK_TIMEOUT);
+    let (begun, rows, committed) =
+        tokio::join!(biased; session.begin_with(&begin), session.run(&prepared), session.commit());
+    begun?;
+    let rows = rows?;
+    committed?;
+    Ok(rows)
+}
+
+impl Storage for PostgresStorage {
+    async fn due_in(
+        &self,
+        types: &EventTypes,
+        after: Option<&Position>,
+    ) -> Result<Option<Duration>, OutboxError> {
+        let session = self.pool.session("look for due events of the outbox").await?;
+        let rows = session.query(&statements::due_in(&self.table, types, after)).await?;
+        let millis = rows.first().map(|row| column::<i64>(row, "due_in_ms")).transpose()?;
+        Ok(millis.map(|millis| Duration::from_millis(millis.max(0).unsigned_abs())))
+    }
+
+    async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
+        let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
+        let session = self.pool.session("claim events of the outbox").await?;
+        let claim = session.prepare(&statements::claim(&self.table, claiming, request)).await?;
+        let begin = statements::claim_begin(&self.table, claiming);
+        let (begun, rows, committed) =
+            tokio::join!(biased; session.begin_with(&begin), session.run(&claim), session.commit());
+        begun?;
+        let rows = rows?;
+        committed?;
+        read_claim(&rows)
+    }
+
+    async fn mark_delivered_batch(
+        &self,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+    ) -> Result<Vec<Marked>, OutboxError> {
+        let statement = |locks| statements::deliver(&self.table, token, event_ids, locks);
+        self.mark("mark events of the outbox as delivered", token, event_ids, statement).await
+    }
+
+    async fn mark_failed_batch(
+        &self,
+        token: &ClaimToken,
+        failures: &[Failure],
+    ) -> Result<Vec<Marked>, OutboxError> {
+        let statement = |locks| statements::fail(&self.table, token, failures, locks);
+        let event_ids: Vec<Uuid> = failures.iter().map(|failure| failure.event_id).collect();
+        self.mark("mark events of the outbox as failed", token, &event_ids, statement).await
+    }
+
+    async fn release_batch(
+        &self,
+        token: &ClaimToken,
+        event_ids: &[Uuid],
+    ) -> Result<Vec<Marked>, OutboxError> {
+        let statement = |locks| statements::release(&self.table, token, event_ids, locks);
+        self.mark("release events of the outbox", token, event_ids, statement).await
+    }
+
+    async fn reap_expired_leases(
+        &self,
+        request: &ReapRequest,
+        kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
+    ) -> Result<u64, OutboxError> {
+        let session = self.pool.session("reap leases of the outbox").await?;
+        session.begin().await?;
+        let rows = session.query(&statements::expired_leases(&self.table, request)).await?;
+        let mut expired = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let attempts = read_attempts(row)?.saturating_add(1);
+            expired.push((column::<RowId>(row, "event_id")?.0, attempts, kind(attempts)));
+        }
+        if !expired.is_empty() {
+            session.execute(&statements::reap(&self.table, &expired)).await?;
+        }
+        session.commit().await?;
+        Ok(expired.len() as u64)
+    }
+
+    async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
+        let with_dead = self.indexes().await?.dead;
+        let session = self.pool.session("count events of the outbox").await?;
+        let rows = session.query(&statements::stats_capped(&self.table, types, limit, with_dead)).await?;
+        read_stats(&session, &rows)
+    }
+}
+
+/// The row of a statement that counts.
+pub(crate) fn read_stats(session: &Session, rows: &[Row]) -> Result<Stats, OutboxError> {
+    let row = rows.first().ok_or_else(|| PgError::unavailable(session.operation(), "no row"))?;
+    let count = |name| column::<i64>(row, name).map(|count| count.max(0).unsigned_abs());
+    Ok(Stats {
+        pending: count("pending")?,
+        retrying: count("retrying")?,
+        scheduled: count("scheduled")?,
+        delivering: count("delivering")?,
+        dead: count("dead")?,
+        oldest_age: Duration::from_micros(count("oldest_age_us")?),
+    })
+}
+
+/// The rows of [`statements::claim`].
+fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
+    let Some((head, rows)) = rows.split_first() else {
+        return Ok(Claim { events: Vec::new(), next: None });
+    };
+    let reached: Option<RowId> = column(head, "event_id")?;
+    let next = match reached {
+        None => None,
+        Some(RowId(event_id)) => Some(Position {
+            available_at: column::<RawTimestamp>(head, "available_at")?,
+            created_at: column::<RawTimestamp>(head, "created_at")?,
+            event_id,
+        }),
+    };
+    let order: Vec<RowId> = column(head, "claimed")?;
+    let mut events = rows
+        .iter()
+        .map(|row| read_event(row).map(|event| (event.event_id, event)))
+        .collect::<Result<HashMap<Uuid, Event>, OutboxError>>()?;
+    // What is missing was changed by another transaction after it was locked, which cannot be.
+    Ok(Claim { events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(), next })
+}
+
+fn read_event(row: &Row) -> Result<Event, OutboxError> {
+    let payload: Option<&[u8]> = column(row, "payload")?;
+    let content = match payload {
+        Some(payload) => Content::Whole {
+            payload: Bytes::copy_from_slice(payload),
+            headers: column::<Option<String>>(row, "headers")?.unwrap_or_default(),
+        },
+        None => Content::TooLarge { bytes: column::<i64>(row, "bytes")?.max(0).unsigned_abs() },
+    };
+    Ok(Event {
+        event_id: column::<RowId>(row, "event_id")?.0,
+        event_type: column(row, "event_type")?,
+        partition_key: column::<Option<String>>(row, "partition_key")?.unwrap_or_default(),
+        content,
+        attempts: read_attempts(row)?,
+        created_at: column::<RawTimestamp>(row, "created_at")?.timestamp(),
+    })
+}
+
+/// Edited by hand it may be negative, which counts as none.
+pub(crate) fn read_attempts(row: &Row) -> Result<u32, OutboxError> {
+    Ok(column::<i32>(row, "attempts")?.max(0).unsigned_abs())
+}
+
+fn ids(rows: &[Row]) -> Result<HashSet<Uuid>, OutboxError> {
+    rows.iter().map(|row| column::<RowId>(row, "event_id").map(|RowId(id)| id)).collect()
+}
+
+pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &'static str) -> Result<T, OutboxError> {
+    row::get(row, name).map_err(|source| OutboxError::Corrupt { column: name, source })
+}

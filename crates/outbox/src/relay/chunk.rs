@@ -1,0 +1,121 @@
+//! What becomes of the events of a claim: rules, without I/O.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use ambient::Jitter;
+use uuid::Uuid;
+
+use crate::{Content, Event, Failure, FailureKind, Publication, RetryPolicy};
+
+/// The most events that are published together.
+pub(crate) const MAX_CHUNK_EVENTS: usize = 512;
+/// The most bytes of payloads and headers that are published together; a larger event is published alone.
+pub(crate) const MAX_CHUNK_BYTES: usize = 1024 * 1024;
+
+/// The marks of events that were claimed together.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub(crate) struct Outcomes {
+    pub(crate) delivered: Vec<Uuid>,
+    pub(crate) failed: Vec<Failure>,
+    pub(crate) released: Vec<Uuid>,
+}
+
+/// Where the next chunk of `events` ends. An event that is too large takes part without its size.
+pub(crate) fn chunk_end(events: &[Event]) -> usize {
+    let mut bytes = 0_usize;
+    let fits = |event: &&Event| {
+        bytes = bytes.saturating_add(size(event));
+        bytes <= MAX_CHUNK_BYTES
+    };
+    events.iter().take(MAX_CHUNK_EVENTS).take_while(fits).count().max(1).min(events.len())
+}
+
+fn size(event: &Event) -> usize {
+    match &event.content {
+        Content::Whole { payload, headers } => payload.len() + headers.len() + event.partition_key.len(),
+        Content::TooLarge { .. } => 0,
+    }
+}
+
+/// Judges the events of one claim, in their order.
+pub(crate) struct Judge<'a> {
+    retry: RetryPolicy,
+    jitter: &'a dyn Jitter,
+    /// The keys of events that were not published: their later events must not be either.
+    blocked: HashSet<String>,
+    pub(crate) outcomes: Outcomes,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(retry: RetryPolicy, jitter: &'a dyn Jitter) -> Self {
+        Self { retry, jitter, blocked: HashSet::new(), outcomes: Outcomes::default() }
+    }
+
+    /// Those of a chunk that are to be published.
+    pub(crate) fn publishable<'b>(&self, chunk: &'b [Event]) -> Cow<'b, [Event]> {
+        let wanted =
+            |event: &&Event| matches!(event.content, Content::Whole { .. }) && !self.is_blocked(event);
+        if chunk.iter().all(|event| wanted(&event)) {
+            Cow::Borrowed(chunk)
+        } else {
+            chunk.iter().filter(wanted).cloned().collect()
+        }
+    }
+
+    /// Takes what became of those; a publication that is missing was withheld.
+    pub(crate) fn judge(&mut self, chunk: &[Event], publications: Vec<Publication>) {
+        let published: HashSet<Uuid> = self.publishable(chunk).iter().map(|event| event.event_id).collect();
+        let mut publications = publications.into_iter();
+        for event in chunk {
+            let publication = match &event.content {
+                _ if published.contains(&event.event_id) => {
+                    publications.next().unwrap_or(Publication::Withheld)
+                }
+                Content::TooLarge { bytes } if !self.is_blocked(event) => {
+                    Publication::Rejected(format!("entry_too_large: it has {bytes} bytes"))
+                }
+                _ => Publication::Withheld,
+            };
+            self.take(event, publication);
+        }
+    }
+
+    /// Nothing of these is known to be published.
+    pub(crate) fn release(&mut self, events: &[Event]) {
+        self.outcomes.released.extend(events.iter().map(|event| event.event_id));
+    }
+
+    fn is_blocked(&self, event: &Event) -> bool {
+        self.blocked.contains(&event.partition_key)
+    }
+
+    fn take(&mut self, event: &Event, publication: Publication) {
+        let attempts = event.attempts.saturating_add(1);
+        let failure = |error, kind| Failure { event_id: event.event_id, attempts, error, kind };
+        match publication {
+            Publication::Done => self.outcomes.delivered.push(event.event_id),
+            Publication::Rejected(error) => self.outcomes.failed.push(failure(error, FailureKind::Dead)),
+            Publication::Failed(error) => {
+                let kind = failure_kind(&self.retry, attempts, self.jitter);
+                self.outcomes.failed.push(failure(error, kind));
+                self.block(event);
+            }
+            Publication::Withheld => {
+                self.outcomes.released.push(event.event_id);
+                self.block(event);
+            }
+        }
+    }
+
+    fn block(&mut self, event: &Event) {
+        if !event.partition_key.is_empty() {
+            self.blocked.insert(event.partition_key.clone());
+        }
+    }
+}
+
+/// What follows the attempt of this number, if it fails.
+pub(crate) fn failure_kind(retry: &RetryPolicy, attempts: u32, jitter: &dyn Jitter) -> FailureKind {
+    retry.delay_after(attempts, jitter.fraction()).map_or(FailureKind::Dead, FailureKind::Retry)
+}

@@ -1,0 +1,124 @@
+//! Where the next claim looks: further on, or again from the beginning.
+//!
+//! A claim from the beginning passes everything that cannot be claimed now: keys that wait for a retry or are held elsewhere,
+//! types of other relays, index entries of events that are done. So a relay continues where the last claim ended. What it has
+//! passed may become free, and a transaction may commit late; so it also starts over, as often as that costs a small part of
+//! its time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Position;
+
+/// How much longer a sweep is than the way to its first event that can be claimed, at least.
+const SWEEP_FACTOR: u32 = 10;
+
+/// The same if a key has become free, of which there may be many in a row.
+const FREED_FACTOR: u32 = 2;
+
+/// The position of a relay in the queue.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    after: Option<Position>,
+    begun: Instant,
+    /// How long it took from the beginning to the first claim with events, or to the end.
+    way: Option<Duration>,
+}
+
+impl Scan {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { after: None, begun: now, way: None }
+    }
+
+    /// What the next claim looks after. Call it before each claim.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<&Position> {
+        let may_start_over = self.way.is_some_and(|way| now >= self.begun + way * SWEEP_FACTOR);
+        if self.after.is_none() || may_start_over {
+            self.start_over(now);
+        }
+        self.after.as_ref()
+    }
+
+    fn start_over(&mut self, now: Instant) {
+        *self = Self::new(now);
+    }
+
+    /// A key has become free whose other events may have been passed.
+    pub(crate) fn freed(&mut self, now: Instant) {
+        if self.way.is_some_and(|way| now >= self.begun + way * FREED_FACTOR) {
+            self.start_over(now);
+        }
+    }
+
+    /// A claim found `events` events and looked as far as `next`, or to the end.
+    pub(crate) fn advance(&mut self, now: Instant, events: usize, next: Option<Position>) {
+        if self.way.is_none() && (events > 0 || next.is_none()) {
+            self.way = Some(now.saturating_duration_since(self.begun));
+        }
+        // At the end it stays there: what comes next comes there.
+        if next.is_some() {
+            self.after = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambient::Timestamp;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn position(seconds: u64) -> Position {
+        let at = (Timestamp::UNIX_EPOCH + Duration::from_secs(seconds)).into();
+        Position { available_at: at, created_at: at, event_id: Uuid::nil() }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn it_continues_where_the_last_claim_ended_until_ten_times_the_way_have_passed() {
+        let start = Instant::now();
+        let mut scan = Scan::new(start);
+        assert_eq!(scan.next(start), None);
+        scan.advance(start + MS * 3, 0, Some(position(1)));
+        assert_eq!(scan.next(start + MS * 3), Some(&position(1)), "no way is known yet");
+        scan.advance(start + MS * 5, 9, Some(position(2)));
+        assert_eq!(scan.next(start + MS * 49), Some(&position(2)));
+        scan.advance(start + MS * 49, 9, Some(position(3)));
+        assert_eq!(scan.next(start + MS * 50), None);
+    }
+
+    #[test]
+    fn at_the_end_it_stays_until_it_may_start_over() {
+        let start = Instant::now();
+        let mut scan = Scan::new(start);
+        assert_eq!(scan.next(start), None);
+        scan.advance(start + MS * 10, 0, Some(position(1)));
+        scan.advance(start + MS * 20, 0, None);
+        assert_eq!(scan.next(start + MS * 199), Some(&position(1)));
+        assert_eq!(scan.next(start + MS * 200), None);
+    }
+
+    #[test]
+    fn a_short_queue_is_always_read_from_its_beginning() {
+        let start = Instant::now();
+        let mut scan = Scan::new(start);
+        for pass in 0..3 {
+            assert_eq!(scan.next(start + MS * pass), None);
+            scan.advance(start + MS * (pass + 1), 3, None);
+        }
+    }
+
+    #[test]
+    fn it_starts_over_earlier_if_a_key_has_become_free() {
+        let start = Instant::now();
+        let mut scan = Scan::new(start);
+        scan.advance(start + MS * 100, 1, Some(position(1)));
+        scan.freed(start + MS * 199);
+        assert_eq!(scan.next(start + MS * 199), Some(&position(1)));
+        scan.freed(start + MS * 200);
+        assert_eq!(scan.next(start + MS * 200), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Waking a relay when a producer announces events.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ambient::error_chain;
+use pg::{Dsn, Listener, SessionSettings};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::ChannelName;
+
+/// The pause between two looks at an outbox while announcements are heard.
+pub(crate) const LISTENING_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the server is asked whether it is still there.
+const LISTENER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Before the first try to listen again; it doubles.
+const RECONNECT_MIN: Duration = Duration::from_millis(200);
+/// Before any try to listen again.
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// Tells a relay when to look, and whether it is told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wake(Arc<WakeState>);
+
+#[derive(Debug, Default)]
+struct WakeState {
+    announced: Notify,
+    listening: AtomicBool,
+}
+
+impl Wake {
+    /// How long to wait without an announcement.
+    pub(crate) fn poll_interval(&self, configured: Duration) -> Duration {
+        if self.0.listening.load(Ordering::SeqCst) {
+            configured.max(LISTENING_POLL_INTERVAL)
+        } else {
+            configured
+        }
+    }
+
+    /// Until there is an announcement, or one has been missed.
+    pub(crate) async fn announced(&self) {
+        self.0.announced.notified().await;
+    }
+
+    fn listening(&self, listening: bool) {
+        self.0.listening.store(listening, Ordering::SeqCst);
+        // Announcements may have been missed before, and the shorter interval begins at once.
+        self.0.announced.notify_one();
+    }
+}
+
+/// Where announcements come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) dsn: Dsn,
+    pub(crate) channel: ChannelName,
+}
+
+/// Listens until `stop`.
+pub(crate) async fn listen(source: &Source, wake: &Wake, stop: &CancellationToken) {
+    let mut pause = RECONNECT_MIN;
+    let mut failing = false;
+    while !stop.is_cancelled() {
+        let connected = pg::listen(&source.dsn, source.channel.as_str(), SessionSettings::default());
+        let error = match stop.run_until_cancelled(connected).await {
+            None => break,
+            Some(Err(error)) => error,
+            Some(Ok(listener)) => {
+                if failing {
+                    tracing::info!(
+                        listen_channel = source.channel.as_str(),
+                        "listening for outbox events again"
+                    );
+                }
+                (pause, failing) = (RECONNECT_MIN, false);
+                wake.listening(true);
+                let ended = stop.run_until_cancelled(pass_on(&listener, wake)).await;
+                wake.listening(false);
+                match ended {
+                    None => break,
+                    Some(error) => error,
+                }
+            }
+        };
+        if !failing {
+            let error = error_chain(&error);
+            tracing::warn!(
+                listen_channel = source.channel.as_str(),
+                error,
+                "not listening for outbox events; polling until it listens again"
+            );
+        }
+        failing = true;
+        // Cancelled, the loop ends.
+        let _: Option<()> = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+        pause = (pause * 2).min(RECONNECT_MAX);
+    }
+}
+
+/// Passes announcements on until the connection fails.
+async fn pass_on(listener: &Listener, wake: &Wake) -> pg::PgError {
+    loop {
+        let heard = tokio::time::timeout(LISTENER_CHECK_INTERVAL, listener.heard()).await;
+        let outcome = match heard {
+            Ok(outcome) => outcome.inspect(|()| wake.0.announced.notify_one()),
+            Err(_) => listener.check().await,
+        };
+        if let Err(error) = outcome {
+            return error;
+        }
+    }
+}

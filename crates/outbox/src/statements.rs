@@ -1,0 +1,58 @@
+//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a connection.
+//!
+//! Every time is the server's `now()`, the beginning of the transaction. Plans must not depend on statistics, which are taken
+//! while a queue is nearly empty: a row is reached by the primary key, by its place in the table, or by an index whose order
+//! and limit leave the planner no choice. A condition that would let the planner read a whole partial index instead is written
+//! so that it implies the predicate of no index (`status || ''`).
+
+mod admin;
+mod claim;
+mod mark;
+mod reap;
+mod stats;
+
+pub(crate) use admin::{
+    Prunable, count_dead, count_prunable, cutoff, existing, get, list_dead, prune, requeue, requeue_dead,
+};
+pub(crate) use claim::{Claiming, claim, claim_begin, due_in};
+pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};
+pub(crate) use reap::{expired_leases, reap};
+pub(crate) use stats::{stats, stats_capped};
+
+use pg::bind;
+use sea_query::Expr;
+
+use crate::EventTypes;
+
+/// The planner settings that the statements need.
+pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+];
+
+/// The text and the parameters of a statement while it is put together.
+#[derive(Debug, Default)]
+struct Parameters(Vec<Expr>);
+
+impl Parameters {
+    /// Adds a parameter, and returns the name under which the text uses it.
+    fn add(&mut self, value: Expr) -> String {
+        self.0.push(value);
+        format!("${}", self.0.len())
+    }
+
+    /// The condition that the row `e` is of these types.
+    fn types(&mut self, types: &EventTypes) -> String {
+        match types {
+            EventTypes::All => "true".to_owned(),
+            EventTypes::Only(names) => format!("e.event_type = ANY({})", self.add(bind::texts(names))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What operators do: prune, list, requeue.
+
+use std::time::Duration;
+
+use pg::sql::Written;
+use pg::{RawTimestamp, bind};
+use uuid::Uuid;
+
+use super::Parameters;
+use crate::TableName;
+
+/// The events that can be pruned, and the column that tells their age.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prunable {
+    Delivered,
+    Dead,
+}
+
+impl Prunable {
+    fn columns(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Delivered => ("DELIVERED", "delivered_at"),
+            Self::Dead => ("DEAD", "updated_at"),
+        }
+    }
+}
+
+/// The time so long ago.
+pub(crate) fn cutoff(age: Duration) -> Written {
+    let seconds = bind::bigint(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
+    Written::new("SELECT now() - $1 * interval '1 second' AS cutoff", [seconds])
+}
+
+/// Counts what is strictly older.
+///
+/// Plan: the index of what can be pruned.
+pub(crate) fn count_prunable(table: &TableName, which: Prunable, cutoff: RawTimestamp) -> Written {
+    let (status, column) = which.columns();
+    let text = format!(
+        "SELECT count(*) AS events FROM {} e WHERE e.status = '{status}' AND e.{column} < $1",
+        table.quoted()
+    );
+    Written::new(text, [bind::raw_instant(cutoff)])
+}
+
+/// Deletes some of what is strictly older, the oldest first; leaves out what another transaction has locked.
+///
+/// Plan: the index of what can be pruned up to the limit, then the primary key.
+pub(crate) fn prune(table: &TableName, which: Prunable, cutoff: RawTimestamp, limit: u32) -> Written {
+    let ((status, column), t) = (which.columns(), table.quoted());
+    let text = format!(
+        "DELETE FROM {t} WHERE event_id = ANY (ARRAY(
+            SELECT e.event_id FROM {t} e WHERE e.status = '{status}' AND e.{column} < $1
+            ORDER BY e.{column} LIMIT $2 FOR UPDATE SKIP LOCKED))"
+    );
+    Written::new(text, [bind::raw_instant(cutoff), bind::bigint(limit.into())])
+}
+
+/// What is shown of an event; names are clipped.
+const SHOWN: &str =
+    "e.event_id, left(e.event_type, 255) AS event_type, left(e.partition_key, 255) AS partition_key,
+    e.status, e.attempts, left(e.last_error, 2000) AS last_error, e.available_at, e.created_at, e.updated_at,
+    octet_length(e.payload)::bigint AS payload_bytes";
+
+/// DEAD events, those that died last first.
+///
+/// Plan: the index of DEAD events, backwards up to the limit.
+pub(crate) fn list_dead(table: &TableName, event_type: Option<&str>, limit: u32) -> Written {
+    let mut parameters = Parameters::default();
+    let of_type = of_type(&mut parameters, event_type);
+    let limit = parameters.add(bind::bigint(limit.into()));
+    let text = format!(
+        "SELECT {SHOWN} FROM {} e WHERE e.status = 'DEAD' {of_type} ORDER BY e.updated_at DESC LIMIT {limit}",
+        table.quoted()
+    );
+    Written::new(text, parameters.0)
+}
+
+fn of_type(parameters: &mut Parameters, event_type: Option<&str>) -> String {
+    let Some(event_type) = event_type else { return String::new() };
+    format!("AND e.event_type = {}", parameters.add(bind::text(event_type)))
+}
+
+/// One event, with its payload and headers if they are not larger than `max_bytes`.
+///
+/// Plan: the primary key.
+pub(crate) fn get(table: &TableName, event_id: Uuid, max_bytes: i64) -> Written {
+    let text = format!(
+        "SELECT {SHOWN}, CASE WHEN octet_length(e.payload) <= $2 THEN e.payload END AS payload,
+                CASE WHEN pg_column_size(e.headers) <= $2 THEN e.headers::text END AS headers
+         FROM {} e WHERE e.event_id = $1",
+        table.quoted()
+    );
+    Written::new(text, [bind::uuid(event_id.into_bytes()), bind::bigint(max_bytes)])
+}
+
+const REQUEUED: &str =
+    "status = 'PENDING', attempts = 0, available_at = now(), last_error = NULL, updated_at = now()";
+
+/// PENDING as new; returns the ids that were DEAD.
+///
+/// Plan: the primary key.
+pub(crate) fn requeue(table: &TableName, event_ids: &[Uuid]) -> Written {
+    let text = format!(
+        "UPDATE {} e SET {REQUEUED} WHERE e.event_id = ANY ($1) AND e.status || '' = 'DEAD' RETURNING e.event_id",
+        table.quoted()
+    );
+    Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
+}
+
+/// Those of the ids that exist.
+///
+/// Plan: the primary key.
+pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
+    let text = format!("SELECT e.event_id FROM {} e WHERE e.event_id = ANY ($1)", table.quoted());
+    Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
+}
+
+/// PENDING as new, some of those that have been DEAD since before `cutoff`, the oldest first; leaves out what another transaction has locked.
+///
+/// Plan: the index of DEAD events up to the limit, then the primary key.
+pub(crate) fn requeue_dead(
+    table: &TableName,
+    event_type: Option<&str>,
+    cutoff: RawTimestamp,
+    limit: u32,
+) -> Written {
+    let t = table.quoted();
+    let mut parameters = Parameters::default();
+    let of_type = of_type(&mut parameters, event_type);
+    let cutoff = parameters.add(bind::raw_instant(cutoff));
+    let limit = parameters.add(bind::bigint(limit.into()));
+    let text = format!(
+        "UPDATE {t} e SET {REQUEUED} WHERE e.event_id = ANY (ARRAY(
+            SELECT e.event_id FROM {t} e WHERE e.status = 'DEAD' {of_type} AND e.updated_at <= {cutoff}
+            ORDER BY e.updated_at LIMIT {limit} FOR UPDATE SKIP LOCKED))"
+    );
+    Written::new(text, parameters.0)
+}
+
+/// Counts DEAD events.
+///
+/// Plan: the index of DEAD events.
+pub(crate) fn count_dead(table: &TableName, event_type: Option<&str>) -> Written {
+    let mut parameters = Parameters::default();
+    let of_type = of_type(&mut parameters, event_type);
+    let text =
+        format!("SELECT count(*) AS events FROM {} e WHERE e.status = 'DEAD' {of_type}", table.quoted());
+    Written::new(text, parameters.0)
+}

@@ -1,0 +1,218 @@
+//! Claiming: which of the events that are due go next.
+
+use pg::bind;
+use pg::sql::Written;
+
+use super::Parameters;
+use crate::{ClaimRequest, EventTypes, Position, REAPED, TableName};
+
+/// The class of the advisory locks under which tables are claimed from: "outb" in ASCII.
+const CLAIM_LOCK_CLASS: i32 = 0x6f_75_74_62;
+/// The most events that [`due_in`] looks at.
+const MAX_DUE_LOOK: i64 = 500;
+
+/// How the earlier events of a key are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claiming {
+    /// By the index of key order: a few rows for each key.
+    ByKeyIndex,
+    /// By reading all events that are not DELIVERED or DEAD, once.
+    ByScan,
+}
+
+/// The settings of a transaction that claims by a scan.
+const KEY_SCAN_PARAMETERS: &str = "SET LOCAL enable_hashjoin = on;";
+
+/// Opens a transaction that claims: one at a time for each table, so that the statement that follows sees what all earlier
+/// claims have taken. The lock ends with the transaction. Without READ COMMITTED the statement would see the time before the lock.
+pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
+    let settings = match claiming {
+        Claiming::ByKeyIndex => "",
+        Claiming::ByScan => KEY_SCAN_PARAMETERS,
+    };
+    // An oid has 32 bits without a sign.
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; {settings}
+         SELECT pg_advisory_xact_lock({CLAIM_LOCK_CLASS}, ('{}'::regclass::oid::bigint - 2147483648)::int)",
+        table.quoted()
+    )
+}
+
+fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
+    let Some(position) = position else { return String::new() };
+    let [available_at, created_at, event_id] = [
+        bind::raw_instant(position.available_at),
+        bind::raw_instant(position.created_at),
+        bind::uuid(position.event_id.into_bytes()),
+    ]
+    .map(|value| parameters.add(value));
+    format!("AND (e.available_at, e.created_at, e.event_id) > ({available_at}, {created_at}, {event_id})")
+}
+
+/// Claims events. The first row has the ids in the order of the claim, and how far it looked; then a row for each event.
+///
+/// * `slot`: the next events that are due, whatever they are, by the index of the queue; each is a place in the claim.
+/// * `wanted`: for each partition key that has slots, their places.
+/// * `head`: for each key as many events as it has slots, in the order of the key; a key has as many as it would have
+///   anyway, and an earlier event is not overtaken by one that fell due before it. An event that is DELIVERING comes first and
+///   is not free, nor is one that waits for its next attempt.
+/// * `locked`: those that are free and that no other transaction has locked.
+/// * `usable`: those before which nothing of their key is missing.
+/// * `cut`: the limit in bytes, and the rule that an event that was reaped is claimed alone.
+///
+/// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its limit for each key;
+/// `locked` reaches rows by their place in the table, `changed` by the primary key.
+pub(crate) fn claim(table: &TableName, claiming: Claiming, request: &ClaimRequest) -> Written {
+    let t = table.quoted();
+    let mut parameters = Parameters::default();
+    let ours = parameters.types(&request.types);
+    let after = after(&mut parameters, request.after.as_ref());
+    let limit = parameters.add(bind::bigint(request.limit.into()));
+    let max_bytes = parameters.add(bind::bigint(signed(request.max_bytes)));
+    let max_event_bytes = parameters.add(bind::bigint(signed(request.max_event_bytes)));
+    let token = parameters.add(bind::text(request.token.as_str()));
+    let head = match claiming {
+        Claiming::ByKeyIndex => head_by_index(&t, &ours),
+        Claiming::ByScan => head_by_scan(&t, &ours),
+    };
+    // Sizes are those of the stored values: nothing is read for them.
+    let rest = "coalesce(pg_column_size(e.headers), 0) + octet_length(e.event_type)
+                + coalesce(octet_length(e.partition_key), 0)";
+    let too_large = format!("(octet_length(e.payload) > {max_event_bytes} OR {rest} > {max_event_bytes})");
+    let text = format!(
+        "WITH slot AS MATERIALIZED (
+            SELECT row_number() OVER (ORDER BY available_at, created_at, event_id) AS place, due.*
+            FROM (
+                SELECT e.ctid AS place_in_table, e.event_id, e.available_at, e.created_at,
+                       coalesce(e.partition_key, '') AS partition_key, {ours} AS ours
+                FROM {t} e
+                WHERE e.status = 'PENDING' AND e.available_at <= now() {after}
+                ORDER BY e.available_at, e.created_at, e.event_id
+                LIMIT {limit}) due),
+        wanted AS MATERIALIZED (
+            SELECT partition_key, hashtextextended(partition_key, 0) AS hash, array_agg(place ORDER BY place) AS places
+            FROM slot WHERE ours AND partition_key <> '' GROUP BY partition_key),
+        head AS ({head}),
+        candidate AS (
+            SELECT place AS line, place, place_in_table, event_id, true AS free
+            FROM slot WHERE ours AND partition_key = ''
+            UNION ALL SELECT line, place, place_in_table, event_id, free FROM head),
+        locked AS MATERIALIZED (
+            SELECT c.line, c.place, c.event_id, l.bytes, l.reaped
+            FROM candidate c LEFT JOIN LATERAL (
+                SELECT CASE WHEN {too_large} THEN 0 ELSE octet_length(e.payload) + {rest} END AS bytes,
+                       coalesce(starts_with(e.last_error, '{REAPED}'), false) AS reaped
+                FROM {t} e
+                WHERE e.ctid = c.place_in_table AND c.free AND e.status || '' = 'PENDING' AND e.available_at <= now()
+                FOR UPDATE SKIP LOCKED) l ON true),
+        usable AS (
+            SELECT place, event_id, bytes, reaped
+            FROM (SELECT *, bool_and(bytes IS NOT NULL) OVER (PARTITION BY line ORDER BY place) AS usable FROM locked) l
+            WHERE usable),
+        cut AS MATERIALIZED (
+            SELECT place, event_id,
+                   row_number() OVER up_to = 1
+                   OR (sum(bytes) OVER up_to <= {max_bytes} AND NOT bool_or(reaped) OVER up_to) AS fits
+            FROM usable WINDOW up_to AS (ORDER BY place ROWS UNBOUNDED PRECEDING)),
+        changed AS (
+            UPDATE {t} e SET status = 'DELIVERING', locked_by = {token}, locked_at = now(), updated_at = now()
+            WHERE e.event_id = ANY (ARRAY(SELECT event_id FROM cut WHERE fits))
+            RETURNING e.event_id, e.attempts, e.created_at, {too_large} AS too_large, {rest} AS rest,
+                      octet_length(e.payload) AS payload_bytes,
+                      e.event_type, e.partition_key, e.payload, e.headers),
+        reached AS (
+            SELECT available_at, created_at, event_id FROM slot
+            WHERE place = coalesce(
+                (SELECT min(place) - 1 FROM cut WHERE NOT fits),
+                (SELECT max(place) FROM slot HAVING count(*) >= {limit})))
+        SELECT ARRAY(SELECT event_id FROM cut WHERE fits ORDER BY place) AS claimed,
+               r.event_id, r.available_at, r.created_at, NULL::text AS event_type, NULL::text AS partition_key,
+               NULL::int AS attempts, NULL::bytea AS payload, NULL::text AS headers, NULL::bigint AS bytes
+        FROM (SELECT) one LEFT JOIN reached r ON true
+        UNION ALL
+        SELECT NULL, event_id, NULL, created_at,
+               CASE WHEN too_large THEN left(event_type, {CLIPPED}) ELSE event_type END,
+               CASE WHEN too_large THEN left(partition_key, {CLIPPED}) ELSE partition_key END,
+               attempts, CASE WHEN too_large THEN NULL ELSE payload END,
+               CASE WHEN too_large THEN NULL ELSE coalesce(headers::text, '{{}}') END,
+               greatest(payload_bytes, rest)::bigint
+        FROM changed"
+    );
+    Written::new(text, parameters.0)
+}
+
+/// What is kept of the names of an event that is not read, in characters.
+const CLIPPED: usize = 200;
+
+/// An event that is DELIVERING sorts before those that are PENDING, so one look at the index finds both.
+fn head_by_index(t: &str, ours: &str) -> String {
+    format!(
+        "SELECT w.places[1] AS line, w.places[h.rank] AS place, h.place_in_table, h.event_id, h.free
+        FROM wanted w CROSS JOIN LATERAL (
+            SELECT first.*, row_number() OVER (ORDER BY status, created_at, event_id) AS rank
+            FROM (
+                SELECT e.ctid AS place_in_table, e.event_id, e.status, e.created_at,
+                       e.status = 'PENDING' AND e.available_at <= now() AS free
+                FROM {t} e
+                WHERE hashtextextended(e.partition_key, 0) = w.hash AND e.partition_key = w.partition_key
+                  AND e.partition_key <> '' AND e.status IN ('PENDING', 'DELIVERING') AND {ours}
+                  AND (e.status = 'DELIVERING' OR e.attempts > 0 OR e.available_at <= now())
+                ORDER BY e.status, e.created_at, e.event_id
+                LIMIT cardinality(w.places)) first) h"
+    )
+}
+
+/// All events of all wanted keys, read once.
+fn head_by_scan(t: &str, ours: &str) -> String {
+    let of_status = |condition: &str| {
+        format!(
+            "SELECT e.ctid AS place_in_table, e.event_id, e.partition_key, e.status, e.created_at,
+                    e.status = 'PENDING' AND e.available_at <= now() AS free
+             FROM {t} e WHERE {condition} AND e.partition_key <> '' AND {ours}"
+        )
+    };
+    let (pending, delivering) = (
+        of_status("e.status = 'PENDING' AND (e.attempts > 0 OR e.available_at <= now())"),
+        of_status("e.status = 'DELIVERING'"),
+    );
+    format!(
+        "SELECT places[1] AS line, places[rank] AS place, place_in_table, event_id, free
+        FROM (
+            SELECT w.places, a.place_in_table, a.event_id, a.free,
+                   row_number() OVER (PARTITION BY w.partition_key ORDER BY a.status, a.created_at, a.event_id) AS rank
+            FROM wanted w JOIN ({pending} UNION ALL {delivering}) a ON a.partition_key = w.partition_key) h
+        WHERE rank <= cardinality(places)"
+    )
+}
+
+/// In how many milliseconds the next event falls due, at most a day; no row, or NULL, if none waits.
+///
+/// Plan: the queue in its order, one event, or [`MAX_DUE_LOOK`] where types matter.
+pub(crate) fn due_in(table: &TableName, types: &EventTypes, position: Option<&Position>) -> Written {
+    let t = table.quoted();
+    let mut parameters = Parameters::default();
+    let ours = parameters.types(types);
+    let after = after(&mut parameters, position);
+    let limit = match types {
+        EventTypes::All => 1,
+        EventTypes::Only(_) => MAX_DUE_LOOK,
+    };
+    let limit = parameters.add(bind::bigint(limit));
+    let text = format!(
+        "SELECT ceil(extract(epoch FROM greatest(least(at, now() + interval '1 day'), now()) - now()) * 1000)::bigint AS due_in_ms
+        FROM (
+            SELECT coalesce(min(available_at) FILTER (WHERE ours),
+                            CASE WHEN count(*) >= {limit} THEN max(available_at) END) AS at
+            FROM (
+                SELECT e.available_at, {ours} AS ours FROM {t} e
+                WHERE e.status = 'PENDING' {after}
+                ORDER BY e.available_at, e.created_at, e.event_id
+                LIMIT {limit}) next) first
+        WHERE at IS NOT NULL"
+    );
+    Written::new(text, parameters.0)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

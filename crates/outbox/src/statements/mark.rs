@@ -1,0 +1,112 @@
+//! Marking: what became of claimed events. A mark counts only under the token of its claim.
+
+use std::time::Duration;
+
+use pg::bind;
+use pg::sql::Written;
+use uuid::Uuid;
+
+use crate::event::stored_error;
+use crate::{ClaimToken, Failure, FailureKind, REAPED, TableName};
+
+/// What a mark does with rows that another transaction has locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Locks {
+    /// It waits for them, as long as [`mark_begin`] says.
+    Wait,
+    /// It leaves them out, and reads each row twice.
+    Skip,
+}
+
+/// Opens a transaction that waits for locked rows for no longer than `wait`.
+pub(crate) fn mark_begin(wait: Duration) -> String {
+    format!("BEGIN; SET LOCAL lock_timeout = {}", wait.as_millis())
+}
+
+/// `$1` are the ids, `token` names the parameter with the token.
+///
+/// Plan: the primary key, once to change, and once before to lock where locked rows are left out. Without an order of rows
+/// there is nothing to sort: marks of different claims have no row in common.
+fn mark(table: &TableName, set: &str, token: &str, locks: Locks) -> String {
+    let t = table.quoted();
+    let held = format!("e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
+    let held = match locks {
+        Locks::Wait => held,
+        Locks::Skip => format!(
+            "e.event_id = ANY (ARRAY(SELECT e.event_id FROM {t} e WHERE {held} FOR UPDATE SKIP LOCKED))"
+        ),
+    };
+    format!(
+        "UPDATE {t} e SET {set}, locked_by = NULL, locked_at = NULL, updated_at = now()
+        WHERE {held} RETURNING e.event_id"
+    )
+}
+
+fn ids(event_ids: &[Uuid]) -> sea_query::Expr {
+    bind::uuids(event_ids.iter().map(|id| id.into_bytes()))
+}
+
+/// DELIVERED; returns the ids that were changed.
+pub(crate) fn deliver(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
+    let text = mark(table, "status = 'DELIVERED', delivered_at = now()", "$2", locks);
+    Written::new(text, [ids(event_ids), bind::text(token.as_str())])
+}
+
+/// PENDING as before; returns the ids that were changed.
+pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid], locks: Locks) -> Written {
+    Written::new(mark(table, "status = 'PENDING'", "$2", locks), [ids(event_ids), bind::text(token.as_str())])
+}
+
+/// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps the beginning of its
+/// error while it is PENDING: it is claimed alone.
+pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], locks: Locks) -> Written {
+    let all = |failure: &Failure| failure.event_id.into_bytes();
+    let errors = failures.iter().map(|failure| stored_error(&failure.error));
+    Written::new(
+        mark(table, &outcome("e.last_error"), "$5", locks),
+        [
+            bind::uuids(failures.iter().map(all)),
+            bind::bigints(failures.iter().map(|failure| column(failure.attempts))),
+            bind::bigints(failures.iter().map(|failure| delay_ms(failure.kind))),
+            bind::texts(errors),
+            bind::text(token.as_str()),
+        ],
+    )
+}
+
+/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4` the errors. An array is searched instead of a join, which the planner could turn around.
+pub(super) fn outcome(last_error: &str) -> String {
+    let of = |array: &str| format!("({array})[array_position($1, e.event_id)]");
+    let (attempts, delay, error) = (of("$2"), of("$3"), of("$4"));
+    format!(
+        "attempts = {attempts}::int,
+         status = CASE WHEN {delay} < 0 THEN 'DEAD' ELSE 'PENDING' END,
+         available_at = now() + greatest({delay}, 0) * interval '1 millisecond',
+         last_error = CASE WHEN {delay} >= 0 AND starts_with({last_error}, '{REAPED}')
+                           THEN left('{REAPED}; ' || {error}, {MAX_ERROR_CHARS}) ELSE {error} END",
+        MAX_ERROR_CHARS = crate::MAX_ERROR_CHARS,
+    )
+}
+
+pub(super) fn delay_ms(kind: FailureKind) -> i64 {
+    /// A century: the server's times end some time after it.
+    const MAX_DELAY: Duration = Duration::from_secs(3_155_760_000);
+    match kind {
+        FailureKind::Dead => -1,
+        FailureKind::Retry(delay) => i64::try_from(delay.min(MAX_DELAY).as_millis()).unwrap_or(i64::MAX),
+    }
+}
+
+pub(super) fn column(attempts: u32) -> i64 {
+    i64::from(attempts).min(i64::from(i32::MAX))
+}
+
+/// Those of the events that are still claimed under the token: another transaction has them locked.
+pub(crate) fn still_held(table: &TableName, token: &ClaimToken, event_ids: &[Uuid]) -> Written {
+    let text = format!(
+        "SELECT e.event_id FROM {} e
+         WHERE e.event_id = ANY ($1) AND e.locked_by = $2 AND e.status || '' = 'DELIVERING'",
+        table.quoted()
+    );
+    Written::new(text, [ids(event_ids), bind::text(token.as_str())])
+}

@@ -1,0 +1,228 @@
+//! The plans of the statements that meet a backlog: none may read or sort the whole of it, whatever the planner believes.
+
+use std::time::Duration;
+
+use local_servers::{Postgres, PostgresOptions};
+use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues, Session, SessionSettings};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    ClaimRequest, ClaimToken, Failure, FailureKind, PLANNER_PARAMETERS, ReapRequest, RelayId, TableName,
+    schema_sql,
+};
+
+/// What a claim holds here.
+const LIMIT: u32 = 500;
+/// The most blocks that a statement may touch for each event: each index is gone down a few times.
+const BLOCKS: u64 = 30;
+
+/// When the planner's statistics are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Statistics {
+    Never,
+    WhileEmpty,
+    Now,
+}
+
+async fn server() -> &'static Postgres {
+    static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+    SERVER
+        .get_or_init(async || Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts"))
+        .await
+}
+
+/// A session on a database of its own, with 100,000 events whose keys are `key`, and as many that are done.
+async fn backlog(key: &str, statistics: Statistics) -> (PgPool, TableName) {
+    static DATABASES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let name = format!("plans_{}", DATABASES.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
+    let server = server().await;
+    server.execute("postgres", &format!("CREATE DATABASE {name}")).await.expect("a database");
+    let table = TableName::default();
+    let analyze = |when| if statistics == when { "ANALYZE openoutbox_events;" } else { "" };
+    let sql = format!(
+        "{} ALTER TABLE openoutbox_events SET (autovacuum_enabled = false); {}
+         INSERT INTO openoutbox_events (event_id, event_type, partition_key, payload, available_at, created_at)
+         SELECT gen_random_uuid(), 't', {key}, 'x', now() - n * interval '1 second', now() - n * interval '1 second'
+         FROM generate_series(1, 100000) n;
+         INSERT INTO openoutbox_events (event_id, event_type, partition_key, payload, status, delivered_at)
+         SELECT gen_random_uuid(), 't', {key}, 'x', (ARRAY['DELIVERED', 'DEAD'])[n % 2 + 1], now() - n * interval '1 second'
+         FROM generate_series(1, 100000) n; {}",
+        schema_sql(&table),
+        analyze(Statistics::WhileEmpty),
+        analyze(Statistics::Now),
+    );
+    server.execute(&name, &sql).await.expect("a backlog");
+    let dsn = Dsn::parse(&server.superuser_dsn(&name)).expect("a DSN");
+    let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
+    let settings = PoolSettings { max_connections: 1, operation_timeout: Duration::from_secs(60), session };
+    (PgPool::new(&dsn, settings).expect("a pool"), table)
+}
+
+/// The parameters of a statement as texts, as the server writes them.
+struct Literals<'a, S>(&'a S);
+
+impl<S: PostgresBinderRef> PostgresBinderRef for Literals<'_, S> {
+    fn build_ref(&self) -> (String, PostgresValues) {
+        let (sql, values) = self.0.build_ref();
+        let texts = types(&sql, &values).into_iter().zip(1..);
+        let texts: Vec<String> =
+            texts.map(|(of_type, n)| format!("CAST(CAST(${n} AS {of_type}) AS text)")).collect();
+        (format!("SELECT {}", texts.join(", ")), values)
+    }
+}
+
+/// The types that the parameters are cast to.
+fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
+    let of = |n: usize| {
+        let (_, rest) = sql.split_once(&format!("CAST(${n} AS ")).expect("each is cast");
+        rest.split_once(')').expect("a cast has an end").0.to_owned()
+    };
+    (1..=values.as_params().len()).map(of).collect()
+}
+
+/// `EXPLAIN ANALYZE` of the plan that a relay runs: the generic one. What it changes is taken back.
+async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
+    let (sql, values) = statement.build_ref();
+    let types = types(&sql, &values);
+    let mut literals = Vec::new();
+    if !types.is_empty() {
+        let row = session.query_once(&Literals(statement)).await.expect("the server reads them").remove(0);
+        let literal = |n| format!("'{}'", row.get::<_, String>(n).replace('\'', "''"));
+        literals = (0..types.len()).map(literal).collect();
+    }
+    let (declared, given) = if types.is_empty() {
+        (String::new(), String::new())
+    } else {
+        (format!("({})", types.join(", ")), format!("({})", literals.join(", ")))
+    };
+    session.begin().await.expect("begun");
+    session.execute_batch(&format!("PREPARE s {declared} AS {sql}")).await.expect("it is right");
+    let explain = format!("EXPLAIN (ANALYZE, VERBOSE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE s {given}");
+    let plan = session.raw(&explain).await.expect("it runs").remove(0);
+    session.execute_batch("DEALLOCATE s").await.expect("it was prepared");
+    session.rollback().await.expect("taken back");
+    serde_json::from_str::<Value>(&plan).expect("JSON")[0]["Plan"].take()
+}
+
+fn number(node: &Value, property: &str) -> u64 {
+    node[property].as_f64().unwrap_or(0.0).ceil() as u64
+}
+
+/// The node and all below it.
+fn nodes(node: &Value) -> Vec<&Value> {
+    let below = node["Plans"].as_array().map_or(&[][..], Vec::as_slice);
+    std::iter::once(node).chain(below.iter().flat_map(nodes)).collect()
+}
+
+/// The most rows that any node of the plan read: those that it returned and those that it removed.
+fn most_rows(plan: &Value) -> u64 {
+    let read = |node: &&Value| {
+        let properties = ["Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter"];
+        properties.map(|property| number(node, property)).iter().sum::<u64>() * number(node, "Actual Loops")
+    };
+    nodes(plan).iter().map(read).max().unwrap_or(0)
+}
+
+fn check(what: &str, plan: &Value, events: u64) {
+    // And the few rows of the statement itself.
+    assert!(most_rows(plan) <= events + 10, "{what} reads {} rows:\n{plan:#}", most_rows(plan));
+    let blocks = number(plan, "Shared Hit Blocks") + number(plan, "Shared Read Blocks");
+    assert!(blocks <= BLOCKS * events, "{what} reads {blocks} blocks:\n{plan:#}");
+}
+
+fn token() -> ClaimToken {
+    ClaimToken::new(&RelayId::parse("relay").expect("a name"), "1")
+}
+
+fn request(types: EventTypes) -> ClaimRequest {
+    ClaimRequest {
+        token: token(),
+        types,
+        after: None,
+        limit: LIMIT,
+        max_bytes: 1 << 24,
+        max_event_bytes: 1 << 19,
+    }
+}
+
+/// Ids of claimed events, and one that is not there.
+async fn claimed(session: &Session, table: &TableName) -> Vec<Uuid> {
+    let claim = claim(table, Claiming::ByKeyIndex, &request(EventTypes::All));
+    let rows = session.query(&claim).await.expect("claimed");
+    let ids = rows.iter().filter_map(|row| {
+        let claimed: Option<Vec<crate::row_id::RowId>> = row.get("claimed");
+        claimed.map(|ids| ids.into_iter().map(|id| id.0).collect::<Vec<_>>())
+    });
+    ids.flatten().chain([Uuid::nil()]).collect()
+}
+
+async fn look_at_plans(key: &str, statistics: Statistics) {
+    let (pool, table) = backlog(key, statistics).await;
+    let session = pool.session("explain").await.expect("is there");
+    let only = EventTypes::Only(vec!["t".to_owned()]);
+    for types in [EventTypes::All, only] {
+        check("due_in", &plan(&session, &due_in(&table, &types, None)).await, LIMIT.into());
+        let first = claim(&table, Claiming::ByKeyIndex, &request(types.clone()));
+        check("the claim", &plan(&session, &first).await, LIMIT.into());
+        check("the counts", &plan(&session, &stats_capped(&table, &types, 1_000, true)).await, 4_000);
+    }
+    let ids = claimed(&session, &table).await;
+    let count = ids.len() as u64;
+    assert_eq!(count, u64::from(LIMIT) + 1);
+    let further = claim(&table, Claiming::ByKeyIndex, &request(EventTypes::All));
+    check("a claim beside another", &plan(&session, &further).await, LIMIT.into());
+    for locks in [Locks::Wait, Locks::Skip] {
+        check("delivering", &plan(&session, &deliver(&table, &token(), &ids, locks)).await, count);
+        check("releasing", &plan(&session, &release(&table, &token(), &ids, locks)).await, count);
+    }
+    check("what is held", &plan(&session, &still_held(&table, &token(), &ids)).await, count);
+    let failure = |event_id: &Uuid| Failure {
+        event_id: *event_id,
+        attempts: 1,
+        error: "it's broken".to_owned(),
+        kind: FailureKind::Retry(Duration::from_secs(1)),
+    };
+    let failures: Vec<Failure> = ids.iter().map(failure).collect();
+    for locks in [Locks::Wait, Locks::Skip] {
+        check("failing", &plan(&session, &fail(&table, &token(), &failures, locks)).await, count);
+    }
+    let reaping = ReapRequest { types: EventTypes::All, lease_timeout: Duration::ZERO, limit: LIMIT };
+    check("expired leases", &plan(&session, &expired_leases(&table, &reaping)).await, count);
+    let expired: Vec<_> = ids.iter().map(|id| (*id, 1, FailureKind::Dead)).collect();
+    check("reaping", &plan(&session, &reap(&table, &expired)).await, count);
+    check("requeueing", &plan(&session, &requeue(&table, &ids)).await, count);
+    check("listing", &plan(&session, &list_dead(&table, None, LIMIT)).await, LIMIT.into());
+    let at = pg::RawTimestamp::INFINITY;
+    check("requeueing the dead", &plan(&session, &requeue_dead(&table, None, at, LIMIT)).await, LIMIT.into());
+    for which in [Prunable::Delivered, Prunable::Dead] {
+        check("pruning", &plan(&session, &prune(&table, which, at, LIMIT)).await, LIMIT.into());
+    }
+}
+
+const NO_KEY: &str = "NULL";
+const ONE_KEY: &str = "'k'";
+const MANY_KEYS: &str = "'k' || n";
+
+macro_rules! plans {
+    ($($name:ident: $key:ident, $statistics:ident;)+) => {
+        $(#[tokio::test]
+        async fn $name() {
+            look_at_plans($key, Statistics::$statistics).await;
+        })+
+    };
+}
+
+plans! {
+    nothing_reads_a_backlog_of_many_keys_without_statistics: MANY_KEYS, Never;
+    nothing_reads_a_backlog_of_many_keys_on_statistics_of_an_empty_table: MANY_KEYS, WhileEmpty;
+    nothing_reads_a_backlog_of_many_keys_on_statistics_of_the_backlog: MANY_KEYS, Now;
+    nothing_reads_a_backlog_of_one_key_without_statistics: ONE_KEY, Never;
+    nothing_reads_a_backlog_of_one_key_on_statistics_of_an_empty_table: ONE_KEY, WhileEmpty;
+    nothing_reads_a_backlog_of_one_key_on_statistics_of_the_backlog: ONE_KEY, Now;
+    nothing_reads_a_backlog_without_keys_without_statistics: NO_KEY, Never;
+    nothing_reads_a_backlog_without_keys_on_statistics_of_an_empty_table: NO_KEY, WhileEmpty;
+    nothing_reads_a_backlog_without_keys_on_statistics_of_the_backlog: NO_KEY, Now;
+}

@@ -1,0 +1,8 @@
+//! The promises of the README, on both storages. PostgreSQL has a clock that the tests set.
+
+mod contract;
+mod model;
+mod postgres;
+mod relay;
+mod relay_postgres;
+mod support;

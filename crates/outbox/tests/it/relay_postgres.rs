@@ -1,0 +1,108 @@
+//! The relay on PostgreSQL: woken by announcements, and through an outage of the server.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use local_servers::{Postgres, PostgresOptions};
+use outbox::{
+    Administration, ChannelName, Deadline, Event, NewEvent, PLANNER_PARAMETERS, PostgresStorage, Publication,
+    Publisher, PublisherOutage, Relay, RelayId, RelaySettings, RelayState, TableName, enqueue,
+};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::{Db, World, id, until};
+
+/// Publishes everything.
+#[derive(Clone, Default)]
+struct Stand(Arc<Mutex<Vec<Uuid>>>);
+
+impl Stand {
+    fn published(&self) -> Vec<Uuid> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+impl Publisher for Stand {
+    async fn deadline(&self, _: Duration) -> Result<Deadline, PublisherOutage> {
+        Ok(Deadline(0))
+    }
+
+    async fn publish(&self, events: &[Event], _: Deadline) -> Result<Vec<Publication>, PublisherOutage> {
+        self.0.lock().expect("no panic").extend(events.iter().map(|event| event.event_id));
+        Ok(events.iter().map(|_| Publication::Done).collect())
+    }
+}
+
+fn settings(poll_interval: Duration) -> RelaySettings {
+    RelaySettings { poll_interval, ..RelaySettings::new(RelayId::parse("relay").expect("a name")) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_is_woken_by_an_insert_and_listens_again_after_its_connection_ended() {
+    let db = Db::new().await;
+    let channel = ChannelName::parse("New \"Events\"").expect("a name");
+    db.administration().migrate(Some(&channel)).await.expect("made");
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    // So long that only an announcement can wake it.
+    let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_secs(3_600)));
+    let relay = relay.listening(Dsn::parse(db.dsn()).expect("a DSN"), channel);
+    let until_stop = stop.clone();
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    let listening =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    let is_listening = async || db.value::<i64>(listening).await == 1;
+    until("listening", is_listening).await;
+    for number in 1..=2 {
+        db.insert_before(number, "k").await;
+        until("an event that is published", async || stand.published().last() == Some(&id(number))).await;
+    }
+    db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'").await;
+    // What is inserted while it does not listen is found once it listens again.
+    db.insert_before(3, "k").await;
+    until("another that is published", async || stand.published().last() == Some(&id(3))).await;
+    until("listening again", is_listening).await;
+    db.insert_before(4, "k").await;
+    until("the last that is published", async || stand.published().last() == Some(&id(4))).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    assert_eq!(db.status(id(4)).await, "DELIVERED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_waits_for_a_database_that_is_unavailable_and_goes_on_by_itself() {
+    let mut server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+    let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a DSN");
+    let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
+    let pool_settings =
+        PoolSettings { max_connections: 4, operation_timeout: Duration::from_secs(2), session };
+    let pool = PgPool::new(&dsn, pool_settings).expect("a pool");
+    let table = TableName::default();
+    let administration = Administration::new(pool.clone(), table.clone());
+    administration.migrate(None).await.expect("made");
+    let write = async |number: u64| {
+        let session = pool.session("write").await.expect("is there");
+        session.begin().await.expect("begun");
+        let event = NewEvent { event_id: id(number), ..NewEvent::new("t", "x") };
+        enqueue(&session, &table, &event).await.expect("written");
+        session.commit().await.expect("committed");
+    };
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let storage = PostgresStorage::new(pool.clone(), table.clone());
+    let relay = Relay::new(storage, stand.clone(), (), settings(Duration::from_millis(20)));
+    let (status, until_stop) = (relay.status(), stop.clone());
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    write(1).await;
+    until("an event that is published", async || stand.published() == [id(1)]).await;
+    server.kill().await;
+    until("a pause", async || matches!(status.state(), RelayState::Paused { .. })).await;
+    server.start_again().await.expect("it starts again");
+    until("its end", async || status.state() == RelayState::Running).await;
+    write(2).await;
+    until("another that is published", async || stand.published().contains(&id(2))).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    let event = administration.get_event(id(2)).await.expect("read").expect("it exists").event;
+    assert_eq!((&*event.status, event.attempts), ("DELIVERED", 0));
+}

@@ -1,0 +1,101 @@
+//! Hearing what is announced with `NOTIFY`, on a connection of its own.
+//!
+//! An announcement is a hint: those that come together are one, and those that are made while no connection listens are lost. So
+//! a listener looks for itself once it listens, and now and then. A server that is gone is noticed by keepalives, and by
+//! [`Listener::check`] where something between keeps the connection open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+
+use crate::connect::Connector;
+use crate::error::DeadlinePassed;
+use crate::pool::session_config;
+use crate::{Dsn, PgError, SessionSettings};
+
+/// The longest name of a channel that the server takes.
+pub const MAX_CHANNEL_BYTES: usize = 63;
+/// How long the server may take to answer a listener.
+const LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
+const OPERATION: &str = "listen for announcements of PostgreSQL";
+
+/// A connection that listens to one channel. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    client: Client,
+    connection: JoinHandle<()>,
+    announced: Arc<Notify>,
+}
+
+/// Listens to `channel`, whose name is taken as it is, case included.
+pub async fn listen(dsn: &Dsn, channel: &str, session: SessionSettings) -> Result<Listener, PgError> {
+    let announced = Arc::new(Notify::new());
+    let config = session_config(dsn, session, Some(LISTENER_TIMEOUT));
+    let connector = Connector::new(dsn, &config).map_err(|error| PgError::unavailable(OPERATION, error))?;
+    let (client, connection) = connector
+        .announcing_to(announced.clone())
+        .open()
+        .await
+        .map_err(|error| PgError::unavailable(OPERATION, error))?;
+    let listener = Listener { client, connection, announced };
+    listener.run(&format!("LISTEN \"{}\"", channel.replace('"', "\"\""))).await?;
+    Ok(listener)
+}
+
+impl Listener {
+    /// Until something is announced. An error says that the connection has ended.
+    pub async fn heard(&self) -> Result<(), PgError> {
+        self.announced.notified().await;
+        if self.connection.is_finished() || self.client.is_closed() {
+            Err(PgError::unavailable(OPERATION, "the connection has ended"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Asks the server for an answer, to find out that it is there.
+    pub async fn check(&self) -> Result<(), PgError> {
+        self.run("SELECT 1").await
+    }
+
+    async fn run(&self, sql: &str) -> Result<(), PgError> {
+        match timeout(LISTENER_TIMEOUT, self.client.batch_execute(sql)).await {
+            Ok(done) => done.map_err(|error| PgError::from_driver(OPERATION, error)),
+            Err(_) => Err(PgError::unavailable(OPERATION, DeadlinePassed(LISTENER_TIMEOUT))),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // A connection whose peer is silent would wait for it.
+        self.connection.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use local_servers::{Postgres, PostgresOptions};
+
+    use super::*;
+
+    const BOUND: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn an_announcement_on_the_channel_is_heard_whatever_its_name_and_the_end_of_the_connection_too() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let listener = listen(&dsn, r#"New "Events""#, SessionSettings::default()).await.expect("it listens");
+        server.execute("postgres", r#"NOTIFY "new ""events""""#).await.expect("announced elsewhere");
+        server.execute("postgres", r#"NOTIFY "New ""Events""""#).await.expect("announced");
+        timeout(BOUND, listener.heard()).await.expect("in time").expect("it is connected");
+        listener.check().await.expect("it is there");
+        let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'SELECT 1'";
+        server.execute("postgres", ended).await.expect("ended");
+        timeout(BOUND, listener.heard()).await.expect("in time").expect_err("the connection has ended");
+    }
+}

@@ -1,0 +1,63 @@
+//! A `timestamptz` as the server keeps it.
+
+use std::error::Error;
+
+use ambient::Timestamp;
+use tokio_postgres::types::{FromSql, Type};
+
+/// 2000-01-01T00:00:00Z in microseconds since 1970: where the server counts from.
+const SERVER_EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+/// Any value of a `timestamptz`, the infinities and the years before 1 and after 9999 among them, so that it goes back to the
+/// server as it came. It sorts as the server sorts it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RawTimestamp(i64);
+
+impl RawTimestamp {
+    /// `-infinity`, before all others.
+    pub const NEG_INFINITY: Self = Self(i64::MIN);
+    /// `infinity`, after all others.
+    pub const INFINITY: Self = Self(i64::MAX);
+
+    /// The time, if it is one between the years 1 and 9999.
+    pub fn timestamp(self) -> Option<Timestamp> {
+        Timestamp::from_micros(self.0.checked_add(SERVER_EPOCH_MICROS)?).ok()
+    }
+
+    /// In the server's own format.
+    pub(crate) fn to_wire(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl From<Timestamp> for RawTimestamp {
+    fn from(time: Timestamp) -> Self {
+        Self(time.as_micros() - SERVER_EPOCH_MICROS)
+    }
+}
+
+impl<'a> FromSql<'a> for RawTimestamp {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(i64::from_be_bytes(raw.try_into()?)))
+    }
+
+    fn accepts(of_type: &Type) -> bool {
+        *of_type == Type::TIMESTAMPTZ
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_read_back_and_an_infinity_is_none() {
+        for time in [Timestamp::MIN, Timestamp::UNIX_EPOCH, Timestamp::MAX] {
+            assert_eq!(RawTimestamp::from(time).timestamp(), Some(time));
+        }
+        assert_eq!(RawTimestamp::INFINITY.timestamp(), None);
+        assert_eq!(RawTimestamp::NEG_INFINITY.timestamp(), None);
+        assert!(RawTimestamp::NEG_INFINITY < Timestamp::MIN.into());
+        assert!(RawTimestamp::INFINITY > Timestamp::MAX.into());
+    }
+}
