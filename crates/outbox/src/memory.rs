@@ -1,5 +1,7 @@
 //! An outbox in memory, for tests of what publishes and for small uses: nothing survives the process.
 
+mod row;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,10 +10,10 @@ use ambient::Timestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::event::stored_error;
+use self::row::{Row, Status, is_of, slots};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, Content, Event, EventTypes, Failure, FailureKind, MAX_ERROR_CHARS,
-    Marked, NewEvent, OutboxError, Position, REAPED, ReapRequest, Stats, Storage, StoredEvent,
+    Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError,
+    Position, REAPED, ReapRequest, Stats, Storage, StoredEvent,
 };
 
 /// An outbox in memory; clones share it. Its clock starts at a given time and goes with the runtime's.
@@ -20,91 +22,6 @@ pub struct MemoryStorage {
     rows: Arc<Mutex<BTreeMap<Uuid, Row>>>,
     start: Timestamp,
     started: Instant,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Status {
-    Pending,
-    Delivering,
-    Delivered,
-    Dead,
-}
-
-#[derive(Debug)]
-struct Row {
-    event: NewEvent,
-    status: Status,
-    attempts: u32,
-    last_error: String,
-    available_at: Timestamp,
-    locked: Option<(ClaimToken, Timestamp)>,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-}
-
-impl Row {
-    fn position(&self) -> Position {
-        Position {
-            available_at: self.available_at.into(),
-            created_at: self.created_at.into(),
-            event_id: self.event.event_id,
-        }
-    }
-
-    fn is_due(&self, now: Timestamp) -> bool {
-        self.status == Status::Pending && self.available_at <= now
-    }
-
-    /// The bytes of all but the payload.
-    fn rest(&self) -> u64 {
-        let NewEvent { headers, event_type, partition_key, .. } = &self.event;
-        let headers: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-        (headers + event_type.len() + partition_key.len()) as u64
-    }
-
-    fn is_too_large(&self, max_event_bytes: u64) -> bool {
-        self.event.payload.len() as u64 > max_event_bytes || self.rest() > max_event_bytes
-    }
-
-    fn claimed(&self, max_event_bytes: u64) -> Event {
-        let NewEvent { event_id, event_type, partition_key, payload, headers, .. } = self.event.clone();
-        let content = if self.is_too_large(max_event_bytes) {
-            Content::TooLarge { bytes: self.rest().max(payload.len() as u64) }
-        } else {
-            Content::Whole { payload, headers: serde_json::json!(headers).to_string() }
-        };
-        let created_at = Some(self.created_at);
-        Event { event_id, event_type, partition_key, content, attempts: self.attempts, created_at }
-    }
-
-    fn fail(&mut self, now: Timestamp, attempts: u32, error: &str, kind: FailureKind) {
-        let (status, delay) = match kind {
-            FailureKind::Retry(delay) => (Status::Pending, delay),
-            FailureKind::Dead => (Status::Dead, Duration::ZERO),
-        };
-        let error = stored_error(error);
-        self.last_error =
-            if status == Status::Pending && self.last_error.starts_with(REAPED) && error != REAPED {
-                format!("{REAPED}; {error}").chars().take(MAX_ERROR_CHARS).collect()
-            } else {
-                error
-            };
-        (self.status, self.attempts, self.available_at) = (status, attempts, now + delay);
-        (self.locked, self.updated_at) = (None, now);
-    }
-}
-
-fn is_of(types: &EventTypes, row: &Row) -> bool {
-    match types {
-        EventTypes::All => true,
-        EventTypes::Only(names) => names.contains(&row.event.event_type),
-    }
-}
-
-/// A place in a claim: the event that is due there, and the one that is claimed for it.
-struct Slot {
-    position: Position,
-    chosen: Option<Uuid>,
 }
 
 impl MemoryStorage {
@@ -182,56 +99,6 @@ impl MemoryStorage {
     }
 }
 
-/// The next events that are due, whatever they are.
-fn window<'a>(rows: &'a BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<&'a Row> {
-    let is_after = |row: &&Row| request.after.is_none_or(|after| row.position() > after);
-    let mut due: Vec<&Row> = rows.values().filter(|row| row.is_due(now)).filter(is_after).collect();
-    due.sort_by_key(|row| row.position());
-    due.truncate(request.limit as usize);
-    due
-}
-
-/// As many events of the key as can be claimed, in their order, `limit` at most.
-fn head(
-    rows: &BTreeMap<Uuid, Row>,
-    now: Timestamp,
-    key: &str,
-    types: &EventTypes,
-    limit: usize,
-) -> Vec<Uuid> {
-    let of_key = rows.values().filter(|row| row.event.partition_key == key && is_of(types, row));
-    let mut open: Vec<&Row> =
-        of_key.filter(|row| !matches!(row.status, Status::Delivered | Status::Dead)).collect();
-    if open.iter().any(|row| row.status == Status::Delivering) {
-        return Vec::new();
-    }
-    open.retain(|row| row.attempts > 0 || row.is_due(now));
-    open.sort_by_key(|row| (row.created_at, row.event.event_id));
-    open.iter().take_while(|row| row.is_due(now)).take(limit).map(|row| row.event.event_id).collect()
-}
-
-fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<Slot> {
-    let window = window(rows, now, request);
-    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in window.iter().filter(|row| is_of(&request.types, row)) {
-        *places.entry(&row.event.partition_key).or_default() += 1;
-    }
-    let mut heads: BTreeMap<&str, std::vec::IntoIter<Uuid>> = places
-        .into_iter()
-        .filter(|(key, _)| !key.is_empty())
-        .map(|(key, count)| (key, head(rows, now, key, &request.types, count).into_iter()))
-        .collect();
-    let mut slot = |row: &&Row| {
-        let chosen = match heads.get_mut(&*row.event.partition_key) {
-            _ if !is_of(&request.types, row) => None,
-            Some(head) => head.next(),
-            None => Some(row.event.event_id),
-        };
-        Slot { position: row.position(), chosen }
-    };
-    window.iter().map(&mut slot).collect()
-}
-
 impl Storage for MemoryStorage {
     async fn due_in(
         &self,
@@ -263,8 +130,8 @@ impl Storage for MemoryStorage {
             };
             let size = row.event.payload.len() as u64 + row.rest();
             bytes += if row.is_too_large(request.max_event_bytes) { 0 } else { size };
-            let first_is_reaped = claimed.first().and_then(|id| rows.get(id)).is_some_and(is_reaped);
-            cut = !claimed.is_empty() && (bytes > request.max_bytes || first_is_reaped || is_reaped(row));
+            let first_is_reaped = claimed.first().and_then(|id| rows.get(id)).is_some_and(Row::is_reaped);
+            cut = !claimed.is_empty() && (bytes > request.max_bytes || first_is_reaped || row.is_reaped());
             if cut {
                 break;
             }
@@ -370,8 +237,4 @@ impl Storage for MemoryStorage {
             oldest_age: oldest.map(|at| now.saturating_since(at)).unwrap_or_default(),
         })
     }
-}
-
-fn is_reaped(row: &Row) -> bool {
-    row.last_error.starts_with(REAPED)
 }

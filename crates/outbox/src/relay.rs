@@ -4,6 +4,7 @@ mod background;
 mod chunk;
 mod engine;
 mod marks;
+mod pass;
 mod scan;
 mod wake;
 
