@@ -88,6 +88,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if !claim.events.is_empty() {
             self.observer.claimed(claim.events.len());
             let claimed = Claimed { token: request.token, begun, deadline, events: claim.events };
+            // At the end of the queue there is probably nothing more, and a look costs less than a claim.
+            work.looks_first = claim.next.is_none();
             self.carry(work, claimed, stop).await?;
             return Ok(Pass::Busy);
         }
