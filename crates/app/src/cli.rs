@@ -7,9 +7,10 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::allocator;
+use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::send::SendArgs;
 use crate::commands::token::{self, TokenCommand};
-use crate::commands::{Failure, Vars, check_config, dev, migrate, send, serve};
+use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve};
 
 /// Turns intents of other services into push events and e-mail commands
 #[derive(Parser, Debug)]
@@ -42,6 +43,12 @@ enum Command {
     /// Append one intent to the stream, after checking it by the rules of the service
     #[command(after_help = SEND_EXAMPLES)]
     Send(Box<SendArgs>),
+    /// Move events from a producer's outbox to the intents stream
+    #[command(after_help = RELAY_EXAMPLES)]
+    Relay,
+    /// Look after the outbox of a producer
+    #[command(subcommand, after_help = outbox::EXAMPLES)]
+    Outbox(OutboxCommand),
     /// Make tokens for clients of the HTTP API
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(TokenCommand),
@@ -90,6 +97,17 @@ const SEND_EXAMPLES: &str = r#"Examples:
 It needs NOTIFICATION_REDIS_MASTER_ADDR, prints the id of the entry, and sends nothing that is malformed: then the
 exit code is 2 and the failure code is on standard error."#;
 
+const RELAY_EXAMPLES: &str = "\
+Example:
+  NOTIFICATION_OUTBOX_DSN='postgres://game:secret@game-db:5432/game' \\
+  NOTIFICATION_REDIS_MASTER_ADDR=redis:6379 \\
+  NOTIFICATION_OUTBOX_PRODUCER=game_master \\
+  notification relay
+
+`notification outbox migrate` creates the table first. As many relays as you like may run on one table. SIGTERM or SIGINT
+stops it in order; a second signal stops it at once.
+Probes: curl http://localhost:8092/readyz, and /stats for what is in the outbox";
+
 const DEV_EXAMPLES: &str = "\
 Example:
   notification dev
@@ -108,6 +126,8 @@ impl Cli {
                 block_on(serve::run(vars))
             }
             Command::Migrate => block_on(migrate::run(vars)),
+            Command::Relay => block_on(relay::run(vars)),
+            Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

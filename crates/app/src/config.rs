@@ -19,6 +19,7 @@ mod problem;
 mod publish;
 mod reader;
 mod redis;
+mod relay;
 mod replica;
 mod retention;
 mod routes;
@@ -34,6 +35,7 @@ pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};
 pub use publish::Publish;
 pub use redis::{Redis, RedisAddr};
+pub use relay::{OutboxConfig, OutboxTable, RelayConfig, RelayMode, RelayProcessConfig};
 pub use replica::ReplicaId;
 pub use retention::Retention;
 pub use routes::Routes;
@@ -88,6 +90,8 @@ pub struct Config {
     pub user_directory: UserDirectory,
     /// Notification types, administrators and languages.
     pub audience: AudienceRules,
+    /// The relay of an outbox inside the service, if it is on.
+    pub relay: Option<RelayConfig>,
     /// The name of this replica, if it was given one.
     pub replica_id: Option<ReplicaId>,
     /// How long a stop may take.
@@ -138,6 +142,13 @@ impl Config {
         let audience = AudienceRules::read(reader);
         let catalog = audience.as_ref().map(|audience| &*audience.catalog);
         let api = Api::read(reader, http.as_ref(), catalog);
+        let beside = relay::Beside {
+            catalog: audience.as_ref().map(|audience| Arc::clone(&audience.catalog)),
+            intents_stream: intents.as_ref().map(|intents| intents.stream.clone()),
+            dedupe_ttl: publish.as_ref().map(|publish| publish.dedupe_ttl),
+            operation_timeout: postgres.as_ref().map(|postgres| postgres.operation_timeout),
+        };
+        let relay = RelayConfig::read_optional(reader, beside);
         let replica_id = ReplicaId::read(reader);
         let shutdown_timeout = reader.duration(&NOTIFICATION_SHUTDOWN_TIMEOUT);
         let telemetry = TelemetryConfig::read(reader);
@@ -154,6 +165,7 @@ impl Config {
             retention: retention?,
             user_directory: user_directory?,
             audience: audience?,
+            relay: relay?,
             replica_id: replica_id?,
             shutdown_timeout: shutdown_timeout?,
             telemetry: telemetry?,

@@ -1,12 +1,13 @@
-//! `/healthz` and `/readyz`, for the orchestrator and for operators.
+//! `/healthz` and `/readyz`, for the orchestrator and for operators, and `/stats` of a relay.
 //!
 //! Answers come from memory alone: a probe never calls PostgreSQL or Redis, so that it cannot hang with them. The members
 //! of the workers show whether the service makes progress. A blocked worker does not make the service unready, because
-//! a restart would not help.
+//! a restart would not help. The exception is `/stats`, which asks the producer's database, within [`STATS_TIMEOUT`].
 
 mod worker_status;
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 const MAX_BUFFERED_BYTES: usize = 8 * 1024 * 1024;
 /// How long requests in flight may take once the listener stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long `/stats` waits for its answer.
+pub const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The phase of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +61,9 @@ impl Phase {
 /// What a worker reports, computed for each request. Must not block.
 type Detail = Box<dyn Fn() -> Value + Send + Sync>;
 
+/// What `/stats` answers, or why it cannot. Asked for each request.
+type Stats = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Value, String>> + Send>> + Send + Sync>;
+
 /// What the probes answer. Clones share it.
 #[derive(Clone, Default)]
 pub struct ReadyState(Arc<Mutex<Inner>>);
@@ -65,6 +72,7 @@ pub struct ReadyState(Arc<Mutex<Inner>>);
 struct Inner {
     phase: Phase,
     details: Vec<(&'static str, Detail)>,
+    stats: Option<Stats>,
 }
 
 impl fmt::Debug for ReadyState {
@@ -87,6 +95,14 @@ impl ReadyState {
     /// From now on `/readyz` has a member `name` with what `detail` gives; null leaves it out.
     pub fn add_detail(&self, name: &'static str, detail: impl Fn() -> Value + Send + Sync + 'static) {
         self.with(|inner| inner.details.push((name, Box::new(detail))));
+    }
+
+    /// From now on `/stats` answers with what `stats` gives.
+    pub fn set_stats<F>(&self, stats: impl Fn() -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Result<Value, String>> + Send + 'static,
+    {
+        self.with(|inner| inner.stats = Some(Arc::new(move || Box::pin(stats()))));
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {
@@ -140,6 +156,7 @@ pub fn router(state: ReadyState) -> Router {
     Router::new()
         .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/readyz", get(readyz))
+        .route("/stats", get(stats))
         .fallback(|| async { refusal(StatusCode::NOT_FOUND, "not_found") })
         .method_not_allowed_fallback(|| async {
             refusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
@@ -150,6 +167,21 @@ pub fn router(state: ReadyState) -> Router {
 async fn readyz(State(state): State<ReadyState>) -> Response {
     let status = if state.phase() == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(state.body())).into_response()
+}
+
+async fn stats(State(state): State<ReadyState>) -> Response {
+    let Some(stats) = state.with(|inner| inner.stats.clone()) else {
+        return refusal(StatusCode::NOT_FOUND, "not_found");
+    };
+    let unavailable = |cause: &str| {
+        let body = json!({"error": {"code": "unavailable", "cause": cause}});
+        (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+    };
+    match tokio::time::timeout(STATS_TIMEOUT, stats()).await {
+        Ok(Ok(stats)) => Json(stats).into_response(),
+        Ok(Err(cause)) => unavailable(&cause),
+        Err(_) => unavailable("the outbox gave no answer in time"),
+    }
 }
 
 fn refusal(status: StatusCode, code: &str) -> Response {
@@ -197,6 +229,19 @@ mod tests {
         state.add_detail("status", || json!("dancing"));
         let expected = json!({"status": "ready", "intake": {"waiting_for": "1-0"}});
         assert_eq!(ask(&state, "GET", "/readyz").await, (200, expected));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stats_are_those_of_a_relay_and_unavailable_without_an_answer_in_time() {
+        let state = ReadyState::default();
+        assert_eq!(ask(&state, "GET", "/stats").await, (404, json!({"error": {"code": "not_found"}})));
+        state.set_stats(|| async { Ok(json!({"pending_count": 10})) });
+        assert_eq!(ask(&state, "GET", "/stats").await, (200, json!({"pending_count": 10})));
+        state.set_stats(|| async { Err("could not read the outbox".to_owned()) });
+        let failed = json!({"error": {"code": "unavailable", "cause": "could not read the outbox"}});
+        assert_eq!(ask(&state, "GET", "/stats").await, (503, failed));
+        state.set_stats(std::future::pending);
+        assert_eq!(ask(&state, "GET", "/stats").await.0, 503);
     }
 
     #[tokio::test]

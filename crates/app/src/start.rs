@@ -10,12 +10,12 @@ use std::time::Duration;
 use ambient::RandomTokens;
 use anyhow::Context;
 use lock::{LockManager, TableNames};
-use pg::{PgPool, PoolSettings, SessionSettings};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use store_postgres::PgStore;
 use store_redis::RedisClient;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::Config;
+use crate::config::{Config, Redis};
 use crate::{installation, migrations, wiring};
 
 /// How long Redis may take to answer at the start.
@@ -47,7 +47,8 @@ pub(crate) struct Stores {
 
 /// Runs the start sequence.
 pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
-    let redis = connect_redis(config).await?;
+    let redis = connect_redis(&config.redis).await?;
+    check_value_limit(&redis).await;
     let pool = connect_postgres(config).await?;
     let postgres = PgStore::new(pool.clone());
     let dsn = &config.postgres.dsn;
@@ -60,13 +61,13 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     Ok(Stores { redis, pool, postgres, locks })
 }
 
-async fn connect_redis(config: &Config) -> anyhow::Result<RedisClient> {
-    let redis = RedisClient::new(wiring::redis_settings(&config.redis))
-        .context("Redis cannot be used as configured")?;
+/// A client of Redis, once Redis has answered.
+pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient> {
+    let redis =
+        RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
     wait_until_reachable("Redis", REDIS_START_TIMEOUT, || redis.ping())
         .await
-        .with_context(|| format!("Redis at {} does not serve", config.redis.addr))?;
-    check_value_limit(&redis).await;
+        .with_context(|| format!("Redis at {} does not serve", config.addr))?;
     Ok(redis)
 }
 
@@ -94,10 +95,7 @@ async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
         session: store_postgres::SESSION,
     };
     let dsn = &config.postgres.dsn;
-    let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
-    wait_until_reachable("PostgreSQL", POSTGRES_START_TIMEOUT, || pool.ping())
-        .await
-        .with_context(|| format!("PostgreSQL at {dsn} does not serve"))?;
+    let pool = open_pool(dsn, settings).await?;
     let applied = tokio::time::timeout(MIGRATION_TIMEOUT, migrations::migrate(dsn))
         .await
         .with_context(|| {
@@ -107,6 +105,15 @@ async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
         })?
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
     tracing::info!(applied, "the database has every migration");
+    Ok(pool)
+}
+
+/// A pool, once its database has answered.
+pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Result<PgPool> {
+    let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
+    wait_until_reachable("PostgreSQL", POSTGRES_START_TIMEOUT, || pool.ping())
+        .await
+        .with_context(|| format!("PostgreSQL at {dsn} does not serve"))?;
     Ok(pool)
 }
 

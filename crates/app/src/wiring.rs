@@ -1,13 +1,30 @@
-//! The wiring of the service, one file for each mode.
+//! The wiring of the processes, one file for each mode, and what they share: the probes, and running until a stop.
 
 mod api;
 mod election;
 pub mod leader;
+pub mod relay;
 pub mod serve;
 
-use store_redis::RedisSettings;
+use std::time::Duration;
 
-use crate::config::Redis;
+use anyhow::Context;
+use store_redis::RedisSettings;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Http, Redis};
+use crate::probes::{self, Phase, ReadyState};
+use crate::shutdown::{Parts, Watchdog};
+use crate::supervisor::{Failure, Stage, Supervisor};
+
+/// A process that has stopped.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Still running: the caller keeps it until the last step before the process ends.
+    pub watchdog: Watchdog,
+    /// Whether a task failed; the log has the cause.
+    pub failed: bool,
+}
 
 /// The settings of a client for the Redis of the configuration.
 pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
@@ -17,4 +34,44 @@ pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
         db: config.db.into(),
         operation_timeout: config.operation_timeout,
     }
+}
+
+/// Opens the listener of the probes.
+async fn spawn_probes(supervisor: &mut Supervisor, http: &Http, ready: &ReadyState) -> anyhow::Result<()> {
+    let addr = &http.addr;
+    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_INTERNAL_HTTP_ADDR)");
+    let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
+    let http_addr = listener.local_addr().with_context(cannot_listen)?;
+    let (ready, timeouts) = (ready.clone(), http.timeouts);
+    supervisor.spawn(Stage::Probes, "probes", |stop| probes::serve(listener, ready, timeouts, stop));
+    tracing::info!(http_addr = %http_addr, "http listener is ready");
+    Ok(())
+}
+
+/// Runs until `stop`, or until a task fails, and stops the tasks in order.
+async fn run_until_stopped(
+    mut supervisor: Supervisor,
+    parts: Parts,
+    ready: &ReadyState,
+    shutdown_timeout: Duration,
+    stop: CancellationToken,
+) -> Stopped {
+    let failure = tokio::select! {
+        () = stop.cancelled() => None,
+        failure = supervisor.failed() => Some(failure),
+    };
+    ready.set(Phase::Stopping);
+    if let Some(failure) = &failure {
+        report(failure);
+    }
+    let watchdog = Watchdog::start(shutdown_timeout, parts);
+    let stopping = supervisor.stop().await;
+    if let Err(failure) = &stopping {
+        report(failure);
+    }
+    Stopped { watchdog, failed: failure.is_some() || stopping.is_err() }
+}
+
+fn report(failure: &Failure) {
+    tracing::error!(worker = failure.task, error = %failure, "a worker failed; the process stops and ends with 1");
 }

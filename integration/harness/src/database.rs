@@ -63,8 +63,13 @@ impl TestDatabase {
 
     /// One with the role's schema and nothing in it.
     pub async fn empty() -> Self {
-        let database = Self::unborn(server().await);
-        server().await.create_role_and_schema(&database.name, ROLE, SCHEMA).await.expect("it can be made");
+        Self::empty_on(server().await).await
+    }
+
+    /// As [`TestDatabase::empty`], on a server of the test's own.
+    pub async fn empty_on(server: &Postgres) -> Self {
+        let database = Self::unborn(server);
+        server.create_role_and_schema(&database.name, ROLE, SCHEMA).await.expect("it can be made");
         database
     }
 

@@ -49,6 +49,7 @@ enum Action {
     HoldRequest,
     HoldReply,
     LoseReply,
+    DelayRequest(Duration),
 }
 
 /// A running proxy. When it is dropped, it stops and closes its connections.
@@ -184,6 +185,11 @@ impl Proxy {
         self.trap(pattern, Action::LoseReply)
     }
 
+    /// The first request with `pattern` in it is forwarded only after this time, even if the client has closed the connection.
+    pub fn delay_request(&self, pattern: &[u8], time: Duration) -> Trigger {
+        self.trap(pattern, Action::DelayRequest(time))
+    }
+
     fn trap(&self, pattern: &[u8], action: Action) -> Trigger {
         let (sprung, trigger) = watch::channel(false);
         self.control.change(|shared| shared.trap = Some(Trap { pattern: pattern.to_vec(), action, sprung }));
@@ -268,7 +274,9 @@ async fn requests(
             while let Ok(1..) = from.read(&mut buffer).await {}
             return;
         }
-        if let Some((action, _)) = sprung {
+        if let Some((Action::DelayRequest(time), _)) = sprung {
+            tokio::time::sleep(time).await;
+        } else if let Some((action, _)) = sprung {
             verdict.send_replace(Some(action));
         }
         if to.write_all(data).await.is_err() {

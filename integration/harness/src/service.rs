@@ -15,6 +15,8 @@ use crate::poll::wait_for;
 
 /// How long a start may take.
 const START_BOUND: Duration = Duration::from_secs(60);
+/// How long a command may take.
+const COMMAND_BOUND: Duration = Duration::from_secs(120);
 /// How long it may take to read what a process had printed by its end.
 const OUTPUT_BOUND: Duration = Duration::from_secs(60);
 
@@ -62,8 +64,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// Starts it and does not wait.
-    pub fn spawn(self) -> Service {
+    fn command(self) -> Command {
         let mut command = match self.soft_file_limit {
             None => Command::new(service_binary()),
             Some(files) => {
@@ -81,6 +82,22 @@ impl ServiceBuilder {
                 command.env(name, value);
             }
         }
+        command
+    }
+
+    /// Runs it to its end, for a command that ends by itself.
+    pub async fn run(self) -> Finished {
+        let mut command = tokio::process::Command::from(self.command());
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = tokio::time::timeout(COMMAND_BOUND, output).await.expect("the command ends");
+        let output = output.expect("the service's binary runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// Starts it and does not wait.
+    pub fn spawn(self) -> Service {
+        let mut command = self.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the service's binary runs");
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -97,6 +114,17 @@ impl ServiceBuilder {
         service.wait_ready().await;
         service
     }
+}
+
+/// A command that has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// What it exited with; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed to standard output.
+    pub stdout: String,
+    /// What it printed to standard error.
+    pub stderr: String,
 }
 
 /// An answer over HTTP.
@@ -193,7 +221,7 @@ impl Service {
             if let Ok(Some(status)) = self.child.try_wait() {
                 panic!("the service ended with {status}:\n{}", self.output().join("\n"));
             }
-            self.logged("the service is ready")
+            self.logged("the service is ready").or_else(|| self.logged("the relay is ready"))
         })
         .await;
     }
@@ -225,6 +253,11 @@ impl Service {
     pub fn signal(&self, name: &str) {
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
         assert!(status.expect("there is a shell").success(), "SIG{name} could not be sent");
+    }
+
+    /// Whether its process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Ends it as the kernel would.

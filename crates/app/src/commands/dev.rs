@@ -11,6 +11,8 @@ use domain::intent::{IntentDraft, Recipients};
 use domain::ports::{IntentProducer, StoreError};
 use http_server::tokens::{Grant, new_token};
 use local_servers::{Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
+use outbox::{Administration, ChannelName, TableName};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use redis::Value;
 use store_redis::{RedisClient, RedisIntentProducer};
 use tempfile::NamedTempFile;
@@ -23,6 +25,10 @@ use crate::{shutdown, wiring};
 const DATABASE: &str = "galaxy";
 const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
+/// The channel on which inserts into the outbox are announced.
+const OUTBOX_CHANNEL: &str = "outbox";
+/// How long creating the outbox may take.
+const OUTBOX_TIMEOUT: Duration = Duration::from_secs(10);
 /// Who sends the sample and the intents of the invitation.
 const PRODUCER: &str = "game_master";
 /// The pause between two reads of the outbound streams.
@@ -37,6 +43,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let stop = shutdown::listen().context("could not listen for signals")?;
     println!("Starting a private PostgreSQL, a private Redis and a stand-in user directory …");
     let machine = Machine::start().await?;
+    machine.create_outbox().await?;
     let config = machine.config(vars)?;
     let redis = RedisClient::new(wiring::redis_settings(&config.redis)).context("Redis cannot be used")?;
     let watch = Watch {
@@ -109,12 +116,34 @@ impl Machine {
         Ok(Self { postgres, redis, directory, api: DevApi::new()? })
     }
 
+    fn dsn(&self) -> String {
+        format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}?search_path={SCHEMA}", self.postgres.port())
+    }
+
+    /// An outbox beside the tables of the service, for the relay inside it.
+    async fn create_outbox(&self) -> anyhow::Result<()> {
+        let dsn = Dsn::parse(&self.dsn()).context("the outbox cannot be reached")?;
+        let settings = PoolSettings {
+            max_connections: 1,
+            operation_timeout: OUTBOX_TIMEOUT,
+            session: SessionSettings::default(),
+        };
+        let pool = PgPool::new(&dsn, settings).context("the outbox cannot be reached")?;
+        let channel = ChannelName::parse(OUTBOX_CHANNEL)?;
+        let administration = Administration::new(pool, TableName::default());
+        administration.migrate(Some(&channel)).await.context("the outbox could not be created")
+    }
+
     /// The caller's variables, and the addresses of the servers.
     fn config(&self, vars: Vars) -> Result<Config, Failure> {
-        let dsn =
-            format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}?search_path={SCHEMA}", self.postgres.port());
         let own = [
-            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn),
+            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", self.dsn()),
+            ("NOTIFICATION_OUTBOX_DSN", self.dsn()),
+            ("NOTIFICATION_OUTBOX_TABLE", String::new()),
+            ("NOTIFICATION_OUTBOX_MODE", String::new()),
+            ("NOTIFICATION_OUTBOX_PRODUCER", PRODUCER.to_owned()),
+            ("NOTIFICATION_OUTBOX_TYPES", String::new()),
+            ("NOTIFICATION_OUTBOX_LISTEN_CHANNEL", OUTBOX_CHANNEL.to_owned()),
             ("NOTIFICATION_REDIS_MASTER_ADDR", self.redis.addr()),
             ("NOTIFICATION_USER_SERVICE_BASE_URL", self.directory.base_url()),
             ("NOTIFICATION_REDIS_PASSWORD", String::new()),
@@ -150,20 +179,26 @@ impl Machine {
         let DevApi { addr, producer, operator, .. } = &self.api;
         let intent =
             |turn: u32| format!(r#"{{"game_id":"game-123","game_name":"Nova","turn_number":{turn}}}"#);
-        let (by_stream, by_http) = (intent(55), intent(56));
+        let (by_stream, by_http, by_outbox) = (intent(55), intent(56), intent(57));
+        let postgres = format!("postgres://{ROLE}@127.0.0.1:{}/{DATABASE}", self.postgres.port());
         format!(
             "Send another from a second terminal, through Redis:
 
   NOTIFICATION_REDIS_MASTER_ADDR={redis_addr} {program} send --type game.turn.ready \\
-    --producer {PRODUCER} --user u-1 --key game-123:turn-55 \\
+        --producer {PRODUCER} --user u-1 --key game-123:turn-55 \\
     --payload '{by_stream}'
 
 Or through the HTTP API, with the token of a producer:
 
   curl http://{addr}/v1/intents -H 'Authorization: Bearer {producer}' \\
-    -H 'Idempotency-Key: game-123:turn-56' -H 'Content-Type: application/json' \\
+        -H 'Idempotency-Key: game-123:turn-56' -H 'Content-Type: application/json' \\
     -d '{{\"notification_type\":\"game.turn.ready\",\"audience_kind\":\"user\",\"recipient_user_ids\":[\"u-1\"],
          \"occurred_at_ms\":1775121700000,\"payload\":{by_http}}}'
+
+Or as a row of an outbox, which a relay in the service moves to the stream:
+
+  psql {postgres} -c 'INSERT INTO {SCHEMA}.openoutbox_events (event_id, event_type, payload) VALUES (gen_random_uuid(),
+    $$game.turn.ready$$, convert_to($${{\"audience_kind\":\"user\",\"recipient_user_ids\":[\"u-1\"],\"payload\":{by_outbox}}}$$, $$UTF8$$))'
 
 Read what became of them, with the token of an operator:
 

@@ -10,6 +10,7 @@ use super::{Failure, Vars, print_warnings};
 use crate::config::Config;
 use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
+use crate::wiring::Stopped;
 use crate::{open_files, shutdown, wiring};
 
 /// How long sending the last spans and metrics may take.
@@ -33,6 +34,11 @@ pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Resu
         // The configuration and the schema contradict each other: starting again would not help.
         Failure::Logged { exit_code: if error.is::<WrongStream>() { 2 } else { 1 } }
     });
+    finish(telemetry, outcome).await
+}
+
+/// Sends the last telemetry of a process that has stopped, and says how it ended.
+pub(super) async fn finish(telemetry: Telemetry, outcome: Result<Stopped, Failure>) -> Result<(), Failure> {
     // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until then.
     let left = outcome.as_ref().map_or(FLUSH_TIMEOUT, |stopped| stopped.watchdog.left() / 2);
     telemetry.shutdown(FLUSH_TIMEOUT.min(left)).await;

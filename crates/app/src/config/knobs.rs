@@ -137,6 +137,24 @@ pub const MINIMUMS: &[Minimum] = &[
         because: "a key must stay with its request until the answer is stored",
     },
     Minimum {
+        knob: &NOTIFICATION_OUTBOX_LEASE_TIMEOUT,
+        terms: &[(10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT)],
+        margin: Duration::ZERO,
+        because: "a claim must outlast several slow calls to Redis",
+    },
+    Minimum {
+        knob: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
+        terms: &[(2, &NOTIFICATION_OUTBOX_LEASE_TIMEOUT)],
+        margin: Duration::ZERO,
+        because: "the receipt of an event must exist when another relay claims it",
+    },
+    Minimum {
+        knob: &NOTIFICATION_OUTBOX_RETRY_MAX_DELAY,
+        terms: &[(1, &NOTIFICATION_OUTBOX_RETRY_BASE_DELAY)],
+        margin: Duration::ZERO,
+        because: "the delay grows from the one to the other",
+    },
+    Minimum {
         knob: &NOTIFICATION_SHUTDOWN_TIMEOUT,
         terms: &[(1, &NOTIFICATION_API_DRAIN_DELAY)],
         margin: Duration::ZERO,
@@ -150,9 +168,13 @@ pub const ADMIN_EMAILS_PREFIX: &str = "NOTIFICATION_ADMIN_EMAILS_";
 /// The section of the administrators' variables.
 pub const AUDIENCE: &str = "Catalogue and audience";
 
+/// The section of the relay.
+pub const OUTBOX: &str = "Outbox relay";
+
 const MS: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
 const WEEK: Duration = Duration::from_hours(168);
 const TEN_YEARS: Duration = Duration::from_hours(87_600);
 
@@ -175,6 +197,10 @@ const EXPORTER: Takes = Takes::Word(&["none", "otlp"]);
 const LISTEN: Takes = Takes::Text("host:port, or :port for every interface; port 0 picks a free one");
 const FILE: Takes = Takes::Text("the path of a file");
 const BODY_BYTES: Takes = Takes::Number(1024, 1 << 28);
+const TABLE: Takes = Takes::Text(
+    "[schema.]name, each of a to z, 0 to 9 and _, not beginning with a digit, and at most 63 long",
+);
+const CHANNEL: Takes = Takes::Text("the name of a NOTIFY channel: 1 to 63 bytes");
 const COLLECTOR: Takes = Takes::Text("an http:// or https:// URL");
 
 const fn optional(default: &'static str, takes: Takes, what: &'static str) -> Knob {
@@ -231,7 +257,7 @@ knobs! {
     }
     "Internal HTTP" => {
         NOTIFICATION_INTERNAL_HTTP_ADDR = optional(":8092", LISTEN,
-            "Where /healthz and /readyz are served.");
+            "Where /healthz and /readyz are served, and /stats with a relay.");
         NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT = time("2s", MS, HOUR,
             "How long the head of a request may take to arrive.");
         NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT = time("10s", MS, HOUR,
@@ -310,6 +336,38 @@ knobs! {
             "How long a publication whose completion was lost is still recognised, and not repeated.");
         NOTIFICATION_REPUBLISH_WINDOW = time("10m", Duration::ZERO, WEEK,
             "After Redis restarted or failed over, what was published this long before is compared with the outbound streams, and entries that Redis lost are appended again. 0: off.");
+    }
+    OUTBOX => {
+        NOTIFICATION_OUTBOX_DSN = secret(optional("", DSN,
+            "The producer's database. `relay` and `outbox` need it; beside `serve` it runs a relay inside the service, and without it no other variable of this section has an effect there."));
+        NOTIFICATION_OUTBOX_TABLE = optional("openoutbox_events", TABLE,
+            "The outbox table. Without a schema, search_path of the connection string picks it.");
+        NOTIFICATION_OUTBOX_MODE = optional("intents", Takes::Word(&["intents", "streams"]),
+            "intents: events become intents on NOTIFICATION_INTENTS_STREAM. streams: an event goes to the stream that its type names.");
+        NOTIFICATION_OUTBOX_PRODUCER = optional("", Takes::Text("a producer of the catalogue"),
+            "The producer of the intents. Required in mode intents; never taken from a row.");
+        NOTIFICATION_OUTBOX_TYPES = optional("", Takes::Text("notification types, separated by commas"),
+            "The event types that this relay carries; it leaves the others to another relay. If empty, it takes all. Only in mode intents.");
+        NOTIFICATION_OUTBOX_STREAMS = optional("", Takes::Text("names of streams, separated by commas, none of them one of the service's own keys"),
+            "The streams that events may go to. Required in mode streams.");
+        NOTIFICATION_OUTBOX_RELAY_ID = optional("", REPLICA_ID,
+            "The name of this relay, in the log, in telemetry and in locked_by of the rows that it claims; if empty, the host name and four hex digits.");
+        NOTIFICATION_OUTBOX_BATCH_SIZE = optional("500", BATCH,
+            "The most events that one claim takes.");
+        NOTIFICATION_OUTBOX_POLL_INTERVAL = time("500ms", MS, MINUTE,
+            "The pause between two looks at an outbox in which nothing is due. While LISTEN works, it is at least 5s.");
+        NOTIFICATION_OUTBOX_LEASE_TIMEOUT = time("1m", MS, DAY,
+            "How long a claim lasts: after a crash of its relay, the events wait that long.");
+        NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS = optional("25", Takes::Number(1, 1000),
+            "The failed attempt after which an event is DEAD.");
+        NOTIFICATION_OUTBOX_RETRY_BASE_DELAY = time("1s", MS, WEEK,
+            "The delay after the first failed attempt; it doubles with each further one.");
+        NOTIFICATION_OUTBOX_RETRY_MAX_DELAY = time("24h", MS, WEEK,
+            "The longest delay between two attempts.");
+        NOTIFICATION_OUTBOX_RETRY_JITTER = optional("0.15", Takes::Text("a number from 0 to 1"),
+            "The largest part of a delay that is added at random.");
+        NOTIFICATION_OUTBOX_LISTEN_CHANNEL = optional("", CHANNEL,
+            "The channel that wakes the relay, as `notification outbox migrate --with-notify` announces inserts on it. Needs a direct connection, without a pooler in transaction mode. If empty, the relay polls alone.");
     }
     "Retention" => {
         NOTIFICATION_RECORD_RETENTION = time("720h", MS, TEN_YEARS,

@@ -23,7 +23,7 @@ pub struct Postgres {
 
 impl Postgres {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let dsn = reader.read(&NOTIFICATION_POSTGRES_PRIMARY_DSN, parse, Dsn::to_string);
+        let dsn = reader.read(&NOTIFICATION_POSTGRES_PRIMARY_DSN, parse_dsn, Dsn::to_string);
         let max_open_conns = reader.number(&NOTIFICATION_POSTGRES_MAX_OPEN_CONNS);
         let operation_timeout = reader.duration(&NOTIFICATION_POSTGRES_OPERATION_TIMEOUT);
         let replicas = reader.read(&NOTIFICATION_POSTGRES_REPLICA_DSNS, parse_replicas, |text| text.clone());
@@ -32,7 +32,7 @@ impl Postgres {
     }
 }
 
-fn parse(text: &str) -> Result<Dsn, String> {
+pub(super) fn parse_dsn(text: &str) -> Result<Dsn, String> {
     Dsn::parse(text).map_err(|error| match error {
         // Its source may repeat a part of the string.
         DsnError::Syntax(_) => "it is no connection string".to_owned(),
@@ -44,7 +44,8 @@ fn parse(text: &str) -> Result<Dsn, String> {
 fn parse_replicas(text: &str) -> Result<String, String> {
     let mut shown = Vec::new();
     for (index, dsn) in split_dsns(text).into_iter().enumerate() {
-        let dsn = parse(dsn).map_err(|reason| format!("number {} cannot be used: {reason}", index + 1))?;
+        let dsn =
+            parse_dsn(dsn).map_err(|reason| format!("number {} cannot be used: {reason}", index + 1))?;
         shown.push(dsn.to_string());
     }
     Ok(shown.join(","))

@@ -145,6 +145,16 @@ impl Reader {
         Some(value)
     }
 
+    /// Leaves durations out of the checks against each other, because what they are for is off.
+    pub(super) fn ignore_durations(&mut self, knobs: &[&'static Knob]) {
+        self.durations.retain(|name, _| knobs.iter().all(|knob| knob.name != *name));
+    }
+
+    /// Notes that `knob` is required for this purpose and not set.
+    pub(super) fn missing(&mut self, knob: &'static Knob) {
+        self.problems.push(Problem::missing(knob));
+    }
+
     /// Reads a whole number within the bounds of `knob`.
     pub(super) fn number<N: TryFrom<u64> + fmt::Display>(&mut self, knob: &'static Knob) -> Option<N> {
         let parse = |text: &str| {

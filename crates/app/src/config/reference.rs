@@ -16,7 +16,9 @@ in effect, secrets masked. Everything that is wrong is reported at once, and the
 * A duration is written as in Go: `250ms`, `1.5s`, `1h30m`, `720h`. The units are ns, us, ms, s, m and h.
 * Words may be in upper or lower case. Items of a list may have spaces around them.
 * `migrate` reads only the section PostgreSQL; `send` only Redis, `NOTIFICATION_INTENTS_STREAM` and
-  `NOTIFICATION_CATALOG_PATH`.
+  `NOTIFICATION_CATALOG_PATH`; `outbox` only `NOTIFICATION_OUTBOX_DSN` and `NOTIFICATION_OUTBOX_TABLE`. `relay` reads the sections Outbox relay, Redis,
+  Internal HTTP and OpenTelemetry, `NOTIFICATION_POSTGRES_OPERATION_TIMEOUT`, `NOTIFICATION_INTENTS_STREAM`, `NOTIFICATION_CATALOG_PATH`,
+  `NOTIFICATION_PUBLISH_DEDUPE_TTL`, `NOTIFICATION_SHUTDOWN_TIMEOUT` and the variables of the log.
 * A `NOTIFICATION_` variable that is not listed here has no effect and gives a warning.
 ";
 
@@ -40,6 +42,9 @@ const OTHERS: &str = "\
   files are read by `check-config` too.
 * `NOTIFICATION_API_MAX_BUFFERED_BYTES` ≥ 2 times `NOTIFICATION_API_MAX_BODY_BYTES` and `NOTIFICATION_API_MAX_BATCH_BODY_BYTES`: no such body
   could be read otherwise.
+* With `NOTIFICATION_OUTBOX_DSN`, and in `relay`: mode `intents` needs a `NOTIFICATION_OUTBOX_PRODUCER` that a type of the catalogue allows, and
+  `NOTIFICATION_OUTBOX_TYPES` has only types that allow it; mode `streams` needs `NOTIFICATION_OUTBOX_STREAMS` and takes no
+  `NOTIFICATION_OUTBOX_TYPES`. Without it, no duration of the section Outbox relay is checked against another.
 ";
 
 /// The whole of docs/config.md.

@@ -105,7 +105,7 @@ fn read_stream(reader: &mut Reader, knob: &'static Knob) -> Option<String> {
     reader.read(knob, parse_stream, String::clone)
 }
 
-fn parse_stream(text: &str) -> Result<String, String> {
+pub(super) fn parse_stream(text: &str) -> Result<String, String> {
     if text.len() > MAX_STREAM_NAME_BYTES {
         return Err("it is too long".to_owned());
     }

@@ -24,11 +24,13 @@ use workers::{
 use super::api::{self, ApiParts};
 use super::election::{Election, RedisNotice};
 use super::leader::intake_leadership;
+use super::relay::ServiceRelay;
+use super::{Stopped, run_until_stopped, spawn_probes};
 use crate::config::{Config, OutboundStream, ReplicaId};
-use crate::probes::{self, Phase, ReadyState};
+use crate::probes::{Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 use crate::start::{self, Stores};
-use crate::supervisor::{Failure, Stage, Supervisor};
+use crate::supervisor::{Stage, Supervisor};
 
 /// How many users are looked up concurrently.
 const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
@@ -36,15 +38,6 @@ const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
 const DIRECTORY_CACHE_ENTRIES: usize = 10_000;
 /// How long a user is cached.
 const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
-
-/// A service that has stopped.
-#[derive(Debug)]
-pub struct Stopped {
-    /// Still running: the caller keeps it until the last step before the process ends.
-    pub watchdog: Watchdog,
-    /// Whether a task failed; the log has the cause.
-    pub failed: bool,
-}
 
 /// Runs the service until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
 pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) -> anyhow::Result<Stopped> {
@@ -60,12 +53,15 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
     ready.add_replica(&replica);
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
-    spawn_probes(&mut supervisor, &config, &ready).await?;
+    spawn_probes(&mut supervisor, &config.http, &ready).await?;
     let metrics = metrics();
     let api = match &config.api {
         Some(api) => Some(api::prepare(&config, api, &stores, metrics.clone()).await?),
         None => None,
     };
+    if let Some(relay) = &config.relay {
+        ServiceRelay::prepare(relay, &config.redis)?.spawn(&mut supervisor, &ready);
+    }
     Wiring {
         config: &config,
         replica: &replica,
@@ -77,42 +73,10 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
     .spawn_workers(&mut supervisor, directory, api)?;
     ready.set(Phase::Ready);
     tracing::info!("the service is ready");
-
-    let failure = tokio::select! {
-        () = stop.cancelled() => None,
-        failure = supervisor.failed() => Some(failure),
-    };
-    ready.set(Phase::Stopping);
-    if let Some(failure) = &failure {
-        report(failure);
-    }
-    let watchdog = Watchdog::start(config.shutdown_timeout, parts);
-    let stopping = supervisor.stop().await;
-    if let Err(failure) = &stopping {
-        report(failure);
-    }
+    let stopped = run_until_stopped(supervisor, parts, &ready, config.shutdown_timeout, stop).await;
     stores.pool.close();
     tracing::info!("the service has stopped");
-    Ok(Stopped { watchdog, failed: failure.is_some() || stopping.is_err() })
-}
-
-fn report(failure: &Failure) {
-    tracing::error!(worker = failure.task, error = %failure, "a worker failed; the process stops and ends with 1");
-}
-
-async fn spawn_probes(
-    supervisor: &mut Supervisor,
-    config: &Config,
-    ready: &ReadyState,
-) -> anyhow::Result<()> {
-    let addr = &config.http.addr;
-    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_INTERNAL_HTTP_ADDR)");
-    let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
-    let http_addr = listener.local_addr().with_context(cannot_listen)?;
-    let (ready, timeouts) = (ready.clone(), config.http.timeouts);
-    supervisor.spawn(Stage::Probes, "probes", |stop| probes::serve(listener, ready, timeouts, stop));
-    tracing::info!(http_addr = %http_addr, "http listener is ready");
-    Ok(())
+    Ok(stopped)
 }
 
 fn metrics() -> Metrics {

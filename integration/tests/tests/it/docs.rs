@@ -120,6 +120,7 @@ fn the_layers_stay_apart() {
         ("workers", &["ambient", "domain"]),
         ("pg", &["ambient"]),
         ("lock", &["ambient", "pg"]),
+        ("outbox", &["ambient", "pg"]),
         ("store-postgres", &["ambient", "domain", "idempotency", "pg"]),
         ("store-redis", &["domain"]),
         ("user-directory", &["domain"]),
@@ -142,14 +143,16 @@ fn the_layers_stay_apart() {
 
 /// Name, kind and unit of every instrument.
 #[test]
-fn the_metrics_table_is_what_the_workers_make() {
-    let source = read("crates/workers/src/metrics.rs");
+fn the_metrics_table_is_what_the_code_makes() {
+    let source = read("crates/workers/src/metrics.rs") + &read("crates/app/src/wiring/relay/metrics.rs");
+    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     // The closures that make instruments, with their kind and unit; a gauge names its unit after its name.
     let closures = [
         ("counter(", "counter", Some("")),
         (" gauge(", "gauge", None),
         (" age(", "gauge", Some("s")),
         ("histogram(", "histogram", Some("s")),
+        ("sizes(", "histogram", Some("{event}")),
     ];
     let mut made = BTreeMap::new();
     let prefixes = ["notification.", "http.server.", "idempotency."];

@@ -95,7 +95,23 @@ async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readab
     ];
     let accepted = request(addr, "POST", "/v1/intents", &headers, intent).await.expect("the API answers");
     assert_eq!(accepted.status, 202, "{}", accepted.body);
+    insert_into_the_outbox(&dev.output());
+    wait_for("the event of the outbox comes out", BOUND, async || {
+        dev.output()
+            .iter()
+            .any(|line| line.contains(r#""turn_number":57"#) && line.contains("payload_json"))
+            .then_some(())
+    })
+    .await;
     drop(collector);
     dev.signal("INT");
     assert_eq!(dev.wait_exit(BOUND).await.code(), Some(0), "{:?}", dev.output());
+}
+
+/// Runs the command that `dev` printed for it.
+fn insert_into_the_outbox(output: &[String]) {
+    let begin = output.iter().position(|line| line.contains("psql postgres://")).expect("a command for psql");
+    let command = output[begin..begin + 2].join("\n");
+    let done = std::process::Command::new("sh").args(["-c", &command]).output().expect("there is a shell");
+    assert!(done.status.success(), "{command}: {done:?}");
 }

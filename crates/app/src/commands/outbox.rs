@@ -1,0 +1,200 @@
+//! `outbox`: what operators do with the outbox of a producer. It needs the connection string alone.
+
+mod args;
+mod show;
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Context;
+use outbox::{
+    Administration, ChannelName, OutboxError, PruneRequest, Requeued, TableName, notify_sql, schema_sql,
+};
+use pg::{PgPool, PoolSettings, SessionSettings};
+use serde_json::json;
+
+use args::{DeadCommand, ListArgs, MigrateArgs, Output, PruneArgs, RequeueArgs, ShowArgs};
+pub use args::{EXAMPLES, OutboxCommand};
+use show::{may_be_on_stream, print_detail, print_events};
+
+use super::output::{confirm, print_json, print_line, print_table};
+use super::{Failure, Vars, print_warnings};
+use crate::config::{OutboxConfig, OutboxTable};
+use crate::wiring::relay::stats_json;
+
+/// How long one statement of a command may take: more than a relay's, because it may count a whole table.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(command: OutboxCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    if let OutboxCommand::Migrate(MigrateArgs { print: true, with_notify }) = &command {
+        let table = OutboxConfig::load_table(vars)?;
+        print_warnings(&table.warnings);
+        return Ok(print_schema(out, &table.config, with_notify.as_ref())?);
+    }
+    let loaded = OutboxConfig::load(vars)?;
+    print_warnings(&loaded.warnings);
+    let administration = Commands::new(loaded.config.outbox)?;
+    match command {
+        OutboxCommand::Stats(output) => administration.stats(output, out).await,
+        OutboxCommand::Prune(args) => administration.prune(&args, out).await,
+        OutboxCommand::Dead(DeadCommand::List(args)) => administration.list(&args, out).await,
+        OutboxCommand::Dead(DeadCommand::Show(args)) => administration.show(&args, out).await,
+        OutboxCommand::Requeue(args) if args.dead => administration.requeue_dead(&args, out).await,
+        OutboxCommand::Requeue(args) => administration.requeue(&args, out).await,
+        OutboxCommand::Migrate(args) => administration.migrate(args.with_notify.as_ref(), out).await,
+    }
+}
+
+fn print_schema(
+    out: &mut impl Write,
+    table: &TableName,
+    channel: Option<&ChannelName>,
+) -> anyhow::Result<()> {
+    let trigger = channel.map(|channel| notify_sql(table, channel)).unwrap_or_default();
+    write!(out, "{}{trigger}", schema_sql(table)).context("could not write to standard output")
+}
+
+/// The commands on one table.
+struct Commands {
+    table: OutboxTable,
+    administration: Administration,
+}
+
+impl Commands {
+    fn new(table: OutboxTable) -> anyhow::Result<Self> {
+        let settings = PoolSettings {
+            max_connections: 1,
+            operation_timeout: STATEMENT_TIMEOUT,
+            session: SessionSettings {
+                application_name: "notification-outbox",
+                parameters: outbox::PLANNER_PARAMETERS,
+            },
+        };
+        let pool = PgPool::new(&table.dsn, settings).context("the outbox cannot be used as configured")?;
+        Ok(Self { administration: Administration::new(pool, table.table.clone()), table })
+    }
+
+    /// The same, with the reason why it failed in place of what the server said.
+    async fn explained<T>(&self, result: Result<T, OutboxError>) -> anyhow::Result<T> {
+        let Err(error) = result else { return Ok(result?) };
+        // A table that is missing or lacks something is the usual cause, and says so best itself.
+        let cause = match self.administration.check().await {
+            Err(
+                cause @ (OutboxError::NoTable(_)
+                | OutboxError::NoColumns { .. }
+                | OutboxError::NoRights { .. }),
+            ) => cause,
+            _ => error,
+        };
+        Err(anyhow::Error::new(cause).context(format!("the outbox at {} cannot be used", self.table.dsn)))
+    }
+
+    async fn stats(&self, output: Output, out: &mut impl Write) -> Result<(), Failure> {
+        let stats = self.explained(self.administration.stats().await).await?;
+        if output.json {
+            return Ok(print_json(out, &stats_json(&stats))?);
+        }
+        let rows = [
+            ("pending", stats.pending.to_string()),
+            ("retrying", stats.retrying.to_string()),
+            ("scheduled", stats.scheduled.to_string()),
+            ("delivering", stats.delivering.to_string()),
+            ("dead", stats.dead.to_string()),
+            ("oldest_age", crate::config::duration::format(Duration::from_secs(stats.oldest_age.as_secs()))),
+        ];
+        Ok(print_table(out, &rows.map(|(name, value)| vec![name.to_owned(), value]))?)
+    }
+
+    async fn prune(&self, args: &PruneArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let request = PruneRequest {
+            delivered_age: args.delivered_age,
+            dead_age: args.dead_age,
+            dry_run: args.dry_run,
+        };
+        let pruned = self.explained(self.administration.prune(&request).await).await?;
+        if args.output.json {
+            let document =
+                json!({ "delivered": pruned.delivered, "dead": pruned.dead, "dry_run": args.dry_run });
+            return Ok(print_json(out, &document)?);
+        }
+        let did = if args.dry_run { "would be deleted" } else { "were deleted" };
+        let line =
+            format!("{} events that are DELIVERED and {} that are DEAD {did}", pruned.delivered, pruned.dead);
+        Ok(print_line(out, &line)?)
+    }
+
+    async fn list(&self, args: &ListArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let events = self.explained(self.administration.list_dead(None, args.limit).await).await?;
+        Ok(print_events(out, &events, args.output.json)?)
+    }
+
+    async fn show(&self, args: &ShowArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let id = args.event_id;
+        match self.explained(self.administration.get_event(id).await).await? {
+            Some(detail) if detail.event.status == "DEAD" => {
+                Ok(print_detail(out, &detail, args.output.json)?)
+            }
+            Some(detail) => {
+                Err(anyhow::anyhow!("the event {id} is not DEAD: it is {}", detail.event.status).into())
+            }
+            None => Err(anyhow::anyhow!("there is no event {id} in {}", self.table.table).into()),
+        }
+    }
+
+    async fn requeue(&self, args: &RequeueArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let outcomes = self.explained(self.administration.requeue(&args.event_ids).await).await?;
+        let mut missed = 0;
+        for (id, outcome) in args.event_ids.iter().zip(outcomes) {
+            let (result, text) = match outcome {
+                Requeued::Done => ("requeued", "is requeued"),
+                Requeued::NotDead => ("not_dead", "is not DEAD and stays as it is"),
+                Requeued::Unknown => ("unknown", "is unknown"),
+            };
+            missed += usize::from(result != "requeued");
+            match args.output.json {
+                true => print_json(out, &json!({ "event_id": id.to_string(), "result": result }))?,
+                false => print_line(out, &format!("{id} {text}"))?,
+            }
+        }
+        match missed {
+            0 => Ok(()),
+            missed => Err(anyhow::anyhow!("{missed} of the events could not be requeued").into()),
+        }
+    }
+
+    async fn requeue_dead(&self, args: &RequeueArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let event_type = args.event_type.as_deref();
+        if args.dry_run || !args.yes {
+            let plan = self.explained(self.administration.requeue_dead(event_type, true).await).await?;
+            if args.dry_run && args.output.json {
+                let first: Vec<_> = plan.first.iter().map(show::event_json).collect();
+                return Ok(print_json(
+                    out,
+                    &json!({ "count": plan.count, "first": first, "dry_run": true }),
+                )?);
+            }
+            if args.dry_run {
+                print_line(out, &format!("{} DEAD events would be requeued", plan.count))?;
+                return Ok(print_events(out, &plan.first, false)?);
+            }
+            let doubtful = plan.first.iter().any(may_be_on_stream);
+            let note = if doubtful { ", some of which may be on the stream already" } else { "" };
+            if !confirm(&format!("Requeue {} DEAD events{note}?", plan.count))? {
+                return Err(anyhow::anyhow!("nothing was requeued").into());
+            }
+        }
+        let done = self.explained(self.administration.requeue_dead(event_type, false).await).await?;
+        match args.output.json {
+            true => Ok(print_json(out, &json!({ "requeued": done.count, "dry_run": false }))?),
+            false => Ok(print_line(out, &format!("{} events are requeued", done.count))?),
+        }
+    }
+
+    async fn migrate(&self, channel: Option<&ChannelName>, out: &mut impl Write) -> Result<(), Failure> {
+        let OutboxTable { dsn, table } = &self.table;
+        let made = self.administration.migrate(channel).await;
+        made.with_context(|| format!("the outbox table {table} at {dsn} could not be created"))?;
+        Ok(print_line(out, &format!("the outbox table {table} is ready"))?)
+    }
+}

@@ -1,0 +1,123 @@
+//! How events are printed.
+
+use std::io::Write;
+
+use ambient::Timestamp;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use outbox::{EventDetail, StoredEvent};
+use serde_json::{Value, json};
+
+use crate::commands::output::{print_json, print_line, print_table, printable};
+
+/// The most characters of an error in a list.
+const LISTED_ERROR_CHARS: usize = 100;
+/// The beginning of `last_error` of an event whose last relay never marked it.
+const LEASE_EXPIRED: &str = "lease expired";
+/// Said where such an event is shown.
+const MAY_BE_ON_STREAM: &str = "An event that is DEAD by `lease expired` may be on the stream all the same.";
+
+/// Whether the event may be on the stream although it is DEAD.
+pub(super) fn may_be_on_stream(event: &StoredEvent) -> bool {
+    event.last_error.starts_with(LEASE_EXPIRED)
+}
+
+/// Prints a list, as a table or as one JSON object a line.
+pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: bool) -> anyhow::Result<()> {
+    if json {
+        return events.iter().try_for_each(|event| print_json(out, &event_json(event)));
+    }
+    if events.is_empty() {
+        return print_line(out, "no event is DEAD");
+    }
+    let heading = ["EVENT_ID", "TYPE", "ATTEMPTS", "DEAD SINCE", "LAST ERROR"];
+    let row = |event: &StoredEvent| {
+        vec![
+            event.event_id.to_string(),
+            printable(&event.event_type),
+            event.attempts.to_string(),
+            time(event.updated_at),
+            printable(&event.last_error.chars().take(LISTED_ERROR_CHARS).collect::<String>()),
+        ]
+    };
+    let rows: Vec<Vec<String>> =
+        [heading.map(str::to_owned).to_vec()].into_iter().chain(events.iter().map(row)).collect();
+    print_table(out, &rows)?;
+    match events.iter().any(may_be_on_stream) {
+        true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
+        false => Ok(()),
+    }
+}
+
+/// Prints one event, whole.
+pub(super) fn print_detail(out: &mut impl Write, detail: &EventDetail, json: bool) -> anyhow::Result<()> {
+    if json {
+        return print_json(out, &detail_json(detail));
+    }
+    let event = &detail.event;
+    let rows = [
+        ("event_id", event.event_id.to_string()),
+        ("event_type", printable(&event.event_type)),
+        ("partition_key", printable(&event.partition_key)),
+        ("status", printable(&event.status)),
+        ("attempts", event.attempts.to_string()),
+        ("last_error", printable(&event.last_error)),
+        ("created_at", time(event.created_at)),
+        ("available_at", time(event.available_at)),
+        ("updated_at", time(event.updated_at)),
+        ("headers", detail.headers.as_deref().map_or_else(too_large, printable)),
+        ("payload", detail.payload.as_deref().map_or_else(too_large, payload_text)),
+    ];
+    print_table(out, &rows.map(|(name, value)| vec![name.to_owned(), value]))?;
+    match may_be_on_stream(event) {
+        true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
+        false => Ok(()),
+    }
+}
+
+/// An event as JSON.
+pub(super) fn event_json(event: &StoredEvent) -> Value {
+    json!({
+        "event_id": event.event_id.to_string(),
+        "event_type": event.event_type,
+        "partition_key": event.partition_key,
+        "status": event.status,
+        "attempts": event.attempts,
+        "last_error": event.last_error,
+        "may_be_on_stream": may_be_on_stream(event),
+        "created_at": event.created_at.map(|at| at.to_string()),
+        "available_at": event.available_at.map(|at| at.to_string()),
+        "updated_at": event.updated_at.map(|at| at.to_string()),
+        "payload_bytes": event.payload_bytes,
+    })
+}
+
+/// The same with what it carries: a payload that is not UTF-8 in base64, null if it is too large.
+fn detail_json(detail: &EventDetail) -> Value {
+    let mut document = event_json(&detail.event);
+    let headers = detail.headers.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    document["headers"] = headers.unwrap_or(Value::Null);
+    document["payload"] = match detail.payload.as_deref() {
+        None => Value::Null,
+        Some(bytes) => match str::from_utf8(bytes) {
+            Ok(text) => json!(text),
+            Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+        },
+    };
+    document
+}
+
+fn payload_text(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) => printable(text),
+        Err(_) => format!("(not UTF-8, as base64) {}", STANDARD.encode(bytes)),
+    }
+}
+
+fn too_large() -> String {
+    "(more than 1 MiB, not shown)".to_owned()
+}
+
+fn time(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "(no time)".to_owned(), |at| at.to_string())
+}

@@ -1,0 +1,77 @@
+//! How commands of operators print and ask.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::Failure;
+
+/// The space between two columns.
+const GAP: usize = 2;
+/// The most of an answer that is read, in bytes.
+const MAX_ANSWER_BYTES: u64 = 256;
+
+/// Prints rows with their columns aligned; the first row is the heading.
+pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<0$}", width + GAP));
+        print_line(out, cells.collect::<String>().trim_end())?;
+    }
+    Ok(())
+}
+
+/// Prints one JSON document as a line.
+pub(crate) fn print_json(out: &mut impl Write, value: &Value) -> anyhow::Result<()> {
+    print_line(out, &value.to_string())
+}
+
+/// Prints one line.
+pub(crate) fn print_line(out: &mut impl Write, line: &str) -> anyhow::Result<()> {
+    writeln!(out, "{line}").context("could not write to standard output")
+}
+
+/// The text on one line and without what a terminal would act upon.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// Asks on the terminal, and returns whether the answer is yes. Without a terminal it is wrong usage.
+pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        return Err(Failure::Usage(
+            "error: there is no terminal to ask on: add --yes or --dry-run".to_owned(),
+        ));
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush().context("could not write to standard error")?;
+    let mut answer = String::new();
+    let mut line = input.lock().take(MAX_ANSWER_BYTES);
+    line.read_line(&mut answer).context("could not read from the terminal")?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_lines_end_with_their_last_cell() {
+        let rows = [["id", "error"], ["1", "wrong type"], ["200", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let mut out = Vec::new();
+        print_table(&mut out, &rows).expect("memory takes it");
+        assert_eq!(String::from_utf8(out).expect("text"), "id   error\n1    wrong type\n200\n");
+    }
+
+    #[test]
+    fn what_a_terminal_would_act_upon_is_escaped() {
+        assert_eq!(printable("a\nb\u{1b}[31mü"), "a\\nb\\u{1b}[31mü");
+    }
+}

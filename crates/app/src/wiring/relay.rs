@@ -1,0 +1,291 @@
+//! The wiring of the relay of an outbox: as a process of its own, and inside the service.
+//!
+//! As a process, it needs Redis and a usable table at its start, like the service. Inside the service nothing that is wrong
+//! with the producer's database ends anything: the relay waits, `/readyz` shows for what, and the service does its work.
+
+mod metrics;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{RandomTokens, error_chain};
+use anyhow::Context;
+use outbox::{
+    Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId,
+    RelaySettings, RelayState, RelayStatus, Stats, TableName,
+};
+use pg::{PgPool, PoolSettings, SessionSettings};
+use serde_json::{Value, json};
+use store_redis::{RedisClient, RedisOutboxStreams};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::metrics::RelayMetrics;
+use super::{Stopped, redis_settings, run_until_stopped, spawn_probes};
+use crate::config::{Redis, RelayConfig, RelayMode, RelayProcessConfig};
+use crate::probes::{Phase, ReadyState, STATS_TIMEOUT};
+use crate::relay::{IntentsPublisher, StreamsPublisher};
+use crate::shutdown::{Parts, Watchdog};
+use crate::start;
+use crate::supervisor::{Stage, Supervisor};
+
+/// The connections of a relay: a claim, its marks, and the reaper beside them.
+const RELAY_CONNECTIONS: usize = 4;
+/// The longest start, all of its waits together.
+const START_TIMEOUT: Duration = Duration::from_secs(28);
+/// The first pause before a table that cannot be used is checked again; it doubles with each further one.
+const CHECK_RETRY_MIN: Duration = Duration::from_millis(500);
+/// The longest pause before it is checked again.
+const CHECK_RETRY_MAX: Duration = Duration::from_secs(10);
+/// The most bytes of payloads of one claim.
+const MAX_CLAIM_BYTES: u64 = 16 << 20;
+/// The largest payload that can be an intent, in bytes: an entry's limit twice, for what normal form removes.
+const MAX_INTENT_PAYLOAD_BYTES: u64 = 512 << 10;
+/// The largest payload that goes to a stream as it is, in bytes.
+const MAX_STREAM_PAYLOAD_BYTES: u64 = 16 << 20;
+
+/// Runs a relay as a process until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+pub async fn run(
+    config: RelayProcessConfig,
+    relay_id: RelayId,
+    stop: CancellationToken,
+) -> anyhow::Result<Stopped> {
+    tracing::info!(relay = relay_id.as_str(), outbox_table = %config.relay.outbox.table, "the relay is starting");
+    let start = timeout(START_TIMEOUT, connect(&config, relay_id));
+    let Some(started) = stop.run_until_cancelled(start).await else {
+        tracing::info!("the relay was stopped before it was ready");
+        let watchdog = Watchdog::start(config.shutdown_timeout, Parts::default());
+        return Ok(Stopped { watchdog, failed: false });
+    };
+    let relay = started.with_context(|| format!("the start took longer than {START_TIMEOUT:?}"))??;
+    let ready = ReadyState::default();
+    relay.show_process(&ready);
+    let parts = Parts::default();
+    let mut supervisor = Supervisor::new(parts.clone());
+    spawn_probes(&mut supervisor, &config.http, &ready).await?;
+    supervisor.spawn(Stage::Background, "outbox relay", relay.run);
+    ready.set(Phase::Ready);
+    tracing::info!("the relay is ready");
+    let stopped = run_until_stopped(supervisor, parts, &ready, config.shutdown_timeout, stop).await;
+    tracing::info!("the relay has stopped");
+    Ok(stopped)
+}
+
+/// The start sequence: Redis answers, the database answers, the table can be used.
+async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Result<WiredRelay> {
+    let redis = start::connect_redis(&config.redis).await?;
+    let pool = start::open_pool(&config.relay.outbox.dsn, pool_settings(&config.relay)).await?;
+    let relay = WiredRelay::new(&config.relay, relay_id, &redis, &pool)?;
+    let dsn = &config.relay.outbox.dsn;
+    relay.check().await.with_context(|| format!("the outbox at {dsn} cannot be used"))?;
+    Ok(relay)
+}
+
+/// A relay inside the service.
+pub(super) struct ServiceRelay(WiredRelay);
+
+impl ServiceRelay {
+    /// Contacts nothing. Connections to Redis and to the database are its own.
+    pub(super) fn prepare(config: &RelayConfig, redis: &Redis) -> anyhow::Result<Self> {
+        let redis = RedisClient::new(redis_settings(redis)).context("Redis cannot be used as configured")?;
+        let pool = PgPool::new(&config.outbox.dsn, pool_settings(config))
+            .context("the outbox cannot be used as configured")?;
+        Ok(Self(WiredRelay::new(config, config.relay_id(&RandomTokens), &redis, &pool)?))
+    }
+
+    /// Runs it beside the service, and shows it as the member `outbox_relay` of `/readyz`.
+    pub(super) fn spawn(self, supervisor: &mut Supervisor, ready: &ReadyState) {
+        let Self(relay) = self;
+        relay.show_member(ready);
+        supervisor.spawn(Stage::Background, "outbox relay", |stop| async move {
+            if stop.run_until_cancelled(relay.until_usable()).await.is_some() {
+                (relay.run)(stop).await;
+            }
+        });
+    }
+}
+
+/// Runs a relay of either mode until it is stopped.
+type Run = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// A relay that is wired and does not run yet.
+struct WiredRelay {
+    relay_id: RelayId,
+    table: TableName,
+    administration: Administration,
+    /// For `/stats`, so that requests take no connection from the relay.
+    stats: Arc<Administration>,
+    metrics: RelayMetrics,
+    status: RelayStatus,
+    run: Run,
+}
+
+impl WiredRelay {
+    fn new(
+        config: &RelayConfig,
+        relay_id: RelayId,
+        redis: &RedisClient,
+        pool: &PgPool,
+    ) -> anyhow::Result<Self> {
+        let table = config.outbox.table.clone();
+        let settings =
+            PoolSettings { max_connections: 1, operation_timeout: STATS_TIMEOUT, ..pool_settings(config) };
+        let stats =
+            PgPool::new(&config.outbox.dsn, settings).context("the outbox cannot be used as configured")?;
+        let metrics = RelayMetrics::new(&opentelemetry::global::meter("notification"));
+        let wiring =
+            Wiring { config, relay_id: relay_id.clone(), pool: pool.clone(), metrics: metrics.clone() };
+        let streams = RedisOutboxStreams::new(redis, config.dedupe_ttl);
+        let (status, run) = match config.mode.clone() {
+            RelayMode::Intents { producer, stream, catalog, types } => {
+                let publisher = IntentsPublisher { streams, stream, producer, catalog };
+                wiring.relay(publisher, types, MAX_INTENT_PAYLOAD_BYTES)
+            }
+            RelayMode::Streams(allowed) => {
+                let publisher = StreamsPublisher { streams, allowed: allowed.into_iter().collect() };
+                wiring.relay(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
+            }
+        };
+        Ok(Self {
+            relay_id,
+            administration: Administration::new(pool.clone(), table.clone()),
+            stats: Arc::new(Administration::new(stats, table.clone())),
+            table,
+            metrics,
+            status,
+            run,
+        })
+    }
+
+    /// Whether the table is there, whole, and may be used. Logs what would make it quicker.
+    async fn check(&self) -> Result<(), OutboxError> {
+        let checked = self.administration.check().await?;
+        for statement in &checked.missing_indexes {
+            tracing::warn!(
+                outbox_table = %self.table,
+                statement = statement.as_str(),
+                "the outbox table lacks an index; the relay works without it, but slower: run this statement"
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the table until it can be used; meanwhile the relay is paused.
+    async fn until_usable(&self) {
+        let mut pause = CHECK_RETRY_MIN;
+        while let Err(error) = self.check().await {
+            let waiting_for = error_chain(&error);
+            let paused = RelayState::Paused { waiting_for: waiting_for.clone() };
+            self.metrics.state(&paused);
+            if self.status.set(paused) {
+                tracing::warn!(outbox_table = %self.table, error = waiting_for, "the outbox cannot be used; retrying");
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(CHECK_RETRY_MAX);
+        }
+        if self.status.set(RelayState::Running) {
+            tracing::info!(outbox_table = %self.table, "the outbox can be used");
+        }
+    }
+
+    /// Shows a process that is nothing but a relay.
+    fn show_process(&self, ready: &ReadyState) {
+        let relay_id = self.relay_id.clone();
+        ready.add_detail("relay", move || json!(relay_id.as_str()));
+        for member in ["state", "waiting_for"] {
+            let status = self.status.clone();
+            ready.add_detail(member, move || show(&status.state())[member].take());
+        }
+        self.show_stats(ready);
+    }
+
+    /// Shows a relay inside the service.
+    fn show_member(&self, ready: &ReadyState) {
+        let (status, relay_id) = (self.status.clone(), self.relay_id.clone());
+        ready.add_detail("outbox_relay", move || {
+            let mut shown = show(&status.state());
+            shown["relay"] = json!(relay_id.as_str());
+            shown
+        });
+        self.show_stats(ready);
+    }
+
+    fn show_stats(&self, ready: &ReadyState) {
+        let stats = Arc::clone(&self.stats);
+        ready.set_stats(move || {
+            let stats = Arc::clone(&stats);
+            async move {
+                let stats = stats.stats().await;
+                stats.map(|stats| stats_json(&stats)).map_err(|error| error_chain(&error))
+            }
+        });
+    }
+}
+
+/// What a relay of either mode is made of.
+struct Wiring<'a> {
+    config: &'a RelayConfig,
+    relay_id: RelayId,
+    pool: PgPool,
+    metrics: RelayMetrics,
+}
+
+impl Wiring<'_> {
+    fn relay<P: Publisher>(
+        self,
+        publisher: P,
+        types: EventTypes,
+        max_event_bytes: u64,
+    ) -> (RelayStatus, Run) {
+        let config = self.config;
+        let settings = RelaySettings {
+            relay_id: self.relay_id,
+            types,
+            batch_size: config.batch_size,
+            poll_interval: config.poll_interval,
+            lease_timeout: config.lease_timeout,
+            max_claim_bytes: MAX_CLAIM_BYTES,
+            max_event_bytes,
+            retry: config.retry,
+        };
+        let storage = PostgresStorage::new(self.pool, config.outbox.table.clone());
+        let relay = Relay::new(storage, publisher, self.metrics, settings);
+        let relay = match &config.listen_channel {
+            Some(channel) => relay.listening(config.outbox.dsn.clone(), channel.clone()),
+            None => relay,
+        };
+        (relay.status(), Box::new(move |stop| Box::pin(async move { relay.run(stop).await })))
+    }
+}
+
+fn pool_settings(config: &RelayConfig) -> PoolSettings {
+    PoolSettings {
+        max_connections: RELAY_CONNECTIONS,
+        operation_timeout: config.operation_timeout,
+        session: SessionSettings {
+            application_name: "notification-relay",
+            parameters: outbox::PLANNER_PARAMETERS,
+        },
+    }
+}
+
+/// What `/readyz` shows of a relay.
+fn show(state: &RelayState) -> Value {
+    match state {
+        RelayState::Running => json!({ "state": "running" }),
+        RelayState::Paused { waiting_for } => json!({ "state": "paused", "waiting_for": waiting_for }),
+    }
+}
+
+/// The figures of an outbox, as `/stats` and `notification outbox stats` give them.
+pub(crate) fn stats_json(stats: &Stats) -> Value {
+    json!({
+        "pending_count": stats.pending,
+        "retrying_count": stats.retrying,
+        "scheduled_count": stats.scheduled,
+        "delivering_count": stats.delivering,
+        "dead_count": stats.dead,
+        "oldest_age_sec": stats.oldest_age.as_secs_f64(),
+    })
+}

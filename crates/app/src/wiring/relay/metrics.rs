@@ -1,0 +1,184 @@
+//! The instruments of a relay. docs/metrics.md lists them, and a test compares the two.
+
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+use outbox::{Observer, RelayState, Stats};
+
+/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
+const SECONDS: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// Bucket bounds in events.
+const EVENTS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 4096.0];
+
+/// The value of the gauge while the relay works.
+const RUNNING: u64 = 1;
+/// The value of the gauge while it waits.
+const PAUSED: u64 = 2;
+
+/// Shows what a relay does as metrics.
+#[derive(Clone, Debug)]
+pub(crate) struct RelayMetrics {
+    events: Counter<u64>,
+    leases_lost: Counter<u64>,
+    batch_size: Histogram<u64>,
+    latency: Histogram<f64>,
+    pending: Gauge<u64>,
+    retrying: Gauge<u64>,
+    dead: Gauge<u64>,
+    oldest_age: Gauge<f64>,
+    state: Gauge<u64>,
+}
+
+impl RelayMetrics {
+    /// The instruments of `meter`.
+    pub(crate) fn new(meter: &Meter) -> Self {
+        let counter =
+            |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
+        let gauge = |name: &'static str, unit: &'static str, what: &'static str| {
+            meter.u64_gauge(name).with_unit(unit).with_description(what).build()
+        };
+        let age = |name: &'static str, what: &'static str| {
+            meter.f64_gauge(name).with_unit("s").with_description(what).build()
+        };
+        let histogram = |name: &'static str, what: &'static str| {
+            let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
+            builder.with_boundaries(SECONDS.to_vec()).build()
+        };
+        let sizes = |name: &'static str, what: &'static str| {
+            let builder = meter.u64_histogram(name).with_unit("{event}").with_description(what);
+            builder.with_boundaries(EVENTS.to_vec()).build()
+        };
+        Self {
+            events: counter("notification.outbox.events", "Claimed events by result"),
+            leases_lost: counter(
+                "notification.outbox.leases_lost",
+                "Events whose result came after the end of their lease",
+            ),
+            batch_size: sizes("notification.outbox.batch_size", "Events of a claim"),
+            latency: histogram("notification.outbox.latency", "From the creation of an event to its append"),
+            pending: gauge(
+                "notification.outbox.pending",
+                "{event}",
+                "Due events that were never tried, counted up to 10,000",
+            ),
+            retrying: gauge(
+                "notification.outbox.retrying",
+                "{event}",
+                "Events that have failed and will be tried again, counted up to 10,000",
+            ),
+            dead: gauge("notification.outbox.dead", "{event}", "DEAD events, counted up to 10,000"),
+            oldest_age: age("notification.outbox.oldest_age", "Age of the oldest event that is due"),
+            state: gauge("notification.outbox.state", "1", "1 while the relay works, 2 while it is paused"),
+        }
+    }
+}
+
+impl Observer for RelayMetrics {
+    fn claimed(&self, events: usize) {
+        self.batch_size.record(events as u64, &[]);
+    }
+
+    fn marked(&self, result: &'static str, events: usize) {
+        if events > 0 {
+            self.events.add(events as u64, &[KeyValue::new("result", result)]);
+        }
+    }
+
+    fn published(&self, latency: Duration) {
+        self.latency.record(latency.as_secs_f64(), &[]);
+    }
+
+    fn leases_lost(&self, events: usize) {
+        if events > 0 {
+            self.leases_lost.add(events as u64, &[]);
+        }
+    }
+
+    fn state(&self, state: &RelayState) {
+        let value = match state {
+            RelayState::Running => RUNNING,
+            RelayState::Paused { .. } => PAUSED,
+        };
+        self.state.record(value, &[]);
+    }
+
+    fn backlog(&self, stats: &Stats) {
+        self.pending.record(stats.pending, &[]);
+        self.retrying.record(stats.retrying, &[]);
+        self.dead.record(stats.dead, &[]);
+        self.oldest_age.record(stats.oldest_age.as_secs_f64(), &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use opentelemetry::metrics::{InstrumentBuilder, InstrumentProvider, SyncInstrument};
+
+    use super::*;
+
+    /// Keeps what gauges and counters were given.
+    #[derive(Clone, Default)]
+    struct Recorded(Arc<Mutex<Vec<(String, f64)>>>);
+
+    struct Instrument(String, Recorded);
+
+    impl Instrument {
+        fn record(&self, value: f64) {
+            self.1.0.lock().expect("no test panics with it").push((self.0.clone(), value));
+        }
+    }
+
+    impl SyncInstrument<u64> for Instrument {
+        fn measure(&self, value: u64, labels: &[KeyValue]) {
+            let labels: Vec<String> = labels.iter().map(|label| format!(" {}", label.value)).collect();
+            Self(self.0.clone() + &labels.concat(), self.1.clone()).record(value as f64);
+        }
+    }
+
+    impl SyncInstrument<f64> for Instrument {
+        fn measure(&self, value: f64, _: &[KeyValue]) {
+            self.record(value);
+        }
+    }
+
+    impl InstrumentProvider for Recorded {
+        fn u64_counter(&self, builder: InstrumentBuilder<'_, Counter<u64>>) -> Counter<u64> {
+            Counter::new(Arc::new(Instrument(builder.name.into_owned(), self.clone())))
+        }
+
+        fn u64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<u64>>) -> Gauge<u64> {
+            Gauge::new(Arc::new(Instrument(builder.name.into_owned(), self.clone())))
+        }
+
+        fn f64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<f64>>) -> Gauge<f64> {
+            Gauge::new(Arc::new(Instrument(builder.name.into_owned(), self.clone())))
+        }
+    }
+
+    #[test]
+    fn the_state_is_1_then_2_and_counts_of_nothing_are_no_series() {
+        let recorded = Recorded::default();
+        let metrics = RelayMetrics::new(&Meter::new(Arc::new(recorded.clone())));
+        metrics.state(&RelayState::Running);
+        metrics.state(&RelayState::Paused { waiting_for: "Redis".to_owned() });
+        metrics.marked("delivered", 3);
+        metrics.marked("failed", 0);
+        metrics.leases_lost(0);
+        metrics.backlog(&Stats { pending: 7, oldest_age: Duration::from_millis(1500), ..Stats::default() });
+        let values = recorded.0.lock().expect("no test panics with it").clone();
+        let expected = [
+            ("notification.outbox.state", 1.0),
+            ("notification.outbox.state", 2.0),
+            ("notification.outbox.events delivered", 3.0),
+            ("notification.outbox.pending", 7.0),
+            ("notification.outbox.retrying", 0.0),
+            ("notification.outbox.dead", 0.0),
+            ("notification.outbox.oldest_age", 1.5),
+        ];
+        assert_eq!(values, expected.map(|(name, value)| (name.to_owned(), value)));
+    }
+}

@@ -1,0 +1,187 @@
+//! A producer with an outbox of its own, in a database that the service does not know.
+
+use std::collections::BTreeSet;
+
+use harness::{Finished, Service, ServiceBuilder, TestDatabase, wait_for};
+use redis::streams::{StreamId, StreamRangeReply};
+use serde_json::{Value, json};
+
+use crate::world::*;
+
+/// A service's servers, and a producer's database with an outbox.
+pub(crate) struct Outbox {
+    pub(crate) world: World,
+    pub(crate) database: TestDatabase,
+}
+
+impl Outbox {
+    /// With the table.
+    pub(crate) async fn new() -> Self {
+        Self::with(World::new().await).await
+    }
+
+    pub(crate) async fn with(world: World) -> Self {
+        let outbox = Self { world, database: TestDatabase::empty().await };
+        outbox.migrate().await;
+        outbox
+    }
+
+    /// On the PostgreSQL of the service, which the test stops itself.
+    pub(crate) async fn with_own_postgres() -> Self {
+        let world = World::with_own_postgres().await;
+        let server = world.postgres.as_ref().expect("its own");
+        let database = TestDatabase::empty_on(server).await;
+        let outbox = Self { world, database };
+        outbox.migrate().await;
+        outbox
+    }
+
+    pub(crate) async fn migrate(&self) {
+        let done = self.command(&["outbox", "migrate"]).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+    }
+
+    /// A relay for mode `intents`, with times that suit a test.
+    pub(crate) fn relay(&self) -> ServiceBuilder {
+        self.relay_via(self.world.redis.port(), self.database.port())
+    }
+
+    /// The same, by way of proxies.
+    pub(crate) fn relay_via(&self, redis_port: u16, postgres_port: u16) -> ServiceBuilder {
+        ServiceBuilder::default()
+            .arguments(["relay"])
+            .env("NOTIFICATION_OUTBOX_DSN", self.database.dsn_via(postgres_port))
+            .env("NOTIFICATION_OUTBOX_PRODUCER", "game_master")
+            .env("NOTIFICATION_OUTBOX_POLL_INTERVAL", "50ms")
+            .env("NOTIFICATION_OUTBOX_LEASE_TIMEOUT", "10s")
+            .env("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{redis_port}"))
+            .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "1s")
+            .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "2s")
+            .env("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0")
+    }
+
+    /// A service with a relay inside.
+    pub(crate) fn service_with_relay(&self) -> ServiceBuilder {
+        self.world
+            .service()
+            .env("NOTIFICATION_OUTBOX_DSN", self.database.dsn())
+            .env("NOTIFICATION_OUTBOX_PRODUCER", "game_master")
+            .env("NOTIFICATION_OUTBOX_POLL_INTERVAL", "50ms")
+    }
+
+    /// Runs a command with nothing but the connection string.
+    pub(crate) async fn command(&self, arguments: &[&str]) -> Finished {
+        let builder = ServiceBuilder::default().env("NOTIFICATION_OUTBOX_DSN", self.database.dsn());
+        builder.arguments(arguments.iter().copied()).run().await
+    }
+
+    /// Inserts well-formed events in one transaction, each an intent for two users.
+    pub(crate) async fn insert(&self, range: impl IntoIterator<Item = u32>) {
+        let rows: Vec<String> = range.into_iter().map(event_row).collect();
+        self.execute(&format!("{INSERT} {}", rows.join(","))).await;
+    }
+
+    pub(crate) async fn execute(&self, sql: &str) {
+        self.database.client().await.batch_execute(sql).await.expect("the statement is right");
+    }
+
+    /// A text from the first row.
+    pub(crate) async fn text(&self, sql: &str) -> String {
+        self.database.client().await.query_one(sql, &[]).await.expect("the query is right").get(0)
+    }
+
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        self.database.client().await.query_one(sql, &[]).await.expect("the query is right").get(0)
+    }
+
+    /// How many events have this status.
+    pub(crate) async fn count(&self, status: &str) -> i64 {
+        self.number(&format!("SELECT count(*) FROM openoutbox_events WHERE status = '{status}'")).await
+    }
+
+    /// Waits until no event is PENDING or DELIVERING.
+    pub(crate) async fn drained(&self) {
+        let client = self.database.client().await;
+        wait_for("the outbox is empty", BOUND, async || {
+            let sql = "SELECT count(*) FROM openoutbox_events WHERE status IN ('PENDING', 'DELIVERING')";
+            (client.query_one(sql, &[]).await.ok()?.get::<_, i64>(0) == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until an event has this status, and returns its last error.
+    pub(crate) async fn becomes(&self, event_id: &str, status: &str) -> String {
+        let client = self.database.client().await;
+        wait_for(&format!("{event_id} is {status}"), BOUND, async || {
+            let sql = format!(
+                "SELECT coalesce(last_error, '') FROM openoutbox_events WHERE event_id = '{event_id}' AND status = '{status}'"
+            );
+            client.query_opt(&sql, &[]).await.ok()?.map(|row| row.get::<_, String>(0))
+        })
+        .await
+    }
+
+    /// The entries of a stream.
+    pub(crate) async fn entries(&self, stream: &str) -> Vec<StreamId> {
+        let mut redis = self.world.redis().await;
+        let range: StreamRangeReply = redis::cmd("XRANGE")
+            .arg(stream)
+            .arg("-")
+            .arg("+")
+            .query_async(&mut redis)
+            .await
+            .expect("is there");
+        range.ids
+    }
+
+    /// The idempotency keys on the intents stream, in order.
+    pub(crate) async fn keys(&self) -> Vec<String> {
+        let entries = self.entries(INTENTS).await;
+        entries.iter().map(|entry| entry.get("idempotency_key").expect("every intent has one")).collect()
+    }
+
+    /// Checks that each of these events is on the intents stream once, and nothing else is.
+    pub(crate) async fn check_stream(&self, range: impl IntoIterator<Item = u32>) {
+        let keys = self.keys().await;
+        let distinct: BTreeSet<String> = keys.iter().cloned().collect();
+        assert_eq!(distinct, range.into_iter().map(event_id).collect(), "the events are on the stream");
+        assert_eq!(distinct.len(), keys.len(), "no event is there twice");
+    }
+}
+
+/// What a producer writes.
+pub(crate) const INSERT: &str = "INSERT INTO openoutbox_events (event_id, event_type, payload) VALUES";
+
+pub(crate) fn event_id(n: u32) -> String {
+    format!("00000000-0000-4000-8000-{n:012}")
+}
+
+/// The payload of a well-formed event.
+pub(crate) fn payload(n: u32) -> Value {
+    json!({
+        "audience_kind": "user",
+        "recipient_user_ids": [format!("u-{}", n % 50), format!("u-{}", n % 50 + 100)],
+        "payload": {"game_id": "game-1", "game_name": "Nova", "turn_number": n},
+    })
+}
+
+/// A row for [`INSERT`].
+pub(crate) fn event_row(n: u32) -> String {
+    row(n, "game.turn.ready", &payload(n).to_string())
+}
+
+/// A row for [`INSERT`] with a payload in UTF-8.
+pub(crate) fn row(n: u32, event_type: &str, payload: &str) -> String {
+    format!("('{}', '{event_type}', convert_to('{}', 'UTF8'))", event_id(n), payload.replace('\'', "''"))
+}
+
+/// Waits until `/readyz` shows this state of the relay, and returns the whole answer. It is 200 all the while.
+pub(crate) async fn shows(service: &Service, state: &str) -> Value {
+    wait_for(&format!("the relay is {state}"), BOUND, async || {
+        let (status, body) = service.get("/readyz").await;
+        assert_eq!(status, 200, "{body}");
+        let relay = if body["outbox_relay"].is_null() { &body } else { &body["outbox_relay"] };
+        (relay["state"] == state).then_some(body.clone())
+    })
+    .await
+}
