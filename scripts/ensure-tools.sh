@@ -1,8 +1,8 @@
 #!/bin/sh
 # Makes sure that the programs that `make run` and `make test` call are installed: those of PostgreSQL and Redis, a C
 # compiler, make, cargo; with --lint also rustfmt and clippy; with --examples also what runs the examples of
-# docs/producers.md: redis-cli, curl, Python, Node.js and, in a folder under target/, tsx. Prints nothing if all of
-# them are installed.
+# docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
+# and, in a folder under target/, tsx. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
@@ -151,10 +151,16 @@ find_example_programs() {
         lacks_by_hand "curl 7.84 or later: $(curl --version | head -n 1) is too old"
     fi
     if ! on_path python3; then
-        lacks "python3" python3 python3
+        lacks "python3" "python3 python3-venv" python3
     elif ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'; then
         lacks_by_hand "Python 3.9 or later: $(python3 --version 2>&1) is too old"
+    # Debian has them in a package of their own.
+    elif ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        lacks "venv and ensurepip, modules of python3" python3-venv python3
     fi
+    if ! on_path psql; then lacks psql postgresql-client libpq; fi
+    # A terminal for commands that ask.
+    if ! on_path script; then lacks script bsdutils; fi
     if ! on_path node; then
         lacks "node, the program of Node.js" nodejs node
     elif ! node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'; then
