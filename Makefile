@@ -25,6 +25,10 @@ help: ## list the targets
 tools:
 	@sh scripts/ensure-tools.sh
 
+.PHONY: test-tools
+test-tools:
+	@sh scripts/ensure-tools.sh --lint --examples
+
 .PHONY: lint-tools
 lint-tools:
 	@sh scripts/ensure-tools.sh --lint
@@ -37,7 +41,7 @@ run: tools ## start everything on this machine, to try it out; Ctrl-C stops it
 # The integration tests run the service's binary, so it is built before them. The smoke run of the benchmark comes before
 # the tests, so that their summary is printed last.
 .PHONY: test
-test: lint-tools ## everything that must pass before a change is merged: format, clippy, documentation, every test
+test: test-tools ## everything that must pass before a change is merged: format, clippy, documentation, every test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

@@ -1,22 +1,26 @@
 #!/bin/sh
 # Makes sure that the programs that `make run` and `make test` call are installed: those of PostgreSQL and Redis, a C
-# compiler, make, cargo; with --lint also rustfmt and clippy. Prints nothing if all of them are installed.
+# compiler, make, cargo; with --lint also rustfmt and clippy; with --examples also what runs the examples of
+# docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
+# and, in a folder under target/, tsx. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
 set -eu
 
 usage() {
-    echo "usage: $0 [--lint]" >&2
+    echo "usage: $0 [--lint] [--examples]" >&2
     exit 2
 }
 
-lint=no
-case $# in
-0) ;;
-1) [ "$1" = --lint ] || usage; lint=yes ;;
-*) usage ;;
-esac
+lint=no examples=no
+for option in "$@"; do
+    case $option in
+    --lint) lint=yes ;;
+    --examples) examples=yes ;;
+    *) usage ;;
+    esac
+done
 
 # Where rustup installs cargo; PATH of a shell that is not a login shell may lack it.
 cargo_home=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}
@@ -127,12 +131,42 @@ find_missing() {
     # crates/app/tests/signals.rs calls the program; the builtin kill of the shell, which `command -v` finds, is not enough.
     if ! on_path kill; then lacks "kill, the program" procps; fi
 
+    if [ "$examples" = yes ]; then find_example_programs; fi
+
     if ! cargo --version >/dev/null 2>&1; then
         lacks_by_hand "cargo: install Rust with rustup; the version is in Cargo.toml (rust-version)"
     elif [ "$lint" = yes ]; then
         find_component rustfmt fmt
         find_component clippy clippy
     fi
+}
+
+# The versions are those that docs/producers.md names.
+find_example_programs() {
+    if ! on_path redis-cli; then lacks redis-cli redis-tools redis; fi
+    if ! on_path curl; then
+        lacks curl curl curl
+    # An older one writes what it does not know.
+    elif [ -n "$(curl --silent --write-out '%header{x}' file:///dev/null 2>/dev/null)" ]; then
+        lacks_by_hand "curl 7.84 or later: $(curl --version | head -n 1) is too old"
+    fi
+    if ! on_path python3; then
+        lacks "python3" "python3 python3-venv" python3
+    elif ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'; then
+        lacks_by_hand "Python 3.9 or later: $(python3 --version 2>&1) is too old"
+    # Debian has them in a package of their own.
+    elif ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        lacks "venv and ensurepip, modules of python3" python3-venv python3
+    fi
+    if ! on_path psql; then lacks psql postgresql-client libpq; fi
+    # A terminal for commands that ask.
+    if ! on_path script; then lacks script bsdutils; fi
+    if ! on_path node; then
+        lacks "node, the program of Node.js" nodejs node
+    elif ! node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'; then
+        lacks_by_hand "Node.js 18 or later: $(node --version) is too old"
+    fi
+    if ! on_path npm; then lacks npm npm; fi
 }
 
 # find_component <component> <cargo's subcommand>: rustup installs a stub for a missing component, so the subcommand is run.
@@ -189,12 +223,34 @@ install() {
     fi
 }
 
+# Installs tsx as its lock file says, in a folder that is no part of the source.
+install_tsx() (
+    cd "$(dirname "$0")/.." || return 1
+    folder=${CARGO_TARGET_DIR:-target}/page-examples
+    lock=integration/tests/examples/package-lock.json
+    # Copied last: a folder with the same lock file is complete.
+    if cmp -s "$lock" "$folder/installed-lock.json" && [ -f "$folder/node_modules/.bin/tsx" ]; then return 0; fi
+    say "installing tsx with npm"
+    # Joined by &&, because the caller asks whether it succeeded, which turns `set -e` off. The scripts of packages are not
+    # needed.
+    mkdir -p "$folder" && rm -f "$folder/installed-lock.json" &&
+        cp integration/tests/examples/package.json integration/tests/examples/.npmrc "$lock" "$folder" &&
+        npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund </dev/null >&2 &&
+        cp "$lock" "$folder/installed-lock.json"
+)
+
 find_missing
 if [ -n "$missing" ]; then
     install
     find_missing
 fi
-if [ -z "$missing$by_hand" ]; then exit 0; fi
+if [ -z "$missing$by_hand" ]; then
+    if [ "$examples" = yes ] && ! install_tsx; then
+        say "could not install tsx: npm must be able to reach its registry"
+        exit 1
+    fi
+    exit 0
+fi
 
 say "missing:"
 printf '%s' "$missing$by_hand" >&2

@@ -3,7 +3,7 @@
 //! Elements with the same key are decided in order: the second waits for the outcome of the first. What is not decided in time is
 //! answered with 503; what was accepted before that stays accepted.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ambient::Timestamp;
@@ -13,9 +13,10 @@ use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::intent::{BodyContext, Intent, IntentBody};
-use domain::ports::Submissions;
-use domain::record::NotificationId;
-use domain::submission::{Submission, SubmissionOutcome};
+use domain::ports::{Queries, Submissions, error_chain};
+use domain::query::MAX_RECORDS;
+use domain::record::{NotificationId, Record};
+use domain::submission::{self, Submission, SubmissionOutcome};
 use futures_util::future::join_all;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -28,11 +29,10 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use crate::changes::guarded;
-use crate::intents::{accepted, conflict};
 use crate::openapi::element_problem_schema;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
-use crate::problems::{bad_request, malformed_intent, producer_of, unavailable};
+use crate::problems::{bad_request, idempotency_conflict, malformed_intent, producer_of, unavailable};
 use crate::view::{AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE, Time};
 
 /// The most elements of a batch.
@@ -52,6 +52,21 @@ struct Batch<'a> {
 struct Element {
     place: usize,
     intent: Intent,
+}
+
+/// An element whose key belongs to another intent.
+struct Conflict {
+    element: Element,
+    /// The notification that the other intent became.
+    of: NotificationId,
+}
+
+/// What became of one element.
+enum Told {
+    /// Its result.
+    Result(ElementResult),
+    /// Its key belongs to this notification; in what they differ is not known yet.
+    Conflict(NotificationId),
 }
 
 /// What became of the elements, in their order.
@@ -164,10 +179,18 @@ async fn decide<P: Ports>(
         let (now, later): (Vec<_>, Vec<_>) =
             elements.into_iter().partition(|element| keys.insert(element.intent.scope()));
         let decided = join_all(now.into_iter().map(|element| {
-            let api = Arc::clone(&api);
-            async move { (element.place, result(&api, element.intent, deadline).await) }
+            let submission = Submission { intent: element.intent.clone(), stores_answer: false };
+            let submitting = timeout_at(deadline, api.submissions.submit(submission));
+            async move { (element, submitting.await.unwrap_or_else(|_| undecided())) }
         }));
-        for (place, result) in decided.await {
+        let mut conflicts = Vec::new();
+        for (element, outcome) in decided.await {
+            match tell(outcome) {
+                Told::Result(result) => results[element.place] = Some(result),
+                Told::Conflict(of) => conflicts.push(Conflict { element, of }),
+            }
+        }
+        for (place, result) in compare(&api, conflicts, deadline).await {
             results[place] = Some(result);
         }
         elements = later;
@@ -185,30 +208,57 @@ async fn decide<P: Ports>(
     Ok(response)
 }
 
-/// What became of one element.
-async fn result<P: Ports>(api: &Api<P>, intent: Intent, deadline: Instant) -> ElementResult {
-    let submitting = api.submissions.submit(Submission { intent: intent.clone(), stores_answer: false });
-    let Ok(outcome) = timeout_at(deadline, submitting).await else {
-        return ElementResult::problem(&unavailable("an element of a batch was not decided in time"));
-    };
-    match outcome {
+fn undecided() -> SubmissionOutcome {
+    SubmissionOutcome::Unavailable("an element of a batch was not decided in time".to_owned())
+}
+
+/// Says of each conflict in what the two intents differ. Their records are read in few queries, however many there are: the queries
+/// have few connections. What cannot be read by `deadline` is unavailable.
+async fn compare<P: Ports>(
+    api: &Api<P>,
+    conflicts: Vec<Conflict>,
+    deadline: Instant,
+) -> Vec<(usize, ElementResult)> {
+    let mut results = Vec::with_capacity(conflicts.len());
+    for some in conflicts.chunks(MAX_RECORDS) {
+        let ids: Vec<NotificationId> = some.iter().map(|conflict| conflict.of.clone()).collect();
+        let records = match timeout_at(deadline, api.queries.list_records(&ids)).await {
+            Ok(Ok(records)) => records,
+            Ok(Err(error)) => {
+                tracing::debug!(error = error_chain(&error), "conflicts of a batch could not be explained");
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        };
+        let records: HashMap<&NotificationId, &Record> =
+            records.iter().map(|record| (&record.notification_id, record)).collect();
+        results.extend(some.iter().map(|Conflict { element, of }| {
+            let told = match records.get(of) {
+                Some(record) => idempotency_conflict(&submission::differences(&element.intent, record)),
+                None => unavailable("the record of the key could not be read"),
+            };
+            (element.place, ElementResult::problem(&told))
+        }));
+    }
+    results
+}
+
+fn tell(outcome: SubmissionOutcome) -> Told {
+    Told::Result(match outcome {
+        SubmissionOutcome::Conflict(of) => return Told::Conflict(of),
         SubmissionOutcome::Accepted { notification_id, accepted_at, routes, .. } => {
             element(OUTCOME_ACCEPTED, &notification_id, accepted_at, routes)
         }
         SubmissionOutcome::Duplicate(request) => {
             element(OUTCOME_DUPLICATE, &request.notification_id, request.accepted_at, request.routes)
         }
-        SubmissionOutcome::Conflict(notification_id) => match accepted(api, &notification_id).await {
-            Ok(other) => ElementResult::problem(&conflict(&intent, &other)),
-            Err(unavailable) => ElementResult::problem(&unavailable),
-        },
         SubmissionOutcome::Rejected(rejection) => ElementResult::problem(&malformed_intent(&rejection)),
         // An element claims no key.
         SubmissionOutcome::Replayed(_) | SubmissionOutcome::InProgress(_) => {
             ElementResult::problem(&unavailable("an element of a batch met a claim"))
         }
         SubmissionOutcome::Unavailable(cause) => ElementResult::problem(&unavailable(&cause)),
-    }
+    })
 }
 
 fn element(

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use domain::intent::{BodyContext, Intent, IntentBody};
+use domain::intent::{BodyContext, IntentBody};
 use domain::outcome::Acceptance;
 use domain::ports::{Queries, Submissions};
 use domain::query::NotificationDetail;
@@ -61,7 +61,8 @@ pub(crate) async fn send<P: Ports>(
             Ok(duplicate(&accepted(&api, &request.notification_id).await?))
         }
         SubmissionOutcome::Conflict(notification_id) => {
-            Err(conflict(&intent, &accepted(&api, &notification_id).await?))
+            let other = accepted(&api, &notification_id).await?;
+            Err(idempotency_conflict(&submission::differences(&intent, &other.record)))
         }
         // The other request usually ends long before its claim does.
         SubmissionOutcome::InProgress(retry_after) => {
@@ -80,17 +81,12 @@ pub fn accepted_answer(acceptance: &Acceptance) -> StoredAnswer {
 }
 
 /// The notification of a key that is taken. Retention may just have deleted it: then the key is free for the next attempt.
-pub(crate) async fn accepted<P: Ports>(
+async fn accepted<P: Ports>(
     api: &Api<P>,
     notification_id: &NotificationId,
 ) -> Result<NotificationDetail, Problem> {
     let found = api.queries.get_notification(notification_id).await.map_err(|error| store_failed(&error))?;
     found.ok_or_else(|| unavailable("the record of the key was deleted meanwhile"))
-}
-
-/// The problem of an intent whose key belongs to another one.
-pub(crate) fn conflict(intent: &Intent, other: &NotificationDetail) -> Problem {
-    idempotency_conflict(&submission::differences(intent, &other.record))
 }
 
 fn duplicate(detail: &NotificationDetail) -> Response {

@@ -6,6 +6,7 @@ pub mod commands;
 pub mod config;
 mod installation;
 pub mod migrations;
+mod open_files;
 pub mod probes;
 pub mod relay;
 pub mod shutdown;

@@ -25,6 +25,9 @@ pub use status::{
 pub const MAX_PAGE_ITEMS: usize = 200;
 /// The items of a page unless the caller asks for another number.
 pub const DEFAULT_PAGE_ITEMS: usize = 50;
+/// The most records that are read together by their ids, to be compared with intents: with payloads of 64 KiB and a thousand
+/// recipients each they take about 10 MB.
+pub const MAX_RECORDS: usize = 50;
 /// How far rows are counted.
 pub const COUNT_CAP: u64 = 10_000;
 

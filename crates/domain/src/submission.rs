@@ -12,7 +12,7 @@ use ambient::Timestamp;
 use crate::accept::{Verdict, decide_new};
 use crate::intent::Intent;
 use crate::malformed::Rejection;
-use crate::outcome::{Acceptance, Outcome};
+use crate::outcome::Acceptance;
 use crate::policy::{Policy, Schedule};
 use crate::recipient::Lookup;
 use crate::record::{NotificationId, Record};
@@ -80,8 +80,8 @@ pub struct AcceptedRequest {
 /// What is decided about one submission of a group.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SubmissionDecision {
-    /// [`Outcome::Accepted`], to be committed.
-    Commit(Outcome),
+    /// It is accepted, once this is committed.
+    Commit(Acceptance),
     /// Nothing is written; the caller is told this.
     Tell(SubmissionOutcome),
 }
@@ -92,18 +92,17 @@ impl SubmissionDecision {
     pub fn directory_objects(&self) -> bool {
         matches!(self, Self::Tell(SubmissionOutcome::Rejected(_) | SubmissionOutcome::Unavailable(_)))
     }
+}
 
-    /// What is committed, if anything is.
-    pub fn committed(&self) -> Option<&Outcome> {
-        match self {
-            Self::Commit(outcome) => Some(outcome),
-            Self::Tell(_) => None,
+impl SubmissionOutcome {
+    /// What the caller of an intent is told whose `acceptance` is committed, together with `answer` if one is stored.
+    pub fn accepted(acceptance: &Acceptance, answer: Option<StoredAnswer>) -> Self {
+        Self::Accepted {
+            notification_id: acceptance.record.notification_id.clone(),
+            accepted_at: acceptance.record.content.accepted_at,
+            routes: acceptance.routes.len(),
+            answer,
         }
-    }
-
-    /// The record and the routes that are committed.
-    pub fn acceptance(&self) -> Option<&Acceptance> {
-        self.committed().and_then(Outcome::acceptance)
     }
 }
 
@@ -124,7 +123,7 @@ pub fn decide(
         });
     }
     let told = match decide_new(intent, users, new_id, policy, schedule) {
-        Verdict::Accepted(acceptance) => return SubmissionDecision::Commit(Outcome::Accepted(acceptance)),
+        Verdict::Accepted(acceptance) => return SubmissionDecision::Commit(acceptance),
         Verdict::NotFound(rejection) => SubmissionOutcome::Rejected(rejection),
         Verdict::Waiting(cause) => SubmissionOutcome::Unavailable(cause),
         Verdict::NotAsked => SubmissionOutcome::Unavailable("a recipient was not looked up".to_owned()),

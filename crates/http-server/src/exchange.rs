@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::MatchedPath;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use crate::budget::Reservation;
 use crate::connection::Progress;
@@ -34,6 +36,8 @@ struct Shared {
     max_body_bytes: usize,
     occupancy: Arc<Occupancy>,
     body: Mutex<BodyProgress>,
+    /// How long the body had to wait for room.
+    paused: Mutex<Duration>,
     /// What the handler did not read.
     unread: Mutex<Option<Incoming>>,
     route: OnceLock<MatchedPath>,
@@ -60,6 +64,7 @@ impl Exchange {
             max_body_bytes,
             occupancy: Arc::new(occupancy),
             body: Mutex::new(BodyProgress::NotAwaited),
+            paused: Mutex::default(),
             unread: Mutex::default(),
             route: OnceLock::new(),
         }))
@@ -77,9 +82,16 @@ impl Exchange {
 
     /// Waits until the body may occupy `bytes`. Once in a request.
     pub(crate) async fn reserve(&self, bytes: usize) {
+        let since = Instant::now();
         self.set_body(BodyProgress::Paused);
         self.0.occupancy.reservation.reserve(bytes).await;
         self.set_body(BodyProgress::NotAwaited);
+        *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner) += since.elapsed();
+    }
+
+    /// How long the body waited for room before it could be read.
+    pub(crate) fn paused(&self) -> Duration {
+        *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The body turned out to occupy `bytes`.

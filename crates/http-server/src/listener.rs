@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -28,6 +28,11 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often a further connection that finds no room looks for one that has become idle.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How many connections the operating system holds that are not accepted yet; it may have a lower bound of its own. The 128 of
+/// `TcpListener::bind` are too few for clients that come at once: while the queue is full, Linux drops the last packet of a
+/// handshake that the client considers complete, and may reset the connection when its first bytes arrive.
+const LISTEN_BACKLOG: u32 = 4_096;
 
 /// What the server library buffers of a connection, in bytes: a piece of a body, a piece of an answer. It may overshoot by
 /// one read, to twice as much.
@@ -52,16 +57,29 @@ const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Listens on `host` and `port`; without a host on every interface, IPv6 and IPv4 where the machine has both. With port 0
-/// the operating system chooses.
+/// the operating system chooses. Fails with the error of the last address if none can be bound.
 pub async fn bind(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
-    match host {
-        Some(host) => TcpListener::bind((host, port)).await,
-        None => {
-            let every =
-                [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), (Ipv4Addr::UNSPECIFIED, port).into()];
-            TcpListener::bind(every.as_slice()).await
+    let every = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), (Ipv4Addr::UNSPECIFIED, port).into()];
+    let addrs = match host {
+        Some(host) => lookup_host((host, port)).await?.collect(),
+        None => every.to_vec(),
+    };
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the host has no address");
+    for addr in addrs {
+        match listen(addr) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
         }
     }
+    Err(last)
+}
+
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As `TcpListener::bind` does: a restart does not wait for connections that the one before has closed.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(LISTEN_BACKLOG)
 }
 
 /// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle. Returns when

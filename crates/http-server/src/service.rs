@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body as _, Incoming};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower::ServiceExt;
 
 use crate::budget::{Budget, Reservation};
@@ -32,8 +32,11 @@ use crate::tls::Tls;
 /// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its answer.
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
-/// How long it is read.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it is read at most: a thousand clients that send at once share what the machine can read.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a client may pause meanwhile.
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest problem that gets its `instance`, in bytes.
 const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
@@ -160,17 +163,27 @@ impl Service {
         let request = Request::from_parts(head, exchange.request_body(body));
         let handling = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind();
         let mut handling = pin!(handling);
-        let refusal = match timeout_at(deadline, handling.as_mut()).await {
-            Ok(Ok(Ok(response))) => return (response, None),
-            Ok(Ok(Err(never))) => match never {},
-            Ok(Err(_panic)) => {
+        let handled = tokio::select! {
+            // First, so that a request whose time is over begins nothing: the room that another one leaves goes to the next.
+            biased;
+            () = sleep_until(deadline) => None,
+            handled = handling.as_mut() => Some(handled),
+        };
+        let refusal = match handled {
+            Some(Ok(Ok(response))) => return (response, None),
+            Some(Ok(Err(never))) => match never {},
+            Some(Err(_panic)) => {
                 tracing::error!(
                     route = exchange.route(),
                     "a request handler panicked; the client got an error"
                 );
                 Refusal::Panicked
             }
-            Err(_) => match exchange.body() {
+            None => match exchange.body() {
+                // Most of the time was taken by the wait for room, not by the client.
+                BodyProgress::Awaited if exchange.paused() > self.settings.timeouts.request / 2 => {
+                    Refusal::Overloaded
+                }
                 BodyProgress::Awaited => Refusal::RequestTimeout,
                 BodyProgress::Paused => Refusal::Overloaded,
                 BodyProgress::NotAwaited => Refusal::AnswerTimeout,
@@ -232,7 +245,7 @@ async fn with_instance(response: Response, path: &str) -> Response {
 /// Until then `progress` keeps the request in progress: what arrives is no head of a further one.
 async fn linger<P>(unread: Incoming, progress: P) {
     let mut unread = pin!(Limited::new(unread, LINGER_BYTES));
-    let drain = async { while let Some(Ok(_)) = unread.frame().await {} };
+    let drain = async { while let Ok(Some(Ok(_))) = timeout(LINGER_IDLE_TIMEOUT, unread.frame()).await {} };
     // Either way the rest is dropped, and with it the connection if there is a rest.
     let _ = timeout(LINGER_TIMEOUT, drain).await;
     drop(progress);

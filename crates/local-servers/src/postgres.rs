@@ -1,6 +1,7 @@
 //! A private PostgreSQL.
 
 use std::fs;
+use std::path::Path;
 use std::process::Child;
 
 use tokio_postgres::NoTls;
@@ -113,6 +114,26 @@ impl Postgres {
     /// Ends it as a crash would.
     pub async fn kill(&mut self) {
         end(&self.home, &mut self.child, "QUIT").await;
+    }
+
+    /// Keeps a copy of the data of a server that is stopped.
+    pub fn save(&self) -> Result<(), StartError> {
+        self.copy("data", "saved")
+    }
+
+    /// Puts the copy in place of the data of a server that is stopped or killed: what it has committed since is lost.
+    pub fn restore(&self) -> Result<(), StartError> {
+        self.copy("saved", "data")
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Result<(), StartError> {
+        let home = self.home.path();
+        // By `cp` as the server's user, whose files they are.
+        let script = r#"rm -rf -- "$2" && cp -a -- "$1" "$2""#;
+        let mut copy = self.home.command(Path::new("sh"))?;
+        copy.args(["-c", script, "copy"]).arg(home.join(from)).arg(home.join(to));
+        let done = copy.status().map_err(io_error("copy the data of a server"))?;
+        if done.success() { Ok(()) } else { Err(self.home.not_ready("cp")) }
     }
 
     /// Suspends every process of the server: connections stay open and get no answer.

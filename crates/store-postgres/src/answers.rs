@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use domain::catalog::MAX_NAME;
+use domain::intent::MAX_IDENTIFIER;
 use domain::ports::{
     Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, KeySweep, StoreError,
 };
@@ -14,7 +16,7 @@ use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
 use idempotency::{
     Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, LockTtl,
-    PostgresStore, RetentionTtl, Scope, Store, Token,
+    MAX_KEY_BYTES, MAX_SCOPE_BYTES, PostgresStore, RetentionTtl, Scope, Store, Token,
 };
 
 use crate::PgStore;
@@ -101,8 +103,13 @@ pub(crate) fn completions(answers: &[AnswerToStore]) -> Result<Vec<Completion>, 
     completions.map_err(|error| idempotency_error("store answers", error))
 }
 
+/// The endpoint, which precedes the producer in a scope.
+const ENDPOINT: &str = "POST /v1/intents ";
+// One key that cannot be claimed would fail the whole group.
+const _: () = assert!(ENDPOINT.len() + MAX_NAME <= MAX_SCOPE_BYTES && MAX_IDENTIFIER <= MAX_KEY_BYTES);
+
 fn claim_id(scope: &IdempotencyScope, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
-    let endpoint = format!("POST /v1/intents {}", scope.producer);
+    let endpoint = format!("{ENDPOINT}{}", scope.producer);
     Ok(ClaimId { scope: Scope::new(&endpoint)?, key: Key::new(&scope.key)?, token: Token::from(token.0) })
 }
 

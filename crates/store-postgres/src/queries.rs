@@ -17,7 +17,7 @@ use domain::query::{
     NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, StoreStatus,
     StoredMalformedIntent,
 };
-use domain::record::{NotificationId, RecordCursor};
+use domain::record::{NotificationId, Record, RecordCursor};
 use pg::sql::any;
 use pg::{PgError, PgPool, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, IntoColumnRef};
@@ -51,6 +51,10 @@ impl PgQueries {
 impl Queries for PgQueries {
     async fn get_notification(&self, id: &NotificationId) -> Result<Option<NotificationDetail>, StoreError> {
         detail::get(&self.session("get a notification").await?, id).await
+    }
+
+    async fn list_records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
+        detail::list_records(&self.session("list records").await?, ids).await
     }
 
     async fn list_notifications(

@@ -10,6 +10,8 @@ mod accepted;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod answers;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod backlog;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod checkpoints;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod directory;
@@ -17,6 +19,10 @@ pub mod directory;
 pub mod election;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod inspection;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod keys;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod leader;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod operations;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

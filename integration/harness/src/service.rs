@@ -33,11 +33,12 @@ pub fn service_binary() -> PathBuf {
 pub struct ServiceBuilder {
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
+    soft_file_limit: Option<u32>,
 }
 
 impl Default for ServiceBuilder {
     fn default() -> Self {
-        Self { variables: Vec::new(), arguments: vec!["serve".to_owned()] }
+        Self { variables: Vec::new(), arguments: vec!["serve".to_owned()], soft_file_limit: None }
     }
 }
 
@@ -56,8 +57,24 @@ impl ServiceBuilder {
         self
     }
 
+    /// Lets it open this many files, until it raises the limit itself.
+    #[must_use]
+    pub fn soft_file_limit(mut self, files: u32) -> Self {
+        self.soft_file_limit = Some(files);
+        self
+    }
+
     fn command(self) -> Command {
-        let mut command = Command::new(service_binary());
+        let mut command = match self.soft_file_limit {
+            None => Command::new(service_binary()),
+            Some(files) => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)])
+                    .arg(service_binary());
+                shell
+            }
+        };
         command.env_clear().args(&self.arguments).envs(self.variables);
         // A child that finds itself in a debugger's or a coverage tool's environment would miss these.
         for name in ["PATH", "HOME", "TMPDIR", "LLVM_PROFILE_FILE", "PG_BINDIR", "REDIS_BINDIR"] {

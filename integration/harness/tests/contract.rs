@@ -10,17 +10,21 @@ use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
     AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer,
-    IntentStream, LeaseStore, Lookup, MalformedKey, Operations, Outbound, OutboundInspection, Queries,
-    ReplicaStore, RepublishStore, RetentionStore, RouteStore, UserDirectory,
+    IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations, Outbound,
+    OutboundInspection, Queries, ReplicaStore, RepublishStore, RetentionStore, RouteStore, StreamQueries,
+    UserDirectory,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::answers::AnswersFixture;
+use harness::contract::backlog::BacklogFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
 use harness::contract::directory::DirectoryFixture;
 use harness::contract::election::ElectionFixture;
 use harness::contract::inspection::InspectionFixture;
+use harness::contract::keys::KeysFixture;
+use harness::contract::leader::LeaderFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::publishing::PublishingFixture;
 use harness::contract::queries::QueriesFixture;
@@ -109,6 +113,16 @@ impl AnswersFixture for Database {
 
     async fn expire(&self, scope: &IdempotencyScope) {
         self.0.expire_answer(scope);
+    }
+}
+
+impl KeysFixture for Database {
+    fn sweep(&self) -> &impl KeySweep {
+        &self.0
+    }
+
+    async fn keys(&self) -> Vec<String> {
+        self.0.idempotency_keys()
     }
 }
 
@@ -240,6 +254,12 @@ impl ElectionFixture for Candidates {
     }
 }
 
+impl LeaderFixture for Candidates {
+    fn lookup(&self) -> impl LeaderLookup {
+        self.0.clone()
+    }
+}
+
 struct Directory(MemoryDirectory);
 
 impl DirectoryFixture for Directory {
@@ -280,6 +300,12 @@ impl StreamsFixture for Intents {
     }
 }
 
+impl BacklogFixture for Intents {
+    fn queries(&self) -> &impl StreamQueries {
+        &self.0
+    }
+}
+
 mod publishing {
     harness::publishing_contract!(super::Publishing::new());
 }
@@ -310,6 +336,18 @@ mod acceptance {
 
 mod answers {
     harness::answers_contract!(super::Database(Default::default()));
+}
+
+mod keys {
+    harness::keys_contract!(super::Database(Default::default()));
+}
+
+mod leader {
+    harness::leader_contract!(super::Candidates(Default::default()));
+}
+
+mod backlog {
+    harness::backlog_contract!(super::Intents(Default::default()));
 }
 
 mod operations {

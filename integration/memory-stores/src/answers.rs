@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::ports::{
-    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, StoreError,
+    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, KeySweep, StoreError,
 };
 use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
@@ -69,11 +69,32 @@ impl Tables {
 }
 
 impl MemoryDatabase {
+    /// The keys that are claimed or have an answer, sorted; those that have expired, too, until they are swept.
+    pub fn idempotency_keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = lock(&self.0).answers.keys().map(|scope| scope.key.clone()).collect();
+        keys.sort();
+        keys
+    }
+
     /// Ends the claim of a key, or the time for which its answer is kept.
     pub fn expire_answer(&self, scope: &IdempotencyScope) {
         if let Some(row) = lock(&self.0).answers.get_mut(scope) {
             row.expires_at = Instant::now();
         }
+    }
+}
+
+impl KeySweep for MemoryDatabase {
+    async fn sweep_idempotency_keys(&self, limit: usize) -> Result<u64, StoreError> {
+        let (mut tables, now) = (lock(&self.0), Instant::now());
+        let rows = tables.answers.iter().filter(|(_, row)| row.expires_at <= now);
+        let mut expired: Vec<_> = rows.map(|(scope, row)| (row.expires_at, scope.clone())).collect();
+        expired.sort();
+        expired.truncate(limit);
+        for (_, scope) in &expired {
+            tables.answers.remove(scope);
+        }
+        Ok(expired.len() as u64)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::ports::{Election, Fence, StoreError, Term};
+use ambient::Timestamp;
+use domain::ports::{Election, Fence, LeaderLookup, StoreError, Term};
+use domain::query::LeaderTerm;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -90,6 +92,17 @@ impl Election for MemoryElection {
         let mut state = lock(&self.0.state);
         state.fence = state.fence.max(floor);
         Ok(())
+    }
+}
+
+impl LeaderLookup for MemoryElection {
+    /// Each term begins a millisecond after the one before, whatever the time.
+    async fn leader(&self) -> Result<Option<LeaderTerm>, StoreError> {
+        let state = lock(&self.0.state);
+        let fence = state.fence;
+        let since =
+            Timestamp::from_millis(i64::try_from(fence).unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX);
+        Ok(state.leader.map(|_| LeaderTerm { since, fence }))
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, StoreError};
+use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, StoreError, StreamQueries};
+use domain::query::{Counted, StreamBacklog};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -91,6 +92,35 @@ impl MemoryIntents {
             true => Read::TooLarge,
             false => Read::Entries(entries),
         }
+    }
+}
+
+/// The most entries of a backlog after an entry that are counted.
+const MAX_BACKLOG_ENTRIES: usize = 1_000;
+/// The most bytes of them.
+const MAX_BACKLOG_BYTES: usize = 4 * 1024 * 1024;
+
+impl StreamQueries for MemoryIntents {
+    async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
+        let Some(stream) = self.visible() else {
+            return Ok(StreamBacklog { last_entry_id: None, first: None, entries: Counted::default() });
+        };
+        let after = if stream.last_generated < after { EntryId::ZERO } else { after };
+        let backlog: Vec<&RawEntry> = stream.entries.iter().filter(|entry| entry.id > after).collect();
+        let entries = if backlog.len() == stream.entries.len() {
+            Counted::up_to_cap(backlog.len() as u64)
+        } else {
+            let mut bytes = 0;
+            let within = backlog.iter().take(MAX_BACKLOG_ENTRIES).take_while(|entry| {
+                bytes += entry.fields.size();
+                bytes <= MAX_BACKLOG_BYTES
+            });
+            let count = within.count();
+            let capped = count < backlog.len() || count == MAX_BACKLOG_ENTRIES;
+            Counted { count: count.max(usize::from(capped)) as u64, capped }
+        };
+        let first = backlog.first().map(|entry| entry.id);
+        Ok(StreamBacklog { last_entry_id: Some(stream.last_generated), first, entries })
     }
 }
 

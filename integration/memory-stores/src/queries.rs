@@ -7,9 +7,9 @@ use ambient::Timestamp;
 use domain::dead_letter::recovery_hint;
 use domain::ports::{Queries, StoreError};
 use domain::query::{
-    CauseCounts, ChannelStatus, Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, MalformedFilter,
-    MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page,
-    PageLimit, RouteCounts, StoreStatus, StoredMalformedIntent, StoredRoute,
+    CauseCounts, ChannelStatus, Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, MAX_RECORDS,
+    MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
+    NotificationSummary, Page, PageLimit, RouteCounts, StoreStatus, StoredMalformedIntent, StoredRoute,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
@@ -27,6 +27,12 @@ impl Queries for MemoryDatabase {
             updated_at: record.content.accepted_at,
             routes: tables.routes_of(id).map(|row| stored(&tables, row)).collect(),
         }))
+    }
+
+    async fn list_records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
+        let tables = lock(&self.0);
+        let records = ids.iter().take(MAX_RECORDS).filter_map(|id| tables.records.get(id));
+        Ok(records.cloned().collect())
     }
 
     async fn list_notifications(

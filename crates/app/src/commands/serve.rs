@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::installation::WrongStream;
 use crate::telemetry::Telemetry;
 use crate::wiring::Stopped;
-use crate::{shutdown, wiring};
+use crate::{open_files, shutdown, wiring};
 
 /// How long sending the last spans and metrics may take.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -28,6 +28,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
 pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Result<(), Failure> {
     let replica = config.replica(&RandomTokens);
     let telemetry = Telemetry::install(&config.telemetry, &replica).context("could not set up telemetry")?;
+    open_files::raise_limit();
     let outcome = wiring::serve::serve(config, replica, stop).await.map_err(|error| {
         tracing::error!(error = domain::ports::error_chain(error.as_ref()), "the service could not start");
         // The configuration and the schema contradict each other: starting again would not help.

@@ -74,10 +74,14 @@ mod tests {
     use ::election::NoNotice;
     use harness::TestDatabase;
     use harness::contract::election::ElectionFixture;
+    use harness::contract::leader::LeaderFixture;
     use lock::{LockManager, TableNames};
     use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 
+    use super::super::leader::{LockLookup, intake_leadership};
     use super::*;
+
+    const STREAM: &str = "notification:intents";
 
     struct World {
         database: TestDatabase,
@@ -100,13 +104,23 @@ mod tests {
 
     impl ElectionFixture for World {
         fn candidate(&self) -> impl ports::Election {
-            Election(Leadership::new(self.locks.clone(), "intake", "replica", NoNotice))
+            Election(Leadership::new(self.locks.clone(), &intake_leadership(STREAM), "replica", NoNotice))
         }
 
         async fn end_term(&self) {
             let ended = self.database.client().await.execute("DELETE FROM locks", &[]).await;
             assert_eq!(ended.expect("the statement is right"), 1);
         }
+    }
+
+    impl LeaderFixture for World {
+        fn lookup(&self) -> impl ports::LeaderLookup {
+            LockLookup::new(self.locks.clone(), STREAM)
+        }
+    }
+
+    mod leader {
+        harness::leader_contract!(super::World::new().await);
     }
 
     mod contract {

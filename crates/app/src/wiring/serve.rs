@@ -141,7 +141,11 @@ impl Wiring<'_> {
             metrics: self.metrics.clone(),
             health,
         };
-        supervisor.spawn(Stage::Intake, "submissions", |stop| submissions.run(receiver, stop));
+        supervisor.spawn(Stage::Intake, "submissions", |stop| async move {
+            submissions.run(receiver, stop.clone()).await;
+            // It also ends when no caller is left, as soon as the API has stopped: to the supervisor, an end before its stop is a failure.
+            stop.cancelled().await;
+        });
         api.spawn(supervisor, queue);
         Ok(())
     }

@@ -95,6 +95,9 @@ fn a_bad_type_name_is_refused() {
 #[test]
 fn a_bad_producer_or_none_is_refused() {
     assert_wrong(&with("[\"p\", \"q-2\"]", "[]"), 3, "no producers");
+    let producers = |length| format!("[\"{}\"]", "p".repeat(length));
+    assert_wrong(&with("[\"p\", \"q-2\"]", &producers(129)), 3, "a name of 1 to 128 bytes");
+    assert!(Catalog::parse(&with("[\"p\", \"q-2\"]", &producers(128))).is_ok());
     for name in ["", "a b", "ä", "\\n", &"a".repeat(129)] {
         assert_wrong(&with("\"q-2\"", &format!("\n\"{name}\"")), 4, "takes visible ASCII characters");
     }

@@ -11,7 +11,7 @@ use crate::query::{
     MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
     StoreStatus, StoredMalformedIntent, StreamBacklog,
 };
-use crate::record::{NotificationId, RecordCursor};
+use crate::record::{NotificationId, Record, RecordCursor};
 
 /// What the tables have. Every call examines a bounded number of rows, however large the tables are: a page may be short or empty and
 /// still have a next one.
@@ -21,6 +21,13 @@ pub trait Queries: Send + Sync {
         &self,
         id: &NotificationId,
     ) -> impl Future<Output = Result<Option<NotificationDetail>, StoreError>> + Send;
+
+    /// The records of the first [`MAX_RECORDS`](crate::query::MAX_RECORDS) of these ids, without their routes, in any order; an id without
+    /// a record has none here.
+    fn list_records(
+        &self,
+        ids: &[NotificationId],
+    ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
     /// Notifications that `filter` selects, the newest first, from after the place `after`. Stable while rows arrive: a page begins after a place,
     /// not at a number.

@@ -7,7 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::{Instant, interval};
 
-use crate::support::{Client, JSON, LONG, LONG_TIMEOUTS, SHORT, Server, WHILE, settings, start};
+use crate::support::{
+    Client, JSON, LONG, LONG_TIMEOUTS, MAX_BATCH_BYTES, SHORT, Server, WHILE, settings, start,
+};
 
 async fn with(timeouts: Timeouts) -> Server {
     start(Settings { timeouts, ..settings() }).await
@@ -86,6 +88,26 @@ async fn a_body_that_does_not_come_is_408_at_the_request_limit_and_closes_the_co
     assert_eq!(answer.header("connection"), Some("close"));
     assert_eq!(client.until_closed().await, "");
     assert!(begun.elapsed() >= WHILE);
+}
+
+#[tokio::test]
+async fn a_client_whose_body_had_to_wait_for_room_is_not_told_that_it_was_slow() {
+    let timeouts = Timeouts { request: Duration::from_secs(2), ..LONG_TIMEOUTS };
+    // Beside the shares there is room for one of the largest bodies.
+    let server = start(Settings { timeouts, max_buffered_bytes: 2 * MAX_BATCH_BYTES, ..settings() }).await;
+    let begin = async || {
+        let mut client = Client::connect(&server).await;
+        client.begin_post("/held", JSON, MAX_BATCH_BYTES).await;
+        client.send("x").await;
+        client
+    };
+    let mut slow = begin().await;
+    assert!(slow.is_silent().await);
+    // It gets the room of the first one shortly before its own time is over.
+    let mut paused = begin().await;
+    assert_eq!(slow.answer().await.status, 408);
+    let answer = paused.answer().await;
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "unavailable"));
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Claiming: which of the events that are due go next.
 
+use std::time::Duration;
+
 use pg::bind;
 use pg::sql::Written;
 
@@ -8,6 +10,8 @@ use crate::{ClaimRequest, EventTypes, Position, REAPED, TableName};
 
 /// The class of the advisory locks under which tables are claimed from: "outb" in ASCII.
 const CLAIM_LOCK_CLASS: i32 = 0x6f_75_74_62;
+/// How long a claim waits for those of other relays, and for a lock of the whole table.
+const CLAIM_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most events that [`due_in`] looks at.
 const MAX_DUE_LOOK: i64 = 500;
 
@@ -32,8 +36,9 @@ pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
     };
     // An oid has 32 bits without a sign.
     format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED; {settings}
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {}; {settings}
          SELECT pg_advisory_xact_lock({CLAIM_LOCK_CLASS}, ('{}'::regclass::oid::bigint - 2147483648)::int)",
+        CLAIM_LOCK_TIMEOUT.as_millis(),
         table.quoted()
     )
 }

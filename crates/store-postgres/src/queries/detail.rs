@@ -5,8 +5,9 @@ use std::sync::Arc;
 use ambient::Timestamp;
 use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
-use domain::query::{Discarded, NotificationDetail, StoredRoute};
+use domain::query::{Discarded, MAX_RECORDS, NotificationDetail, StoredRoute};
 use domain::record::{Content, IdempotencyScope, NotificationId, Record};
+use pg::sql::any;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, JoinType, Order, Query, SelectStatement};
 use serde_json::Value;
@@ -31,9 +32,23 @@ pub(super) async fn get(
     Ok(Some(NotificationDetail { record, updated_at, routes }))
 }
 
+/// The records of the first [`MAX_RECORDS`] of these ids.
+pub(super) async fn list_records(
+    session: &Session,
+    ids: &[NotificationId],
+) -> Result<Vec<Record>, StoreError> {
+    let rows = session.query(&records_of(ids)).await.map_err(store_error)?;
+    let record = |row: &Row| {
+        let id: String = column(row, "records.notification_id", "")?;
+        record(row, &id.into()).map(|(record, _)| record)
+    };
+    rows.iter().map(record).collect()
+}
+
 pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     let id = NotificationId::from(String::new());
     session.prepare(&record_of(&id)).await?;
+    session.prepare(&records_of(&[])).await?;
     session.prepare(&routes_of(&id)).await?;
     Ok(())
 }
@@ -106,8 +121,24 @@ pub(super) fn discarded(row: &Row, key: &str) -> Result<Option<Discarded>, Store
 
 /// By the primary key.
 pub(super) fn record_of(id: &NotificationId) -> SelectStatement {
+    let mut statement = records();
+    statement.and_where(Expr::col(Records::NotificationId).eq(bind::text(id.as_str()))).limit(1);
+    statement
+}
+
+/// By the primary key, once for each id.
+pub(super) fn records_of(ids: &[NotificationId]) -> SelectStatement {
+    let ids = bind::texts(ids.iter().take(MAX_RECORDS).map(NotificationId::as_str));
+    let mut statement = records();
+    statement.and_where(Expr::col(Records::NotificationId).eq(any(ids))).limit(MAX_RECORDS as u64);
+    statement
+}
+
+/// What a [`Record`] is made of.
+fn records() -> SelectStatement {
     Query::select()
         .columns([
+            Records::NotificationId,
             Records::NotificationType,
             Records::Producer,
             Records::AudienceKind,
@@ -123,8 +154,6 @@ pub(super) fn record_of(id: &NotificationId) -> SelectStatement {
             Records::IdempotencyExpiresAt,
         ])
         .from(Records::Table)
-        .and_where(Expr::col(Records::NotificationId).eq(bind::text(id.as_str())))
-        .limit(1)
         .take()
 }
 

@@ -1,5 +1,6 @@
 //! The plans of the queries: each reads a bounded part of the index that its comment names, on statistics of empty tables and on true ones.
 
+use domain::query::MAX_RECORDS;
 use domain::route::{Channel, RouteKey, RouteStatus};
 use harness::TestDatabase;
 use pg::{Dsn, PoolSettings};
@@ -70,6 +71,8 @@ async fn look_at_plans(statistics: bool) {
         .collect();
     let ids: Vec<&str> = some.iter().map(|place| place.notification_id.as_str()).collect();
     let id = NotificationId::from("8-0".to_owned());
+    let fifty: Vec<NotificationId> =
+        some.iter().take(MAX_RECORDS).map(|place| place.notification_id.clone()).collect();
     let now = Timestamp::from_millis(1_767_312_000_000).expect("in range");
     let producers = ["p".to_owned(), "q".to_owned()];
     let letters = DeadLetterFilter::default();
@@ -88,6 +91,13 @@ async fn look_at_plans(statistics: bool) {
     // What it is, its plan, the index, the rows that a node may look at, and the blocks.
     let plans = [
         ("a record", plan(&session, &detail::record_of(&id)).await, "records_pkey", few, BLOCKS),
+        (
+            "records",
+            plan(&session, &detail::records_of(&fifty)).await,
+            "records_pkey",
+            2 * MAX_RECORDS as u64,
+            4 * BLOCKS * MAX_RECORDS as u64,
+        ),
         ("its routes", plan(&session, &detail::routes_of(&id)).await, "routes_pkey", few, 4 * BLOCKS),
         (
             "a page",

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use domain::ports::{
-    AcceptanceStore, Activity, AnswerStore, CheckpointStore, MalformedKey, Operations, Queries, ReplicaStore,
-    RepublishStore, RetentionStore, RouteStore,
+    AcceptanceStore, Activity, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries,
+    ReplicaStore, RepublishStore, RetentionStore, RouteStore,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
 use harness::contract::acceptance::AcceptanceFixture;
 use harness::contract::answers::AnswersFixture;
+use harness::contract::keys::KeysFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::queries::QueriesFixture;
 use harness::contract::replicas::ReplicasFixture;
@@ -47,6 +48,16 @@ impl AnswersFixture for World {
     async fn expire(&self, scope: &IdempotencyScope) {
         let sql = "UPDATE idempotency_keys SET expires_at = now() - interval '1 second' WHERE key = $1";
         self.database.client().await.execute(sql, &[&scope.key]).await.expect("the statement is right");
+    }
+}
+
+impl KeysFixture for World {
+    fn sweep(&self) -> &impl KeySweep {
+        &self.store
+    }
+
+    async fn keys(&self) -> Vec<String> {
+        self.column("SELECT key FROM idempotency_keys ORDER BY 1").await
     }
 }
 
@@ -208,6 +219,10 @@ mod acceptance {
 
 mod answers {
     harness::answers_contract!(super::World::new().await);
+}
+
+mod keys {
+    harness::keys_contract!(super::World::new().await);
 }
 
 mod operations {

@@ -1,9 +1,10 @@
 //! The suites of the ports on Redis.
 
 use domain::ports::{
-    CheckpointCache, IntentProducer, IntentStream, LeaseStore, Outbound, OutboundInspection,
+    CheckpointCache, IntentProducer, IntentStream, LeaseStore, Outbound, OutboundInspection, StreamQueries,
 };
 use domain::route::Channel;
+use harness::contract::backlog::BacklogFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
 use harness::contract::inspection::InspectionFixture;
 use harness::contract::publishing::PublishingFixture;
@@ -136,6 +137,16 @@ impl StreamsFixture for Intents {
     async fn delete(&self) {
         self.world.ask::<i64>(&["DEL", INTENTS]).await;
     }
+}
+
+impl BacklogFixture for Intents {
+    fn queries(&self) -> &impl StreamQueries {
+        &self.stream
+    }
+}
+
+mod backlog {
+    harness::backlog_contract!(super::Intents::new().await);
 }
 
 mod publishing {

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use domain::entry::{RawEntry, RawFields};
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
-use domain::query::{Counted, StreamBacklog};
+use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamState};
 use redis::Value;
 use store_redis::RedisIntentStream;
 use tokio::time::timeout;
@@ -325,47 +324,4 @@ async fn trimming_removes_nothing_from_the_given_id_on() {
     let first = stream.first_after(EntryId::ZERO).await.expect("Redis is there").expect("it is not empty");
     assert_eq!(first, EntryId::new(removed + 1, 1));
     assert_eq!(stream.trim(EntryId::ZERO).await.expect("Redis is there"), 0);
-}
-
-fn backlog(last: Option<u64>, first: Option<u64>, count: u64, capped: bool) -> StreamBacklog {
-    let id = |number| EntryId::new(number, 0);
-    let entries = Counted { count, capped };
-    StreamBacklog { last_entry_id: last.map(id), first: first.map(id), entries }
-}
-
-#[tokio::test]
-async fn a_backlog_begins_after_the_checkpoint_and_is_counted() {
-    let world = World::new().await;
-    let stream = stream(&world);
-    let after = async |number| stream.backlog(EntryId::new(number, 0)).await.expect("Redis is there");
-    assert_eq!(after(5).await, backlog(None, None, 0, false), "there is no stream");
-    for number in 3..=9 {
-        add(&world, &format!("{number}-0")).await;
-    }
-    for (checkpoint, expected) in [
-        (0, backlog(Some(9), Some(3), 7, false)),
-        (3, backlog(Some(9), Some(4), 6, false)),
-        (8, backlog(Some(9), Some(9), 1, false)),
-        (9, backlog(Some(9), None, 0, false)),
-        // The stream was recreated: nothing of it has been processed.
-        (10, backlog(Some(9), Some(3), 7, false)),
-    ] {
-        assert_eq!(after(checkpoint).await, expected, "{checkpoint}");
-    }
-}
-
-#[tokio::test]
-async fn a_long_or_large_backlog_is_counted_no_further_than_a_thousand_entries_or_four_mebibytes() {
-    let world = World::new().await;
-    let stream = stream(&world);
-    for number in 1..=1_003 {
-        add(&world, &format!("{number}-0")).await;
-    }
-    let after_first = stream.backlog(EntryId::new(1, 0)).await.expect("Redis is there");
-    assert_eq!(after_first, backlog(Some(1_003), Some(2), 1_000, true));
-    let whole = stream.backlog(EntryId::ZERO).await.expect("Redis is there");
-    assert_eq!(whole, backlog(Some(1_003), Some(1), 1_003, false), "the length of a stream costs nothing");
-    add_large(&world, "2000-0", 5 * MIB).await;
-    let large = stream.backlog(EntryId::new(1_003, 0)).await.expect("Redis is there");
-    assert_eq!(large, backlog(Some(2_000), Some(2_000), 1, true));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ambient::{Clock, Tokens};
 use domain::accept;
 use domain::malformed::{FailureCode, Rejection};
-use domain::outcome::Acceptance;
+use domain::outcome::Outcome;
 use domain::policy::Policy;
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, AnswerStore, AnswerToStore, Commit, StoreError, UserDirectory,
@@ -39,25 +39,20 @@ type Group = Vec<LookedUp>;
 
 /// What is decided about an element.
 struct Decided {
-    decision: SubmissionDecision,
-    /// The answer that is stored, if it is accepted and its key is claimed.
-    answer: Option<StoredAnswer>,
+    /// What its caller is told, once what is decided about the group is committed.
+    outcome: SubmissionOutcome,
+    /// What is written, if it is accepted.
+    written: Option<Outcome>,
+    /// Whether it is not accepted because of the directory.
+    directory_objects: bool,
 }
 
 impl Decided {
-    /// What its caller is told, once what is decided is committed.
-    fn outcome(&self) -> SubmissionOutcome {
-        match &self.decision {
-            SubmissionDecision::Tell(outcome) => outcome.clone(),
-            SubmissionDecision::Commit(outcome) => match outcome.acceptance() {
-                Some(Acceptance { record, routes }) => SubmissionOutcome::Accepted {
-                    notification_id: record.notification_id.clone(),
-                    accepted_at: record.content.accepted_at,
-                    routes: routes.len(),
-                    answer: self.answer.clone(),
-                },
-                None => SubmissionOutcome::Unavailable("it was not accepted".to_owned()),
-            },
+    /// The answer that is stored, if it is accepted and its key is claimed.
+    fn answer(&self) -> Option<&StoredAnswer> {
+        match &self.outcome {
+            SubmissionOutcome::Accepted { answer, .. } => answer.as_ref(),
+            _ => None,
         }
     }
 }
@@ -146,11 +141,13 @@ where
         match self.try_group(&group).await {
             Ok(Tried::Decided(decided)) => {
                 self.health.mark_healthy();
-                for (element, decided) in group.into_iter().zip(&decided) {
-                    self.answer(element.waiting, decided.outcome(), keeper);
+                let mut written = Vec::with_capacity(decided.len());
+                for (element, decided) in group.into_iter().zip(decided) {
+                    self.answer(element.waiting, decided.outcome, keeper);
+                    written.extend(decided.written);
                 }
                 // After the answers: a channel without room keeps the next group waiting, but no caller.
-                self.dispatch(&decided).await;
+                self.dispatch(&written).await;
                 Ended::Answered
             }
             Ok(Tried::Impossible(_)) if group.len() > 1 => {
@@ -176,7 +173,7 @@ where
         let mut decided = self.decide(group, &HashMap::new());
         // An element without a claim may well be a replay. What becomes of a replay never depends on the directory.
         let doubtful = |(element, decided): (&LookedUp, &Decided)| {
-            element.waiting.claim.is_none() || decided.decision.directory_objects()
+            element.waiting.claim.is_none() || decided.directory_objects
         };
         let mut ask = group.iter().zip(&decided).any(doubtful);
         for _ in 0..=MAX_CONFLICT_RETRIES {
@@ -184,7 +181,7 @@ where
                 let scopes: Vec<_> = group.iter().map(|element| element.waiting.scope()).collect();
                 decided = self.decide(group, &self.store.find_requests(&scopes).await?);
             }
-            match self.commit(group, &mut decided).await {
+            match self.commit(group, &decided).await {
                 Ok(Commit::Committed) => return Ok(Tried::Decided(decided)),
                 Ok(Commit::WriteConflict) => ask = true,
                 Ok(Commit::ClaimLost | Commit::CheckpointMoved) => {
@@ -212,16 +209,24 @@ where
             let id = NotificationId::v7(now, self.tokens.next());
             let holder = known.get(&element.waiting.scope());
             let decision = submission::decide(intent, holder, &element.users, id, &self.policy, schedule);
-            let stored = decision.acceptance().filter(|_| element.waiting.claim.is_some());
-            Decided { answer: stored.map(self.answer), decision }
+            let directory_objects = decision.directory_objects();
+            let (outcome, written) = match decision {
+                SubmissionDecision::Tell(outcome) => (outcome, None),
+                SubmissionDecision::Commit(acceptance) => {
+                    let answer = element.waiting.claim.map(|_| (self.answer)(&acceptance));
+                    let outcome = SubmissionOutcome::accepted(&acceptance, answer);
+                    (outcome, Some(Outcome::Accepted(acceptance)))
+                }
+            };
+            Decided { outcome, written, directory_objects }
         };
         group.iter().map(decide).collect()
     }
 
     /// One transaction, if there is something to accept.
-    async fn commit(&self, group: &Group, decided: &mut [Decided]) -> Result<Commit, StoreError> {
+    async fn commit(&self, group: &Group, decided: &[Decided]) -> Result<Commit, StoreError> {
         let answer = |(element, decided): (&LookedUp, &Decided)| {
-            let (token, answer) = (element.waiting.claim?, decided.answer.clone()?);
+            let (token, answer) = (element.waiting.claim?, decided.answer()?.clone());
             Some(AnswerToStore {
                 scope: element.waiting.scope(),
                 token,
@@ -229,17 +234,16 @@ where
                 kept_for: self.policy.idempotency_ttl,
             })
         };
-        let answers = group.iter().zip(&*decided).filter_map(answer).collect();
-        let outcomes: Vec<_> = decided.iter().filter_map(|decided| decided.decision.committed()).collect();
+        let answers = group.iter().zip(decided).filter_map(answer).collect();
+        let outcomes: Vec<_> = decided.iter().filter_map(|decided| decided.written.as_ref()).collect();
         if outcomes.is_empty() {
             return Ok(Commit::Committed);
         }
         self.store.accept(AcceptanceBatch { outcomes, checkpoint: None, answers }).await
     }
 
-    async fn dispatch(&self, decided: &[Decided]) {
-        let accepted = decided.iter().filter_map(|decided| decided.decision.acceptance());
-        let left = self.dispatcher.send(accepted).await;
+    async fn dispatch(&self, written: &[Outcome]) {
+        let left = self.dispatcher.send(written.iter().filter_map(Outcome::acceptance)).await;
         self.metrics.overflowed(left);
     }
 

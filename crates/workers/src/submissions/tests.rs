@@ -7,10 +7,10 @@ use ambient::{ManualClock, SeededTokens};
 use domain::catalog::Catalog;
 use domain::entry::EntryId;
 use domain::intent;
-use domain::outcome::Acceptance;
+use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Lookup, User};
 use domain::record::NotificationId;
-use domain::submission;
+use domain::submission::{self, SubmissionDecision};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use memory_stores::{Effect, MemoryDatabase, MemoryDirectory, Scripted};
@@ -130,8 +130,9 @@ async fn accept_elsewhere(database: &MemoryDatabase, submission: &Submission) ->
     let (id, policy) = (NotificationId::of(EntryId::new(1, 0), 0), policy());
     let schedule = policy.schedule(now(), true);
     let decision = submission::decide(&submission.intent, None, &users.collect(), id, &policy, schedule);
-    let outcomes = decision.committed().into_iter().collect();
-    let batch = AcceptanceBatch { outcomes, checkpoint: None, answers: Vec::new() };
+    let SubmissionDecision::Commit(acceptance) = decision else { panic!("{decision:?}") };
+    let outcome = Outcome::Accepted(acceptance);
+    let batch = AcceptanceBatch { outcomes: vec![&outcome], checkpoint: None, answers: Vec::new() };
     database.accept(batch).await.expect("the store is there")
 }
 

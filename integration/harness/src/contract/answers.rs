@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use domain::catalog::MAX_NAME;
+use domain::intent::MAX_IDENTIFIER;
 use domain::outcome::Outcome;
 use domain::ports::{
     Abandonment, AcceptanceBatch, AcceptanceStore, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome,
@@ -36,6 +38,7 @@ macro_rules! answers_contract {
             answers, $fixture;
             a_claimed_key_is_in_progress_for_every_intent,
             of_several_claims_of_a_key_in_one_call_one_wins,
+            the_longest_producer_with_the_longest_key_is_claimed_and_found_again,
             a_stored_answer_is_replayed_to_the_same_intent_only,
             a_claim_that_has_expired_is_won_by_the_next_request,
             an_answer_that_has_expired_leaves_its_key_free,
@@ -130,6 +133,18 @@ pub async fn of_several_claims_of_a_key_in_one_call_one_wins(fixture: impl Answe
     assert_eq!(outcomes[..2], [ClaimOutcome::Claimed, ClaimOutcome::Claimed]);
     assert!(outcomes[2..].iter().all(is_in_progress), "{outcomes:?}");
     assert_eq!(abandon(&fixture, &[(1, 2)]).await, [Abandonment::Freed], "the first one has won");
+}
+
+pub async fn the_longest_producer_with_the_longest_key_is_claimed_and_found_again(
+    fixture: impl AnswersFixture,
+) {
+    let scope = IdempotencyScope { producer: "p".repeat(MAX_NAME), key: "k".repeat(MAX_IDENTIFIER) };
+    let claim = async |by| {
+        let claims = [AnswerClaim { scope: &scope, fingerprint: OTHER, token: token(by) }];
+        fixture.store().claim_answers(&claims, LOCK_TTL).await.expect("no scope is too long")
+    };
+    assert_eq!(claim(1).await, [ClaimOutcome::Claimed]);
+    assert!(is_in_progress(&claim(2).await[0]));
 }
 
 pub async fn a_stored_answer_is_replayed_to_the_same_intent_only(fixture: impl AnswersFixture) {

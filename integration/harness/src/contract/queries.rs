@@ -9,10 +9,10 @@ use domain::intent::{IntentDraft, Recipients};
 use domain::outcome::Outcome;
 use domain::ports::{AcceptanceStore, Completion, Queries, RouteStore, RowLocks};
 use domain::query::{
-    DeadLetterFilter, MalformedFilter, NotificationFilter, NotificationSummary, Page, PageLimit,
+    DeadLetterFilter, MAX_RECORDS, MalformedFilter, NotificationFilter, NotificationSummary, Page, PageLimit,
 };
 use domain::recipient::{Lookup, User};
-use domain::record::RecordCursor;
+use domain::record::{NotificationId, Record, RecordCursor};
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteStatus};
 
 use super::accepted::{STREAM, accept, at, broken, commit, decide, id, policy};
@@ -34,6 +34,7 @@ macro_rules! queries_contract {
         $crate::contract_cases!(
             queries, $fixture;
             a_notification_is_shown_with_all_its_routes,
+            records_are_read_by_their_ids_and_no_more_than_the_bound,
             pages_list_every_notification_once_newest_first_while_others_arrive,
             each_condition_selects_and_all_of_them_must_hold,
             a_search_by_each_status_finds_the_notifications_with_such_a_route,
@@ -163,6 +164,26 @@ pub async fn a_notification_is_shown_with_all_its_routes(fixture: impl QueriesFi
     assert!(failed.recovery_hint.is_empty() && failed.discarded.is_none());
     let unknown = fixture.queries().get_notification(&"9-0".to_owned().into()).await;
     assert_eq!(unknown.expect("the store is there"), None);
+}
+
+pub async fn records_are_read_by_their_ids_and_no_more_than_the_bound(fixture: impl QueriesFixture) {
+    let outcomes = accept(fixture.store(), 1..=MAX_RECORDS as u64 + 1, at(0)).await;
+    let records: Vec<&Record> =
+        outcomes.iter().filter_map(Outcome::acceptance).map(|one| &one.record).collect();
+    let read = async |ids: &[NotificationId]| {
+        let mut found = fixture.queries().list_records(ids).await.expect("the store is there");
+        found.sort_by_key(|record| record.scope.key.clone());
+        found
+    };
+    assert_eq!(read(&[]).await, []);
+    let some = [records[1], records[0]].map(|record| record.notification_id.clone());
+    let with_unknown = [some.as_slice(), &["9000-0".to_owned().into()]].concat();
+    let found = read(&with_unknown).await;
+    assert_eq!(found.iter().collect::<Vec<_>>(), [records[0], records[1]]);
+    let all: Vec<NotificationId> = records.iter().map(|record| record.notification_id.clone()).collect();
+    let found = read(&all).await;
+    assert_eq!(found.len(), MAX_RECORDS);
+    assert!(!found.contains(records[MAX_RECORDS]), "the first ones are read");
 }
 
 pub async fn pages_list_every_notification_once_newest_first_while_others_arrive(

@@ -7,6 +7,17 @@ use harness::{Proxy, ServiceBuilder, wait_for};
 use crate::world::*;
 
 #[tokio::test]
+async fn a_service_that_may_open_few_files_raises_that_limit_as_far_as_it_may() {
+    let world = World::new().await;
+    let service = world.service().soft_file_limit(200).start().await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", service.pid())).expect("Linux");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a limit");
+    let numbers: Vec<&str> = line.split_whitespace().take(2).collect();
+    assert_ne!(numbers[0], "200", "{line}");
+    assert_eq!(numbers[0], numbers[1], "{line}");
+}
+
+#[tokio::test]
 async fn probes_distinguish_a_running_and_a_ready_process() {
     let world = World::new().await;
     let service = world.service().start().await;

@@ -14,7 +14,9 @@ const RECEIPTS: &[u8] = b"notification:outbox_receipts:";
 /// text. Event 0 is delivered.
 async fn relay_via_redis_proxy(outbox: &Outbox) -> (Service, Proxy) {
     let redis = Proxy::start(outbox.world.redis.port()).await;
-    let relay = outbox.relay_via(redis.port(), outbox.database.port()).start().await;
+    // One claim of several chunks, however many events there are.
+    let relay = outbox.relay_via(redis.port(), outbox.database.port());
+    let relay = relay.env("NOTIFICATION_OUTBOX_BATCH_SIZE", "4096").start().await;
     outbox.insert(0..1).await;
     outbox.drained().await;
     (relay, redis)

@@ -1,0 +1,18 @@
+//! How many files the process may open; to the system, connections are files.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit of this process as far as it may. Shells and service managers set it to 1,024 by default: fewer than the
+/// connections of the API, beside which there are those to PostgreSQL, Redis and the user directory.
+pub(crate) fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(
+            error = %error,
+            "the limit of open files could not be raised; connections beyond it are refused"
+        );
+    }
+}
