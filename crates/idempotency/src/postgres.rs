@@ -15,6 +15,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 use crate::schema::{COMPLETED, PENDING, required_rights, schema_sql};
+use crate::statements::ClaimCommit;
 use crate::{
     Answer, Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, LockTtl, Store, statements,
 };
@@ -35,12 +36,20 @@ const SETUP_LOCK: i64 = 0x69_64_65_6d_70_6b_65_79;
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     pool: PgPool,
+    claim_commit: ClaimCommit,
 }
 
 impl PostgresStore {
     /// A store on the table that [`PostgresStore::setup_schema`] or a migration with [`crate::schema_sql`] has created.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+        Self { pool, claim_commit: ClaimCommit::default() }
+    }
+
+    /// The same, whose claims do not wait for the disk. For handlers that store their answer in the transaction of their effect
+    /// ([`complete_in`]): if a crash of the server loses a claim, that transaction is fenced and has no effect.
+    #[must_use]
+    pub fn with_asynchronous_claims(self) -> Self {
+        Self { claim_commit: ClaimCommit::Asynchronous, ..self }
     }
 
     /// Creates the table where it is missing, and checks that an existing one can be used. Several processes may do so at once.
@@ -59,7 +68,7 @@ impl PostgresStore {
     /// Checks that every statement of this crate can be prepared on the table, and that the role has the rights to run it.
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("check the table of idempotency keys").await?;
-        session.prepare(&statements::claim(&[])).await?;
+        session.prepare(&statements::claim(&[], self.claim_commit)).await?;
         session.prepare(&statements::complete(&[])).await?;
         session.prepare(&statements::abandon(&[])).await?;
         session.prepare(&statements::extend(&[], LockTtl::default())).await?;
@@ -96,7 +105,7 @@ impl Store for PostgresStore {
         for batch in groups.chunks(MAX_CLAIM_BATCH) {
             let firsts: Vec<&ClaimRequest> = batch.iter().map(|group| &requests[group[0]]).collect();
             let session = self.pool.session("claim idempotency keys").await?;
-            for (found, group) in find(&session, &firsts).await?.into_iter().zip(batch) {
+            for (found, group) in find(&session, &firsts, self.claim_commit).await?.into_iter().zip(batch) {
                 let first = &requests[group[0]];
                 for &position in group {
                     claims[position] = found.for_request(&requests[position], first, position == group[0]);
@@ -175,26 +184,34 @@ fn key_of(id: &ClaimId) -> (&str, &str) {
 }
 
 /// Claims or reads distinct keys; those that are locked by themselves.
-async fn find(session: &Session, requests: &[&ClaimRequest]) -> Result<Vec<Found>, IdempotencyError> {
-    match ask(session, requests).await {
+async fn find(
+    session: &Session,
+    requests: &[&ClaimRequest],
+    commit: ClaimCommit,
+) -> Result<Vec<Found>, IdempotencyError> {
+    match ask(session, requests, commit).await {
         Err(IdempotencyError::Postgres(PgError::Locked { .. })) => {}
         answer => return answer,
     }
     let mut found = Vec::with_capacity(requests.len());
     for request in requests {
-        let one = alone(session, requests.len(), ask(session, &[request])).await?;
+        let one = alone(session, requests.len(), ask(session, &[request], commit)).await?;
         found.push(one.and_then(|found| found.into_iter().next()).unwrap_or(Found::Busy));
     }
     Ok(found)
 }
 
 /// Asks until the server has said something about each key, [`MAX_CLAIM_ROUNDS`] times at most.
-async fn ask(session: &Session, requests: &[&ClaimRequest]) -> Result<Vec<Found>, IdempotencyError> {
+async fn ask(
+    session: &Session,
+    requests: &[&ClaimRequest],
+    commit: ClaimCommit,
+) -> Result<Vec<Found>, IdempotencyError> {
     let mut found = vec![Found::Busy; requests.len()];
     let mut open: Vec<usize> = (0..requests.len()).collect();
     for _ in 0..MAX_CLAIM_ROUNDS {
         let asked: Vec<&ClaimRequest> = open.iter().map(|position| requests[*position]).collect();
-        let rows = session.query(&statements::claim(&asked)).await?;
+        let rows = session.query(&statements::claim(&asked, commit)).await?;
         let by_key: HashMap<(&str, &str), &Row> = rows
             .iter()
             .map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row)))
@@ -296,4 +313,49 @@ fn outcomes(rows: &[Row], count: usize) -> Result<Vec<Guarded>, IdempotencyError
 
 fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &'static str) -> Result<T, IdempotencyError> {
     row::get(row, name).map_err(|_| IdempotencyError::Corrupt(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use local_servers::{Postgres, PostgresOptions};
+    use pg::{Dsn, PoolSettings, SessionSettings};
+
+    use super::*;
+    use crate::{Fingerprint, Key, Scope, Token};
+
+    #[tokio::test]
+    async fn only_an_asynchronous_claim_commits_without_the_disk_and_only_its_own_transaction() {
+        let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
+        let server = server.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let session = SessionSettings {
+            application_name: "test",
+            parameters: &[("synchronous_commit", "on"), ("enable_seqscan", "off")],
+        };
+        let settings =
+            PoolSettings { max_connections: 2, operation_timeout: Duration::from_secs(10), session };
+        let pool = PgPool::new(&dsn, settings).expect("a pool");
+        PostgresStore::new(pool.clone()).setup_schema().await.expect("the table is created");
+        let request = |key: &str| ClaimRequest {
+            id: ClaimId {
+                scope: Scope::new("s").expect("a scope"),
+                key: Key::new(key).expect("a key"),
+                token: Token::from([7; 16]),
+            },
+            fingerprint: Fingerprint::new("f").expect("a fingerprint"),
+            lock_ttl: LockTtl::default(),
+        };
+        for (key, commit, expected) in
+            [("sync", ClaimCommit::Synchronous, "on"), ("async", ClaimCommit::Asynchronous, "off")]
+        {
+            let session = pool.session("test").await.expect("a connection");
+            session.begin().await.expect("begins");
+            let request = request(key);
+            let rows = session.query(&statements::claim(&[&request], commit)).await.expect("claims");
+            assert_eq!(rows.len(), 1, "{key} was free");
+            assert_eq!(session.raw("SHOW synchronous_commit").await.expect("shows"), [expected]);
+            session.commit().await.expect("commits");
+            assert_eq!(session.raw("SHOW synchronous_commit").await.expect("shows"), ["on"]);
+        }
+    }
 }

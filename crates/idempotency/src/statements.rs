@@ -86,12 +86,22 @@ fn step(name: impl IntoIden, query: impl Into<SubQueryStatement>) -> CommonTable
     CommonTableExpression::new().table_name(name).query(query).to_owned()
 }
 
+/// Whether a claim waits until its commit is on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ClaimCommit {
+    /// It does.
+    #[default]
+    Synchronous,
+    /// It does not: a crash of the server may lose the claims of the last moments.
+    Asynchronous,
+}
+
 /// Claims those of the keys that are free, and reads the others. The keys of `requests` are distinct.
 ///
 /// A row for each key that was claimed, with nothing but scope and key; a row for each key that was live when the statement
 /// began. No row for a key that another transaction changed meanwhile: the caller asks again. A key that was live is only
 /// read, whatever other transactions do with it.
-pub(crate) fn claim(requests: &[&ClaimRequest]) -> SelectStatement {
+pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectStatement {
     let given = Query::select()
         .expr_as(by_bytes(requests.iter().map(|request| request.id.scope.as_str())), Given::Scope)
         .expr_as(by_bytes(requests.iter().map(|request| request.id.key.as_str())), Given::Key)
@@ -111,6 +121,15 @@ pub(crate) fn claim(requests: &[&ClaimRequest]) -> SelectStatement {
         .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseHeaders)
         .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseBody)
         .from(Step::Claimed)
+        .conditions(
+            commit == ClaimCommit::Asynchronous,
+            // Once for the statement, before its rows; it ends with the transaction.
+            |claimed| {
+                let set = "(SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
+                claimed.and_where(Expr::cust(set));
+            },
+            |_| {},
+        )
         .take();
     let live = Query::select()
         .columns([
@@ -325,7 +344,7 @@ mod tests {
     fn every_time_is_the_servers() {
         let first = request("a");
         let texts = [
-            claim(&[&first]).to_string(PostgresQueryBuilder),
+            claim(&[&first], ClaimCommit::Asynchronous).to_string(PostgresQueryBuilder),
             extend(&[&first.id], LockTtl::default()).to_string(PostgresQueryBuilder),
             sweep(1).to_string(PostgresQueryBuilder),
         ];
@@ -337,10 +356,12 @@ mod tests {
     #[test]
     fn the_text_is_the_same_for_every_size_of_batch() {
         let (first, second) = (request("a"), request("b"));
-        assert_eq!(
-            claim(&[&first]).build(PostgresQueryBuilder).0,
-            claim(&[&first, &second]).build(PostgresQueryBuilder).0
-        );
+        for commit in [ClaimCommit::Synchronous, ClaimCommit::Asynchronous] {
+            assert_eq!(
+                claim(&[&first], commit).build(PostgresQueryBuilder).0,
+                claim(&[&first, &second], commit).build(PostgresQueryBuilder).0
+            );
+        }
         assert_eq!(
             abandon(&[]).build(PostgresQueryBuilder).0,
             abandon(&[&first.id, &second.id]).build(PostgresQueryBuilder).0

@@ -82,7 +82,8 @@ impl KeySweep for PgStore {
 
 impl PgStore {
     fn keys(&self) -> PostgresStore {
-        PostgresStore::new(self.pool.clone())
+        // Answers are stored in the transaction of acceptance, which is fenced if its claim was lost.
+        PostgresStore::new(self.pool.clone()).with_asynchronous_claims()
     }
 }
 
