@@ -1,19 +1,18 @@
 //! What operators do with an outbox in PostgreSQL.
 
-use std::collections::HashSet;
-
 use ambient::Timestamp;
 use bytes::Bytes;
+use pg::sql::Written;
 use pg::{PgPool, RawTimestamp, Session};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::age::Age;
 use crate::check::{self, Checked};
-use crate::postgres::{column, read_attempts, read_stats};
+use crate::postgres::{column, ids, read_attempts, read_stats};
 use crate::row_id::RowId;
-use crate::statements::{self, Prunable};
-use crate::{ChannelName, OutboxError, Stats, TableName, notify_sql, schema_sql};
+use crate::statements::{self, Chunk, Prunable};
+use crate::{ChannelName, OutboxError, REAPED, Stats, TableName, notify_sql, schema_sql};
 
 /// The most events of one transaction that prunes or requeues.
 const MAX_CHUNK: u32 = 1_000;
@@ -112,6 +111,13 @@ pub struct RequeuedDead {
     pub first: Vec<StoredEvent>,
 }
 
+impl StoredEvent {
+    /// Whether its lease had expired: then it may be published although it is DEAD, because no relay has marked it.
+    pub fn was_reaped(&self) -> bool {
+        self.last_error.starts_with(REAPED)
+    }
+}
+
 impl Administration {
     /// The operators' side of the outbox in this table.
     pub fn new(pool: PgPool, table: TableName) -> Self {
@@ -165,14 +171,28 @@ impl Administration {
             return count(&session.query(&statements::count_prunable(&self.table, which, cutoff)).await?);
         }
         drop(session);
-        let mut deleted = 0;
+        self.in_chunks("prune the outbox", cutoff, |chunk| statements::prune(&self.table, which, chunk)).await
+    }
+
+    /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of an operation, and begins
+    /// where the one before it ended: the index entries of what that one changed are still there while a transaction is open.
+    async fn in_chunks(
+        &self,
+        operation: &'static str,
+        cutoff: RawTimestamp,
+        build: impl Fn(Chunk) -> Written,
+    ) -> Result<u64, OutboxError> {
+        let mut chunk = Chunk { from: RawTimestamp::NEG_INFINITY, cutoff, limit: MAX_CHUNK };
+        let mut total = 0;
         loop {
-            // Each chunk has the deadline of an operation.
-            let session = self.pool.session("prune the outbox").await?;
-            let chunk = session.execute(&statements::prune(&self.table, which, cutoff, MAX_CHUNK)).await?;
-            deleted += chunk;
-            if chunk < u64::from(MAX_CHUNK) {
-                return Ok(deleted);
+            let session = self.pool.session(operation).await?;
+            let rows = session.query(&build(chunk)).await?;
+            let changed = count(&rows)?;
+            total += changed;
+            let last = rows.first().map(|row| column::<Option<RawTimestamp>>(row, "last")).transpose()?;
+            match last.flatten() {
+                Some(last) if changed >= u64::from(MAX_CHUNK) => chunk.from = last,
+                _ => return Ok(total),
             }
         }
     }
@@ -234,16 +254,9 @@ impl Administration {
         }
         let cutoff = cutoff(&session, std::time::Duration::ZERO).await?;
         drop(session);
-        let mut count = 0;
-        loop {
-            let session = self.pool.session("requeue events of the outbox").await?;
-            let statement = statements::requeue_dead(&self.table, event_type, cutoff, MAX_CHUNK);
-            let chunk = session.execute(&statement).await?;
-            count += chunk;
-            if chunk < u64::from(MAX_CHUNK) {
-                return Ok(RequeuedDead { count, first: Vec::new() });
-            }
-        }
+        let statement = |chunk| statements::requeue_dead(&self.table, event_type, chunk);
+        let count = self.in_chunks("requeue events of the outbox", cutoff, statement).await?;
+        Ok(RequeuedDead { count, first: Vec::new() })
     }
 }
 
@@ -255,10 +268,6 @@ async fn cutoff(session: &Session, age: std::time::Duration) -> Result<RawTimest
 
 fn count(rows: &[Row]) -> Result<u64, OutboxError> {
     rows.first().map_or(Ok(0), |row| column::<i64>(row, "events").map(|count| count.max(0).unsigned_abs()))
-}
-
-fn ids(rows: &[Row]) -> Result<HashSet<Uuid>, OutboxError> {
-    rows.iter().map(|row| column::<RowId>(row, "event_id").map(|RowId(id)| id)).collect()
 }
 
 fn read(row: &Row) -> Result<StoredEvent, OutboxError> {

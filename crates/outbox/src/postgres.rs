@@ -258,7 +258,7 @@ pub(crate) fn read_attempts(row: &Row) -> Result<u32, OutboxError> {
     Ok(column::<i32>(row, "attempts")?.max(0).unsigned_abs())
 }
 
-fn ids(rows: &[Row]) -> Result<HashSet<Uuid>, OutboxError> {
+pub(crate) fn ids(rows: &[Row]) -> Result<HashSet<Uuid>, OutboxError> {
     rows.iter().map(|row| column::<RowId>(row, "event_id").map(|RowId(id)| id)).collect()
 }
 

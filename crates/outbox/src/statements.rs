@@ -12,7 +12,8 @@ mod reap;
 mod stats;
 
 pub(crate) use admin::{
-    Prunable, count_dead, count_prunable, cutoff, existing, get, list_dead, prune, requeue, requeue_dead,
+    Chunk, Prunable, count_dead, count_prunable, cutoff, existing, get, list_dead, prune, requeue,
+    requeue_dead,
 };
 pub(crate) use claim::{Claiming, claim, claim_begin, due_in};
 pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};

@@ -175,7 +175,7 @@ where
             announced.notify_one();
         }
     }
-    // Whoever waits for an announcement finds out that none will come.
+    // The listener finds out that no further announcement will come.
     drop(connection);
     announced.notify_one();
 }

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use outbox::{
-    Administration, ChannelName, OutboxError, PruneRequest, Requeued, TableName, notify_sql, schema_sql,
+    Administration, ChannelName, OutboxError, PruneRequest, Requeued, StoredEvent, TableName, notify_sql,
+    schema_sql,
 };
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::json;
 
 use args::{DeadCommand, ListArgs, MigrateArgs, Output, PruneArgs, RequeueArgs, ShowArgs};
 pub use args::{EXAMPLES, OutboxCommand};
-use show::{may_be_on_stream, print_detail, print_events};
+use show::{print_detail, print_events};
 
 use super::output::{confirm, print_json, print_line, print_table};
 use super::{Failure, Vars, print_warnings};
@@ -178,7 +179,7 @@ impl Commands {
                 print_line(out, &format!("{} DEAD events would be requeued", plan.count))?;
                 return Ok(print_events(out, &plan.first, false)?);
             }
-            let doubtful = plan.first.iter().any(may_be_on_stream);
+            let doubtful = plan.first.iter().any(StoredEvent::was_reaped);
             let note = if doubtful { ", some of which may be on the stream already" } else { "" };
             if !confirm(&format!("Requeue {} DEAD events{note}?", plan.count))? {
                 return Err(anyhow::anyhow!("nothing was requeued").into());

@@ -155,7 +155,7 @@ mod tests {
         let text = payload().to_string();
         let unknown = OutboxEvent { event_type: "game.unknown", ..event(text.as_bytes()) };
         assert_eq!(entry(unknown), Err(FailureCode::UnknownNotificationType));
-        let foreign = event(text.as_bytes()).to_entry("somebody", &Catalog::built_in());
+        let foreign = event(text.as_bytes()).to_entry("another_service", &Catalog::built_in());
         assert_eq!(foreign.map_err(|rejection| rejection.code), Err(FailureCode::ProducerNotAllowed));
     }
 

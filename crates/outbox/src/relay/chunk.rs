@@ -13,8 +13,9 @@ pub(crate) const MAX_CHUNK_EVENTS: usize = 512;
 /// The most bytes of payloads and headers that are published together; a larger event is published alone.
 pub(crate) const MAX_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// See [`keys_are_many`]. Of keys that are drawn at random, twice the share then recurs in the next claim.
-const RARE: usize = 10;
+/// See [`keys_are_many`]: one in so many events may repeat a key. Of keys that are drawn at random, twice that share then recurs in
+/// the next claim.
+const REPEATED_KEY_DIVISOR: usize = 10;
 
 /// The marks of events that were claimed together.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -22,6 +23,14 @@ pub(crate) struct Outcomes {
     pub(crate) delivered: Vec<Uuid>,
     pub(crate) failed: Vec<Failure>,
     pub(crate) released: Vec<Uuid>,
+}
+
+impl Outcomes {
+    /// Whether the event is tried no more: it is delivered or dead.
+    pub(crate) fn ends(&self, event_id: Uuid) -> bool {
+        let died = |failure: &Failure| failure.event_id == event_id && failure.kind == FailureKind::Dead;
+        self.delivered.contains(&event_id) || self.failed.iter().any(died)
+    }
 }
 
 /// Where the next chunk of `events` ends. An event that is too large takes part without its size.
@@ -46,14 +55,14 @@ pub(crate) fn are_all_delivered(events: &[Event], outcomes: &Outcomes) -> bool {
     outcomes.delivered.len() == events.len() && events.iter().all(|event| event.attempts == 0)
 }
 
-/// Whether few of the events that come next can have a key of these: at most one in [`RARE`] of these has a key of another.
+/// Whether few of the events that come next can have a key of these: at most one in [`REPEATED_KEY_DIVISOR`] of these has a key of another.
 pub(crate) fn keys_are_many(events: &[Event]) -> bool {
     let keys = events.iter().map(|event| event.partition_key.as_str()).filter(|key| !key.is_empty());
     let (mut seen, mut repeats) = (HashSet::new(), 0);
     for key in keys {
         repeats += usize::from(!seen.insert(key));
     }
-    repeats * RARE <= events.len()
+    repeats * REPEATED_KEY_DIVISOR <= events.len()
 }
 
 /// Judges the events of one claim, in their order.

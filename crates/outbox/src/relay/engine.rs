@@ -102,6 +102,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             marks: Marks::default(),
             marks_tried: now,
             marks_wait: false,
+            was_locked: false,
             looks_first: true,
         };
         let mut outage_pause = OUTAGE_PAUSE_MIN;

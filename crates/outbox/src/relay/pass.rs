@@ -18,12 +18,13 @@ use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
 use super::scan::Scan;
 use crate::{
-    ClaimRequest, ClaimToken, Deadline, Event, FailureKind, Observer, OutboxError, Position, Publication,
-    Publisher, PublisherOutage, Storage,
+    ClaimRequest, ClaimToken, Deadline, Event, Observer, OutboxError, Position, Publication, Publisher,
+    PublisherOutage, Storage,
 };
 
 /// The part of a lease after which no further chunk is published.
 const PUBLISHING_PART: f64 = 0.7;
+
 /// Why nothing can be claimed at present.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
@@ -49,6 +50,8 @@ pub(super) struct Work {
     pub(super) marks_tried: Instant,
     /// Whether the marks are made during the next claim.
     pub(super) marks_wait: bool,
+    /// Whether the last claim could not have its lock.
+    pub(super) was_locked: bool,
     /// Whether the next pass looks for due events before it claims.
     pub(super) looks_first: bool,
 }
@@ -90,12 +93,14 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             (Ok(()), self.storage.claim_batch(&request).await)
         };
         let claim = match claim {
-            Err(OutboxError::Postgres(PgError::Locked { .. })) => {
-                // Another relay is claiming, or the table is locked.
+            // Another relay is claiming. Twice in a row, another client has the table locked, which is an outage.
+            Err(OutboxError::Postgres(PgError::Locked { .. })) if !work.was_locked => {
+                work.was_locked = true;
                 return Ok(Pass::Idle { due_in: Some(Duration::ZERO) });
             }
             claim => claim?,
         };
+        work.was_locked = false;
         let starts_over = work.scan.advance(Instant::now(), claim.events.len(), claim.next);
         if !claim.events.is_empty() {
             self.observer.claimed(claim.events.len());
@@ -136,10 +141,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         stop: &CancellationToken,
     ) -> Result<(), Outage> {
         let (outcomes, outage) = self.publish(&claimed, stop).await;
-        let has_failed = |id| claimed.events.iter().any(|event| event.event_id == id && event.attempts > 0);
-        let dead = outcomes.failed.iter().filter(|failure| failure.kind == FailureKind::Dead);
-        let frees_a_key = claimed.events.iter().any(|event| event.attempts > 0)
-            && dead.map(|failure| failure.event_id).chain(outcomes.delivered.iter().copied()).any(has_failed);
+        let had_failed = claimed.events.iter().filter(|event| event.attempts > 0);
+        let frees_a_key = had_failed.map(|event| event.event_id).any(|id| outcomes.ends(id));
         work.marks_wait =
             may_wait && are_all_delivered(&claimed.events, &outcomes) && keys_are_many(&claimed.events);
         work.marks.add(claimed.token, claimed.begun + self.settings.lease_timeout, outcomes);

@@ -43,17 +43,31 @@ pub(crate) fn count_prunable(table: &TableName, which: Prunable, cutoff: RawTime
     Written::new(text, [bind::raw_instant(cutoff)])
 }
 
-/// Deletes some of what is strictly older, the oldest first; leaves out what another transaction has locked.
+/// A chunk of DELIVERED or DEAD events: all of it lies in `from` to the cutoff.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    /// Where the chunk before it ended, so that what that one has passed is not read again.
+    pub(crate) from: RawTimestamp,
+    pub(crate) cutoff: RawTimestamp,
+    pub(crate) limit: u32,
+}
+
+/// Deletes some of what is strictly older, the oldest first; leaves out what another transaction has locked. Returns how many
+/// there were, and the time of the last.
 ///
 /// Plan: the index of what can be pruned up to the limit, then the primary key.
-pub(crate) fn prune(table: &TableName, which: Prunable, cutoff: RawTimestamp, limit: u32) -> Written {
+pub(crate) fn prune(table: &TableName, which: Prunable, chunk: Chunk) -> Written {
     let ((status, column), t) = (which.columns(), table.quoted());
     let text = format!(
-        "DELETE FROM {t} WHERE event_id = ANY (ARRAY(
-            SELECT e.event_id FROM {t} e WHERE e.status = '{status}' AND e.{column} < $1
-            ORDER BY e.{column} LIMIT $2 FOR UPDATE SKIP LOCKED))"
+        "WITH chosen AS MATERIALIZED (
+            SELECT e.event_id, e.{column} AS at FROM {t} e
+            WHERE e.status = '{status}' AND e.{column} >= $1 AND e.{column} < $2
+            ORDER BY e.{column} LIMIT $3 FOR UPDATE SKIP LOCKED),
+        deleted AS (DELETE FROM {t} WHERE event_id = ANY (ARRAY(SELECT event_id FROM chosen)))
+        SELECT count(*) AS events, max(at) AS last FROM chosen"
     );
-    Written::new(text, [bind::raw_instant(cutoff), bind::bigint(limit.into())])
+    let Chunk { from, cutoff, limit } = chunk;
+    Written::new(text, [bind::raw_instant(from), bind::raw_instant(cutoff), bind::bigint(limit.into())])
 }
 
 /// What is shown of an event; names are clipped.
@@ -116,24 +130,24 @@ pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
     Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// PENDING as new, some of those that have been DEAD since before `cutoff`, the oldest first; leaves out what another transaction has locked.
+/// PENDING as new, some of those that have been DEAD since the cutoff or longer, the oldest first; leaves out what another
+/// transaction has locked. Returns how many there were, and the time of the last.
 ///
 /// Plan: the index of DEAD events up to the limit, then the primary key.
-pub(crate) fn requeue_dead(
-    table: &TableName,
-    event_type: Option<&str>,
-    cutoff: RawTimestamp,
-    limit: u32,
-) -> Written {
+pub(crate) fn requeue_dead(table: &TableName, event_type: Option<&str>, chunk: Chunk) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();
     let of_type = of_type(&mut parameters, event_type);
-    let cutoff = parameters.add(bind::raw_instant(cutoff));
-    let limit = parameters.add(bind::bigint(limit.into()));
+    let from = parameters.add(bind::raw_instant(chunk.from));
+    let cutoff = parameters.add(bind::raw_instant(chunk.cutoff));
+    let limit = parameters.add(bind::bigint(chunk.limit.into()));
     let text = format!(
-        "UPDATE {t} e SET {REQUEUED} WHERE e.event_id = ANY (ARRAY(
-            SELECT e.event_id FROM {t} e WHERE e.status = 'DEAD' {of_type} AND e.updated_at <= {cutoff}
-            ORDER BY e.updated_at LIMIT {limit} FOR UPDATE SKIP LOCKED))"
+        "WITH chosen AS MATERIALIZED (
+            SELECT e.event_id, e.updated_at AS at FROM {t} e
+            WHERE e.status = 'DEAD' {of_type} AND e.updated_at >= {from} AND e.updated_at <= {cutoff}
+            ORDER BY e.updated_at LIMIT {limit} FOR UPDATE SKIP LOCKED),
+        changed AS (UPDATE {t} e SET {REQUEUED} WHERE e.event_id = ANY (ARRAY(SELECT event_id FROM chosen)))
+        SELECT count(*) AS events, max(at) AS last FROM chosen"
     );
     Written::new(text, parameters.0)
 }

@@ -74,7 +74,8 @@ pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], 
     )
 }
 
-/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4` the errors. An array is searched instead of a join, which the planner could turn around.
+/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4` the errors. An array
+/// is searched instead of a join, whose order the planner could change.
 pub(super) fn outcome(last_error: &str) -> String {
     let of = |array: &str| format!("({array})[array_position($1, e.event_id)]");
     let (attempts, delay, error) = (of("$2"), of("$3"), of("$4"));

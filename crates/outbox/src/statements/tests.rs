@@ -195,10 +195,11 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     check("reaping", &plan(&session, &reap(&table, &expired)).await, count);
     check("requeueing", &plan(&session, &requeue(&table, &ids)).await, count);
     check("listing", &plan(&session, &list_dead(&table, None, LIMIT)).await, LIMIT.into());
-    let at = pg::RawTimestamp::INFINITY;
-    check("requeueing the dead", &plan(&session, &requeue_dead(&table, None, at, LIMIT)).await, LIMIT.into());
+    let (from, cutoff) = (pg::RawTimestamp::NEG_INFINITY, pg::RawTimestamp::INFINITY);
+    let chunk = Chunk { from, cutoff, limit: LIMIT };
+    check("requeueing the dead", &plan(&session, &requeue_dead(&table, None, chunk)).await, LIMIT.into());
     for which in [Prunable::Delivered, Prunable::Dead] {
-        check("pruning", &plan(&session, &prune(&table, which, at, LIMIT)).await, LIMIT.into());
+        check("pruning", &plan(&session, &prune(&table, which, chunk)).await, LIMIT.into());
     }
 }
 

@@ -181,6 +181,28 @@ async fn dead_events_are_listed_shown_and_requeued() {
 }
 
 #[tokio::test]
+async fn the_dead_of_one_type_are_requeued_chunk_by_chunk_whatever_died_between_them() {
+    let db = Db::new().await;
+    // A thousand at a time have died in the same moment, so that chunks end among equals.
+    db.execute(
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, status, attempts, updated_at)
+         SELECT lpad(to_hex(n), 32, '0')::uuid, CASE n % 2 WHEN 0 THEN 'even' ELSE 'odd' END, '', 'DEAD', 1,
+                now() - interval '1 day' + n / 1000 * interval '1 second'
+         FROM generate_series(1, 5000) n",
+    )
+    .await;
+    let requeued = db.administration().requeue_dead(Some("odd"), false).await.expect("requeued");
+    assert_eq!(requeued.count, 2500);
+    let of = async |status: &str| {
+        let sql = format!(
+            "SELECT string_agg(DISTINCT event_type, ',') || ' ' || count(*) FROM openoutbox_events WHERE status = '{status}'"
+        );
+        db.value::<String>(&sql).await
+    };
+    assert_eq!((of("PENDING").await, of("DEAD").await), ("odd 2500".to_owned(), "even 2500".to_owned()));
+}
+
+#[tokio::test]
 async fn a_row_that_is_held_is_busy_and_its_neighbours_are_marked() {
     let db = Db::new().await;
     for number in 1..=3 {

@@ -219,7 +219,7 @@ async fn a_redis_that_is_full_or_read_only_is_an_outage_and_no_attempt() {
         (&["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),
         (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
     ];
-    for (n, (harm, mend)) in (1..).zip(harms) {
+    for (n, (harm, repair)) in (1..).zip(harms) {
         let mut redis = outbox.world.redis().await;
         let command = |words: &[&str]| {
             let mut command = redis::cmd(words[0]);
@@ -229,7 +229,7 @@ async fn a_redis_that_is_full_or_read_only_is_an_outage_and_no_attempt() {
         command(harm).query_async::<()>(&mut redis).await.expect("Redis is there");
         outbox.insert(n..n + 1).await;
         shows(&relay, "paused").await;
-        command(mend).query_async::<()>(&mut redis).await.expect("Redis is there");
+        command(repair).query_async::<()>(&mut redis).await.expect("Redis is there");
         outbox.drained().await;
         shows(&relay, "running").await;
     }

@@ -12,15 +12,8 @@ use crate::commands::output::{print_json, print_line, print_table, printable};
 
 /// The most characters of an error in a list.
 const LISTED_ERROR_CHARS: usize = 100;
-/// The beginning of `last_error` of an event whose last relay never marked it.
-const LEASE_EXPIRED: &str = "lease expired";
 /// Said where such an event is shown.
 const MAY_BE_ON_STREAM: &str = "An event that is DEAD by `lease expired` may be on the stream all the same.";
-
-/// Whether the event may be on the stream although it is DEAD.
-pub(super) fn may_be_on_stream(event: &StoredEvent) -> bool {
-    event.last_error.starts_with(LEASE_EXPIRED)
-}
 
 /// Prints a list, as a table or as one JSON object a line.
 pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: bool) -> anyhow::Result<()> {
@@ -43,7 +36,7 @@ pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: b
     let rows: Vec<Vec<String>> =
         [heading.map(str::to_owned).to_vec()].into_iter().chain(events.iter().map(row)).collect();
     print_table(out, &rows)?;
-    match events.iter().any(may_be_on_stream) {
+    match events.iter().any(StoredEvent::was_reaped) {
         true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
         false => Ok(()),
     }
@@ -69,7 +62,7 @@ pub(super) fn print_detail(out: &mut impl Write, detail: &EventDetail, json: boo
         ("payload", detail.payload.as_deref().map_or_else(too_large, payload_text)),
     ];
     print_table(out, &rows.map(|(name, value)| vec![name.to_owned(), value]))?;
-    match may_be_on_stream(event) {
+    match event.was_reaped() {
         true => print_line(out, &format!("\n{MAY_BE_ON_STREAM}")),
         false => Ok(()),
     }
@@ -84,7 +77,7 @@ pub(super) fn event_json(event: &StoredEvent) -> Value {
         "status": event.status,
         "attempts": event.attempts,
         "last_error": event.last_error,
-        "may_be_on_stream": may_be_on_stream(event),
+        "may_be_on_stream": event.was_reaped(),
         "created_at": event.created_at.map(|at| at.to_string()),
         "available_at": event.available_at.map(|at| at.to_string()),
         "updated_at": event.updated_at.map(|at| at.to_string()),
