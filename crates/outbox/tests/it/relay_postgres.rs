@@ -71,6 +71,28 @@ async fn a_relay_is_woken_by_an_insert_and_listens_again_after_its_connection_en
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_another_client_has_locked_pauses_the_relay_until_it_is_free() {
+    let db = Db::new().await;
+    db.insert_before(1, "k").await;
+    let (mut client, connection) =
+        tokio_postgres::connect(db.dsn(), tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(async move { drop(connection.await) });
+    let locking = client.transaction().await.expect("begun");
+    // It may still be read.
+    locking.batch_execute("LOCK TABLE test.openoutbox_events IN EXCLUSIVE MODE").await.expect("locked");
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));
+    let (status, until_stop) = (relay.status(), stop.clone());
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    until("a pause", async || matches!(status.state(), RelayState::Paused { .. })).await;
+    locking.rollback().await.expect("free again");
+    until("the event that is published", async || stand.published() == [id(1)]).await;
+    until("its end", async || status.state() == RelayState::Running).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_waits_for_a_database_that_is_unavailable_and_goes_on_by_itself() {
     let mut server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
     let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a DSN");
