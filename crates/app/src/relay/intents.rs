@@ -2,20 +2,17 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use domain::catalog::Catalog;
 use domain::intent::OutboxEvent;
-use outbox::{Deadline, Event, Publication, Publisher, PublisherOutage};
-use store_redis::{OutboxEntry, RedisOutboxStreams, outbox_receipt};
+use outbox::Event;
+use store_redis::{OutboxEntry, outbox_receipt};
 
-use super::{append, deadline, headers, whole};
+use super::{Mapping, headers, whole};
 
-/// Appends events to the intents stream. What the service would find malformed is rejected, with its failure code.
+/// Entries of the intents stream. What the service would find malformed is rejected, with its failure code.
 #[derive(Debug)]
-pub struct IntentsPublisher {
-    /// Where they are appended.
-    pub streams: RedisOutboxStreams,
+pub struct IntentMapping {
     /// The key of the intents stream.
     pub stream: String,
     /// Whose intents they are.
@@ -24,7 +21,7 @@ pub struct IntentsPublisher {
     pub catalog: Arc<Catalog>,
 }
 
-impl IntentsPublisher {
+impl Mapping for IntentMapping {
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {
         let (payload, headers) = whole(event)?;
         let event_id = event.event_id.to_string();
@@ -44,19 +41,5 @@ impl IntentsPublisher {
             partition_key: &event.partition_key,
             fields: entry.0.into_iter().map(|(name, value)| (Cow::Owned(name), Cow::Owned(value))).collect(),
         })
-    }
-}
-
-impl Publisher for IntentsPublisher {
-    async fn deadline(&self, after: Duration) -> Result<Deadline, PublisherOutage> {
-        deadline(&self.streams, after).await
-    }
-
-    async fn publish(
-        &self,
-        events: &[Event],
-        deadline: Deadline,
-    ) -> Result<Vec<Publication>, PublisherOutage> {
-        append(&self.streams, events, deadline, |event| self.to_entry(event)).await
     }
 }

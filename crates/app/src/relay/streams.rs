@@ -1,24 +1,21 @@
 //! Mode `streams`: an event goes as it is to the stream that its type names.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use outbox::{Deadline, Event, Publication, Publisher, PublisherOutage};
-use store_redis::{OutboxEntry, OutboxField, RedisOutboxStreams, outbox_receipt};
+use outbox::Event;
+use store_redis::{OutboxEntry, OutboxField, outbox_receipt};
 
-use super::{append, deadline, headers, whole};
+use super::{Mapping, headers, whole};
 
-/// Appends events to streams, with the fields of the original relay.
+/// Entries of the streams that events name, with the fields of the original relay.
 #[derive(Debug)]
-pub struct StreamsPublisher {
-    /// Where they are appended.
-    pub streams: RedisOutboxStreams,
+pub struct StreamMapping {
     /// The keys of the streams that events may go to.
     pub allowed: BTreeSet<String>,
 }
 
-impl StreamsPublisher {
-    fn to_entry<'a>(&self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {
+impl Mapping for StreamMapping {
+    fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {
         if !self.allowed.contains(&event.event_type) {
             return Err(
                 "STREAM_NOT_ALLOWED: NOTIFICATION_OUTBOX_STREAMS does not name the event's type".to_owned()
@@ -40,19 +37,5 @@ impl StreamsPublisher {
             partition_key: &event.partition_key,
             fields,
         })
-    }
-}
-
-impl Publisher for StreamsPublisher {
-    async fn deadline(&self, after: Duration) -> Result<Deadline, PublisherOutage> {
-        deadline(&self.streams, after).await
-    }
-
-    async fn publish(
-        &self,
-        events: &[Event],
-        deadline: Deadline,
-    ) -> Result<Vec<Publication>, PublisherOutage> {
-        append(&self.streams, events, deadline, |event| self.to_entry(event)).await
     }
 }

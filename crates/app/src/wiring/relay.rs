@@ -25,7 +25,7 @@ use self::metrics::RelayMetrics;
 use super::{Stopped, redis_settings, run_until_stopped, spawn_probes};
 use crate::config::{Redis, RelayConfig, RelayMode, RelayProcessConfig};
 use crate::probes::{Phase, ReadyState, STATS_TIMEOUT};
-use crate::relay::{IntentsPublisher, StreamsPublisher};
+use crate::relay::{IntentMapping, StreamMapping, StreamPublisher};
 use crate::shutdown::{Parts, Watchdog};
 use crate::start;
 use crate::supervisor::{Stage, Supervisor};
@@ -139,12 +139,12 @@ impl WiredRelay {
         let streams = RedisOutboxStreams::new(redis, config.dedupe_ttl);
         let (status, run) = match config.mode.clone() {
             RelayMode::Intents { producer, stream, catalog, types } => {
-                let publisher = IntentsPublisher { streams, stream, producer, catalog };
-                wiring.relay(publisher, types, MAX_INTENT_PAYLOAD_BYTES)
+                let mapping = IntentMapping { stream, producer, catalog };
+                wiring.relay(StreamPublisher { streams, mapping }, types, MAX_INTENT_PAYLOAD_BYTES)
             }
             RelayMode::Streams(allowed) => {
-                let publisher = StreamsPublisher { streams, allowed: allowed.into_iter().collect() };
-                wiring.relay(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
+                let mapping = StreamMapping { allowed: allowed.into_iter().collect() };
+                wiring.relay(StreamPublisher { streams, mapping }, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
             }
         };
         Ok(Self {
