@@ -1,0 +1,69 @@
+//! What is asked of a store, and what it answers.
+
+use crate::{
+    Delete, Document, Key, Patch, Prefix, StateError, Value, VersionCondition, Write, WriteConditions,
+};
+
+/// Keys of a list, ascending by their bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyPage {
+    /// At most as many as were asked for.
+    pub keys: Vec<Key>,
+    /// The last of them if there are more after it.
+    pub next_after: Option<Key>,
+}
+
+/// Documents of a query.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Page {
+    /// In the order of the query.
+    pub rows: Vec<Document>,
+    /// How many match in all, if the query asked for it.
+    pub matched: Option<u64>,
+    /// Where the next page begins; `None` at the end. Opaque to clients.
+    pub next_cursor: Option<String>,
+}
+
+/// Documents under keys, shared by all processes that use the table.
+///
+/// Each write is one atomic step: of several writers with conditions on the same version or status one wins.
+pub trait Store: Send + Sync + 'static {
+    /// One document.
+    fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Document>, StateError>> + Send;
+
+    /// The documents of those keys that exist, in the order asked; a key that is asked twice once.
+    fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Document>, StateError>> + Send;
+
+    /// Stores the value if the conditions hold: inserts it, or replaces the one that is there.
+    fn put(
+        &self,
+        key: &Key,
+        value: &Value,
+        conditions: &WriteConditions,
+    ) -> impl Future<Output = Result<Write, StateError>> + Send;
+
+    /// Merges `patch` into the value that is there by RFC 7396.
+    fn patch(
+        &self,
+        key: &Key,
+        patch: &Value,
+        conditions: &WriteConditions,
+    ) -> impl Future<Output = Result<Patch, StateError>> + Send;
+
+    /// Deletes the document.
+    fn delete(
+        &self,
+        key: &Key,
+        condition: VersionCondition,
+    ) -> impl Future<Output = Result<Delete, StateError>> + Send;
+
+    /// At most `limit` keys that begin with `prefix`, after `after`.
+    fn list(
+        &self,
+        prefix: &Prefix,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<KeyPage, StateError>> + Send;
+
+    // `query(&self, &Query) -> Page` comes with the query language.
+}
