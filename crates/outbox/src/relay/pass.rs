@@ -184,8 +184,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     async fn claim_ahead(&self, scan: &mut Scan) -> Option<Claimed> {
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;
-        scan.passes_own();
         let request = self.request(scan.next(begun).copied());
+        scan.passes_own();
         let claim = self.storage.claim_batch(&request).await.ok()?;
         let (is_followed, found) = (claim.next.is_some(), claim.events.len());
         scan.advance(Instant::now(), found, claim.next);
