@@ -5,6 +5,7 @@
 mod condition;
 mod document;
 mod error;
+pub mod json;
 mod key;
 mod store;
 
