@@ -67,4 +67,12 @@ impl StateError {
             error => Self::Postgres(error),
         }
     }
+
+    /// An error of making the table ready, which no client's value has caused.
+    pub(crate) fn of_setup(table: &TableName, error: PgError) -> Self {
+        match error.sql_state() {
+            Some(state) if *state == SqlState::INSUFFICIENT_PRIVILEGE => Self::NoRights(table.to_string()),
+            _ => Self::Postgres(error),
+        }
+    }
 }

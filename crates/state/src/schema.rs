@@ -3,6 +3,7 @@
 use pg::rights::RequiredRights;
 
 use crate::TableName;
+use crate::query::expressions::helper_functions_sql;
 
 /// What the role must be allowed to do with the table.
 pub(crate) const RIGHTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
@@ -27,7 +28,7 @@ pub(crate) fn next_version(table: &TableName) -> String {
     format!("nextval('\"{}\"')", sequence_name(table))
 }
 
-/// The SQL that creates the table in the schema that `search_path` names first, for a migration of the caller. Two tables of a
+/// The SQL that creates the table, and the function that its queries call, in the schema that `search_path` names first, for a migration of the caller. Two tables of a
 /// schema share no name.
 pub fn schema_sql(table: &TableName) -> String {
     let (name, sequence, next) = (table.quoted(), sequence_name(table), next_version(table));
@@ -44,8 +45,10 @@ CREATE TABLE {name} (
 );
 ALTER SEQUENCE "{sequence}" OWNED BY {name}.version;
 CREATE INDEX "{gin}" ON {name} USING gin (value jsonb_path_ops);
-{comments}"#,
+{comments}{helpers}
+"#,
         comments = comments_sql(table),
+        helpers = helper_functions_sql(table.as_str()),
     )
 }
 
