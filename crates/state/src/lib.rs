@@ -7,6 +7,7 @@ mod document;
 mod error;
 pub mod json;
 mod key;
+pub mod query;
 mod store;
 
 pub use condition::{Delete, Patch, StatusCondition, VersionCondition, Write, WriteConditions};

@@ -1,0 +1,4 @@
+//! The promises of the README, against a real PostgreSQL.
+
+mod query_expressions;
+mod query_support;
