@@ -1,0 +1,6 @@
+//! The promises of the README, against a real PostgreSQL.
+
+mod contract;
+mod query_expressions;
+mod query_support;
+mod support;
