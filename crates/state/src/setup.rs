@@ -97,7 +97,8 @@ impl Setup<'_> {
     }
 
     async fn look(&self, declared: &[IndexSpec]) -> Result<Looked, StateError> {
-        let relation = catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
+        let relation =
+            catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
         let Some(relation) = relation else { return Ok(Looked::Absent) };
         plan::check(&relation).map_err(|problem| self.no_table(problem))?;
         self.work_in(&relation.schema).await?;
@@ -130,7 +131,9 @@ impl Setup<'_> {
             match locked.map_err(|error| PgError::unavailable(self.session.operation(), error))?.flatten() {
                 Some(true) => return Ok(()),
                 Some(false) => sleep(SETUP_POLL_INTERVAL).await,
-                None => return Err(self.no_table("there is no schema for it: search_path names none".to_owned())),
+                None => {
+                    return Err(self.no_table("there is no schema for it: search_path names none".to_owned()));
+                }
             }
         }
         let problem = format!("another process has been setting it up for over {SETUP_TIMEOUT:?}");
@@ -161,7 +164,10 @@ impl Setup<'_> {
                  ALTER SEQUENCE \"{sequence}\" OWNED BY {name}.version;\n"
             ));
         }
-        sql.push_str(&format!("ALTER TABLE {name} ALTER COLUMN version SET DEFAULT {};\n", next_version(self.table)));
+        sql.push_str(&format!(
+            "ALTER TABLE {name} ALTER COLUMN version SET DEFAULT {};\n",
+            next_version(self.table)
+        ));
         sql.push_str(&schema::comments_sql(self.table));
         self.change(&sql).await
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+use state::json::Json;
 use state::{
     Document, IndexSpec, Key, PLANNER_PARAMETERS, PostgresStore, Prefix, StateError, Store, TableName, Value,
     Version, Write, WriteConditions,
@@ -121,6 +122,11 @@ pub(crate) fn prefix(text: &str) -> Prefix {
 
 pub(crate) fn value(text: &str) -> Value {
     Value::parse(text).expect("a value")
+}
+
+/// A value as a tree: two are equal if `jsonb` calls them equal.
+pub(crate) fn tree(value: &Value) -> Json {
+    value.to_json().expect("JSON")
 }
 
 /// Stores without conditions.
