@@ -1,7 +1,8 @@
 //! What every store promises: each test runs on both.
 
 use state::{
-    Delete, Key, Patch, StatusCondition, Store, Value, Version, VersionCondition, Write, WriteConditions,
+    Advance, Delete, Key, Patch, StateError, StatusCondition, Store, Value, Version, VersionCondition, Write,
+    WriteConditions, advance_status,
 };
 use tokio::task::JoinSet;
 
@@ -47,6 +48,8 @@ on_both_stores! {
     a_deletion_depends_on_the_version_alone
     a_value_comes_back_digit_by_digit
     keys_of_any_bytes_are_kept_apart
+    reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one
+    a_report_is_stale_unless_the_document_has_a_lower_status
 }
 
 fn expecting_status(status: &str) -> WriteConditions {
@@ -429,4 +432,51 @@ async fn keys_of_any_bytes_are_kept_apart(store: impl Store) {
         assert_eq!(get(&store, name).await.value.as_str(), name.len().to_string(), "{name:?}");
     }
     assert_eq!(listed(&store, "").await.len(), names.len());
+}
+
+// K-15
+async fn reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one(store: impl Store) {
+    let store = std::sync::Arc::new(store);
+    for round in 0..10 {
+        put(&*store, "k", r#"{"status":"pending","deadline_at":"2026-01-01T00:00:00Z"}"#).await;
+        let mut reports = JoinSet::new();
+        for (number, status) in
+            ["succeeded", "running", "pending", "paused", "running", "paused"].iter().enumerate()
+        {
+            let (store, patch) = (store.clone(), value(&format!(r#"{{"status":"{status}","m{number}":1}}"#)));
+            reports
+                .spawn(async move { advance_status(&*store, &key("k"), &patch).await.expect("no failure") });
+        }
+        for outcome in reports.join_all().await {
+            assert!(matches!(outcome, Advance::Applied(_) | Advance::Stale { .. }), "{outcome:?}");
+        }
+        let json = tree(&get(&*store, "k").await.value);
+        assert_eq!(json.get("status").and_then(|status| status.as_str()), Some("succeeded"), "round {round}");
+        assert!(json.get("m0").is_some() && json.get("deadline_at").is_some(), "{json:?}");
+    }
+}
+
+// K-15
+async fn a_report_is_stale_unless_the_document_has_a_lower_status(store: impl Store) {
+    let report = async |text: &str| advance_status(&store, &key("k"), &value(text)).await;
+    assert_eq!(report(r#"{"status":"running"}"#).await.expect("no failure"), Advance::NotFound);
+    for text in ["{}", r#"{"status":"done"}"#, r#"{"status":1}"#, "7"] {
+        assert!(matches!(report(text).await, Err(StateError::InvalidValue(_))), "{text}");
+    }
+    for (old, current) in [
+        (r#"{"status":"failed"}"#, Some("failed")),
+        (r#"{"status":"succeeded"}"#, Some("succeeded")),
+        (r#"{"status":"other"}"#, Some("other")),
+        (r#"{"status":7}"#, None),
+        ("[]", None),
+    ] {
+        put(&store, "k", old).await;
+        let before = get(&store, "k").await;
+        let current = current.map(str::to_owned);
+        assert_eq!(
+            report(r#"{"status":"succeeded"}"#).await.expect("no failure"),
+            Advance::Stale { current }
+        );
+        assert_eq!(get(&store, "k").await, before);
+    }
 }

@@ -3,4 +3,5 @@
 mod contract;
 mod query_expressions;
 mod query_support;
+mod setup;
 mod support;
