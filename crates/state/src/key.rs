@@ -95,6 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_key_has_1_to_1024_bytes_and_no_nul() {
+        for text in ["a", "/", "..", "ä", &"k".repeat(1_024)] {
+            assert_eq!(Key::new(text).expect("a key").as_str(), text);
+        }
+        for text in ["", "a\0", &"k".repeat(1_025), &"ä".repeat(513)] {
+            assert!(matches!(Key::new(text), Err(StateError::InvalidKey(_))), "{text}");
+        }
+    }
+
+    #[test]
     fn the_end_of_a_prefix_is_the_least_text_after_all_that_begin_with_it() {
         for (prefix, end) in [
             ("", None),
