@@ -1,4 +1,5 @@
 //! The promises of the README, against a real PostgreSQL.
 
 mod query_expressions;
+mod query_model;
 mod query_support;
