@@ -12,6 +12,9 @@ use crate::{IndexSpec, StateError};
 
 /// A table of no rows on which the declared indexes are tried and looked at, within a transaction that is rolled back.
 const PROBE: &str = "notification_state_probe";
+/// Whether an index serves a purpose.
+type Serves = fn(&Index) -> bool;
+
 /// An index that is to be there.
 pub(super) struct MissingIndex {
     name: String,
@@ -31,7 +34,7 @@ impl Setup<'_> {
         declared: &[IndexSpec],
     ) -> Result<Vec<MissingIndex>, StateError> {
         let mut missing = Vec::new();
-        let own: [(String, &str, fn(&Index) -> bool); 2] = [
+        let own: [(String, &str, Serves); 2] = [
             (key_index_name(self.table), "btree (key COLLATE \"C\")", plan::orders_keys_by_bytes),
             (gin_index_name(self.table), "gin (value jsonb_path_ops)", plan::finds_values),
         ];
