@@ -2,7 +2,8 @@
 
 use crate::query::Query;
 use crate::{
-    Delete, Document, Key, Patch, Prefix, StateError, Value, VersionCondition, Write, WriteConditions,
+    Delete, Document, Key, Members, Patch, Prefix, StateError, Value, VersionCondition, Write,
+    WriteConditions,
 };
 
 /// Keys of a list, ascending by their bytes.
@@ -44,6 +45,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// The documents of those keys that exist, in the order asked; a key that is asked twice once.
     fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Document>, StateError>> + Send;
+
+    /// The members of these names of those documents that exist, in the order of `keys`; a key that is asked twice once. A member
+    /// whose text has more than `max_bytes` is not read.
+    fn get_members(
+        &self,
+        keys: &[Key],
+        names: &[&str],
+        max_bytes: usize,
+    ) -> impl Future<Output = Result<Vec<Members>, StateError>> + Send;
 
     /// Stores the value if the conditions hold: inserts it, or replaces the one that is there.
     fn put(
