@@ -11,6 +11,7 @@ pub mod relay;
 pub mod send;
 pub mod serve;
 pub mod token;
+pub mod users;
 
 /// The variables that a command is run with.
 pub type Vars = Vec<(String, String)>;

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use ambient::{RandomJitter, RandomTokens, SystemClock};
-use anyhow::Context;
 use domain::policy::Policy;
 use domain::route::Channel;
 use election::{Leadership, NoNotice, Notice};

@@ -39,4 +39,5 @@ mod retention;
 mod schemas;
 mod start;
 mod tls;
+mod users;
 mod world;

@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead};
 
-use csv_core::{ReadRecordResult, Reader};
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
 use super::lines::{Line, Lines, MAX_RECORD_BYTES, text};
 use super::records::too_long;
@@ -18,53 +18,53 @@ pub(super) struct CsvRecord {
     pub(super) fields: Result<Vec<String>, String>,
 }
 
-/// The row that begins with `first`. Reads further lines if it goes on there.
-pub(super) fn read_record(lines: &mut Lines<impl BufRead>, first: Line) -> io::Result<CsvRecord> {
-    if first.is_too_long {
-        return Ok(CsvRecord { text: first.text(), fields: Err(too_long()) });
-    }
-    let mut row = Row::default();
-    let mut raw = first.bytes.clone();
-    let mut further = Vec::new();
-    let mut end = row.feed(&first.bytes);
-    while matches!(end, End::NotYet) {
-        let next = lines.next()?.filter(|next| {
-            further.push(next.clone());
-            !next.is_too_long && raw.len() + next.bytes.len() <= MAX_RECORD_BYTES
-        });
-        let Some(next) = next else {
-            lines.give_back(further);
-            return Ok(CsvRecord { text: first.text(), fields: Err("a quote is not closed".to_owned()) });
-        };
-        raw.extend(&next.bytes);
-        end = row.feed(&next.bytes);
-    }
-    let fields = match end {
-        End::Whole => row.fields(),
-        _ => Err("it has a carriage return outside of quotes".to_owned()),
-    };
-    Ok(CsvRecord { text: text(&raw), fields })
-}
-
-/// Whether a line ends the row.
-enum End {
-    NotYet,
-    Whole,
-    /// Before the end of the line.
-    Early,
-}
-
-/// The fields of a row, as far as it was read.
-#[derive(Default)]
-struct Row {
+/// Reads rows, one at a time.
+pub(super) struct Rows {
     parser: Reader,
+    /// The fields of the row, as far as it was read: what they contain, and where each ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     used_bytes: usize,
     used_ends: usize,
 }
 
-impl Row {
+impl Default for Rows {
+    fn default() -> Self {
+        let parser = ReaderBuilder::new().build();
+        Self { parser, bytes: Vec::new(), ends: Vec::new(), used_bytes: 0, used_ends: 0 }
+    }
+}
+
+impl Rows {
+    /// The row that begins with `first`. Reads further lines if it goes on there.
+    pub(super) fn read(&mut self, lines: &mut Lines<impl BufRead>, first: Line) -> io::Result<CsvRecord> {
+        if first.is_too_long {
+            return Ok(CsvRecord { text: first.text(), fields: Err(too_long()) });
+        }
+        self.parser.reset();
+        (self.used_bytes, self.used_ends) = (0, 0);
+        let mut raw = first.bytes.clone();
+        let mut further = Vec::new();
+        let mut end = self.feed(&first.bytes);
+        while matches!(end, End::NotYet) {
+            let next = lines.next()?;
+            let fits = |line: &Line| !line.is_too_long && raw.len() + line.bytes.len() <= MAX_RECORD_BYTES;
+            let goes_on = next.as_ref().is_some_and(fits);
+            further.extend(next);
+            let Some(next) = further.last().filter(|_| goes_on) else {
+                lines.give_back(further);
+                return Ok(CsvRecord { text: first.text(), fields: Err("a quote is not closed".to_owned()) });
+            };
+            raw.extend(&next.bytes);
+            end = self.feed(&next.bytes);
+        }
+        let fields = match end {
+            End::Whole => self.fields(),
+            _ => Err("it has a carriage return outside of quotes".to_owned()),
+        };
+        Ok(CsvRecord { text: text(&raw), fields })
+    }
+
     fn feed(&mut self, line: &[u8]) -> End {
         // Each byte makes at most one byte and one end.
         self.bytes.resize(self.used_bytes + line.len() + 1, 0);
@@ -89,4 +89,12 @@ impl Row {
         };
         begins.zip(ends).map(field).collect()
     }
+}
+
+/// Whether a line ends the row.
+enum End {
+    NotYet,
+    Whole,
+    /// Before the end of the line.
+    Early,
 }

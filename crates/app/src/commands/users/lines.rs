@@ -76,9 +76,9 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// Lines to be read again, in their order.
-    pub(super) fn give_back(&mut self, lines: impl IntoIterator<Item = Line>) {
-        for (place, line) in lines.into_iter().enumerate() {
-            self.again.insert(place, line);
+    pub(super) fn give_back(&mut self, lines: Vec<Line>) {
+        for line in lines.into_iter().rev() {
+            self.again.push_front(line);
         }
     }
 
@@ -88,7 +88,8 @@ impl<R: BufRead> Lines<R> {
         loop {
             let buffer = self.input.fill_buf()?;
             let end = buffer.iter().position(|byte| *byte == b'\n');
-            let (used, is_end) = (end.map_or(buffer.len(), |end| end + 1), end.is_some() || buffer.is_empty());
+            let (used, is_end) =
+                (end.map_or(buffer.len(), |end| end + 1), end.is_some() || buffer.is_empty());
             self.input.consume(used);
             skipped += used as u64;
             if is_end {
@@ -140,7 +141,9 @@ mod tests {
     #[test]
     fn of_a_line_that_is_too_long_the_beginning_is_kept_and_the_next_line_is_read() {
         let longest = "x".repeat(MAX_RECORD_BYTES);
-        for (length, is_too_long) in [(MAX_RECORD_BYTES, false), (MAX_RECORD_BYTES + 1, true), (3_000_000, true)] {
+        for (length, is_too_long) in
+            [(MAX_RECORD_BYTES, false), (MAX_RECORD_BYTES + 1, true), (3_000_000, true)]
+        {
             for end in ["", "\n", "\nnext"] {
                 let input = "x".repeat(length) + end;
                 let seen = all(input.as_bytes());
@@ -156,9 +159,9 @@ mod tests {
         let mut lines = Lines::new(&b"a\nb\nc\n"[..]);
         let mut next = || lines.next().expect("memory").expect("a line");
         let (first, second) = (next(), next());
-        lines.give_back([first.clone(), second.clone()]);
+        lines.give_back(vec![first.clone(), second.clone()]);
         assert_eq!(lines.next().expect("memory"), Some(first.clone()));
-        lines.give_back([first]);
+        lines.give_back(vec![first]);
         assert_eq!(lines.next().expect("memory").map(|line| line.number), Some(1));
         assert_eq!(lines.next().expect("memory"), Some(second));
         assert_eq!(lines.next().expect("memory").map(|line| line.text()), Some("c".to_owned()));

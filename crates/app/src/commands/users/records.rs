@@ -7,7 +7,7 @@ use state::json::Json;
 use state::{Key, Value};
 use user_directory::USERS_PREFIX;
 
-use super::csv::{CsvRecord, read_record};
+use super::csv::Rows;
 use super::lines::{Line, Lines, MAX_RECORD_BYTES};
 
 /// The member or column that names the user.
@@ -30,7 +30,7 @@ pub(super) enum Records<R> {
     /// An object in each line.
     Jsonl(Lines<R>),
     /// Rows, and the names of their columns.
-    Csv(Lines<R>, Vec<String>),
+    Csv(Lines<R>, Rows, Vec<String>),
 }
 
 /// Why a file is none of its kind.
@@ -48,8 +48,9 @@ impl<R: BufRead> Records<R> {
         let mut lines = Lines::new(input);
         let wrong = |reason: &str| NoRecords::Header(reason.to_owned());
         let first = lines.next_record().map_err(NoRecords::Io)?.ok_or_else(|| wrong("it has no header"))?;
-        let (_, names) = read_record(&mut lines, first).map_err(NoRecords::Io)?.into_parts();
-        let names = names.map_err(|reason| wrong(&format!("its header cannot be read: {reason}")))?;
+        let mut rows = Rows::default();
+        let header = rows.read(&mut lines, first).map_err(NoRecords::Io)?;
+        let names = header.fields.map_err(|reason| wrong(&format!("its header cannot be read: {reason}")))?;
         if !names.iter().any(|name| name == USER_ID) {
             return Err(wrong("its header has no column user_id"));
         }
@@ -61,7 +62,7 @@ impl<R: BufRead> Records<R> {
                 return Err(wrong(&format!("its header has the column {name:?} twice")));
             }
         }
-        Ok(Self::Csv(lines, names))
+        Ok(Self::Csv(lines, rows, names))
     }
 
     pub(super) fn jsonl(input: R) -> Self {
@@ -71,7 +72,7 @@ impl<R: BufRead> Records<R> {
     /// How much of the file was read, in bytes.
     pub(super) fn bytes_read(&self) -> u64 {
         match self {
-            Self::Jsonl(lines) | Self::Csv(lines, _) => lines.bytes_read(),
+            Self::Jsonl(lines) | Self::Csv(lines, ..) => lines.bytes_read(),
         }
     }
 
@@ -83,11 +84,12 @@ impl<R: BufRead> Records<R> {
                 text: line.text(),
                 document: of_json(&line),
             })),
-            Self::Csv(lines, names) => {
+            Self::Csv(lines, rows, names) => {
                 let Some(first) = lines.next_record()? else { return Ok(None) };
                 let line = first.number;
-                let (text, fields) = read_record(lines, first)?.into_parts();
-                Ok(Some(Record { line, text, document: fields.and_then(|fields| of_row(names, fields)) }))
+                let row = rows.read(lines, first)?;
+                let document = row.fields.and_then(|fields| of_row(names, fields));
+                Ok(Some(Record { line, text: row.text, document }))
             }
         }
     }
@@ -102,8 +104,9 @@ fn of_json(line: &Line) -> Result<(Key, Value), String> {
     if line.is_too_long {
         return Err(too_long());
     }
-    let json = Json::parse(line.bytes.trim_ascii())
-        .map_err(|error| format!("it is no JSON that can be stored: {} at column {}", error.reason, error.column))?;
+    let json = Json::parse(line.bytes.trim_ascii()).map_err(|error| {
+        format!("it is no JSON that can be stored: {} at column {}", error.reason, error.column)
+    })?;
     let Json::Object(mut members) = json else { return Err("it is no JSON object".to_owned()) };
     match members.remove(USER_ID) {
         Some(Json::String(user_id)) => document(&user_id, members),
@@ -138,12 +141,6 @@ fn document(user_id: &str, members: BTreeMap<String, Json>) -> Result<(Key, Valu
         return Err("its email is no string".to_owned());
     }
     Ok((key, Value::from(&Json::Object(members))))
-}
-
-impl CsvRecord {
-    fn into_parts(self) -> (String, Result<Vec<String>, String>) {
-        (self.text, self.fields)
-    }
 }
 
 #[cfg(test)]

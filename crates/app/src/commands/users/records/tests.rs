@@ -65,7 +65,8 @@ fn a_line_that_is_no_user_is_refused_with_its_reason() {
 
 #[test]
 fn rows_are_documents_whose_other_columns_are_strings() {
-    let text = "\u{feff}email,user_id,plan\r\na@b,u-1,7\r\n\r\n\"a \"\"quoted\"\"\r\nname\",u-2,\"x,y\"\r\n,u-3,";
+    let text =
+        "\u{feff}email,user_id,plan\r\na@b,u-1,7\r\n\r\n\"a \"\"quoted\"\"\r\nname\",u-2,\"x,y\"\r\n,u-3,";
     let expected = [
         taken(2, "u-1", r#"{"plan": "7", "email": "a@b"}"#),
         taken(4, "u-2", r#"{"plan": "x,y", "email": "a \"quoted\"\r\nname"}"#),
