@@ -5,6 +5,7 @@
 mod condition;
 mod document;
 mod error;
+pub mod http;
 mod key;
 mod store;
 
