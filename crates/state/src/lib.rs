@@ -6,6 +6,7 @@ mod condition;
 mod document;
 mod error;
 pub mod http;
+pub mod json;
 mod key;
 mod store;
 

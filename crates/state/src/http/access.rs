@@ -31,7 +31,8 @@ impl Access {
             return Ok(Scope::Everything);
         }
         let principal = tokens.principal(headers);
-        let prefixes = principal.and_then(|principal| principal.prefixes).ok_or_else(ApiError::unauthorized)?;
+        let prefixes =
+            principal.and_then(|principal| principal.prefixes).ok_or_else(ApiError::unauthorized)?;
         if operation.writes() && prefixes.access < tokens::Access::Write {
             return Err(ApiError::forbidden("the token may read and not write"));
         }

@@ -31,7 +31,10 @@ impl Availability {
 
     fn failed(&self, error: String) {
         if !self.unavailable.swap(true, Ordering::Relaxed) {
-            tracing::warn!(error, "PostgreSQL is unavailable; requests are answered with 503 until it is back");
+            tracing::warn!(
+                error,
+                "PostgreSQL is unavailable; requests are answered with 503 until it is back"
+            );
         }
     }
 

@@ -63,7 +63,7 @@ impl<S: Store> Http<S> {
         let text = read_text(head, body, MediaTypes::Json).await?;
         let status = status_condition(head)?;
         let conditions = WriteConditions { version: preconditions::of_put(&head.headers)?, status };
-        let value = Value::parse(&text)?;
+        let value = Value::parse(text.as_bytes())?;
         drop(text);
         written(self.ask(self.store.put(&key, &value, &conditions)).await?)
     }
@@ -80,7 +80,7 @@ impl<S: Store> Http<S> {
         let text = read_text(head, body, MediaTypes::MergePatch).await?;
         let status = status_condition(head)?;
         let conditions = WriteConditions { version: preconditions::of_change(&head.headers)?, status };
-        let patch = Value::parse(&text)?;
+        let patch = Value::parse(text.as_bytes())?;
         drop(text);
         match self.ask(self.store.patch(&key, &patch, &conditions)).await? {
             Patch::NotFound => Err(ApiError::no_such_key()),
@@ -104,7 +104,7 @@ impl<S: Store> Http<S> {
     pub(super) async fn list(&self, scope: &Scope, head: &Parts) -> Result<Response, ApiError> {
         let ListRequest { prefix, after, limit } = list_request(head)?;
         scope.check_prefix(&prefix)?;
-        let page = self.ask(self.store.list(&prefix, after.as_ref(), limit)).await?;
+        let page = self.ask(self.queries.list(&prefix, after.as_ref(), limit)).await?;
         Ok(answer::keys(&page))
     }
 
@@ -118,7 +118,7 @@ impl<S: Store> Http<S> {
         params::none(head.uri.query())?;
         let keys = parse_batch(&text)?;
         keys.iter().try_for_each(|key| scope.check_key(key))?;
-        self.ask(self.store.get_many(&keys)).await.map(answer::rows)
+        self.ask(self.queries.get_many(&keys)).await.map(answer::rows)
     }
 
     pub(super) async fn query(&self, scope: &Scope, head: &Parts, body: Body) -> Result<Response, ApiError> {
