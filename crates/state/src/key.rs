@@ -20,6 +20,11 @@ impl Key {
         no_nul(text).map(Self)
     }
 
+    /// As a table has it. One of a table that was taken over may be longer than a new one.
+    pub(crate) fn from_store(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// As it was given.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -48,6 +53,25 @@ impl Prefix {
     }
 }
 
+impl Prefix {
+    /// The least text, by bytes, after every text that begins with the prefix; `None` if there is none. Bytes of UTF-8 sort as
+    /// code points do, of which those of surrogates are none.
+    pub(crate) fn end(&self) -> Option<String> {
+        let mut end = self.0.to_string();
+        while let Some(last) = end.pop() {
+            let next = match last {
+                '\u{D7FF}' => Some('\u{E000}'),
+                other => char::from_u32(u32::from(other) + 1),
+            };
+            if let Some(next) = next {
+                end.push(next);
+                return Some(end);
+            }
+        }
+        None
+    }
+}
+
 impl Default for Prefix {
     fn default() -> Self {
         Self("".into())
@@ -63,4 +87,35 @@ fn no_nul(text: &str) -> Result<Arc<str>, StateError> {
 
 fn invalid(reason: String) -> StateError {
     StateError::InvalidKey(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_1_to_1024_bytes_and_no_nul() {
+        for text in ["a", "/", "..", "ä", &"k".repeat(1_024)] {
+            assert_eq!(Key::new(text).expect("a key").as_str(), text);
+        }
+        for text in ["", "a\0", &"k".repeat(1_025), &"ä".repeat(513)] {
+            assert!(matches!(Key::new(text), Err(StateError::InvalidKey(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_range_ends_before_the_first_text_that_does_not_begin_with_the_prefix() {
+        for (prefix, end) in [
+            ("", None),
+            ("a", Some("b")),
+            ("a_", Some("a`")),
+            ("a\u{10FFFF}", Some("b")),
+            ("\u{10FFFF}\u{10FFFF}", None),
+            ("\u{D7FF}", Some("\u{E000}")),
+            ("\u{7F}", Some("\u{80}")),
+            ("\u{FFFF}", Some("\u{10000}")),
+        ] {
+            assert_eq!(Prefix::new(prefix).expect("a prefix").end().as_deref(), end, "{prefix:?}");
+        }
+    }
 }

@@ -6,12 +6,28 @@ mod condition;
 mod document;
 mod error;
 pub mod http;
+mod index_spec;
 pub mod json;
 mod key;
+mod memory;
+mod postgres;
+pub mod query;
+mod schema;
+mod setup;
+mod statements;
 mod store;
+mod table;
 
 pub use condition::{Delete, Patch, StatusCondition, VersionCondition, Write, WriteConditions};
 pub use document::{Document, Value, Version};
 pub use error::StateError;
+pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
+pub use memory::MemoryStore;
+pub use postgres::{
+    MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, lock_many_in, put_many_in,
+};
+pub use schema::{required_rights, schema_sql};
+pub use statements::PLANNER_PARAMETERS;
 pub use store::{KeyPage, Page, Store};
+pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};

@@ -13,6 +13,16 @@ pub struct KeyPage {
     pub next_after: Option<Key>,
 }
 
+impl KeyPage {
+    /// A page of at most `limit` keys, of keys of which one more was read.
+    pub(crate) fn of(mut keys: Vec<Key>, limit: u32) -> Self {
+        let limit = limit as usize;
+        let is_more = keys.len() > limit;
+        keys.truncate(limit);
+        Self { next_after: keys.last().filter(|_| is_more).cloned(), keys }
+    }
+}
+
 /// Documents of a query.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Page {
