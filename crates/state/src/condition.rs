@@ -119,7 +119,12 @@ mod tests {
             (VersionCondition::Exists, None, None, Some(Write::VersionMismatch)),
             (VersionCondition::Exists, status("running"), Some(&row), None),
             (VersionCondition::Is(Some(Version(7))), status("running"), Some(&row), None),
-            (VersionCondition::Is(Some(Version(6))), status("paused"), Some(&row), Some(Write::VersionMismatch)),
+            (
+                VersionCondition::Is(Some(Version(6))),
+                status("paused"),
+                Some(&row),
+                Some(Write::VersionMismatch),
+            ),
             (VersionCondition::Is(None), None, Some(&row), Some(Write::VersionMismatch)),
             (VersionCondition::Is(None), None, None, Some(Write::VersionMismatch)),
             (VersionCondition::Absent, None, Some(&row), Some(Write::VersionMismatch)),

@@ -60,7 +60,9 @@ impl IndexSpec {
             Some(parts) => parts,
         };
         let Some(member) = Member::new(member) else {
-            return Err(format!("{item:?} declares no index: write member or (member)::type, where a member is a letter or _, then letters, digits and _"));
+            return Err(format!(
+                "{item:?} declares no index: write member or (member)::type, where a member is a letter or _, then letters, digits and _"
+            ));
         };
         let Some(kind) = IndexType::parse(&kind.to_ascii_lowercase()) else {
             let all = IndexType::ALL.map(IndexType::as_str).join(", ");
@@ -111,7 +113,10 @@ mod tests {
     // K-10
     #[test]
     fn the_example_of_the_original_declares_two_indexes() {
-        assert_eq!(parsed("status,(deadline_at)::timestamptz"), ["(status)::text", "(deadline_at)::timestamptz"]);
+        assert_eq!(
+            parsed("status,(deadline_at)::timestamptz"),
+            ["(status)::text", "(deadline_at)::timestamptz"]
+        );
         assert_eq!(parsed(" , a ,,(b)::INT, a"), ["(a)::text", "(b)::int"]);
         assert_eq!(parsed("a,(a)::numeric,A"), ["(a)::text", "(a)::numeric", "(A)::text"]);
         assert!(parsed("").is_empty());
@@ -120,7 +125,18 @@ mod tests {
     // K-11
     #[test]
     fn every_item_that_declares_no_index_is_named() {
-        let bad = ["status;drop", "(a)::b c", "(a::int)", "(a)::", "()::int", "1a", "a b", "ä", "(a)::jsonb", "a::int"];
+        let bad = [
+            "status;drop",
+            "(a)::b c",
+            "(a::int)",
+            "(a)::",
+            "()::int",
+            "1a",
+            "a b",
+            "ä",
+            "(a)::jsonb",
+            "a::int",
+        ];
         for item in bad {
             let errors = IndexSpec::parse_list(&format!("ok,{item}")).expect_err(item);
             assert_eq!(errors.reasons().len(), 1, "{errors}");
@@ -135,14 +151,17 @@ mod tests {
 
     #[test]
     fn names_of_indexes_fit_and_differ_whatever_table_member_and_type_are() {
-        let tables = ["kv", "kv_a", &"t".repeat(41), &"t".repeat(40)].map(|name| TableName::parse(name).expect("a name"));
+        let tables = ["kv", "kv_a", &"t".repeat(41), &"t".repeat(40)]
+            .map(|name| TableName::parse(name).expect("a name"));
         let long = "m".repeat(200);
-        let members = ["a", "A", "a_b", "b", "text", &long, &format!("{long}x"), &"t".repeat(60), &"t".repeat(61)];
+        let members =
+            ["a", "A", "a_b", "b", "text", &long, &format!("{long}x"), &"t".repeat(60), &"t".repeat(61)];
         let mut names = BTreeSet::new();
         for table in &tables {
             for member in members {
                 for kind in IndexType::ALL {
-                    let name = IndexSpec { member: Member::new(member).expect("a name"), kind }.index_name(table);
+                    let name =
+                        IndexSpec { member: Member::new(member).expect("a name"), kind }.index_name(table);
                     assert!(name.len() <= MAX_IDENTIFIER_BYTES, "{name}");
                     assert!(name.ends_with(kind.as_str()), "{name}");
                     assert!(names.insert(name.clone()), "{name} is there twice");

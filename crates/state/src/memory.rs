@@ -11,8 +11,8 @@ use crate::condition::Seen;
 use crate::json::Json;
 use crate::postgres::{MAX_VALUE_BYTES, merged};
 use crate::{
-    Delete, Document, Key, KeyPage, Patch, Prefix, StateError, Store, Value, Version, VersionCondition, Write,
-    WriteConditions,
+    Delete, Document, Key, KeyPage, Patch, Prefix, StateError, Store, Value, Version, VersionCondition,
+    Write, WriteConditions,
 };
 
 /// Documents in memory; clones share them. It keeps the promises of [`crate::PostgresStore`].
@@ -37,7 +37,8 @@ impl Table {
 
     fn seen(&self, key: &Key) -> Option<Seen> {
         let document = self.rows.get(key)?;
-        let status = tree(&document.value).ok().and_then(|json| json.get("status")?.as_str().map(str::to_owned));
+        let status =
+            tree(&document.value).ok().and_then(|json| json.get("status")?.as_str().map(str::to_owned));
         Some(Seen { version: document.version, status })
     }
 }
@@ -122,7 +123,12 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn patch(&self, key: &Key, patch: &Value, conditions: &WriteConditions) -> Result<Patch, StateError> {
+    async fn patch(
+        &self,
+        key: &Key,
+        patch: &Value,
+        conditions: &WriteConditions,
+    ) -> Result<Patch, StateError> {
         let patch = tree(patch)?;
         let mut table = self.table();
         let Some(seen) = table.seen(key) else { return Ok(Patch::NotFound) };

@@ -203,7 +203,8 @@ pub(crate) fn merged(target: Json, patch: Json, max_bytes: usize) -> Result<Valu
         return Err(format!("the merged value has {} bytes; at most {max_bytes}", value.as_str().len()));
     }
     // The patch itself is not deeper than it may be, but where it is merged may be deep already.
-    Value::parse(value.as_str()).map_err(|error| format!("the merged value has over {MAX_LEVELS} levels: {error}"))
+    Value::parse(value.as_str())
+        .map_err(|error| format!("the merged value has over {MAX_LEVELS} levels: {error}"))
 }
 
 impl Store for PostgresStore {
@@ -215,7 +216,8 @@ impl Store for PostgresStore {
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Document>, StateError> {
         let operation = self.operation("get documents").await?;
-        let rows = operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
+        let rows =
+            operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
         in_order(&self.table, keys, &rows)
     }
 
@@ -228,7 +230,9 @@ impl Store for PostgresStore {
             }
             (VersionCondition::Absent, None) => {
                 let rows = operation.query(&statements::insert(&self.table, key, value)).await?;
-                let Some(version) = self.version(&rows, "version")? else { return Ok(Write::VersionMismatch) };
+                let Some(version) = self.version(&rows, "version")? else {
+                    return Ok(Write::VersionMismatch);
+                };
                 Some(version)
             }
             _ => {
@@ -247,7 +251,12 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn patch(&self, key: &Key, patch: &Value, conditions: &WriteConditions) -> Result<Patch, StateError> {
+    async fn patch(
+        &self,
+        key: &Key,
+        patch: &Value,
+        conditions: &WriteConditions,
+    ) -> Result<Patch, StateError> {
         let operation = self.operation("patch a document").await?;
         let rows = operation.begin(&statements::lock(&self.table, key, true)).await?;
         let value = match self.patched(rows.first(), patch, conditions)? {
@@ -299,14 +308,22 @@ impl Store for PostgresStore {
 }
 
 /// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
-pub async fn get_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<Vec<Document>, StateError> {
+pub async fn get_many_in(
+    session: &Session,
+    table: &TableName,
+    keys: &[Key],
+) -> Result<Vec<Document>, StateError> {
     let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>());
     let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
     in_order(table, keys, &rows)
 }
 
 /// The same, and their rows are locked until the transaction ends. What is not there is not locked.
-pub async fn lock_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<Vec<Document>, StateError> {
+pub async fn lock_many_in(
+    session: &Session,
+    table: &TableName,
+    keys: &[Key],
+) -> Result<Vec<Document>, StateError> {
     let statement = statements::lock_many(table, &keys.iter().collect::<Vec<_>>());
     let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
     in_order(table, keys, &rows)

@@ -73,7 +73,8 @@ impl Setup<'_> {
         self.set_lock_timeout(LOCK_TIMEOUT).await?;
         let mut is_locked = false;
         for _ in 0..MAX_LOOKS {
-            let relation = catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
+            let relation =
+                catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
             if let Some(relation) = &relation {
                 plan::check(relation).map_err(|problem| self.no_table(problem))?;
                 self.work_in(&relation.schema).await?;
@@ -121,7 +122,9 @@ impl Setup<'_> {
             match locked.map_err(|error| PgError::unavailable(self.session.operation(), error))?.flatten() {
                 Some(true) => return Ok(()),
                 Some(false) => sleep(SETUP_POLL_INTERVAL).await,
-                None => return Err(self.no_table("there is no schema for it: search_path names none".to_owned())),
+                None => {
+                    return Err(self.no_table("there is no schema for it: search_path names none".to_owned()));
+                }
             }
         }
         let problem = format!("another process has been setting it up for over {SETUP_TIMEOUT:?}");
@@ -156,7 +159,10 @@ impl Setup<'_> {
                  ALTER SEQUENCE \"{sequence}\" OWNED BY {name}.version;\n"
             ));
         }
-        sql.push_str(&format!("ALTER TABLE {name} ALTER COLUMN version SET DEFAULT {};\n", next_version(self.table)));
+        sql.push_str(&format!(
+            "ALTER TABLE {name} ALTER COLUMN version SET DEFAULT {};\n",
+            next_version(self.table)
+        ));
         sql.push_str(&schema::comments_sql(self.table));
         self.change(&sql).await
     }

@@ -11,14 +11,17 @@ pub struct TableName(String);
 
 /// The text is no name of a table of documents.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no name of a table: a lower-case letter or _, then up to 40 lower-case letters, digits and _")]
+#[error(
+    "{0:?} is no name of a table: a lower-case letter or _, then up to 40 lower-case letters, digits and _"
+)]
 pub struct TableNameError(String);
 
 impl TableName {
     /// Reads a name.
     pub fn parse(text: &str) -> Result<Self, TableNameError> {
         let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        let rest = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        let rest =
+            text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         if first && rest && text.len() <= MAX_TABLE_NAME_BYTES {
             Ok(Self(text.to_owned()))
         } else {

@@ -17,8 +17,7 @@ pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     };
     print_warnings(&service.warnings);
     // What both read is shown once.
-    let (of_state, warnings) =
-        state.map(|state| (state.effective, state.warnings)).unwrap_or_default();
+    let (of_state, warnings) = state.map(|state| (state.effective, state.warnings)).unwrap_or_default();
     let warnings = warnings.into_iter().filter(|line| !service.warnings.contains(line)).collect::<Vec<_>>();
     print_warnings(&warnings);
     let of_state = of_state.into_iter().filter(|line| !service.effective.contains(line)).collect::<Vec<_>>();

@@ -134,13 +134,14 @@ fn parse_addr(text: &str) -> Result<Option<HttpAddr>, String> {
 
 fn parse_mode(text: &str) -> Result<u32, &'static str> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
-    let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("it is no octal number")?;
+    let mode =
+        is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("it is no octal number")?;
     if mode <= MAX_MODE { Ok(mode) } else { Err("it has more than permissions") }
 }
 
 /// The list as it was given, and what it means.
 fn parse_indexes(text: &str) -> Result<(String, Vec<IndexSpec>), String> {
-    let indexes = IndexSpec::parse_list(text).map_err(|error| error.to_string())?;
+    let indexes = IndexSpec::parse_list(text).map_err(|errors| errors.to_string())?;
     Ok((text.to_owned(), indexes))
 }
 
@@ -273,7 +274,9 @@ mod tests {
         }
         let file = tokens_file("");
         let file = file.path().to_str().expect("UTF-8");
-        for addr in [":80", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "state.example:80", "localhost.example:80"] {
+        for addr in
+            [":80", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "state.example:80", "localhost.example:80"]
+        {
             let found = errors(&[URL, ("STATE_PROXY_HTTP_ADDR", addr)]);
             assert!(found.contains("STATE_PROXY_TOKENS_FILE is required"), "{addr}: {found}");
             load(&[URL, ("STATE_PROXY_HTTP_ADDR", addr), ("STATE_PROXY_TOKENS_FILE", file)]).expect(addr);

@@ -13,8 +13,8 @@ use axum::Router;
 use http_server::tokens::Tokens;
 use http_server::{Answered, Listener, Settings, Timeouts, bind_unix};
 use pg::{PgPool, PoolSettings, SessionSettings};
+use state::PostgresStore;
 use state::http::{Access, Service, refuse, router};
-use state::{IndexSpec, PostgresStore, TableName};
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::StateMetrics;
@@ -65,7 +65,9 @@ async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor
     let documents = start::open_pool(dsn, pool_settings(config, DOCUMENT_CONNECTIONS)).await?;
     let queries = PgPool::new(dsn, pool_settings(config, QUERY_CONNECTIONS))
         .context("PostgreSQL cannot be used as configured")?;
-    set_up(config).await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
+    let indexes = &config.indexes;
+    let set_up = PostgresStore::setup(dsn, session_settings(), &config.table, indexes);
+    set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
     let store = |pool| {
         let store = PostgresStore::new(pool, config.table.clone());
         Arc::new(store.with_max_value_bytes(config.max_body_bytes))
@@ -87,14 +89,11 @@ async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor
 }
 
 fn pool_settings(config: &StateConfig, max_connections: usize) -> PoolSettings {
-    PoolSettings {
-        max_connections,
-        operation_timeout: config.statement_timeout,
-        session: SessionSettings {
-            application_name: "notification-state",
-            parameters: state::PLANNER_PARAMETERS,
-        },
-    }
+    PoolSettings { max_connections, operation_timeout: config.statement_timeout, session: session_settings() }
+}
+
+fn session_settings() -> SessionSettings {
+    SessionSettings { application_name: "notification-state", parameters: state::PLANNER_PARAMETERS }
 }
 
 fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
@@ -148,7 +147,8 @@ impl Listeners {
     }
 
     async fn open_unix(&self, supervisor: &mut Supervisor, socket: &StateSocket) -> anyhow::Result<()> {
-        let listener = bind_unix(&socket.path, socket.mode).await.context("CONNECTOR_SOCKET cannot be served")?;
+        let listener =
+            bind_unix(&socket.path, socket.mode).await.context("CONNECTOR_SOCKET cannot be served")?;
         tracing::info!(path = %socket.path.display(), "the state store listens on a socket");
         self.serve(supervisor, "state over a socket", listener, Access::Everyone);
         Ok(())

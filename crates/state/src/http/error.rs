@@ -155,7 +155,11 @@ impl From<StateError> for ApiError {
             StateError::Postgres(PgError::Unavailable { .. }) => {
                 Self::unavailable(format!("the database is unavailable{UNKNOWN_OUTCOME}"))
             }
-            StateError::NoRights(_) | StateError::Corrupt { .. } => {
+            // The last two concern the start alone.
+            StateError::NoRights(_)
+            | StateError::Corrupt { .. }
+            | StateError::NotATable { .. }
+            | StateError::Index { .. } => {
                 Self::unavailable("the table cannot be used; the log of the server says why")
             }
         }

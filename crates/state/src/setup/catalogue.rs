@@ -4,8 +4,8 @@ use pg::sql::Written;
 use pg::{PgError, Session, bind, row};
 use tokio_postgres::Row;
 
-use crate::schema::{RIGHTS, sequence_name};
 use crate::TableName;
+use crate::schema::{RIGHTS, sequence_name};
 
 /// What has the name of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -46,13 +46,17 @@ impl Setup<'_> {
         ];
         for (name, definition, serves) in own {
             if !relation.indexes.iter().any(|index| index.valid && serves(index)) {
-                missing.extend(self.missing(relation, name.clone(), name, definition.to_owned(), serves).await?);
+                missing
+                    .extend(self.missing(relation, name.clone(), name, definition.to_owned(), serves).await?);
             }
         }
         let expected = self.probe(declared).await?;
         for (spec, expected) in declared.iter().zip(expected) {
-            let definition = format!("btree ({})", index_sql(self.table.as_str(), spec.member(), spec.kind()));
-            let is_it = |index: &Index| Index { name: index.name.clone(), valid: index.valid, ..expected.clone() } == *index;
+            let definition =
+                format!("btree ({})", index_sql(self.table.as_str(), spec.member(), spec.kind()));
+            let is_it = |index: &Index| {
+                Index { name: index.name.clone(), valid: index.valid, ..expected.clone() } == *index
+            };
             let name = spec.index_name(self.table);
             missing.extend(self.missing(relation, name, spec.to_string(), definition, is_it).await?);
         }
@@ -71,11 +75,17 @@ impl Setup<'_> {
         let half_built = match relation.indexes.iter().find(|index| index.name == name) {
             Some(index) if is_it(index) && index.valid => return Ok(None),
             Some(index) if is_it(index) => true,
-            Some(_) => return Err(self.no_table(format!("its index {name} is not the one that {item} declares: drop it"))),
+            Some(_) => {
+                return Err(
+                    self.no_table(format!("its index {name} is not the one that {item} declares: drop it"))
+                );
+            }
             None => {
                 let taken = catalogue::kind_of(self.session, &relation.schema, &name).await;
                 if taken.map_err(|error| self.error(error))?.is_some() {
-                    return Err(self.no_table(format!("the name {name}, of the index for {item}, belongs to something else")));
+                    return Err(self.no_table(format!(
+                        "the name {name}, of the index for {item}, belongs to something else"
+                    )));
                 }
                 false
             }

@@ -35,8 +35,12 @@ pub(super) fn check(relation: &Relation) -> Result<(), String> {
     for (name, expected, _) in ADDED {
         column(relation, name).map_or(Ok(()), |column| check_column(column, expected))?;
     }
-    let ours = |name: &str| [KEY.0, VALUE.0].contains(&name) || ADDED.iter().any(|(added, _, _)| *added == name);
-    let needed = relation.columns.iter().find(|one| one.not_null && !one.has_default && !one.generated && !ours(&one.name));
+    let ours =
+        |name: &str| [KEY.0, VALUE.0].contains(&name) || ADDED.iter().any(|(added, _, _)| *added == name);
+    let needed = relation
+        .columns
+        .iter()
+        .find(|one| one.not_null && !one.has_default && !one.generated && !ours(&one.name));
     if let Some(needed) = needed {
         return Err(format!("its column {} is NOT NULL and has no default", needed.name));
     }
@@ -73,12 +77,21 @@ pub(super) fn has_column(relation: &Relation, name: &str) -> bool {
 
 /// The definitions of the columns that are to be added.
 pub(super) fn missing_columns(relation: &Relation) -> Vec<&'static str> {
-    ADDED.iter().filter(|(name, _, _)| !has_column(relation, name)).map(|(_, _, definition)| *definition).collect()
+    ADDED
+        .iter()
+        .filter(|(name, _, _)| !has_column(relation, name))
+        .map(|(_, _, definition)| *definition)
+        .collect()
 }
 
 /// Whether no two rows of a key can be there.
 fn keeps_keys_apart(index: &Index) -> bool {
-    index.unique && index.valid && index.whole && index.columns == 1 && index.method == "btree" && index.first == KEY.0
+    index.unique
+        && index.valid
+        && index.whole
+        && index.columns == 1
+        && index.method == "btree"
+        && index.first == KEY.0
 }
 
 /// Whether it serves ranges of keys in the order of their bytes.
@@ -150,10 +163,19 @@ mod tests {
             (|table| drop(table.columns.remove(1)), "it has no column value jsonb"),
             (|table| table.columns[1].kind = "json".to_owned(), "its column value is json, not jsonb"),
             (|table| table.columns[0].not_null = false, "its column key may be NULL"),
-            (|table| table.columns[2].kind = "date".to_owned(), "its column created_at is date, not timestamp with time zone"),
-            (|table| table.columns[0].by_bytes = false, "its column key calls different texts equal, by its collation"),
+            (
+                |table| table.columns[2].kind = "date".to_owned(),
+                "its column created_at is date, not timestamp with time zone",
+            ),
+            (
+                |table| table.columns[0].by_bytes = false,
+                "its column key calls different texts equal, by its collation",
+            ),
             (|table| table.columns[1].generated = true, "its column value is generated"),
-            (|table| table.columns[3].name = "owner".to_owned(), "its column owner is NOT NULL and has no default"),
+            (
+                |table| table.columns[3].name = "owner".to_owned(),
+                "its column owner is NOT NULL and has no default",
+            ),
             (|table| table.indexes.clear(), "its column key is no primary key"),
             (|table| table.indexes[0].columns = 2, "its column key is no primary key"),
         ];

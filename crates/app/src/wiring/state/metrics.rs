@@ -28,7 +28,10 @@ impl StateMetrics {
             builder.with_boundaries(SECONDS.to_vec()).build()
         };
         Self {
-            requests: counter("notification.state.requests", "Requests to the state store by operation and status"),
+            requests: counter(
+                "notification.state.requests",
+                "Requests to the state store by operation and status",
+            ),
             duration: histogram(
                 "notification.state.request.duration",
                 "From the first byte of a request to its answer",

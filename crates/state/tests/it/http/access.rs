@@ -49,9 +49,12 @@ async fn without_a_token_that_counts_everything_but_the_probes_is_401() {
         ("POST /query", "{\"prefix\":\"a/\"}"),
     ];
     for (request, body) in requests {
-        for headers in
-            ["", "Authorization: Bearer wrong\r\n", "Authorization: Basic cmVhZGVyOg==\r\n", "Authorization: Bearer operator\r\n"]
-        {
+        for headers in [
+            "",
+            "Authorization: Bearer wrong\r\n",
+            "Authorization: Basic cmVhZGVyOg==\r\n",
+            "Authorization: Bearer operator\r\n",
+        ] {
             let answer = server.ask(request, headers, body).await;
             assert_eq!((answer.status, answer.code().as_str()), (401, "unauthorized"), "{request} {headers}");
             assert_eq!(answer.header("www-authenticate"), Some("Bearer"));

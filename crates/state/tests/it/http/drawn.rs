@@ -43,8 +43,21 @@ fn targets() -> impl Strategy<Value = String> {
     ];
     let query = prop::collection::vec(
         prop::sample::select(vec![
-            "prefix=a", "prefix=", "limit=1", "limit=10000", "limit=x", "after=a", "if_status=new", "if_status=",
-            "if_status=%00", "x=1", "&", "=", "%", "prefix=%ff", "limit",
+            "prefix=a",
+            "prefix=",
+            "limit=1",
+            "limit=10000",
+            "limit=x",
+            "after=a",
+            "if_status=new",
+            "if_status=",
+            "if_status=%00",
+            "x=1",
+            "&",
+            "=",
+            "%",
+            "prefix=%ff",
+            "limit",
         ]),
         0..3,
     );
@@ -94,16 +107,21 @@ fn bodies() -> impl Strategy<Value = Vec<u8>> {
 
 fn requests() -> impl Strategy<Value = Drawn> {
     let method = prop::sample::select(METHODS.to_vec());
-    (method, targets(), headers(), bodies(), any::<bool>()).prop_map(|(method, target, headers, body, chunked)| {
-        Drawn { method, target, headers, body, chunked }
-    })
+    (method, targets(), headers(), bodies(), any::<bool>())
+        .prop_map(|(method, target, headers, body, chunked)| Drawn { method, target, headers, body, chunked })
 }
 
 async fn check(client: &mut Client, drawn: &Drawn) -> Result<(), String> {
     let Drawn { method, target, headers, body, chunked } = drawn;
     let answer = if *chunked {
-        let head = format!("{method} {target} HTTP/1.1\r\nHost: state\r\n{headers}Transfer-Encoding: chunked\r\n\r\n");
-        let piece = if body.is_empty() { Vec::new() } else { [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat() };
+        let head = format!(
+            "{method} {target} HTTP/1.1\r\nHost: state\r\n{headers}Transfer-Encoding: chunked\r\n\r\n"
+        );
+        let piece = if body.is_empty() {
+            Vec::new()
+        } else {
+            [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat()
+        };
         client.send([head.as_bytes(), &piece, b"0\r\n\r\n"].concat()).await;
         client.answer(*method == "HEAD").await
     } else {
@@ -121,7 +139,11 @@ async fn check(client: &mut Client, drawn: &Drawn) -> Result<(), String> {
         return Err(format!("a client caused {answer:?}"));
     }
     let alive = client.ask("GET /healthz", "", "").await;
-    if (alive.status, alive.body.as_str()) == (200, "ok") { Ok(()) } else { Err(format!("{alive:?} after {answer:?}")) }
+    if (alive.status, alive.body.as_str()) == (200, "ok") {
+        Ok(())
+    } else {
+        Err(format!("{alive:?} after {answer:?}"))
+    }
 }
 
 // K-01
@@ -130,8 +152,7 @@ fn whatever_is_sent_is_answered_by_the_contract_and_the_connection_stays_usable(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime");
     for transport in BOTH {
-        let server =
-            runtime.block_on(Server::start(MemoryStore::default(), transport, Options::default()));
+        let server = runtime.block_on(Server::start(MemoryStore::default(), transport, Options::default()));
         let mut runner = TestRunner::new(Config { cases: REQUESTS, ..Config::default() });
         let client = std::cell::RefCell::new(runtime.block_on(server.connect()));
         let outcome = runner.run(&requests(), |drawn| {

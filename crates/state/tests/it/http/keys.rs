@@ -17,9 +17,42 @@ fn encoded(key: &str) -> String {
 #[tokio::test]
 async fn every_key_is_a_document_of_its_own_however_its_path_is_written() {
     let keys = [
-        "/", "//", "///", ".", "..", "./a", "../a", "a/../b", "a/./b", "a//b", "a/", "/a", " ", "a b", "%", "%2F",
-        "%252F", "+", "?", "#", "&", "=", ":", ":batchGet", "query", "keys/", "\"", "\\", "{}", "ü", "\u{10ffff}", "\u{7f}",
-        "\n", "\u{1}", "😀", "healthz",
+        "/",
+        "//",
+        "///",
+        ".",
+        "..",
+        "./a",
+        "../a",
+        "a/../b",
+        "a/./b",
+        "a//b",
+        "a/",
+        "/a",
+        " ",
+        "a b",
+        "%",
+        "%2F",
+        "%252F",
+        "+",
+        "?",
+        "#",
+        "&",
+        "=",
+        ":",
+        ":batchGet",
+        "query",
+        "keys/",
+        "\"",
+        "\\",
+        "{}",
+        "ü",
+        "\u{10ffff}",
+        "\u{7f}",
+        "\n",
+        "\u{1}",
+        "😀",
+        "healthz",
     ];
     for transport in BOTH {
         let server = Server::start(MemoryStore::default(), transport, Options::default()).await;
@@ -34,7 +67,9 @@ async fn every_key_is_a_document_of_its_own_however_its_path_is_written() {
             assert_eq!((&read["key"], &read["value"]), (&json!(key), &json!(key)));
         }
         // As they are, where they can be.
-        for key in ["/", "//", ".", "..", "../a", "a/../b", "a/./b", "a//b", "a/", "/a", "+", ":batchGet", "keys/"] {
+        for key in
+            ["/", "//", ".", "..", "../a", "a/../b", "a/./b", "a//b", "a/", "/a", "+", ":batchGet", "keys/"]
+        {
             let read = client.ask(&format!("GET /keys/{key}"), "", "").await.json();
             assert_eq!(read["key"], json!(key));
         }
@@ -48,7 +83,8 @@ async fn every_key_is_a_document_of_its_own_however_its_path_is_written() {
 async fn a_key_has_1_to_1024_bytes_after_decoding() {
     let server = Server::start(MemoryStore::default(), BOTH[0], Options::default()).await;
     let mut client = server.connect().await;
-    let longest = ["x".repeat(MAX_KEY_BYTES), "%78".repeat(MAX_KEY_BYTES), "%c3%bc".repeat(MAX_KEY_BYTES / 2)];
+    let longest =
+        ["x".repeat(MAX_KEY_BYTES), "%78".repeat(MAX_KEY_BYTES), "%c3%bc".repeat(MAX_KEY_BYTES / 2)];
     for key in longest {
         assert_eq!(client.ask(&format!("PUT /keys/{key}"), "", "1").await.status, 204);
         assert_eq!(client.ask(&format!("GET /keys/{key}"), "", "").await.status, 200);
@@ -64,7 +100,8 @@ async fn what_is_no_utf_8_or_holds_nul_or_is_broken_is_400() {
     let mut client = server.connect().await;
     for path in ["%00", "a%00b", "%ff", "%c3", "%ed%a0%80", "%", "%4", "%zz", "a%"] {
         for request in ["GET", "PUT", "DELETE", "PATCH"] {
-            let media = if request == "PATCH" { "Content-Type: application/merge-patch+json\r\n" } else { "" };
+            let media =
+                if request == "PATCH" { "Content-Type: application/merge-patch+json\r\n" } else { "" };
             let body = if request == "GET" || request == "DELETE" { "" } else { "{}" };
             let answer = client.ask(&format!("{request} /keys/{path}"), media, body).await;
             assert_eq!((answer.status, answer.code().as_str()), (400, "bad_request"), "{request} {path}");
@@ -89,7 +126,9 @@ async fn a_prefix_is_taken_literally() {
     for key in ["a_b/1", "aXb/1", "a%25c/1"] {
         assert_eq!(client.ask(&format!("PUT /keys/{key}"), "", "1").await.status, 204);
     }
-    for (prefix, keys) in [("a_", json!(["a_b/1"])), ("a%25", json!(["a%c/1"])), ("a", json!(["a%c/1", "aXb/1", "a_b/1"]))] {
+    for (prefix, keys) in
+        [("a_", json!(["a_b/1"])), ("a%25", json!(["a%c/1"])), ("a", json!(["a%c/1", "aXb/1", "a_b/1"]))]
+    {
         let listed = client.ask(&format!("GET /keys/?prefix={prefix}"), "", "").await;
         assert_eq!(listed.json()["keys"], keys, "{prefix}");
     }

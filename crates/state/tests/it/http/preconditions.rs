@@ -80,13 +80,22 @@ async fn of_64_writers_with_the_same_status_one_wins() {
 async fn a_status_is_compared_as_it_is_decoded() {
     let server = server().await;
     let mut client = server.connect().await;
-    for (query, status) in [("a%20b", "a b"), ("a+b", "a b"), ("%C3%BC", "ü"), ("a%26b%3D", "a&b="), ("a=b", "a=b")] {
+    for (query, status) in
+        [("a%20b", "a b"), ("a+b", "a b"), ("%C3%BC", "ü"), ("a%26b%3D", "a&b="), ("a=b", "a=b")]
+    {
         let body = serde_json::json!({ "status": status }).to_string();
         client.ask("PUT /keys/s", "", &body).await;
         let answer = client.ask(&format!("PUT /keys/s?if_status={query}"), "", &body).await;
         assert_eq!(answer.status, 204, "{query}");
     }
-    for broken in ["if_status=%", "if_status=%ff", "if_status=%00", "if_status", "if_status=a&if_status=a", "If_Status=a"] {
+    for broken in [
+        "if_status=%",
+        "if_status=%ff",
+        "if_status=%00",
+        "if_status",
+        "if_status=a&if_status=a",
+        "If_Status=a",
+    ] {
         let answer = client.ask(&format!("PUT /keys/s?{broken}"), "", "{}").await;
         assert_eq!(answer.code(), "bad_request", "{broken}");
     }

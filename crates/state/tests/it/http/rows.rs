@@ -40,7 +40,13 @@ fn rows() -> Vec<Row> {
         ("HEAD /keys/a", "", "", 404, Text("")),
         ("DELETE /keys/a", "", "", 404, Code("key_not_found")),
         ("PATCH /keys/a", PATCH, "{}", 404, Code("key_not_found")),
-        ("PUT /keys/a?if_status=new", "", "{}", 409, Members(json!({"error": "conflict", "current_status": null}))),
+        (
+            "PUT /keys/a?if_status=new",
+            "",
+            "{}",
+            409,
+            Members(json!({"error": "conflict", "current_status": null})),
+        ),
         ("GET /keys/a", "", "", 404, Code("key_not_found")),
         ("GET /keys/", "", "", 200, Whole(json!({"keys": [], "next_after": null}))),
         // Writing.
@@ -55,8 +61,20 @@ fn rows() -> Vec<Row> {
         ("PUT /keys/b", "If-Match: *\r\n", "1", 412, Code("precondition_failed")),
         ("PUT /keys/b", "If-None-Match: *\r\n", "[1,null,\"x\"]", 204, Tag),
         // The status.
-        ("PUT /keys/a?if_status=old", "", "1", 409, Members(json!({"error": "conflict", "current_status": "new"}))),
-        ("PUT /keys/b?if_status=old", "", "1", 409, Members(json!({"error": "conflict", "current_status": null}))),
+        (
+            "PUT /keys/a?if_status=old",
+            "",
+            "1",
+            409,
+            Members(json!({"error": "conflict", "current_status": "new"})),
+        ),
+        (
+            "PUT /keys/b?if_status=old",
+            "",
+            "1",
+            409,
+            Members(json!({"error": "conflict", "current_status": null})),
+        ),
         ("PUT /keys/a?if_status=new", "", r#"{"status":"old"}"#, 204, Tag),
         ("PUT /keys/a?if_status=", "", "1", 400, Code("bad_request")),
         ("PUT /keys/a?if_status=new", "If-Match: \"0\"\r\n", "1", 412, Code("precondition_failed")),
@@ -65,9 +83,27 @@ fn rows() -> Vec<Row> {
         ("PATCH /keys/a", PATCH, r#"{"n":{"m":1},"status":null}"#, 204, Tag),
         ("GET /keys/a", "", "", 200, document("a", json!({"n": {"m": 1}}))),
         ("PATCH /keys/a?if_status=x", PATCH, "{}", 409, Members(json!({"current_status": null}))),
-        ("PATCH /keys/a", "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n", "{}", 412, Code("precondition_failed")),
-        ("PATCH /keys/absent", "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n", "{}", 404, Code("key_not_found")),
-        ("PATCH /keys/a", "Content-Type: application/merge-patch+json\r\nIf-None-Match: *\r\n", "{}", 400, Code("bad_request")),
+        (
+            "PATCH /keys/a",
+            "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n",
+            "{}",
+            412,
+            Code("precondition_failed"),
+        ),
+        (
+            "PATCH /keys/absent",
+            "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n",
+            "{}",
+            404,
+            Code("key_not_found"),
+        ),
+        (
+            "PATCH /keys/a",
+            "Content-Type: application/merge-patch+json\r\nIf-None-Match: *\r\n",
+            "{}",
+            400,
+            Code("bad_request"),
+        ),
         ("PATCH /keys/a", "Content-Type: application/json\r\n", "{}", 415, Code("unsupported_media_type")),
         ("PATCH /keys/a", "", "{}", 415, Code("unsupported_media_type")),
         // Lists.
@@ -77,7 +113,13 @@ fn rows() -> Vec<Row> {
         ("GET /keys/?prefix=c/", "", "", 200, Whole(json!({"keys": ["c/1", "c/2"], "next_after": null}))),
         ("GET /keys/?limit=3", "", "", 200, Whole(json!({"keys": ["a", "b", "c/1"], "next_after": "c/1"}))),
         ("GET /keys/?limit=3&after=c/1", "", "", 200, Whole(json!({"keys": ["c/2"], "next_after": null}))),
-        ("GET /keys/?limit=4", "", "", 200, Whole(json!({"keys": ["a", "b", "c/1", "c/2"], "next_after": null}))),
+        (
+            "GET /keys/?limit=4",
+            "",
+            "",
+            200,
+            Whole(json!({"keys": ["a", "b", "c/1", "c/2"], "next_after": null})),
+        ),
         ("GET /keys/?limit=10000&prefix=x", "", "", 200, Whole(json!({"keys": [], "next_after": null}))),
         ("GET /keys/?limit=0", "", "", 400, Code("bad_request")),
         ("GET /keys/?limit=10001", "", "", 400, Code("bad_request")),
@@ -86,7 +128,13 @@ fn rows() -> Vec<Row> {
         ("GET /keys/?limit=1&limit=1", "", "", 400, Code("bad_request")),
         ("GET /keys/?delimiter=/", "", "", 400, Code("bad_request")),
         // Batches.
-        ("POST /keys:batchGet", "", r#"{"keys":["c/2","absent","a","c/2"]}"#, 200, Members(json!({"rows": [{"key": "c/2"}, {"key": "a"}]}))),
+        (
+            "POST /keys:batchGet",
+            "",
+            r#"{"keys":["c/2","absent","a","c/2"]}"#,
+            200,
+            Members(json!({"rows": [{"key": "c/2"}, {"key": "a"}]})),
+        ),
         ("POST /keys:batchGet", "", r#"{"keys":[]}"#, 200, Whole(json!({"rows": []}))),
         ("POST /keys:batchGet", "", r#"{"keys":[""]}"#, 400, Code("bad_request")),
         ("POST /keys:batchGet", "", r#"{"keys":"a"}"#, 400, Code("bad_request")),
@@ -108,7 +156,13 @@ fn rows() -> Vec<Row> {
         ("PUT /keys/v", "", r#""\ud800""#, 400, Code("bad_request")),
         ("PUT /keys/v", "", "1e200000", 400, Code("bad_request")),
         ("PUT /keys/v", "Content-Type: text/plain\r\n", "1", 415, Code("unsupported_media_type")),
-        ("PUT /keys/v", "Content-Type: application/json\r\nContent-Encoding: gzip\r\n", "1", 415, Code("unsupported_media_type")),
+        (
+            "PUT /keys/v",
+            "Content-Type: application/json\r\nContent-Encoding: gzip\r\n",
+            "1",
+            415,
+            Code("unsupported_media_type"),
+        ),
         ("PUT /keys/v", "Content-Type: application/json; charset=utf-8\r\n", r#"{"a":1,"a":2}"#, 204, Tag),
         ("GET /keys/v", "", "", 200, document("v", json!({"a": 2}))),
         // Paths and methods.
@@ -232,7 +286,9 @@ async fn the_digits_of_numbers_come_back() {
 async fn the_observer_is_told_the_operation_and_nothing_that_a_client_chose() {
     let server = Server::start(MemoryStore::default(), BOTH[0], Options::default()).await;
     let mut client = server.connect().await;
-    for request in ["GET /keys/a", "HEAD /keys/b", "GET /keys/", "GET /nowhere", "POST /healthz", "GET /healthz"] {
+    for request in
+        ["GET /keys/a", "HEAD /keys/b", "GET /keys/", "GET /nowhere", "POST /healthz", "GET /healthz"]
+    {
         client.ask(request, "", "").await;
     }
     let answered = server.answered.lock().expect("not poisoned").clone();

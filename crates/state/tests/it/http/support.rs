@@ -202,8 +202,7 @@ impl Client {
         let mut lines = head.trim_end().split("\r\n");
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
         let headers = lines.filter_map(|line| line.split_once(": "));
-        let headers: Vec<_> =
-            headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+        let headers: Vec<_> = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
         let length = headers.iter().find(|(name, _)| name == "content-length");
         let has_body = !is_head && status != 204 && status != 304;
         let length: usize = match length {

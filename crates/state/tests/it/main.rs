@@ -1,0 +1,5 @@
+//! The promises of the README, against a real PostgreSQL.
+
+mod http;
+mod query_expressions;
+mod query_support;
