@@ -106,10 +106,9 @@ impl PgPool {
         Ok(Session {
             object: Some(object),
             operation,
-            deadline: self.operation_timeout.map(|allowed| Deadline {
-                at: Instant::now() + allowed + CLIENT_DEADLINE_MARGIN,
-                allowed,
-            }),
+            deadline: self
+                .operation_timeout
+                .map(|allowed| Deadline { at: Instant::now() + allowed + CLIENT_DEADLINE_MARGIN, allowed }),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
         })

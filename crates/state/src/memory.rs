@@ -38,7 +38,7 @@ impl Table {
     fn seen(&self, key: &Key) -> Option<Seen> {
         let document = self.rows.get(key)?;
         let status =
-            tree(&document.value).ok().and_then(|json| json.get("status")?.as_str().map(str::to_owned));
+            document.value.to_json().ok().and_then(|json| json.get("status")?.as_str().map(str::to_owned));
         Some(Seen { version: document.version, status })
     }
 }
@@ -55,11 +55,6 @@ impl std::fmt::Debug for MemoryStore {
     }
 }
 
-/// A value as a tree.
-fn tree(value: &Value) -> Result<Json, StateError> {
-    Json::parse(value.as_str().as_bytes()).map_err(|error| StateError::InvalidValue(error.to_string()))
-}
-
 impl MemoryStore {
     /// An empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
@@ -74,7 +69,7 @@ impl MemoryStore {
 
     /// Stores many documents without conditions: all or none. Of equal keys the last one counts.
     pub fn put_many(&self, documents: &[(Key, Value)]) -> Result<(), StateError> {
-        let values = documents.iter().map(|(_, value)| Ok(Value::from(&tree(value)?)));
+        let values = documents.iter().map(|(_, value)| Ok(Value::from(&value.to_json()?)));
         let values = values.collect::<Result<Vec<Value>, StateError>>()?;
         let mut table = self.table();
         for ((key, _), value) in documents.iter().zip(values) {
@@ -115,7 +110,7 @@ impl Store for MemoryStore {
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {
-        let value = Value::from(&tree(value)?);
+        let value = Value::from(&value.to_json()?);
         let mut table = self.table();
         Ok(match conditions.refusal(table.seen(key).as_ref()) {
             Some(refusal) => refusal,
@@ -129,13 +124,13 @@ impl Store for MemoryStore {
         patch: &Value,
         conditions: &WriteConditions,
     ) -> Result<Patch, StateError> {
-        let patch = tree(patch)?;
+        let patch = patch.to_json()?;
         let mut table = self.table();
         let Some(seen) = table.seen(key) else { return Ok(Patch::NotFound) };
         if let Some(refusal) = conditions.refusal(Some(&seen)) {
             return Ok(Patch::Written(refusal));
         }
-        let old = table.rows.get(key).map(|document| tree(&document.value)).transpose()?;
+        let old = table.rows.get(key).map(|document| document.value.to_json()).transpose()?;
         Ok(match merged(old.unwrap_or(Json::Null), patch, self.max_value_bytes) {
             Ok(value) => Patch::Written(Write::Applied(self.store(&mut table, key, value))),
             Err(reason) => Patch::Invalid(reason),

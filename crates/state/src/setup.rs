@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::error::SqlState;
 
 use self::catalogue::Relation;
+use self::index::MissingIndex;
+use crate::query::expressions::{HELPER_BODY, helper_functions_sql, helper_name};
 use crate::schema::{next_version, schema_sql, sequence_name};
 use crate::{IndexSpec, PostgresStore, StateError, TableName, schema};
 
@@ -29,8 +31,8 @@ const MAX_LOCK_TRIES: u32 = 60;
 const SETUP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long another process may take, which may be building indexes.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often the table is looked at again because another process changed it meanwhile.
-const MAX_LOOKS: u32 = 5;
+/// How often the table is looked at: after each step, and after another process changed it meanwhile.
+const MAX_LOOKS: u32 = 8;
 /// Advisory locks begin with it: "statetbl" in ASCII.
 const SETUP_LOCK: i64 = 0x73_74_61_74_65_74_62_6c;
 
@@ -61,51 +63,58 @@ struct Setup<'a> {
     table: &'a TableName,
 }
 
-/// What became of a step that needs a lock for a moment.
-enum Step {
-    Done,
-    /// Another process was faster: look again.
-    Overtaken,
+/// What a look at the catalogue says is to be done next.
+enum Looked {
+    /// Nothing. The schema of the table.
+    Ready(String),
+    /// There is no such table.
+    Absent,
+    /// It lacks columns or its sequence.
+    LacksColumns(Relation),
+    /// The function that its queries and indexes call is not there, or another one.
+    LacksHelpers,
+    /// Its indexes are missing or half built. The schema of the table.
+    LacksIndexes(String, Vec<MissingIndex>),
 }
 
 impl Setup<'_> {
-    async fn run(&self, indexes: &[IndexSpec]) -> Result<(), StateError> {
+    async fn run(&self, declared: &[IndexSpec]) -> Result<(), StateError> {
         self.set_lock_timeout(LOCK_TIMEOUT).await?;
-        let mut is_locked = false;
+        if let Looked::Ready(schema) = self.look(declared).await? {
+            return self.check_rights(&schema).await;
+        }
+        self.lock().await?;
         for _ in 0..MAX_LOOKS {
-            let relation =
-                catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
-            if let Some(relation) = &relation {
-                plan::check(relation).map_err(|problem| self.no_table(problem))?;
-                self.work_in(&relation.schema).await?;
-            }
-            let ready = match &relation {
-                Some(relation) => plan::missing_columns(relation).is_empty() && relation.sequence,
-                None => false,
-            };
-            if let Some(relation) = relation.as_ref().filter(|_| ready) {
-                self.ensure_helpers().await?;
-                let missing = self.missing_indexes(relation, indexes).await?;
-                if missing.is_empty() {
-                    return self.check_rights(&relation.schema).await;
-                }
-                if is_locked {
-                    self.build(&relation.schema, &missing).await?;
-                    return self.check_rights(&relation.schema).await;
-                }
-            }
-            if is_locked {
-                match relation {
-                    None => self.create().await?,
-                    Some(relation) => self.take_over(&relation).await?,
-                };
-            } else {
-                self.lock().await?;
-                is_locked = true;
+            match self.look(declared).await? {
+                Looked::Ready(schema) => return self.check_rights(&schema).await,
+                Looked::Absent => self.change(&schema_sql(self.table)).await?,
+                Looked::LacksColumns(relation) => self.take_over(&relation).await?,
+                Looked::LacksHelpers => self.change(&helper_functions_sql(self.table.as_str())).await?,
+                Looked::LacksIndexes(schema, missing) => self.build(&schema, &missing).await?,
             }
         }
-        let problem = "other processes keep changing it".to_owned();
-        Err(self.no_table(problem))
+        Err(self.no_table("other processes keep changing it".to_owned()))
+    }
+
+    async fn look(&self, declared: &[IndexSpec]) -> Result<Looked, StateError> {
+        let relation =
+            catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
+        let Some(relation) = relation else { return Ok(Looked::Absent) };
+        plan::check(&relation).map_err(|problem| self.no_table(problem))?;
+        self.work_in(&relation.schema).await?;
+        if !relation.sequence || !plan::missing_columns(&relation).is_empty() {
+            return Ok(Looked::LacksColumns(relation));
+        }
+        let helper = catalogue::body_of(self.session, &helper_name(self.table.as_str())).await;
+        if helper.map_err(|error| self.error(error))?.as_deref() != Some(HELPER_BODY) {
+            return Ok(Looked::LacksHelpers);
+        }
+        let missing = self.missing_indexes(&relation, declared).await?;
+        if missing.is_empty() {
+            Ok(Looked::Ready(relation.schema))
+        } else {
+            Ok(Looked::LacksIndexes(relation.schema, missing))
+        }
     }
 
     /// Waits until no other process is at work on the table, without holding up its index builds: they wait for every
@@ -131,13 +140,9 @@ impl Setup<'_> {
         Err(self.no_table(problem))
     }
 
-    async fn create(&self) -> Result<Step, StateError> {
-        self.change(&schema_sql(self.table)).await
-    }
-
     /// Adds what a table of the original lacks. Constants as defaults are stored once, so that no row is rewritten; the default
     /// that takes versions is set afterwards, for inserts by hand.
-    async fn take_over(&self, relation: &Relation) -> Result<Step, StateError> {
+    async fn take_over(&self, relation: &Relation) -> Result<(), StateError> {
         let (name, sequence) = (self.table.quoted(), sequence_name(self.table));
         if !relation.sequence {
             if plan::has_column(relation, "version") {
@@ -167,33 +172,29 @@ impl Setup<'_> {
         self.change(&sql).await
     }
 
-    /// Runs a text in one transaction, whose locks are tried for a moment at a time.
-    async fn change(&self, sql: &str) -> Result<Step, StateError> {
-        let mut last = None;
-        for tried in 0..MAX_LOCK_TRIES {
-            if tried > 0 {
-                sleep(LOCK_RETRY_PAUSE).await;
-            }
-            let session = self.session;
-            session.begin().await.map_err(|error| self.error(error))?;
-            let done = session.execute_batch(sql).await;
-            match done {
-                Ok(()) => {
-                    session.commit().await.map_err(|error| self.error(error))?;
-                    return Ok(Step::Done);
-                }
-                Err(error) => {
-                    session.rollback().await.map_err(|error| self.error(error))?;
-                    match error {
-                        PgError::Locked { .. } => last = Some(error),
-                        error if is_taken(&error) => return Ok(Step::Overtaken),
-                        error => return Err(self.error(error)),
-                    }
-                }
+    /// Runs a text in one transaction, whose locks are tried for a moment at a time. If another process was faster, the next
+    /// look finds what it has made.
+    async fn change(&self, sql: &str) -> Result<(), StateError> {
+        let error = |error| self.error(error);
+        for _ in 1..MAX_LOCK_TRIES {
+            match self.try_change(sql).await {
+                Err(PgError::Locked { .. }) => sleep(LOCK_RETRY_PAUSE).await,
+                Err(other) if is_taken(&other) => return Ok(()),
+                done => return done.map_err(error),
             }
         }
-        // Cannot fail: at least one try was made.
-        Err(self.error(last.expect("a try")))
+        self.try_change(sql).await.map_err(error)
+    }
+
+    async fn try_change(&self, sql: &str) -> Result<(), PgError> {
+        self.session.begin().await?;
+        match self.session.execute_batch(sql).await {
+            Ok(()) => self.session.commit().await,
+            Err(error) => {
+                self.session.rollback().await?;
+                Err(error)
+            }
+        }
     }
 
     async fn work_in(&self, schema: &str) -> Result<(), StateError> {

@@ -76,6 +76,13 @@ pub(super) async fn kind_of(session: &Session, schema: &str, name: &str) -> Resu
     rows.first().map(|found| read(session, found, "kind")).transpose()
 }
 
+/// What a function of a text says; `None` if there is none of this name.
+pub(super) async fn body_of(session: &Session, name: &str) -> Result<Option<String>, PgError> {
+    let text = "SELECT prosrc AS body FROM pg_proc WHERE oid = to_regprocedure(format('%I(text)', $1))";
+    let rows = session.query_once(&Written::new(text, [bind::text(name)])).await?;
+    rows.first().map(|found| read(session, found, "body")).transpose()
+}
+
 async fn columns(session: &Session, table: &TableName) -> Result<Vec<Column>, PgError> {
     let text = "
         SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind, a.attnotnull AS not_null,

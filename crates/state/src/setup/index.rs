@@ -6,7 +6,7 @@ use pg::PgError;
 
 use super::catalogue::{self, Index, Relation};
 use super::{LOCK_TIMEOUT, Setup, plan};
-use crate::query::expressions::{helper_functions_sql, index_sql};
+use crate::query::expressions::index_sql;
 use crate::schema::{gin_index_name, key_index_name};
 use crate::{IndexSpec, StateError};
 
@@ -16,7 +16,7 @@ const PROBE: &str = "notification_state_probe";
 const NO_TIMEOUT: Duration = Duration::ZERO;
 
 /// An index that is to be there.
-pub(super) struct Missing {
+pub(super) struct MissingIndex {
     name: String,
     /// As it is named to an operator.
     item: String,
@@ -27,18 +27,12 @@ pub(super) struct Missing {
 }
 
 impl Setup<'_> {
-    /// Makes the functions that the expressions call, where they are not there.
-    pub(super) async fn ensure_helpers(&self) -> Result<(), StateError> {
-        let sql = helper_functions_sql(self.table.as_str());
-        self.session.execute_batch(&sql).await.map_err(|error| self.error(error))
-    }
-
     /// Those indexes that are not there, or half built. The error names what has the name of one and is another one.
     pub(super) async fn missing_indexes(
         &self,
         relation: &Relation,
         declared: &[IndexSpec],
-    ) -> Result<Vec<Missing>, StateError> {
+    ) -> Result<Vec<MissingIndex>, StateError> {
         let mut missing = Vec::new();
         let own: [(String, &str, fn(&Index) -> bool); 2] = [
             (key_index_name(self.table), "btree (key COLLATE \"C\")", plan::orders_keys_by_bytes),
@@ -53,7 +47,7 @@ impl Setup<'_> {
         let expected = self.probe(declared).await?;
         for (spec, expected) in declared.iter().zip(expected) {
             let definition =
-                format!("btree ({})", index_sql(self.table.as_str(), spec.member(), spec.kind()));
+                format!("btree (({}))", index_sql(self.table.as_str(), spec.member(), spec.kind()));
             let is_it = |index: &Index| {
                 Index { name: index.name.clone(), valid: index.valid, ..expected.clone() } == *index
             };
@@ -71,7 +65,7 @@ impl Setup<'_> {
         item: String,
         definition: String,
         is_it: impl Fn(&Index) -> bool,
-    ) -> Result<Option<Missing>, StateError> {
+    ) -> Result<Option<MissingIndex>, StateError> {
         let half_built = match relation.indexes.iter().find(|index| index.name == name) {
             Some(index) if is_it(index) && index.valid => return Ok(None),
             Some(index) if is_it(index) => true,
@@ -90,7 +84,7 @@ impl Setup<'_> {
                 false
             }
         };
-        Ok(Some(Missing { name, item, definition, half_built }))
+        Ok(Some(MissingIndex { name, item, definition, half_built }))
     }
 
     /// What the catalogue says of the declared indexes on a table of no rows. One that PostgreSQL refuses is an error before
@@ -106,7 +100,7 @@ impl Setup<'_> {
         // Names within the probe's own schema, in the order of the list.
         for (position, spec) in declared.iter().enumerate() {
             let expression = index_sql(self.table.as_str(), spec.member(), spec.kind());
-            let sql = format!("CREATE INDEX probe_{position:03} ON {PROBE} USING btree ({expression})");
+            let sql = format!("CREATE INDEX probe_{position:03} ON {PROBE} USING btree (({expression}))");
             self.session.execute_batch(&sql).await.map_err(|source| refused(spec, source))?;
         }
         let indexes = catalogue::indexes(self.session, PROBE).await.map_err(error)?;
@@ -115,15 +109,15 @@ impl Setup<'_> {
     }
 
     /// Builds indexes, one after the other. What is left of one that fails is dropped.
-    pub(super) async fn build(&self, schema: &str, missing: &[Missing]) -> Result<(), StateError> {
+    pub(super) async fn build(&self, schema: &str, missing: &[MissingIndex]) -> Result<(), StateError> {
         self.set_lock_timeout(NO_TIMEOUT).await?;
         for index in missing {
-            let name = format!("\"{}\".\"{}\"", schema.replace('"', "\"\""), index.name);
-            let drop_it = format!("DROP INDEX CONCURRENTLY IF EXISTS {name}");
+            let schema = schema.replace('"', "\"\"");
+            let drop_it = format!("DROP INDEX CONCURRENTLY IF EXISTS \"{schema}\".\"{}\"", index.name);
             if index.half_built {
                 self.session.execute_batch(&drop_it).await.map_err(|error| self.error(error))?;
             }
-            let Missing { name, definition, item, .. } = index;
+            let MissingIndex { name, definition, item, .. } = index;
             let sql =
                 format!("CREATE INDEX CONCURRENTLY \"{name}\" ON {} USING {definition}", self.table.quoted());
             if let Err(source) = self.session.execute_batch(&sql).await {

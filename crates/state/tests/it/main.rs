@@ -1,5 +1,7 @@
 //! The promises of the README, against a real PostgreSQL.
 
 mod http;
+mod contract;
 mod query_expressions;
 mod query_support;
+mod support;
