@@ -126,7 +126,7 @@ impl Drop for SocketFile {
         if self.is_in_place()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(error = %error, path = %self.path.display(), "the file of the socket could not be removed");
+            tracing::warn!(error = %error, socket = %self.path.display(), "the file of the socket could not be removed");
         }
     }
 }

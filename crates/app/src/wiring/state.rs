@@ -46,7 +46,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(13);
 
 /// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
 pub async fn run(config: StateConfig, stop: CancellationToken) -> anyhow::Result<Stopped> {
-    tracing::info!(table = %config.table, "the state store is starting");
+    tracing::info!(state_table = %config.table, "the state store is starting");
     let parts = Parts::default();
     let Some(started) = stop.run_until_cancelled(start(&config, &parts)).await else {
         tracing::info!("the state store was stopped before it was ready");
@@ -130,8 +130,8 @@ impl Listeners {
         let cannot_listen = || format!("could not listen on {addr} (STATE_PROXY_HTTP_ADDR)");
         let listener =
             http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
-        let http_addr = listener.local_addr().with_context(cannot_listen)?;
-        tracing::info!(http_addr = %http_addr, tokens = tokens.is_some(), "the state store listens on TCP");
+        let state_addr = listener.local_addr().with_context(cannot_listen)?;
+        tracing::info!(state_addr = %state_addr, tokens = tokens.is_some(), "the state store listens on TCP");
         let access = match tokens {
             None => Access::Everyone,
             Some(tokens) => {
@@ -149,7 +149,7 @@ impl Listeners {
     async fn open_unix(&self, supervisor: &mut Supervisor, socket: &StateSocket) -> anyhow::Result<()> {
         let listener =
             bind_unix(&socket.path, socket.mode).await.context("CONNECTOR_SOCKET cannot be served")?;
-        tracing::info!(path = %socket.path.display(), "the state store listens on a socket");
+        tracing::info!(socket = %socket.path.display(), "the state store listens on a socket");
         self.serve(supervisor, "state over a socket", listener, Access::Everyone);
         Ok(())
     }

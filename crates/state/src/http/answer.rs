@@ -6,7 +6,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::preconditions::etag;
-use crate::{Document, KeyPage, Version};
+use crate::query::Query;
+use crate::{Document, KeyPage, Page, Version};
 
 /// What a row has beside key and value, in bytes, about.
 const ROW_OVERHEAD_BYTES: usize = 160;
@@ -58,6 +59,21 @@ pub(super) fn keys(page: &KeyPage) -> Response {
 /// Rows alone.
 pub(super) fn rows(rows: Vec<Document>) -> Response {
     let mut body = write_rows(rows);
+    body.push(b'}');
+    json(body)
+}
+
+/// A page of a query. `total` is the length of the page, unless only the number was asked for.
+pub(super) fn page(page: Page, query: &Query) -> Response {
+    let Page { rows, matched, next_cursor } = page;
+    let total = if query.count { matched.unwrap_or_default() } else { rows.len() as u64 };
+    let mut body = write_rows(rows);
+    let numbers = format!(",\"total\":{total},\"has_more\":{},\"next_cursor\":", next_cursor.is_some());
+    body.extend_from_slice(numbers.as_bytes());
+    write_optional(&mut body, next_cursor.as_deref());
+    if let Some(matched) = matched.filter(|_| query.matched) {
+        body.extend_from_slice(format!(",\"matched\":{matched}").as_bytes());
+    }
     body.push(b'}');
     json(body)
 }

@@ -141,7 +141,9 @@ impl From<StateError> for ApiError {
     /// The causes are in the log; a client learns what it can do.
     fn from(error: StateError) -> Self {
         match error {
-            StateError::InvalidKey(_) | StateError::InvalidValue(_) => Self::bad_request(error.to_string()),
+            StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_) => {
+                Self::bad_request(error.to_string())
+            }
             StateError::TimedOut { .. } => Self::new(Kind::Timeout, error.to_string()),
             StateError::Postgres(PgError::TimedOut { .. }) => {
                 Self::new(Kind::Timeout, format!("the statement took longer than it may{UNKNOWN_OUTCOME}"))

@@ -12,6 +12,7 @@ use super::error::ApiError;
 use super::params::{self, Params, decode};
 use super::preconditions::{self, Tag};
 use super::{Http, answer, read_text};
+use crate::query::Query;
 use crate::{
     Delete, Key, Patch, Prefix, StatusCondition, Store, Value, VersionCondition, Write, WriteConditions,
 };
@@ -124,8 +125,15 @@ impl<S: Store> Http<S> {
     pub(super) async fn query(&self, scope: &Scope, head: &Parts, body: Body) -> Result<Response, ApiError> {
         let text = read_text(head, body, MediaTypes::Json).await?;
         params::none(head.uri.query())?;
-        let _ = (scope, text);
-        Err(ApiError::no_such_path())
+        let query = Query::parse(text.as_bytes())?;
+        drop(text);
+        scope.check_prefix(&query.prefix)?;
+        if let Some((key, _)) = query.row_needed() {
+            // A cursor that a client made up must not reach beyond its prefix.
+            scope.check_key(key)?;
+        }
+        let page = self.ask(self.queries.query(&query)).await?;
+        Ok(answer::page(page, &query))
     }
 }
 

@@ -7,4 +7,5 @@ mod keys;
 mod outages;
 mod preconditions;
 mod rows;
+mod socket;
 mod support;

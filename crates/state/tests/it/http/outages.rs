@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pg::PgError;
+use state::query::Query;
 use state::{
-    Delete, Document, Key, KeyPage, Patch, Prefix, StateError, Store, Value, VersionCondition, Write,
+    Delete, Document, Key, KeyPage, Page, Patch, Prefix, StateError, Store, Value, VersionCondition, Write,
     WriteConditions,
 };
 use tokio::sync::Semaphore;
@@ -77,6 +78,10 @@ impl Store for Failing {
     async fn list(&self, _: &Prefix, _: Option<&Key>, _: u32) -> Result<KeyPage, StateError> {
         self.fail().await
     }
+
+    async fn query(&self, _: &Query) -> Result<Page, StateError> {
+        self.fail().await
+    }
 }
 
 #[tokio::test]
@@ -91,6 +96,7 @@ async fn a_store_that_fails_is_503_or_504_within_a_second_more_than_a_statement_
             ("PATCH /keys/a", "Content-Type: application/merge-patch+json\r\n", "{}"),
             ("DELETE /keys/a", "", ""),
             ("GET /keys/", "", ""),
+            ("POST /query", "", "{}"),
             ("POST /keys:batchGet", "", "{\"keys\":[\"a\"]}"),
             ("GET /readyz", "", ""),
         ] {
@@ -137,6 +143,10 @@ impl Store for Held {
 
     async fn list(&self, _: &Prefix, _: Option<&Key>, _: u32) -> Result<KeyPage, StateError> {
         Ok(KeyPage { keys: Vec::new(), next_after: None })
+    }
+
+    async fn query(&self, _: &Query) -> Result<Page, StateError> {
+        Ok(Page { rows: Vec::new(), matched: None, next_cursor: None })
     }
 }
 

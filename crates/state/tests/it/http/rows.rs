@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use state::{MemoryStore, Store};
 
 use super::support::{Answer, BOTH, Options, Server};
+use crate::support::Db;
 
 /// What an answer must be beside its status.
 #[derive(Clone, Debug)]
@@ -142,6 +143,18 @@ fn rows() -> Vec<Row> {
         ("POST /keys:batchGet", "", r#"[["a"]]"#, 400, Code("bad_request")),
         ("POST /keys:batchGet", "", "", 400, Code("bad_request")),
         ("POST /keys:batchGet?x=1", "", r#"{"keys":[]}"#, 400, Code("bad_request")),
+        // Queries.
+        ("POST /query", "", "{}", 200, Members(json!({"rows": [{"key": "a"}, {"key": "b"}, {"key": "c/1"}, {"key": "c/2"}], "total": 4, "has_more": false, "next_cursor": null}))),
+        ("POST /query", "", r#"{"prefix":"c/","limit":1}"#, 200, Members(json!({"rows": [{"key": "c/1", "value": true}], "total": 1, "has_more": true}))),
+        ("POST /query", "", r#"{"filter":{"n":{"$exists":true}},"matched":true}"#, 200, Members(json!({"rows": [{"key": "a"}], "total": 1, "matched": 1}))),
+        ("POST /query", "", r#"{"count":true,"prefix":"c/"}"#, 200, Whole(json!({"rows": [], "total": 2, "has_more": false, "next_cursor": null}))),
+        ("POST /query", "", r#"{"filter":{"n":{"$unknown":1}}}"#, 400, Code("bad_request")),
+        ("POST /query", "", r#"{"filters":{}}"#, 400, Code("bad_request")),
+        ("POST /query", "", r#"{"cursor":"x"}"#, 400, Code("bad_request")),
+        ("POST /query", "", r#"{"limit":10001}"#, 400, Code("bad_request")),
+        ("POST /query", "", "", 400, Code("bad_request")),
+        ("POST /query?limit=1", "", "{}", 400, Code("bad_request")),
+        ("POST /query", "Content-Type: application/x-www-form-urlencoded\r\n", "{}", 415, Code("unsupported_media_type")),
         // Deleting.
         ("DELETE /keys/b", "If-Match: \"0\"\r\n", "", 412, Code("precondition_failed")),
         ("DELETE /keys/b", "If-None-Match: *\r\n", "", 400, Code("bad_request")),
@@ -225,6 +238,7 @@ async fn run(store: impl Store, transport: super::support::Transport) {
 async fn every_row_of_the_table_holds_over_tcp_and_over_a_socket() {
     for transport in BOTH {
         run(MemoryStore::default(), transport).await;
+        run(Db::with_table().await.store(), transport).await;
     }
 }
 
