@@ -26,10 +26,10 @@ impl Value {
         Ok(Self(std::str::from_utf8(text).expect("JSON is UTF-8").into()))
     }
 
-    /// The text as a tree. [`StateError::InvalidValue`] if it came from a row that another program wrote and that nests too
-    /// deeply or has numbers that are too long.
+    /// The text as a tree. [`StateError::InvalidValue`] if it came from a row that another program wrote and that is
+    /// nested too deeply to be read.
     pub fn to_json(&self) -> Result<Json, StateError> {
-        Json::parse(self.0.as_bytes()).map_err(|error| StateError::InvalidValue(error.to_string()))
+        Json::parse_stored(&self.0).map_err(|error| StateError::InvalidValue(error.to_string()))
     }
 
     /// What the store read back: the database has checked it.

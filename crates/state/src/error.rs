@@ -14,6 +14,9 @@ pub enum StateError {
     /// JSON that `jsonb` cannot hold or that is nested too deeply; nothing was stored.
     #[error("{0}")]
     InvalidValue(String),
+    /// A query that is none, or a cursor of another one; nothing was sent.
+    #[error("{0}")]
+    InvalidQuery(String),
     /// The statement took longer than it may.
     #[error("could not {operation} within the statement time-out; narrow it or add an index")]
     TimedOut {

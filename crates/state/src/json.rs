@@ -18,6 +18,9 @@ pub(crate) use parser::{Builder, Fault, Scalar, read};
 
 /// How deep arrays and objects may nest; the outermost one is level 1.
 pub const MAX_LEVELS: usize = 64;
+/// How deep a value may nest that is read from the database: so deep that only another program writes it, and no deeper than a
+/// thread's stack takes.
+const MAX_STORED_LEVELS: usize = 1_000;
 /// The most bytes that the numbers of a value may take when they are written out. `1e131071` is 8 bytes in a body and
 /// 131,072 where it is read, and PostgreSQL cannot return a text of a gigabyte.
 pub const MAX_WRITTEN_BYTES: usize = 64 * 1024 * 1024;
@@ -60,6 +63,11 @@ impl Json {
     /// Whether a text is a value, without a copy of it in memory.
     pub(crate) fn check(text: &[u8]) -> Result<(), JsonError> {
         read(text, MAX_LEVELS, Check).map_err(|fault| fault.in_text(text))
+    }
+
+    /// Reads what the database holds, which another program may have nested more deeply.
+    pub(crate) fn parse_stored(text: &str) -> Result<Self, JsonError> {
+        read(text.as_bytes(), MAX_STORED_LEVELS, Tree).map_err(|fault| fault.in_text(text.as_bytes()))
     }
 
     /// The member of an object; `None` if there is none, or if this is no object.

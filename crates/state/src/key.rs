@@ -54,21 +54,22 @@ impl Prefix {
 }
 
 impl Prefix {
-    /// The least text, by bytes, after every text that begins with the prefix; `None` if there is none. Bytes of UTF-8 sort as
-    /// code points do, of which those of surrogates are none.
-    pub(crate) fn end(&self) -> Option<String> {
-        let mut end = self.0.to_string();
-        while let Some(last) = end.pop() {
-            let next = match last {
-                '\u{D7FF}' => Some('\u{E000}'),
-                other => char::from_u32(u32::from(other) + 1),
-            };
-            if let Some(next) = next {
-                end.push(next);
-                return Some(end);
+    /// The least text, by bytes, that is after everything that begins with this; `None` if nothing is.
+    pub fn end(&self) -> Option<String> {
+        let mut text = self.0.to_string();
+        while let Some(last) = text.pop() {
+            // After U+D7FF comes U+E000; nothing comes after U+10FFFF.
+            if let Some(next) = (last..=char::MAX).nth(1) {
+                text.push(next);
+                return Some(text);
             }
         }
         None
+    }
+
+    /// Whether the key begins with it.
+    pub fn is_of(&self, key: &Key) -> bool {
+        key.0.starts_with(&*self.0)
     }
 }
 
@@ -104,18 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn a_range_ends_before_the_first_text_that_does_not_begin_with_the_prefix() {
+    fn the_end_of_a_prefix_is_the_least_text_after_all_that_begin_with_it() {
         for (prefix, end) in [
             ("", None),
             ("a", Some("b")),
-            ("a_", Some("a`")),
-            ("a\u{10FFFF}", Some("b")),
-            ("\u{10FFFF}\u{10FFFF}", None),
-            ("\u{D7FF}", Some("\u{E000}")),
-            ("\u{7F}", Some("\u{80}")),
-            ("\u{FFFF}", Some("\u{10000}")),
+            ("users/", Some("users0")),
+            ("a\u{7f}", Some("a\u{80}")),
+            ("a\u{d7ff}", Some("a\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}\u{10ffff}", None),
+            ("\u{d7ff}\u{10ffff}", Some("\u{e000}")),
         ] {
-            assert_eq!(Prefix::new(prefix).expect("a prefix").end().as_deref(), end, "{prefix:?}");
+            let prefix = Prefix::new(prefix).expect("a prefix");
+            assert_eq!(prefix.end().as_deref(), end, "{prefix:?}");
+            let last = format!("{}{}", prefix.as_str(), char::MAX);
+            assert!(prefix.end().is_none_or(|end| *last < *end && !end.starts_with(prefix.as_str())));
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod query;
 mod schema;
 mod setup;
 mod statements;
+mod status;
 mod store;
 mod table;
 
@@ -27,5 +28,6 @@ pub use memory::MemoryStore;
 pub use postgres::{MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, lock_many_in, put_many_in};
 pub use schema::{required_rights, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
+pub use status::{Advance, Status, advance_status};
 pub use store::{KeyPage, Page, Store};
 pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};

@@ -10,8 +10,9 @@ use ambient::{Clock, SystemClock};
 use crate::condition::Seen;
 use crate::json::Json;
 use crate::postgres::{MAX_VALUE_BYTES, merged};
+use crate::query::Query;
 use crate::{
-    Delete, Document, Key, KeyPage, Patch, Prefix, StateError, Store, Value, Version, VersionCondition,
+    Delete, Document, Key, KeyPage, Page, Patch, Prefix, StateError, Store, Value, Version, VersionCondition,
     Write, WriteConditions,
 };
 
@@ -157,7 +158,11 @@ impl Store for MemoryStore {
         };
         let table = self.table();
         let keys = table.rows.range((from, Bound::Unbounded)).map(|(key, _)| key);
-        let keys = keys.take_while(|key| key.as_str().starts_with(prefix.as_str()));
+        let keys = keys.take_while(|key| prefix.is_of(key));
         Ok(KeyPage::of(keys.take(limit as usize + 1).cloned().collect(), limit))
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, StateError> {
+        query.run(self.table().rows.values())
     }
 }

@@ -4,29 +4,29 @@
 //! that fulfils the conditions although nothing was written, another writer was faster, and the write is decided again with
 //! the row locked, once. A patch locks the row first.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
+mod in_transaction;
+mod operation;
+mod rows;
 
-use pg::sql::Written;
-use pg::{PgError, PgPool, RawTimestamp, Session, row};
-use tokio::time::{Instant, timeout_at};
+use std::sync::Arc;
+
+use pg::PgPool;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use ambient::Timestamp;
-
+pub use self::in_transaction::{delete_many_in, get_many_in, lock_many_in, put_many_in};
+use self::operation::Operation;
+use self::rows::{in_order, last_of_each, read_document};
 use crate::condition::Seen;
 use crate::json::{Json, MAX_LEVELS, merge};
+use crate::query::{Query, compile};
 use crate::{
-    Delete, Document, Key, KeyPage, Patch, Prefix, StateError, Store, TableName, Value, Version,
-    VersionCondition, Write, WriteConditions, statements,
+    Delete, Document, IndexSpec, Key, KeyPage, Page, Patch, Prefix, StateError, Store, TableName, Value,
+    Version, VersionCondition, Write, WriteConditions, statements,
 };
 
 /// The largest value that a patch makes, unless [`PostgresStore::with_max_value_bytes`] says otherwise.
 pub const MAX_VALUE_BYTES: usize = 10 * 1024 * 1024;
-/// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
-const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
 
 /// Documents in one table, which [`PostgresStore::setup`] or a migration with [`crate::schema_sql`] has made.
 ///
@@ -36,68 +36,23 @@ const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
 pub struct PostgresStore {
     pool: PgPool,
     table: Arc<TableName>,
+    /// As queries know it: with its declared indexes.
+    target: Arc<compile::Table>,
     max_value_bytes: usize,
-}
-
-/// Nothing answered in time.
-#[derive(Debug, thiserror::Error)]
-#[error("no connection within {0:?}")]
-struct NoConnection(Duration);
-
-/// A connection, and until when the operation may take.
-struct Operation<'a> {
-    session: Session,
-    table: &'a TableName,
-    deadline: Option<Instant>,
-}
-
-impl Operation<'_> {
-    /// What `work` on the session gives, if that is in time.
-    async fn run<T>(&self, work: impl Future<Output = Result<T, PgError>>) -> Result<T, StateError> {
-        let done = match self.deadline {
-            None => Ok(work.await),
-            Some(deadline) => timeout_at(deadline, work).await,
-        };
-        let late = |_| StateError::TimedOut { operation: self.session.operation() };
-        done.map_err(late)?.map_err(|error| StateError::of_table(self.table, error))
-    }
-
-    async fn query(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
-        self.run(self.session.query(statement)).await
-    }
-
-    /// Begins a transaction and runs a statement in it.
-    async fn begin(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
-        let work = async {
-            let prepared = self.session.prepare(statement).await?;
-            let (begun, rows) = tokio::join!(biased; self.session.begin(), self.session.run(&prepared));
-            begun?;
-            rows
-        };
-        self.run(work).await
-    }
-
-    /// Runs a statement and commits the transaction.
-    async fn commit(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
-        let work = async {
-            let prepared = self.session.prepare(statement).await?;
-            let (rows, committed) = tokio::join!(biased; self.session.run(&prepared), self.session.commit());
-            let rows = rows?;
-            committed?;
-            Ok(rows)
-        };
-        self.run(work).await
-    }
-
-    async fn rollback(&self) -> Result<(), StateError> {
-        self.run(self.session.rollback()).await
-    }
 }
 
 impl PostgresStore {
     /// A store on a table that is there.
     pub fn new(pool: PgPool, table: TableName) -> Self {
-        Self { pool, table: Arc::new(table), max_value_bytes: MAX_VALUE_BYTES }
+        let target = Arc::new(compile::Table::new(table.as_str(), Vec::new()));
+        Self { pool, table: Arc::new(table), target, max_value_bytes: MAX_VALUE_BYTES }
+    }
+
+    /// The same, whose queries use the indexes that [`PostgresStore::setup`] was told of. They find the same without.
+    #[must_use]
+    pub fn with_indexes(self, indexes: &[IndexSpec]) -> Self {
+        let indexes = indexes.iter().map(|spec| (spec.member().clone(), spec.kind())).collect();
+        Self { target: Arc::new(compile::Table::new(self.table.as_str(), indexes)), ..self }
     }
 
     /// The same, with another limit for what a patch makes.
@@ -125,18 +80,7 @@ impl PostgresStore {
     }
 
     async fn operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
-        let deadline = self
-            .pool
-            .operation_timeout()
-            .map(|timeout| (Instant::now() + timeout + CONNECTION_MARGIN, timeout + CONNECTION_MARGIN));
-        let session = match deadline {
-            None => self.pool.session(name).await,
-            Some((at, allowed)) => timeout_at(at, self.pool.session(name))
-                .await
-                .unwrap_or_else(|_| Err(PgError::unavailable(name, NoConnection(allowed)))),
-        };
-        let session = session.map_err(|error| StateError::of_table(&self.table, error))?;
-        Ok(Operation { session, table: &self.table, deadline: deadline.map(|(at, _)| at) })
+        Operation::open(&self.pool, &self.table, name).await
     }
 
     /// Decides a write with the row locked. No row is inserted: conditions that a missing row fulfils are decided elsewhere.
@@ -171,7 +115,7 @@ impl PostgresStore {
     }
 
     fn column<'a, T: FromSql<'a>>(&self, row: &'a Row, name: &'static str) -> Result<T, StateError> {
-        column(&self.table, row, name)
+        rows::column(&self.table, row, name)
     }
 
     fn corrupt(&self, column: &'static str) -> StateError {
@@ -305,78 +249,42 @@ impl Store for PostgresStore {
         let keys = rows.iter().map(|row| Ok(Key::from_store(self.column(row, "key")?)));
         Ok(KeyPage::of(keys.collect::<Result<_, StateError>>()?, limit))
     }
-}
 
-/// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
-pub async fn get_many_in(
-    session: &Session,
-    table: &TableName,
-    keys: &[Key],
-) -> Result<Vec<Document>, StateError> {
-    let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>());
-    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    in_order(table, keys, &rows)
-}
-
-/// The same, and their rows are locked until the transaction ends. What is not there is not locked.
-pub async fn lock_many_in(
-    session: &Session,
-    table: &TableName,
-    keys: &[Key],
-) -> Result<Vec<Document>, StateError> {
-    let statement = statements::lock_many(table, &keys.iter().collect::<Vec<_>>());
-    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    in_order(table, keys, &rows)
-}
-
-/// Stores documents within the transaction that is open on `session`, as [`PostgresStore::put_many`] does.
-pub async fn put_many_in(
-    session: &Session,
-    table: &TableName,
-    documents: &[(Key, Value)],
-) -> Result<(), StateError> {
-    let statement = statements::upsert_many(table, &last_of_each(documents));
-    session.query(&statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
-}
-
-/// Deletes documents within the transaction that is open on `session`, and returns how many there were.
-pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<u64, StateError> {
-    let statement = statements::delete_many(table, &keys.iter().collect::<Vec<_>>());
-    session.execute(&statement).await.map_err(|error| StateError::of_table(table, error))
-}
-
-/// By key, in the order of its bytes. Of equal keys the last one.
-fn last_of_each(documents: &[(Key, Value)]) -> Vec<(&Key, &Value)> {
-    let by_key: BTreeMap<&Key, &Value> = documents.iter().map(|(key, value)| (key, value)).collect();
-    by_key.into_iter().collect()
-}
-
-/// The documents in the order of `keys`, one that is named twice once.
-fn in_order(table: &TableName, keys: &[Key], rows: &[Row]) -> Result<Vec<Document>, StateError> {
-    let mut found = rows
-        .iter()
-        .map(|row| read_document(table, row).map(|document| (document.key.clone(), document)))
-        .collect::<Result<HashMap<Key, Document>, StateError>>()?;
-    Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
-}
-
-/// A row with the columns [`statements::DOCUMENT`].
-pub(crate) fn read_document(table: &TableName, row: &Row) -> Result<Document, StateError> {
-    Ok(Document {
-        key: Key::from_store(column(table, row, "key")?),
-        value: Value::from_store(column(table, row, "value")?),
-        version: Version(column(table, row, "version")?),
-        created_at: shown(column(table, row, "created_at")?),
-        updated_at: shown(column(table, row, "updated_at")?),
-    })
-}
-
-/// The nearest time that can be: one that was written by hand may be infinite, and does not make its document unreadable.
-fn shown(time: RawTimestamp) -> Timestamp {
-    let nearest = if time < Timestamp::MIN.into() { Timestamp::MIN } else { Timestamp::MAX };
-    time.timestamp().unwrap_or(nearest)
-}
-
-fn column<'a, T: FromSql<'a>>(table: &TableName, row: &'a Row, name: &'static str) -> Result<T, StateError> {
-    row::get(row, name).map_err(|_| StateError::Corrupt { table: table.to_string(), column: name })
+    async fn query(&self, query: &Query) -> Result<Page, StateError> {
+        let operation = self.operation("query documents").await?;
+        // One snapshot for all of its statements.
+        operation.run(operation.session.begin_with(statements::QUERY_BEGIN)).await?;
+        let query = match query.row_needed() {
+            None => query.clone(),
+            Some((key, _)) => {
+                let rows = operation.query(&statements::get(&self.table, key)).await?;
+                let row = rows.first().map(|row| read_document(&self.table, row)).transpose()?;
+                match query.clone().with_row(row.as_ref()) {
+                    Ok(query) => query,
+                    Err(other_query) => {
+                        operation.rollback().await?;
+                        return Err(other_query);
+                    }
+                }
+            }
+        };
+        let mut matched = None;
+        if query.count || query.matched {
+            let rows = operation.query_once(&statements::count(&self.table, &query, &self.target)).await?;
+            let count: i64 = rows.first().map_or(Ok(0), |row| self.column(row, "count"))?;
+            matched = Some(count.unsigned_abs());
+        }
+        let mut rows = Vec::new();
+        if !query.count {
+            rows = operation.query_once(&statements::page(&self.table, &query, &self.target)?).await?;
+        }
+        operation.run(operation.session.commit()).await?;
+        let documents = rows.iter().map(|row| read_document(&self.table, row));
+        let documents = documents.collect::<Result<Vec<_>, StateError>>()?;
+        if query.count {
+            Ok(Page { rows: documents, matched, next_cursor: None })
+        } else {
+            query.page(documents, matched)
+        }
+    }
 }

@@ -7,8 +7,11 @@
 use pg::bind;
 use pg::sql::Written;
 
+use sea_query::{Alias, Expr, SelectStatement};
+
+use crate::query::{Query, compile};
 use crate::schema::next_version;
-use crate::{Key, Prefix, TableName, Value, Version, VersionCondition, WriteConditions};
+use crate::{Key, Prefix, StateError, TableName, Value, Version, VersionCondition, WriteConditions};
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
 /// statistics, which are taken while the table is nearly empty. Queries set their own.
@@ -20,6 +23,11 @@ pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
 ];
+
+/// Begins the transaction of a query: its statements see the same rows, and are planned with their parameters, by statistics.
+pub(crate) const QUERY_BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; \
+     SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = on; \
+     SET LOCAL enable_bitmapscan = on";
 
 /// The columns of a document `d`, by the names under which they are read. The value comes as text, which keeps its digits.
 pub(crate) const DOCUMENT: &str = "d.key, d.value::text AS value, d.version, d.created_at, d.updated_at";
@@ -197,4 +205,28 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
         lower.0
     );
     Written::new(text, parameters)
+}
+
+/// The documents of a query, and one more than its page has. Plan: see [`compile::page`].
+///
+/// A time that was written by hand and is none counts as the nearest one: so it is read, and cursors continue from what is read.
+pub(crate) fn page(
+    table: &TableName,
+    query: &Query,
+    target: &compile::Table,
+) -> Result<SelectStatement, StateError> {
+    let time = |column| {
+        format!("LEAST(GREATEST({column}, '0001-01-01Z'), '9999-12-31 23:59:59.999999Z') AS {column}")
+    };
+    let columns = format!("key, value, version, {}, {}", time("created_at"), time("updated_at"));
+    let documents =
+        sea_query::Query::select().expr(Expr::cust(columns)).from(Alias::new(table.as_str())).take();
+    let mut select = compile::page(query, target)?;
+    let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
+    Ok(select.expr(columns).from_subquery(documents, Alias::new("d")).take())
+}
+
+/// How many documents match a query. Plan: as of [`page`], without an order.
+pub(crate) fn count(table: &TableName, query: &Query, target: &compile::Table) -> SelectStatement {
+    compile::count(query, target).from(Alias::new(table.as_str())).take()
 }

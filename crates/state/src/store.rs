@@ -1,5 +1,6 @@
 //! What is asked of a store, and what it answers.
 
+use crate::query::Query;
 use crate::{
     Delete, Document, Key, Patch, Prefix, StateError, Value, VersionCondition, Write, WriteConditions,
 };
@@ -75,5 +76,6 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<KeyPage, StateError>> + Send;
 
-    // `query(&self, &Query) -> Page` comes with the query language.
+    /// The documents of a query. [`StateError::InvalidQuery`] if its cursor cannot be carried on.
+    fn query(&self, query: &Query) -> impl Future<Output = Result<Page, StateError>> + Send;
 }

@@ -121,7 +121,8 @@ impl Setup<'_> {
             let sql =
                 format!("CREATE INDEX CONCURRENTLY \"{name}\" ON {} USING {definition}", self.table.quoted());
             if let Err(source) = self.session.execute_batch(&sql).await {
-                // Best effort: the next start drops it otherwise.
+                // If a transaction is in the way, or the connection is gone, the next start drops it.
+                drop(self.set_lock_timeout(LOCK_TIMEOUT).await);
                 drop(self.session.execute_batch(&drop_it).await);
                 return Err(match self.error(source) {
                     StateError::Postgres(source) => StateError::Index { item: item.clone(), source },

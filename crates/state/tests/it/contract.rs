@@ -1,7 +1,9 @@
 //! What every store promises: each test runs on both.
 
+use state::query::Query;
 use state::{
-    Delete, Key, Patch, StatusCondition, Store, Value, Version, VersionCondition, Write, WriteConditions,
+    Advance, Delete, Key, Page, Patch, StateError, StatusCondition, Store, Value, Version, VersionCondition,
+    Write, WriteConditions, advance_status,
 };
 use tokio::task::JoinSet;
 
@@ -47,6 +49,10 @@ on_both_stores! {
     a_deletion_depends_on_the_version_alone
     a_value_comes_back_digit_by_digit
     keys_of_any_bytes_are_kept_apart
+    reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one
+    a_query_finds_what_matches_page_by_page
+    a_query_counts_instead_of_reading_or_beside_it
+    a_report_is_stale_unless_the_document_has_a_lower_status
 }
 
 fn expecting_status(status: &str) -> WriteConditions {
@@ -429,4 +435,103 @@ async fn keys_of_any_bytes_are_kept_apart(store: impl Store) {
         assert_eq!(get(&store, name).await.value.as_str(), name.len().to_string(), "{name:?}");
     }
     assert_eq!(listed(&store, "").await.len(), names.len());
+}
+
+// K-15
+async fn reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one(store: impl Store) {
+    let store = std::sync::Arc::new(store);
+    for round in 0..10 {
+        put(&*store, "k", r#"{"status":"pending","deadline_at":"2026-01-01T00:00:00Z"}"#).await;
+        let mut reports = JoinSet::new();
+        for (number, status) in
+            ["succeeded", "running", "pending", "paused", "running", "paused"].iter().enumerate()
+        {
+            let (store, patch) = (store.clone(), value(&format!(r#"{{"status":"{status}","m{number}":1}}"#)));
+            reports
+                .spawn(async move { advance_status(&*store, &key("k"), &patch).await.expect("no failure") });
+        }
+        for outcome in reports.join_all().await {
+            assert!(matches!(outcome, Advance::Applied(_) | Advance::Stale { .. }), "{outcome:?}");
+        }
+        let json = tree(&get(&*store, "k").await.value);
+        assert_eq!(json.get("status").and_then(|status| status.as_str()), Some("succeeded"), "round {round}");
+        assert!(json.get("m0").is_some() && json.get("deadline_at").is_some(), "{json:?}");
+    }
+}
+
+// K-15
+async fn a_report_is_stale_unless_the_document_has_a_lower_status(store: impl Store) {
+    let report = async |text: &str| advance_status(&store, &key("k"), &value(text)).await;
+    assert_eq!(report(r#"{"status":"running"}"#).await.expect("no failure"), Advance::NotFound);
+    for text in ["{}", r#"{"status":"done"}"#, r#"{"status":1}"#, "7"] {
+        assert!(matches!(report(text).await, Err(StateError::InvalidValue(_))), "{text}");
+    }
+    for (old, current) in [
+        (r#"{"status":"failed"}"#, Some("failed")),
+        (r#"{"status":"succeeded"}"#, Some("succeeded")),
+        (r#"{"status":"other"}"#, Some("other")),
+        (r#"{"status":7}"#, None),
+        ("[]", None),
+    ] {
+        put(&store, "k", old).await;
+        let before = get(&store, "k").await;
+        let current = current.map(str::to_owned);
+        assert_eq!(
+            report(r#"{"status":"succeeded"}"#).await.expect("no failure"),
+            Advance::Stale { current }
+        );
+        assert_eq!(get(&store, "k").await, before);
+    }
+}
+
+async fn queried(store: &impl Store, text: &str) -> Page {
+    store.query(&Query::parse(text.as_bytes()).expect("a query")).await.expect("no failure")
+}
+
+// K-05
+async fn a_query_finds_what_matches_page_by_page(store: impl Store) {
+    for number in 0..25 {
+        put(&store, &format!("a_{number:02}"), &format!(r#"{{"n":{}}}"#, number % 3)).await;
+        put(&store, &format!("aX{number:02}"), r#"{"n":0}"#).await;
+    }
+    let (mut found, mut cursor) = (Vec::new(), String::from("null"));
+    loop {
+        let text = format!(
+            r#"{{"prefix":"a_","filter":{{"n":{{"$gte":1}}}},"sort":["-n"],"limit":4,"cursor":{cursor}}}"#
+        );
+        let page = queried(&store, &text).await;
+        assert!(page.rows.len() <= 4 && page.matched.is_none());
+        found.extend(page.rows.into_iter().map(|row| row.key.as_str().to_owned()));
+        match page.next_cursor {
+            Some(next) => cursor = format!("{next:?}"),
+            None => break,
+        }
+    }
+    let of =
+        |rest: usize| (0..25).filter(move |number| number % 3 == rest).map(|number| format!("a_{number:02}"));
+    assert_eq!(found, of(2).chain(of(1)).collect::<Vec<_>>());
+}
+
+async fn a_query_counts_instead_of_reading_or_beside_it(store: impl Store) {
+    for number in 0..9 {
+        put(&store, &format!("k{number}"), &format!(r#"{{"n":{number}}}"#)).await;
+    }
+    let page = queried(&store, r#"{"filter":{"n":{"$lt":7}},"count":true}"#).await;
+    assert_eq!((page.rows.len(), page.matched, page.next_cursor), (0, Some(7), None));
+    let page = queried(&store, r#"{"filter":{"n":{"$lt":7}},"limit":2,"matched":true}"#).await;
+    assert_eq!((page.rows.len(), page.matched, page.next_cursor.is_some()), (2, Some(7), true));
+    // A cursor whose document is needed and gone.
+    let long = "x".repeat(5_000);
+    put(&store, "a", &format!(r#"{{"s":"{long}1"}}"#)).await;
+    put(&store, "b", &format!(r#"{{"s":"{long}2"}}"#)).await;
+    let text = |cursor: &str| {
+        format!(r#"{{"filter":{{"s":{{"$exists":true}}}},"sort":["s"],"limit":1,"cursor":{cursor}}}"#)
+    };
+    let first = queried(&store, &text("null")).await;
+    let next = text(&format!("{:?}", first.next_cursor.expect("there are two")));
+    assert_eq!(queried(&store, &next).await.rows[0].key, key("b"));
+    put(&store, "a", "1").await;
+    let failed = store.query(&Query::parse(next.as_bytes()).expect("a query")).await;
+    assert!(matches!(failed, Err(StateError::InvalidQuery(_))), "{failed:?}");
+    assert_eq!(queried(&store, r#"{"count":true}"#).await.matched, Some(11), "the connection can be used");
 }

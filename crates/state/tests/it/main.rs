@@ -2,6 +2,8 @@
 
 mod http;
 mod contract;
+mod postgres;
 mod query_expressions;
 mod query_support;
+mod setup;
 mod support;

@@ -47,6 +47,15 @@ impl Db {
         Dsn::parse(&format!("{}?search_path=test", self.dsn)).expect("a connection string")
     }
 
+    pub(crate) fn dsn_in(&self, schema: &str) -> Dsn {
+        Dsn::parse(&format!("{}?search_path={schema}", self.dsn)).expect("a connection string")
+    }
+
+    /// A connection of the owner.
+    pub(crate) async fn connect(&self) -> Client {
+        connect(&self.dsn).await
+    }
+
     /// For another role.
     pub(crate) fn dsn_of(&self, role: &str) -> Dsn {
         let dsn = self.dsn.replacen(ROLE, role, 1);
