@@ -52,7 +52,8 @@ impl State {
 
     async fn tables(&self) -> Vec<String> {
         let client = self.database.client().await;
-        let rows = client.query("SELECT tablename::text FROM pg_tables WHERE schemaname = 'notification'", &[]);
+        let rows =
+            client.query("SELECT tablename::text FROM pg_tables WHERE schemaname = 'notification'", &[]);
         rows.await.expect("the catalogue").iter().map(|row| row.get(0)).collect()
     }
 }
@@ -104,7 +105,14 @@ async fn everything_that_is_wrong_is_said_at_once_with_exit_code_2_and_nothing_i
         .env("STATE_PROXY_TABLE", "Kv");
     let (code, output) = fails_to_start(process).await;
     assert_eq!(code, Some(2), "{output}");
-    for part in ["CONNECTOR_SOCKET", "107 bytes", "status;drop", "(a)::b c", "STATE_PROXY_TABLE", "STATE_PROXY_TOKENS_FILE"] {
+    for part in [
+        "CONNECTOR_SOCKET",
+        "107 bytes",
+        "status;drop",
+        "(a)::b c",
+        "STATE_PROXY_TABLE",
+        "STATE_PROXY_TOKENS_FILE",
+    ] {
         assert!(output.contains(part), "{part} is not in {output}");
     }
     assert_eq!(state.tables().await, Vec::<String>::new());
@@ -119,7 +127,8 @@ async fn the_path_of_a_socket_has_107_bytes_at_most() {
     let prefix = state.folder.path().as_os_str().len() + 1;
     let of_length = |bytes: usize| state.folder.path().join("x".repeat(bytes - prefix));
     let (code, output) =
-        fails_to_start(state.process().env("CONNECTOR_SOCKET", of_length(108).to_str().expect("UTF-8"))).await;
+        fails_to_start(state.process().env("CONNECTOR_SOCKET", of_length(108).to_str().expect("UTF-8")))
+            .await;
     assert_eq!(code, Some(2), "{output}");
     let longest = of_length(107);
     let _service = state.process().env("CONNECTOR_SOCKET", longest.to_str().expect("UTF-8")).start().await;
@@ -240,9 +249,13 @@ async fn while_postgresql_is_away_an_answer_comes_in_time_and_afterwards_all_is_
         } else {
             server.stop().await;
         }
-        for (method, path, body) in
-            [("GET", "/keys/a", ""), ("PUT", "/keys/a", "2"), ("GET", "/keys/", ""), ("POST", "/query", "{}"), ("GET", "/readyz", "")]
-        {
+        for (method, path, body) in [
+            ("GET", "/keys/a", ""),
+            ("PUT", "/keys/a", "2"),
+            ("GET", "/keys/", ""),
+            ("POST", "/query", "{}"),
+            ("GET", "/readyz", ""),
+        ] {
             let begun = Instant::now();
             let answer = state.ask(method, path, body).await;
             let took = begun.elapsed();
@@ -303,7 +316,8 @@ async fn tokens_from_the_command_line_are_in_force_within_10_s_of_their_entry() 
     let (token, entry) = made.stdout.split_once('\n').expect("a token and its entry");
     let bearer = format!("Bearer {token}");
     let headers = [("Authorization", bearer.as_str())];
-    let put = async |path: &str| request(&addr, "PUT", path, &headers, "1").await.expect("TCP answers").status;
+    let put =
+        async |path: &str| request(&addr, "PUT", path, &headers, "1").await.expect("TCP answers").status;
     assert_eq!(put("/keys/users/1").await, 401);
     fs::write(&file, entry).expect("is written");
     let begun = Instant::now();
@@ -337,7 +351,8 @@ async fn several_processes_make_one_table_at_once_and_a_restart_changes_nothing(
     for starting in starting {
         services.push(starting.await.expect("it starts"));
     }
-    let definitions = "SELECT string_agg(indexdef, ';' ORDER BY indexname) FROM pg_indexes WHERE tablename = 'kv'";
+    let definitions =
+        "SELECT string_agg(indexdef, ';' ORDER BY indexname) FROM pg_indexes WHERE tablename = 'kv'";
     let client = state.database.client().await;
     let before: String = client.query_one(definitions, &[]).await.expect("the catalogue").get(0);
     // An open transaction would stop whatever wanted to change the table.

@@ -39,10 +39,13 @@ fn matches(text: &str, pattern: &str) -> bool {
 
 #[test]
 fn the_comparison_with_the_page_can_fail() {
-    for (text, pattern) in [("abc", "abc"), ("abc", "a…"), ("abc", "…c"), ("abcbd", "a…b…d"), ("", ""), ("abc", "…")] {
+    for (text, pattern) in
+        [("abc", "abc"), ("abc", "a…"), ("abc", "…c"), ("abcbd", "a…b…d"), ("", ""), ("abc", "…")]
+    {
         assert!(matches(text, pattern), "{text} {pattern}");
     }
-    for (text, pattern) in [("abc", "ab"), ("abc", "b…"), ("abc", "a…b"), ("abd", "a…b…c"), ("ab", "ab…b")] {
+    for (text, pattern) in [("abc", "ab"), ("abc", "b…"), ("abc", "a…b"), ("abd", "a…b…c"), ("ab", "ab…b")]
+    {
         assert!(!matches(text, pattern), "{text} {pattern}");
     }
 }
@@ -75,7 +78,8 @@ async fn every_example_of_the_page_prints_what_the_page_says() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{script}\n{printed}\n{errors}");
         let (found, wanted): (Vec<&str>, Vec<&str>) = (printed.lines().collect(), expected.lines().collect());
-        let is_same = found.len() == wanted.len() && found.iter().zip(&wanted).all(|(found, wanted)| matches(found, wanted));
+        let is_same = found.len() == wanted.len()
+            && found.iter().zip(&wanted).all(|(found, wanted)| matches(found, wanted));
         assert!(is_same, "{script}\nprinted\n{printed}\nnot\n{expected}");
     }
 }
