@@ -84,7 +84,7 @@ impl StateConfig {
         });
         let mode = reader.read(&STATE_PROXY_SOCKET_MODE, parse_mode, |mode| format!("{mode:04o}"));
         let tokens = reader.read(&STATE_PROXY_TOKENS_FILE, parse_path, show_path);
-        let table = reader.read(&STATE_PROXY_TABLE, TableName::parse, TableName::to_string);
+        let table = reader.read(&STATE_PROXY_TABLE, parse_table, TableName::to_string);
         let indexes = reader.read(&STATE_PROXY_PG_INDEXES, parse_indexes, |(text, _)| text.clone());
         let max_body_bytes = reader.number(&STATE_PROXY_MAX_BODY_BYTES);
         let statement_timeout = reader.duration(&STATE_PROXY_STATEMENT_TIMEOUT);
@@ -114,7 +114,11 @@ impl StateConfig {
 fn read_path(reader: &mut Reader) -> Option<Option<PathBuf>> {
     let parse = |text: &str| {
         let path = (!text.is_empty()).then(|| PathBuf::from(text));
-        path.as_deref().map_or(Ok(()), check_socket_path).map(|()| path).map_err(|error| error.to_string())
+        let bytes = text.len();
+        path.as_deref()
+            .map_or(Ok(()), check_socket_path)
+            .map(|()| path)
+            .map_err(|_| format!("it has {bytes} bytes"))
     };
     reader.read(&CONNECTOR_SOCKET, parse, show_path)
 }
@@ -123,9 +127,12 @@ fn parse_path(text: &str) -> Result<Option<PathBuf>, Infallible> {
     Ok((!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
-#[expect(clippy::ref_option, reason = "the reader gives what was parsed")]
 fn show_path(path: &Option<PathBuf>) -> String {
     path.as_deref().map(Path::display).map(|path| path.to_string()).unwrap_or_default()
+}
+
+fn parse_table(text: &str) -> Result<TableName, &'static str> {
+    TableName::parse(text).map_err(|_| "it is no name of a table")
 }
 
 fn parse_addr(text: &str) -> Result<Option<HttpAddr>, String> {
@@ -152,12 +159,13 @@ fn check_tokens(
     tokens: Option<Option<PathBuf>>,
 ) -> Option<Option<StateHttp>> {
     let variable = STATE_PROXY_TOKENS_FILE.name;
-    let (addr, tokens_file) = (addr?, tokens?);
+    let tokens_file = tokens?;
     let mut is_right = true;
     if let Some(Err(error)) = tokens_file.as_deref().map(Tokens::load) {
         reader.problem(variable, format!("cannot be used: {}", ambient::error_chain(&error)));
         is_right = false;
     }
+    let addr = addr?;
     match (&addr, &tokens_file) {
         (None, Some(_)) => {
             let text = format!(
