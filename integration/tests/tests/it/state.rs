@@ -346,11 +346,7 @@ async fn several_processes_make_one_table_at_once_and_a_restart_changes_nothing(
             .env("CONNECTOR_SOCKET", socket.to_str().expect("UTF-8"))
             .env("STATE_PROXY_PG_INDEXES", indexes)
     };
-    let starting: Vec<_> = (0..3).map(|number| tokio::spawn(process(number).start())).collect();
-    let mut services = Vec::new();
-    for starting in starting {
-        services.push(starting.await.expect("it starts"));
-    }
+    let _services = futures_util::future::join_all((0..3).map(|number| process(number).start())).await;
     let definitions =
         "SELECT string_agg(indexdef, ';' ORDER BY indexname) FROM pg_indexes WHERE tablename = 'kv'";
     let client = state.database.client().await;
