@@ -230,3 +230,6 @@ pub(crate) fn page(
 pub(crate) fn count(table: &TableName, query: &Query, target: &compile::Table) -> SelectStatement {
     compile::count(query, target).from(Alias::new(table.as_str())).take()
 }
+
+#[cfg(test)]
+mod tests;

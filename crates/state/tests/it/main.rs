@@ -2,8 +2,10 @@
 
 mod http;
 mod contract;
+mod model;
 mod postgres;
 mod query_expressions;
+mod query_model;
 mod query_support;
 mod setup;
 mod support;
