@@ -21,8 +21,8 @@ use super::reader::Reader;
 use super::telemetry::TelemetryConfig;
 use super::{ConfigErrors, Loaded, load};
 
-/// The largest mode of a file: permissions without the special bits.
-const MAX_MODE: u32 = 0o777;
+/// The mode that has every permission and no special bit.
+const PERMISSION_BITS: u32 = 0o777;
 
 /// What `state` needs.
 #[derive(Debug, Clone)]
@@ -143,7 +143,7 @@ fn parse_mode(text: &str) -> Result<u32, &'static str> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     let mode =
         is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("it is no octal number")?;
-    if mode <= MAX_MODE { Ok(mode) } else { Err("it has more than permissions") }
+    if mode <= PERMISSION_BITS { Ok(mode) } else { Err("it has more than permissions") }
 }
 
 /// The list as it was given, and what it means.

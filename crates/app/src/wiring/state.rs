@@ -70,7 +70,7 @@ async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor
     set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
     let store = |pool| {
         let store = PostgresStore::new(pool, config.table.clone());
-        Arc::new(store.with_max_value_bytes(config.max_body_bytes))
+        Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes))
     };
     let listeners = Listeners {
         store: store(documents),
