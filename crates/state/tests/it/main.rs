@@ -2,4 +2,6 @@
 
 mod query_expressions;
 mod query_model;
+mod query_plans;
+mod query_semantics;
 mod query_support;

@@ -48,7 +48,7 @@ impl Database {
         let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.expect("connects");
         tokio::spawn(async move { drop(connection.await) });
         let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
-        let settings = PoolSettings { max_connections: 2, operation_timeout: OPERATION_TIMEOUT, session };
+        let settings = PoolSettings { max_connections: 4, operation_timeout: OPERATION_TIMEOUT, session };
         let pool = PgPool::new(&Dsn::parse(&dsn).expect("a DSN"), settings).expect("a pool");
         let database = Self { client, pool, indexes: Vec::new() };
         database.execute(SCHEMA).await;
@@ -107,7 +107,8 @@ impl Database {
     pub(crate) async fn query(&self, query: &Query) -> Result<Page, StateError> {
         let row = match query.row_needed() {
             Some((key, _)) => {
-                let by_key = Query::parse(format!("{{\"prefix\": {:?}}}", key.as_str()).as_bytes())?;
+                let by_key =
+                    Query::parse(serde_json::json!({ "prefix": key.as_str() }).to_string().as_bytes())?;
                 let rows = self.rows(&self.statement(&by_key)?).await?;
                 rows.into_iter().find(|row| row.key == *key)
             }
