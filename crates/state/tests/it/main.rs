@@ -1,7 +1,9 @@
 //! The promises of the README, against a real PostgreSQL.
 
 mod query_expressions;
+mod query_json;
 mod query_model;
 mod query_plans;
+mod query_relations;
 mod query_semantics;
 mod query_support;
