@@ -325,6 +325,34 @@ async fn a_cursor_stays_short_and_a_changed_document_is_told_from_the_same_one()
     }
 }
 
+#[tokio::test]
+async fn times_that_no_clock_shows_are_paged_like_others() {
+    let database = Database::new().await;
+    database
+        .execute(
+            "INSERT INTO kv VALUES ('a', '1', 1, 'infinity', now()), ('b', '2', 1, 'infinity', now()), ('c', '3', 1, '-infinity', now()),
+                ('d', '4', 1, '20000-01-01', now()), ('e', '5', 1, '-infinity', now()), ('f', '6', 1, 'epoch', now())",
+        )
+        .await;
+    for (sort, expected) in
+        [("created_at", ["c", "e", "f", "a", "b", "d"]), ("-created_at", ["a", "b", "d", "f", "c", "e"])]
+    {
+        let mut cursor = "null".to_owned();
+        let mut seen = Vec::new();
+        while seen.len() <= expected.len() {
+            let text = format!("{{\"sort\": [\"{sort}\"], \"limit\": 1, \"cursor\": {cursor}}}");
+            let page =
+                database.query(&query(&text)).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+            seen.extend(page.rows.into_iter().map(|row| row.key.as_str().to_owned()));
+            match page.next_cursor {
+                Some(next) => cursor = quoted(&next),
+                None => break,
+            }
+        }
+        assert_eq!(seen, expected, "{sort}");
+    }
+}
+
 /// Texts that would do something else if they were ever part of a statement.
 const HOSTILE: [&str; 16] = [
     "'; DROP TABLE kv; --",

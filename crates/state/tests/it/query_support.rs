@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use local_servers::{Postgres, PostgresOptions};
-use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+use pg::{Dsn, PgPool, PoolSettings, RawTimestamp, SessionSettings};
 use sea_query::{Expr, ExprTrait, SelectStatement};
 use state::query::Query;
 use state::query::compile::{self, PLANNER_PARAMETERS, Table};
@@ -131,9 +131,9 @@ impl Database {
     async fn rows(&self, select: &SelectStatement) -> Result<Vec<Document>, StateError> {
         let rows = self.pool.session("query").await?.query_once(select).await?;
         let read = |row: tokio_postgres::Row| {
-            let created_at: std::time::SystemTime = row.get("created_at");
-            let since = created_at.duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-            let created_at = Timestamp::UNIX_EPOCH + since;
+            let created_at: RawTimestamp = row.get("created_at");
+            let nearest = if created_at < Timestamp::MIN.into() { Timestamp::MIN } else { Timestamp::MAX };
+            let created_at = created_at.timestamp().unwrap_or(nearest);
             document(row.get("key"), row.get("value"), row.get("version"), created_at)
         };
         Ok(rows.into_iter().map(read).collect())
