@@ -303,6 +303,33 @@ mod tests {
     }
 
     #[test]
+    fn check_config_checks_both_the_service_and_the_state_store_if_one_of_its_variables_is_set() {
+        let check = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let mut out = Vec::new();
+            let outcome = crate::commands::check_config::run(vars, &mut out);
+            outcome.map(|()| String::from_utf8(out).expect("UTF-8")).map_err(|failure| failure.to_string())
+        };
+        let service = [
+            ("NOTIFICATION_REDIS_MASTER_ADDR", "redis:6379"),
+            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/galaxy"),
+            ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users:8080"),
+        ];
+        let shown = check(&service).expect("is right");
+        assert!(!shown.contains("STATE_PROXY"), "{shown}");
+        let shown = check(&[&service[..], &[URL, SOCKET]].concat()).expect("is right");
+        assert!(
+            shown.contains("\nCONNECTOR_SOCKET=/run/state.sock\n") && !shown.contains("s3cret"),
+            "{shown}"
+        );
+        assert_eq!(shown.matches("NOTIFICATION_LOG_LEVEL=").count(), 1, "{shown}");
+        let wrong = check(&[&service[1..], &[SOCKET]].concat()).expect_err("two are missing");
+        for name in ["NOTIFICATION_REDIS_MASTER_ADDR is required", "STATE_PROXY_PG_URL is required"] {
+            assert!(wrong.contains(name), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_mode_is_three_or_four_octal_digits() {
         for (text, mode) in [("0660", 0o660), ("600", 0o600), ("0777", 0o777), ("000", 0)] {
             assert_eq!(parse_mode(text), Ok(mode));

@@ -164,7 +164,11 @@ fn list_request(head: &Parts) -> Result<ListRequest, ApiError> {
         })?,
     };
     let prefix = Prefix::new(&prefix.unwrap_or_default())?;
-    let after = after.filter(|after| !after.is_empty()).map(|after| Key::new(&after)).transpose()?;
+    let after = after.filter(|after| !after.is_empty());
+    // It is the last key of a page, and a table that was taken over has longer keys than can be made.
+    let after = after
+        .map(|after| Key::from_cursor(&after).ok_or_else(|| ApiError::bad_request("after contains NUL")));
+    let after = after.transpose()?;
     Ok(ListRequest { prefix, after, limit })
 }
 

@@ -49,3 +49,48 @@ impl StateMetrics {
         self.duration.record(answered.duration.as_secs_f64(), &[operation]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use axum::http::StatusCode;
+    use opentelemetry::metrics::{InstrumentBuilder, InstrumentProvider, SyncInstrument};
+
+    use super::*;
+
+    /// Keeps the labels that counters were given.
+    #[derive(Clone, Default)]
+    struct Recorded(Arc<Mutex<Vec<String>>>);
+
+    impl SyncInstrument<u64> for Recorded {
+        fn measure(&self, value: u64, labels: &[KeyValue]) {
+            let labels: Vec<String> =
+                labels.iter().map(|label| format!("{}={}", label.key, label.value)).collect();
+            self.0.lock().expect("no test panics with it").push(format!("{value} {}", labels.join(" ")));
+        }
+    }
+
+    impl InstrumentProvider for Recorded {
+        fn u64_counter(&self, _: InstrumentBuilder<'_, Counter<u64>>) -> Counter<u64> {
+            Counter::new(Arc::new(self.clone()))
+        }
+    }
+
+    #[test]
+    fn answers_are_counted_by_operation_and_status_and_by_nothing_that_a_client_chose() {
+        let recorded = Recorded::default();
+        let metrics = StateMetrics::new(&Meter::new(Arc::new(recorded.clone())));
+        for (route, status) in [
+            (Some("batch_get"), StatusCode::OK),
+            (Some("/keys/secret"), StatusCode::NOT_FOUND),
+            (None, StatusCode::NOT_FOUND),
+        ] {
+            metrics.answered(&Answered { route, status, duration: Duration::ZERO });
+        }
+        let expected =
+            ["1 operation=batch_get code=200", "1 operation=none code=404", "1 operation=none code=404"];
+        assert_eq!(*recorded.0.lock().expect("no test panics with it"), expected);
+    }
+}

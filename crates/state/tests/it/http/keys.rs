@@ -4,6 +4,7 @@ use serde_json::json;
 use state::{MAX_KEY_BYTES, MemoryStore};
 
 use super::support::{BOTH, Options, Server};
+use crate::support::Db;
 
 /// The path of a key, everything encoded that is not a letter or a digit.
 fn encoded(key: &str) -> String {
@@ -112,9 +113,33 @@ async fn what_is_no_utf_8_or_holds_nul_or_is_broken_is_400() {
         }
     }
     let long = "x".repeat(MAX_KEY_BYTES + 1);
-    for parameter in ["prefix", "after"] {
-        let answer = client.ask(&format!("GET /keys/?{parameter}={long}"), "", "").await;
-        assert_eq!(answer.code(), "bad_request");
+    assert_eq!(client.ask(&format!("GET /keys/?prefix={long}"), "", "").await.code(), "bad_request");
+}
+
+#[tokio::test]
+async fn pages_go_on_after_a_key_of_a_table_that_was_taken_over_however_long_it_is() {
+    let db = Db::with_table().await;
+    let long = "x".repeat(2 * MAX_KEY_BYTES);
+    db.execute(&format!("INSERT INTO test.kv (key, value) VALUES ('{long}', '1'), ('y', '2')")).await;
+    let server = Server::start(db.store(), BOTH[0], Options::default()).await;
+    let first = server.ask("GET /keys/?limit=1", "", "").await.json();
+    assert_eq!(first, json!({"keys": [&long], "next_after": &long}));
+    let second = server.ask(&format!("GET /keys/?limit=1&after={long}"), "", "").await.json();
+    assert_eq!(second, json!({"keys": ["y"], "next_after": null}));
+}
+
+#[tokio::test]
+async fn a_path_in_raw_utf_8_or_behind_a_host_names_the_same_key() {
+    let server = Server::start(MemoryStore::default(), BOTH[0], Options::default()).await;
+    let mut client = server.connect().await;
+    for (path, key) in
+        [("/keys/ü/😀", "ü/😀"), ("http://elsewhere/keys//../a", "/../a"), ("http://x/keys/%2e", ".")]
+    {
+        assert_eq!(client.ask(&format!("PUT {path}"), "", "1").await.status, 204, "{path}");
+        assert_eq!(
+            client.ask(&format!("GET /keys/{}", encoded(key)), "", "").await.json()["key"],
+            json!(key)
+        );
     }
 }
 
