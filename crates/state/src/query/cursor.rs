@@ -158,7 +158,7 @@ pub(super) fn decode(cursor: &str, of_query: &[u8; 32], sort: &[SortTerm]) -> Op
     if values.len() != terms.clone().count() {
         return None;
     }
-    let key = Key::new(plain.get("k")?.as_str()?).ok()?;
+    let key = Key::from_cursor(plain.get("k")?.as_str()?)?;
     let version = Version(plain.get("v")?.as_i64()?);
     let values = terms.zip(values).map(|(term, value)| decode_value(term, value)).collect::<Option<_>>()?;
     Some(Position { key, version, values })

@@ -174,6 +174,11 @@ pub(crate) fn indexed_text(text: Expr) -> Expr {
     by_bytes(Expr::expr(cut))
 }
 
+/// The same for a text that is known here.
+pub(crate) fn cut_as_indexed(text: &str) -> String {
+    text.chars().take(INDEXED_CHARACTERS as usize).collect()
+}
+
 /// What an index has of a number, which must not be NULL: if one number is less than another, it is not greater here.
 pub(crate) fn indexed_number(number: Expr) -> Expr {
     let limit = |sign: &str| Expr::Constant(format!("{sign}{MAX_INDEXED_NUMBER}").into()).cast_as("numeric");

@@ -111,11 +111,14 @@ impl<'a> Term<'a> {
         }
     }
 
+    /// The column of a time, as documents show it: within the years 1 to 9999, whatever was written there by hand.
     fn column(&self) -> Expr {
-        Expr::col(match self.name {
+        let column = Expr::col(match self.name {
             SortName::UpdatedAt => "updated_at",
             _ => "created_at",
-        })
+        });
+        let least = Func::greatest([column, bind::instant(Timestamp::MIN)]);
+        Func::least([least.into(), bind::instant(Timestamp::MAX)]).into()
     }
 
     /// What a declared index has of the member, if its type is fixed.
