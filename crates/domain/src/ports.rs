@@ -25,7 +25,9 @@ mod streams;
 mod submissions;
 
 pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
-pub use answers::{Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken};
+pub use answers::{
+    Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
+};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term};

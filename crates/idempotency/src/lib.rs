@@ -7,7 +7,8 @@
 //!
 //! **What it cannot promise** is that a handler that crashed has had no effect: its repeat runs it again. A handler whose effect
 //! is in the same PostgreSQL stores its answer in the transaction of that effect ([`complete_in`]): a crash leaves both or
-//! neither.
+//! neither. One whose request takes no time before that transaction needs no claim: [`complete_free_in`] takes the free key and
+//! stores the answer in one step, and repeats that come meanwhile wait for the transaction.
 //!
 //! [`Store`] has the operations, on many keys at once; [`PostgresStore`] and [`MemoryStore`] implement them, [`Observed`] tells
 //! of them. [`Idempotency`] runs one handler with them; [`IdempotencyLayer`] does that for every request of an axum or tower
@@ -62,11 +63,15 @@ pub use once::{
     DEFAULT_HANDLER_TIMEOUT, DEFAULT_MAX_CONCURRENT, DEFAULT_MAX_RESPONSE_BYTES, DEFAULT_STORE_TIMEOUT,
     Idempotency, Request, Run, Settings, is_final,
 };
-pub use postgres::{MAX_CLAIM_BATCH, MAX_CLAIM_ROUNDS, PostgresStore, SINGLE_LOCK_TIMEOUT, complete_in};
+pub use postgres::{
+    MAX_CLAIM_BATCH, MAX_CLAIM_ROUNDS, PostgresStore, SINGLE_LOCK_TIMEOUT, complete_free_in, complete_in,
+};
 pub use problem::{Problem, RETRY_PAUSE};
 pub use schema::{required_rights, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
-pub use store::{Answer, Claim, ClaimId, ClaimRequest, Completion, Guarded, Store};
+pub use store::{
+    Answer, Claim, ClaimId, ClaimRequest, Completion, FreeCompletion, Guarded, KeyLookup, Store,
+};
 pub use ttl::{
     DEFAULT_LOCK_TTL, DEFAULT_RETENTION_TTL, LockTtl, MAX_LOCK_TTL, MAX_RETENTION_TTL, RetentionTtl,
 };

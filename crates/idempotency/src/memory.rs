@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use crate::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, LockTtl,
-    Scope, Store, Token,
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, KeyLookup,
+    LockTtl, Scope, Store, Token,
 };
 
 /// A store in memory, with the clock of the tokio runtime. It keeps a bounded number of keys, and the answers whole: their
@@ -34,8 +34,8 @@ impl Entry {
         self.expires_at >= now
     }
 
-    fn claim(&self, request: &ClaimRequest, now: Instant) -> Claim {
-        let fingerprint_matches = self.fingerprint == request.fingerprint;
+    fn tell(&self, fingerprint: &Fingerprint, now: Instant) -> Claim {
+        let fingerprint_matches = self.fingerprint == *fingerprint;
         match &self.answer {
             None => Claim::Pending { fingerprint_matches, free_in: self.expires_at - now },
             Some(answer) if fingerprint_matches => Claim::Completed(answer.clone()),
@@ -78,6 +78,15 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
+    async fn lookup(&self, keys: &[KeyLookup]) -> Result<Vec<Option<Claim>>, IdempotencyError> {
+        let (entries, now) = (self.entries(), Instant::now());
+        let lookup = |KeyLookup { scope, key, fingerprint }: &KeyLookup| {
+            let entry = entries.get(&(scope.clone(), key.clone())).filter(|entry| entry.is_live(now));
+            entry.map(|entry| entry.tell(fingerprint, now))
+        };
+        Ok(keys.iter().map(lookup).collect())
+    }
+
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
         let now = Instant::now();
         let mut entries = self.entries();
@@ -93,7 +102,7 @@ impl Store for MemoryStore {
         let claim = |request: &ClaimRequest| {
             let key = (request.id.scope.clone(), request.id.key.clone());
             if let Some(entry) = entries.get(&key).filter(|entry| entry.is_live(now)) {
-                return entry.claim(request, now);
+                return entry.tell(&request.fingerprint, now);
             }
             let entry = Entry {
                 token: request.id.token,

@@ -3,11 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::{Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, LockTtl, Store};
+use crate::{Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, KeyLookup, LockTtl, Store};
 
 /// What is done to a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
+    /// [`Store::lookup`].
+    Lookup,
     /// [`Store::claim`].
     Claim,
     /// [`Store::complete`].
@@ -23,8 +25,10 @@ pub enum Operation {
 /// How an operation ended for one key.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// What became of a claim.
+    /// What became of a claim, or would become of it.
     Claim(&'a Claim),
+    /// The key is free.
+    Free,
     /// What became of a change.
     Guarded(Guarded),
     /// An expired key was deleted.
@@ -86,6 +90,14 @@ impl<S: Store> Observed<S> {
 }
 
 impl<S: Store> Store for Observed<S> {
+    async fn lookup(&self, keys: &[KeyLookup]) -> Result<Vec<Option<Claim>>, IdempotencyError> {
+        let found = self.store.lookup(keys).await;
+        self.tell_each(Operation::Lookup, keys.len(), &found, |each| {
+            each.as_ref().map_or(Outcome::Free, Outcome::Claim)
+        });
+        found
+    }
+
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
         let claims = self.store.claim(requests).await;
         self.tell_each(Operation::Claim, requests.len(), &claims, |claim| Outcome::Claim(claim));

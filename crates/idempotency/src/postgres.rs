@@ -17,7 +17,8 @@ use tokio_postgres::types::FromSql;
 use crate::schema::{COMPLETED, PENDING, required_rights, schema_sql};
 use crate::statements::ClaimCommit;
 use crate::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Guarded, IdempotencyError, LockTtl, Store, statements,
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, FreeCompletion, Guarded, IdempotencyError,
+    KeyLookup, LockTtl, Store, statements,
 };
 
 /// The most keys of one statement that claims; more are claimed by several statements.
@@ -68,7 +69,9 @@ impl PostgresStore {
     /// Checks that every statement of this crate can be prepared on the table, and that the role has the rights to run it.
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("check the table of idempotency keys").await?;
+        session.prepare(&statements::lookup(&[])).await?;
         session.prepare(&statements::claim(&[], self.claim_commit)).await?;
+        session.prepare(&statements::complete_free(&[])).await?;
         session.prepare(&statements::complete(&[])).await?;
         session.prepare(&statements::abandon(&[])).await?;
         session.prepare(&statements::extend(&[], LockTtl::default())).await?;
@@ -93,7 +96,45 @@ pub async fn complete_in(
     outcomes(&rows, completions.len())
 }
 
+/// Stores the answers of keys that are free within the transaction that is open on `session`: they are committed or rolled back
+/// with it. [`Guarded::Fenced`] tells that a key is claimed or completed already: [`Store::lookup`] tells by what, after the
+/// caller has rolled back. Of several with one key, none but the first can be stored.
+///
+/// Until the end of the transaction, claims of these keys wait as they do for any row that another transaction holds.
+pub async fn complete_free_in(
+    session: &Session,
+    completions: &[FreeCompletion],
+) -> Result<Vec<Guarded>, IdempotencyError> {
+    let mut positions: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (position, free) in completions.iter().enumerate() {
+        positions.entry(key_of(&free.completion.id)).or_insert(position);
+    }
+    let distinct: Vec<FreeCompletion> =
+        positions.values().map(|position| completions[*position].clone()).collect();
+    let mut outcomes = vec![Guarded::Fenced; completions.len()];
+    for row in &session.query(&statements::complete_free(&distinct)).await? {
+        let position = positions.get(&(column(row, "scope")?, column(row, "key")?));
+        outcomes[*position.ok_or(IdempotencyError::Corrupt("key"))?] = Guarded::Applied;
+    }
+    Ok(outcomes)
+}
+
 impl Store for PostgresStore {
+    async fn lookup(&self, keys: &[KeyLookup]) -> Result<Vec<Option<Claim>>, IdempotencyError> {
+        let mut claims = Vec::with_capacity(keys.len());
+        for batch in keys.chunks(MAX_CLAIM_BATCH) {
+            let session = self.pool.session("look up idempotency keys").await?;
+            let rows = session.query(&statements::lookup(batch)).await?;
+            let by_key = by_key(&rows)?;
+            for lookup in batch {
+                let row = by_key.get(&(lookup.scope.as_str(), lookup.key.as_str()));
+                let found = row.map(|row| read(row)).transpose()?;
+                claims.push(found.map(|found| found.for_fingerprint(&lookup.fingerprint)));
+            }
+        }
+        Ok(claims)
+    }
+
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
         // By bytes, the order in which rows are locked.
         let mut by_key: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
@@ -166,11 +207,18 @@ impl Found {
                 fingerprint_matches: request.fingerprint == first.fingerprint,
                 free_in: first.lock_ttl.as_duration(),
             },
-            Self::Pending { fingerprint, free_in } => Claim::Pending {
-                fingerprint_matches: request.fingerprint.as_str() == fingerprint,
-                free_in: *free_in,
-            },
-            Self::Completed { fingerprint, answer } if request.fingerprint.as_str() == fingerprint => {
+            found => found.for_fingerprint(&request.fingerprint),
+        }
+    }
+
+    /// What a request with this fingerprint is told.
+    fn for_fingerprint(&self, own: &Fingerprint) -> Claim {
+        match self {
+            Self::Claimed => Claim::New,
+            Self::Pending { fingerprint, free_in } => {
+                Claim::Pending { fingerprint_matches: own.as_str() == fingerprint, free_in: *free_in }
+            }
+            Self::Completed { fingerprint, answer } if own.as_str() == fingerprint => {
                 Claim::Completed(answer.clone())
             }
             Self::Completed { .. } => Claim::Conflict,
@@ -212,10 +260,7 @@ async fn ask(
     for _ in 0..MAX_CLAIM_ROUNDS {
         let asked: Vec<&ClaimRequest> = open.iter().map(|position| requests[*position]).collect();
         let rows = session.query(&statements::claim(&asked, commit)).await?;
-        let by_key: HashMap<(&str, &str), &Row> = rows
-            .iter()
-            .map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row)))
-            .collect::<Result<_, IdempotencyError>>()?;
+        let by_key = by_key(&rows)?;
         for &position in &open {
             if let Some(row) = by_key.get(&key_of(&requests[position].id)) {
                 found[position] = read(row)?;
@@ -229,7 +274,12 @@ async fn ask(
     Ok(found)
 }
 
-/// A row of [`statements::claim`].
+/// Rows of [`statements::claim`] or [`statements::lookup`] by scope and key.
+fn by_key(rows: &[Row]) -> Result<HashMap<(&str, &str), &Row>, IdempotencyError> {
+    rows.iter().map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row))).collect()
+}
+
+/// A row of [`statements::claim`] or [`statements::lookup`].
 fn read(row: &Row) -> Result<Found, IdempotencyError> {
     let state: Option<&str> = column(row, "state")?;
     let fingerprint = || column::<Option<String>>(row, "fingerprint").map(Option::unwrap_or_default);

@@ -16,7 +16,7 @@ use sea_query::{
 use tokio_postgres::types::ToSql;
 
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
-use crate::{ClaimId, ClaimRequest, Completion, LockTtl};
+use crate::{ClaimId, ClaimRequest, Completion, FreeCompletion, KeyLookup, LockTtl};
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
 /// statistics, which are taken while the table is nearly empty.
@@ -131,7 +131,16 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
             |_| {},
         )
         .take();
-    let live = Query::select()
+    let mut statement = claimed;
+    statement.union(UnionType::All, live()).with_cte(
+        WithClause::new().cte(step(Given::Table, given)).cte(step(Step::Claimed, insert_free())).to_owned(),
+    );
+    statement.take()
+}
+
+/// Those of the given keys that are claimed or completed, by the primary key.
+fn live() -> SelectStatement {
+    Query::select()
         .columns([
             (Keys::Table, Keys::Scope),
             (Keys::Table, Keys::Key),
@@ -150,33 +159,109 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
         .from(Given::Table)
         .inner_join(Keys::Table, is_given())
         .and_where(is_live())
-        .take();
-    let mut statement = claimed;
-    statement.union(UnionType::All, live).with_cte(
-        WithClause::new().cte(step(Given::Table, given)).cte(step(Step::Claimed, insert_free())).to_owned(),
-    );
-    statement.take()
+        .take()
 }
 
-/// Inserts those of the given keys that are absent, and takes over those that are expired.
-fn insert_free() -> InsertStatement {
+/// Reads those of the keys that are claimed or completed, by the primary key; no row for a key that is free.
+pub(crate) fn lookup(keys: &[KeyLookup]) -> SelectStatement {
+    let given = Query::select()
+        .expr_as(by_bytes(keys.iter().map(|lookup| lookup.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(keys.iter().map(|lookup| lookup.key.as_str())), Given::Key)
+        .take();
+    let mut statement = live();
+    statement.with_cte(WithClause::new().cte(step(Given::Table, given)).to_owned());
+    statement
+}
+
+/// Those of the given keys that are free, in the order of the primary key.
+fn free() -> SelectStatement {
     let live = Query::select()
         .column((Keys::Table, Keys::Key))
         .from(Keys::Table)
         .and_where(is_given())
         .and_where(is_live())
         .take();
-    let free = Query::select()
+    Query::select()
         .columns([Given::Scope, Given::Key])
-        .expr(bind::text(PENDING))
-        .columns([Given::Token, Given::Fingerprint])
-        .expr(from_now(Expr::col(Given::TtlMs)))
-        .expr(now())
         .from(Given::Table)
         .and_where(Expr::exists(live).not())
         .order_by(Given::Scope, Order::Asc)
         .order_by(Given::Key, Order::Asc)
+        .take()
+}
+
+/// Stores the answers of those of the keys that are free, by the primary key; returns scope and key of those. It waits for
+/// another transaction that takes one of them, and then leaves it out. The keys are distinct.
+///
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
+/// many rows as there are completions, one of the keys is taken. [`crate::complete_free_in`] tells which.
+pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
+    let each = || completions.iter().map(|free| &free.completion);
+    let given = Query::select()
+        .expr_as(by_bytes(each().map(|completion| completion.id.scope.as_str())), Given::Scope)
+        .expr_as(by_bytes(each().map(|completion| completion.id.key.as_str())), Given::Key)
+        .expr_as(by_bytes(each().map(|completion| completion.id.token.to_text())), Given::Token)
+        .expr_as(by_bytes(completions.iter().map(|free| free.fingerprint.as_str())), Given::Fingerprint)
+        .expr_as(
+            unnest(bind::bigints(each().map(|completion| completion.answer.status.into()))),
+            Given::Status,
+        )
+        .expr_as(unnest(bind::byteas(each().map(|completion| &*completion.answer.headers))), Given::Headers)
+        .expr_as(unnest(bind::byteas(each().map(|completion| &*completion.answer.body))), Given::Body)
+        .expr_as(
+            unnest(bind::bigints(each().map(|completion| completion.retention_ttl.as_millis()))),
+            Given::TtlMs,
+        )
         .take();
+    let mut rows = free();
+    rows.expr(bind::text(COMPLETED))
+        .columns([Given::Token, Given::Fingerprint])
+        .expr(Expr::col(Given::Status).cast_as("int"))
+        .columns([Given::Headers, Given::Body])
+        .expr(from_now(Expr::col(Given::TtlMs)))
+        .expr(now());
+    let mut insert = insert(
+        [
+            Keys::Scope,
+            Keys::Key,
+            Keys::State,
+            Keys::Token,
+            Keys::Fingerprint,
+            Keys::ResponseStatus,
+            Keys::ResponseHeaders,
+            Keys::ResponseBody,
+            Keys::ExpiresAt,
+            Keys::CreatedAt,
+        ],
+        rows,
+    );
+    insert.with_cte(WithClause::new().cte(step(Given::Table, given)).to_owned());
+    insert
+}
+
+/// Inserts those of the given keys that are absent, and takes over those that are expired.
+fn insert_free() -> InsertStatement {
+    let mut rows = free();
+    rows.expr(bind::text(PENDING))
+        .columns([Given::Token, Given::Fingerprint])
+        .expr(from_now(Expr::col(Given::TtlMs)))
+        .expr(now());
+    insert(
+        [
+            Keys::Scope,
+            Keys::Key,
+            Keys::State,
+            Keys::Token,
+            Keys::Fingerprint,
+            Keys::ExpiresAt,
+            Keys::CreatedAt,
+        ],
+        rows,
+    )
+}
+
+/// Inserts `rows`, which have these columns, and takes over keys that are expired.
+fn insert<const N: usize>(columns: [Keys; N], rows: SelectStatement) -> InsertStatement {
     // With the columns that are not inserted, so that nothing is left of an expired answer.
     let taken_over = OnConflict::columns([Keys::Scope, Keys::Key])
         .update_columns([
@@ -194,19 +279,11 @@ fn insert_free() -> InsertStatement {
     let mut insert = Query::insert();
     insert
         .into_table(Keys::Table)
-        .columns([
-            Keys::Scope,
-            Keys::Key,
-            Keys::State,
-            Keys::Token,
-            Keys::Fingerprint,
-            Keys::ExpiresAt,
-            Keys::CreatedAt,
-        ])
+        .columns(columns)
         .on_conflict(taken_over)
         .returning(Query::returning().columns([(Keys::Table, Keys::Scope), (Keys::Table, Keys::Key)]));
-    // Cannot fail: seven columns, seven expressions.
-    insert.select_from(free).expect("as many expressions as columns");
+    // Cannot fail: each caller has an expression for each of its columns.
+    insert.select_from(rows).expect("as many expressions as columns");
     insert
 }
 

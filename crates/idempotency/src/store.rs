@@ -28,6 +28,17 @@ pub struct ClaimRequest {
     pub lock_ttl: LockTtl,
 }
 
+/// The question what a request with this key would be told.
+#[derive(Clone, Debug)]
+pub struct KeyLookup {
+    /// Whom the key belongs to.
+    pub scope: Scope,
+    /// The idempotency key.
+    pub key: Key,
+    /// That of the request.
+    pub fingerprint: Fingerprint,
+}
+
 /// What became of the wish to claim a key.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +71,15 @@ pub struct Completion {
     pub retention_ttl: RetentionTtl,
 }
 
+/// An answer to be stored for a key that is free, without a claim before it.
+#[derive(Clone, Debug)]
+pub struct FreeCompletion {
+    /// Key, answer and retention TTL. The token is one that was never used before.
+    pub completion: Completion,
+    /// That of the request.
+    pub fingerprint: Fingerprint,
+}
+
 /// The answer to a request. Stores keep its parts byte for byte and do not look into them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
@@ -90,6 +110,13 @@ pub enum Guarded {
 /// The life of a key: free, then pending under the token that claimed it, then completed or free again. A pending or completed
 /// key that expires is free. Time is that of the store; no client's clock takes part.
 pub trait Store: Send + Sync + 'static {
+    /// What [`Store::claim`] would answer to a request with each of these keys; `None` for a key that it would claim. It changes
+    /// nothing and waits for no row: the answer may be out of date at once.
+    fn lookup(
+        &self,
+        keys: &[KeyLookup],
+    ) -> impl Future<Output = Result<Vec<Option<Claim>>, IdempotencyError>> + Send;
+
     /// Claims each key that is free. If a key occurs twice, the first element may get it, and the second finds it pending.
     ///
     /// After an error it is unknown which keys were claimed: the caller abandons all of them.

@@ -17,13 +17,14 @@ use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Known, StoreError};
 use domain::record::IdempotencyScope;
 use futures_util::future::{join, join3, join4};
-use idempotency::Completion;
-use pg::{PgError, Session};
+use idempotency::statements;
+use pg::{PgError, Prepared, Session};
 
+use crate::answers::Completions;
 use crate::codec::column;
 use crate::error::store_error;
 use crate::records::{ids_taken, requests, requests_of};
-use crate::{PgStore, answers, checkpoint, malformed_intents, records, routes};
+use crate::{PgStore, checkpoint, malformed_intents, records, routes};
 
 /// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
 /// pool has many connections.
@@ -60,18 +61,18 @@ impl AcceptanceStore for PgStore {
         Ok(Known { fingerprints, taken_ids })
     }
 
-    async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
+    async fn accept(&self, mut batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let session = self.session("accept a batch of intents").await?;
         let rows = Rows::of(&batch.outcomes);
-        let completions = answers::completions(&batch.answers)?;
+        let completions = Completions::of(std::mem::take(&mut batch.answers))?;
         let written = match write(&session, &batch, &rows, &completions).await {
             Ok(Written::Committed) => Ok(Commit::Committed),
             Ok(Written::IdsOrKeysTaken) => {
                 let taken = check_taken(&session, &rows.acceptances).await;
                 taken.map(|()| Commit::WriteConflict).map_err(store_error)
             }
-            Ok(Written::ClaimLost) => {
-                session.rollback().await.map(|()| Commit::ClaimLost).map_err(store_error)
+            Ok(Written::AnswerRefused) => {
+                session.rollback().await.map(|()| Commit::AnswerRefused).map_err(store_error)
             }
             Ok(Written::CheckpointRefused) => {
                 session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
@@ -135,15 +136,15 @@ enum Written {
     IdsOrKeysTaken,
     /// The checkpoint is not the expected one.
     CheckpointRefused,
-    /// A claim has ended, so that its answer was not stored.
-    ClaimLost,
+    /// An answer was not stored, because its claim has ended or because its key is not free.
+    AnswerRefused,
 }
 
 async fn write(
     session: &Session,
     batch: &AcceptanceBatch<'_>,
     rows: &Rows<'_>,
-    completions: &[Completion],
+    completions: &Completions,
 ) -> Result<Written, PgError> {
     let moving = match &batch.checkpoint {
         None => None,
@@ -153,9 +154,13 @@ async fn write(
         }),
     };
     let inserting = session.prepare(&records::insert(&rows.acceptances)).await?;
-    let completing = match completions {
+    let completing = match &completions.claimed[..] {
         [] => None,
-        some => Some(session.prepare(&idempotency::statements::complete(some)).await?),
+        some => Some(session.prepare(&statements::complete(some)).await?),
+    };
+    let completing_free = match &completions.free[..] {
+        [] => None,
+        some => Some(session.prepare(&statements::complete_free(some)).await?),
     };
 
     // A statement without rows is left out.
@@ -167,12 +172,16 @@ async fn write(
     };
     let with_records =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&inserting).await } };
-    // First of all, because its claims may have ended, and because their rows are locked in the order of all their users.
+    // First of all, because claims may have ended and keys may be taken. A claim's row is locked before a key is taken, and all of
+    // them before the records: transactions that meet wait for each other in one direction.
     let with_answers = async {
-        match &completing {
-            Some(statement) => session.change(statement).await.map(|rows| rows == completions.len() as u64),
+        let stored = async |statement: &Option<Prepared>, answers: usize| match statement {
+            Some(statement) => session.change(statement).await.map(|rows| rows == answers as u64),
             None => Ok(true),
-        }
+        };
+        let claimed = stored(&completing, completions.claimed.len());
+        let (claimed, free) = join(claimed, stored(&completing_free, completions.free.len())).await;
+        Ok::<_, PgError>(claimed? & free?)
     };
     let first = join4(session.begin(), with_answers, with_checkpoint, with_records);
     // Encoded while PostgreSQL inserts the records.
@@ -183,7 +192,7 @@ async fn write(
     let ((begun, answered, moved, inserted), second) = join(first, second).await;
     begun?;
     if !answered? {
-        return Ok(Written::ClaimLost);
+        return Ok(Written::AnswerRefused);
     }
     if !moved? {
         return Ok(Written::CheckpointRefused);

@@ -10,13 +10,15 @@ use bytes::Bytes;
 use domain::catalog::MAX_NAME;
 use domain::intent::MAX_IDENTIFIER;
 use domain::ports::{
-    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, KeySweep, StoreError,
+    Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
+    KeySweep, StoreError,
 };
 use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
 use idempotency::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, Key, LockTtl,
-    MAX_KEY_BYTES, MAX_SCOPE_BYTES, PostgresStore, RetentionTtl, Scope, Store, Token,
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, FreeCompletion, Guarded, IdempotencyError,
+    Key, KeyLookup, LockTtl, MAX_KEY_BYTES, MAX_SCOPE_BYTES, PostgresStore, RetentionTtl, Scope, Store,
+    Token,
 };
 
 use crate::PgStore;
@@ -27,6 +29,22 @@ use crate::records::{accepted_of, accepted_requests};
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 impl AnswerStore for PgStore {
+    async fn lookup_answers(
+        &self,
+        keys: &[(&IdempotencyScope, &str)],
+    ) -> Result<Vec<Option<ClaimOutcome>>, StoreError> {
+        const OPERATION: &str = "look up idempotency keys";
+        let lookup = |(scope, fingerprint): &(&IdempotencyScope, &str)| {
+            let (scope, key) = scope_and_key(scope)?;
+            Ok(KeyLookup { scope, key, fingerprint: Fingerprint::new(fingerprint)? })
+        };
+        let lookups = keys.iter().map(lookup).collect::<Result<Vec<_>, _>>();
+        let lookups = lookups.map_err(|error| idempotency_error(OPERATION, error))?;
+        let found = self.keys().lookup(&lookups).await;
+        let found = found.map_err(|error| idempotency_error(OPERATION, error))?;
+        Ok(found.into_iter().map(|claim| claim.map(outcome)).collect())
+    }
+
     async fn claim_answers(
         &self,
         claims: &[AnswerClaim<'_>],
@@ -87,21 +105,46 @@ impl PgStore {
     }
 }
 
-/// What [`idempotency::statements::complete`] stores.
-pub(crate) fn completions(answers: &[AnswerToStore]) -> Result<Vec<Completion>, StoreError> {
-    let completion = |answer: &AnswerToStore| {
-        Ok(Completion {
-            id: claim_id(&answer.scope, answer.token)?,
-            answer: Answer {
-                status: answer.answer.status,
-                headers: Bytes::new(),
-                body: Bytes::copy_from_slice(&answer.answer.body),
-            },
-            retention_ttl: RetentionTtl::new(answer.kept_for)?,
-        })
-    };
-    let completions = answers.iter().map(completion).collect::<Result<_, _>>();
-    completions.map_err(|error| idempotency_error("store answers", error))
+/// The answers of a batch, each in the list of the statement that stores it.
+#[derive(Default)]
+pub(crate) struct Completions {
+    /// For [`idempotency::statements::complete`].
+    pub(crate) claimed: Vec<Completion>,
+    /// For [`idempotency::statements::complete_free`].
+    pub(crate) free: Vec<FreeCompletion>,
+}
+
+impl Completions {
+    pub(crate) fn of(answers: Vec<AnswerToStore>) -> Result<Self, StoreError> {
+        let mut completions = Self::default();
+        for answer in answers {
+            let added = completions.add(answer);
+            added.map_err(|error| idempotency_error("store answers", error))?;
+        }
+        Ok(completions)
+    }
+
+    fn add(
+        &mut self,
+        AnswerToStore { scope, condition, answer, kept_for }: AnswerToStore,
+    ) -> Result<(), IdempotencyError> {
+        let completion = |token| {
+            let StoredAnswer { status, body } = answer;
+            let answer = Answer { status, headers: Bytes::new(), body: body.into() };
+            let retention_ttl = RetentionTtl::new(kept_for)?;
+            Ok::<_, IdempotencyError>(Completion { id: claim_id(&scope, token)?, answer, retention_ttl })
+        };
+        match condition {
+            AnswerCondition::Claimed(token) => self.claimed.push(completion(token)?),
+            AnswerCondition::Free { fingerprint } => {
+                let fingerprint = Fingerprint::new(&fingerprint)?;
+                // No claim will ever have it: a completed key is claimed under no token.
+                let completion = completion(ClaimToken([0; 16]))?;
+                self.free.push(FreeCompletion { completion, fingerprint });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The endpoint, which precedes the producer in a scope.
@@ -110,8 +153,13 @@ const ENDPOINT: &str = "POST /v1/intents ";
 const _: () = assert!(ENDPOINT.len() + MAX_NAME <= MAX_SCOPE_BYTES && MAX_IDENTIFIER <= MAX_KEY_BYTES);
 
 fn claim_id(scope: &IdempotencyScope, token: ClaimToken) -> Result<ClaimId, IdempotencyError> {
+    let (scope, key) = scope_and_key(scope)?;
+    Ok(ClaimId { scope, key, token: Token::from(token.0) })
+}
+
+fn scope_and_key(scope: &IdempotencyScope) -> Result<(Scope, Key), IdempotencyError> {
     let endpoint = format!("{ENDPOINT}{}", scope.producer);
-    Ok(ClaimId { scope: Scope::new(&endpoint)?, key: Key::new(&scope.key)?, token: Token::from(token.0) })
+    Ok((Scope::new(&endpoint)?, Key::new(&scope.key)?))
 }
 
 fn outcome(claim: Claim) -> ClaimOutcome {

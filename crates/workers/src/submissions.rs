@@ -4,9 +4,11 @@
 //! lone submission is not delayed and many share a transaction:
 //!
 //! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is replayed; one that is being
-//!    processed is refused.
+//!    processed is refused. A submission whose recipients are known at once is accepted within milliseconds, so its key is only
+//!    read, and taken by stage 3.
 //! 2. [`look_ups`]: each submission's recipients are looked up, concurrently. A slow look-up delays its own submission only.
-//! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their answers, and dispatched.
+//! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their answers, and dispatched. If a
+//!    key is taken meanwhile that was only read, nothing is accepted, and the keys are claimed.
 //!
 //! Crash recovery: after a crash before stage 3 commits, claims are left, which the lock TTL ends; a repeated request starts over.
 //! After the commit, records, routes and answers are left: a repeated request gets the stored answer, and the routes are due one
@@ -17,14 +19,14 @@ mod claims;
 mod groups;
 mod look_ups;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::{Clock, Tokens};
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
-use domain::ports::{AcceptanceStore, Activity, AnswerStore, ClaimToken, Submissions, UserDirectory};
+use domain::ports::{AcceptanceStore, Activity, AnswerStore, ClaimToken, Lookup, Submissions, UserDirectory};
 use domain::record::IdempotencyScope;
 use domain::submission::{StoredAnswer, Submission, SubmissionOutcome};
 use futures_util::future::join3;
@@ -89,7 +91,7 @@ pub fn submission_queue(metrics: Metrics, health: Health) -> (SubmissionQueue, S
 impl Submissions for SubmissionQueue {
     async fn submit(&self, submission: Submission) -> SubmissionOutcome {
         let (reply, outcome) = oneshot::channel();
-        let waiting = Waiting { submission, claim: None, reply };
+        let waiting = Waiting { submission, key: Key::Unguarded, users: None, reply };
         if self.sender.send(waiting).await.is_err() {
             return SubmissionOutcome::Unavailable(STOPPING.to_owned());
         }
@@ -109,9 +111,24 @@ impl Submissions for SubmissionQueue {
 #[derive(Debug)]
 struct Waiting {
     submission: Submission,
-    /// The claim of its key, once it is won.
-    claim: Option<ClaimToken>,
+    /// What is known of its key.
+    key: Key,
+    /// What the directory says of each recipient, if it is known.
+    users: Option<HashMap<String, Lookup>>,
     reply: oneshot::Sender<SubmissionOutcome>,
+}
+
+/// What is known of the idempotency key of a submission, which decides how its answer is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Key {
+    /// Nothing, and no answer is stored: an element of a batch.
+    Unguarded,
+    /// It was free a moment ago. The answer is stored if it still is.
+    Free,
+    /// It is claimed under this token. The answer is stored if it still is.
+    Claimed(ClaimToken),
+    /// Another intent has been answered under it. No answer is stored.
+    Taken,
 }
 
 impl Waiting {
@@ -170,7 +187,7 @@ where
             self.health.count(&activity);
         }
         let accepted = matches!(outcome, SubmissionOutcome::Accepted { .. });
-        if let Some(token) = waiting.claim.filter(|_| !accepted) {
+        if let (Key::Claimed(token), false) = (waiting.key, accepted) {
             keeper.give_up(waiting.scope(), token);
         }
         // A caller that no longer waits learns the outcome by asking again.

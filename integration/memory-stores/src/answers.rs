@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::ports::{
-    Abandonment, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken, KeySweep, StoreError,
+    Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
+    KeySweep, StoreError,
 };
 use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
@@ -42,17 +43,33 @@ impl Tables {
         self.answers.get_mut(scope).filter(|row| row.token == token && row.answer.is_none())
     }
 
-    /// Whether all these claims are still those of their tokens.
-    pub(super) fn are_claimed(&mut self, answers: &[AnswerToStore]) -> bool {
-        answers.iter().all(|answer| self.claim(&answer.scope, answer.token).is_some())
+    /// Whether the conditions of all these answers hold.
+    pub(super) fn may_store_answers(&mut self, answers: &[AnswerToStore]) -> bool {
+        let now = Instant::now();
+        answers.iter().all(|answer| match &answer.condition {
+            AnswerCondition::Claimed(token) => self.claim(&answer.scope, *token).is_some(),
+            AnswerCondition::Free { .. } => {
+                self.answers.get(&answer.scope).is_none_or(|row| row.expires_at <= now)
+            }
+        })
     }
 
-    /// Stores the answers of claims.
+    /// Stores these answers, whose conditions hold.
     pub(super) fn store_answers(&mut self, answers: Vec<AnswerToStore>) {
-        for AnswerToStore { scope, token, answer, kept_for } in answers {
-            if let Some(row) = self.claim(&scope, token) {
-                row.answer = Some(answer);
-                row.expires_at = Instant::now() + kept_for;
+        for AnswerToStore { scope, condition, answer, kept_for } in answers {
+            let expires_at = Instant::now() + kept_for;
+            match condition {
+                AnswerCondition::Claimed(token) => {
+                    if let Some(row) = self.claim(&scope, token) {
+                        row.answer = Some(answer);
+                        row.expires_at = expires_at;
+                    }
+                }
+                AnswerCondition::Free { fingerprint } => {
+                    let token = ClaimToken([0; 16]);
+                    let row = AnswerRow { token, fingerprint, answer: Some(answer), expires_at };
+                    self.answers.insert(scope, row);
+                }
             }
         }
     }
@@ -105,6 +122,17 @@ impl AnswerStore for MemoryDatabase {
     ) -> Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError> {
         let tables = lock(&self.0);
         Ok(scopes.iter().filter_map(|scope| Some((scope.clone(), tables.request(scope)?))).collect())
+    }
+
+    async fn lookup_answers(
+        &self,
+        keys: &[(&IdempotencyScope, &str)],
+    ) -> Result<Vec<Option<ClaimOutcome>>, StoreError> {
+        let (tables, now) = (lock(&self.0), Instant::now());
+        let told = |(scope, fingerprint): &(&IdempotencyScope, &str)| {
+            tables.answers.get(*scope).and_then(|row| row.tell(fingerprint, now))
+        };
+        Ok(keys.iter().map(told).collect())
     }
 
     async fn claim_answers(

@@ -252,8 +252,8 @@ impl AcceptanceStore for MemoryDatabase {
 
     async fn accept(&self, batch: AcceptanceBatch<'_>) -> Result<Commit, StoreError> {
         let mut tables = lock(&self.0);
-        if !tables.are_claimed(&batch.answers) {
-            return Ok(Commit::ClaimLost);
+        if !tables.may_store_answers(&batch.answers) {
+            return Ok(Commit::AnswerRefused);
         }
         if batch.checkpoint.as_ref().is_some_and(|to| !tables.admits(to)) {
             return Ok(Commit::CheckpointMoved);

@@ -8,25 +8,39 @@ use domain::recipient::{Lookup, User};
 
 use super::lock;
 
-/// A user directory. A user that was not set exists, with an address made of the id.
+/// A user directory. A user that was not set exists, with an address made of the id. It recalls what it was told to recall.
 #[derive(Debug, Default)]
-pub struct MemoryDirectory(Mutex<HashMap<String, Lookup>>);
+pub struct MemoryDirectory {
+    users: Mutex<HashMap<String, Lookup>>,
+    recalled: Mutex<HashMap<String, User>>,
+}
 
 impl MemoryDirectory {
     /// Answers `lookup` about this user from now on.
     pub fn set(&self, user_id: &str, lookup: Lookup) {
-        lock(&self.0).insert(user_id.to_owned(), lookup);
+        lock(&self.users).insert(user_id.to_owned(), lookup);
+    }
+
+    /// Recalls this user from now on, whatever a look-up would answer.
+    pub fn recall_user(&self, user_id: &str, user: User) {
+        lock(&self.recalled).insert(user_id.to_owned(), user);
     }
 
     /// Forgets what was set.
     pub fn clear(&self) {
-        lock(&self.0).clear();
+        lock(&self.users).clear();
+        lock(&self.recalled).clear();
     }
 }
 
 impl UserDirectory for MemoryDirectory {
+    fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
+        let recalled = lock(&self.recalled);
+        user_ids.iter().map(|id| recalled.get(*id).cloned().map(Lookup::Found)).collect()
+    }
+
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
-        let known = lock(&self.0);
+        let known = lock(&self.users);
         let user =
             |id: &str| User { email: format!("{id}@example.com"), preferred_language: "en".to_owned() };
         user_ids.iter().map(|id| known.get(*id).cloned().unwrap_or_else(|| Lookup::Found(user(id)))).collect()

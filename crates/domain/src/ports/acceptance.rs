@@ -45,8 +45,9 @@ pub enum Commit {
     /// [`CheckpointMove`] can find. Another replica has moved it, with a higher fence
     /// or not, or PostgreSQL was restored to an older state.
     CheckpointMoved,
-    /// Nothing was written: a claim is no longer there, which only a batch with answers can find. It has expired.
-    ClaimLost,
+    /// Nothing was written: the condition of an answer does not hold, which only a batch with answers can find. A claim has
+    /// expired, or a key is not free any more.
+    AnswerRefused,
 }
 
 /// Where acceptance becomes a fact.

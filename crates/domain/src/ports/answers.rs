@@ -48,20 +48,32 @@ pub enum Abandonment {
     Busy,
 }
 
+/// On what it depends that an answer is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AnswerCondition {
+    /// The key is still claimed under this token.
+    Claimed(ClaimToken),
+    /// The key is free. It is taken for the intent with this fingerprint.
+    Free {
+        /// The fingerprint of the intent.
+        fingerprint: String,
+    },
+}
+
 /// An answer that is stored in the transaction of its acceptance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AnswerToStore {
     /// Whose key it is.
     pub scope: IdempotencyScope,
-    /// The token of its claim.
-    pub token: ClaimToken,
+    /// What must hold of the key.
+    pub condition: AnswerCondition,
     /// The answer.
     pub answer: StoredAnswer,
     /// For how long it is replayed.
     pub kept_for: Duration,
 }
 
-/// Where keys are claimed and claims are given up. Answers are stored by
+/// Where keys are read and claimed, and claims are given up. Answers are stored by
 /// [`AcceptanceStore::accept`](super::AcceptanceStore::accept), together with what they tell of.
 pub trait AnswerStore: Send + Sync {
     /// The intents that have those of these keys that are taken.
@@ -69,6 +81,13 @@ pub trait AnswerStore: Send + Sync {
         &self,
         scopes: &[IdempotencyScope],
     ) -> impl Future<Output = Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError>> + Send;
+
+    /// What a request with each of these keys and fingerprints would be told, in their order; `None` for a key that is free.
+    /// Nothing is claimed, and no row is waited for.
+    fn lookup_answers(
+        &self,
+        keys: &[(&IdempotencyScope, &str)],
+    ) -> impl Future<Output = Result<Vec<Option<ClaimOutcome>>, StoreError>> + Send;
 
     /// Claims these keys together, each for `lock_ttl` at most; an outcome for each, in their order. Of several claims of a key
     /// that is free one wins, and the others find it in progress. After an error it is unknown which keys were claimed.

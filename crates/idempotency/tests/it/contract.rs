@@ -10,7 +10,7 @@ use idempotency::{
 };
 use tokio::task::JoinSet;
 
-use crate::support::{LOCK, RETENTION, TICK, World, completion, is_pending, request, waits_or_pends};
+use crate::support::{LOCK, RETENTION, TICK, World, completion, is_pending, lookup, request, waits_or_pends};
 
 /// Each function as a test on the store in memory and as one on PostgreSQL.
 macro_rules! on_both_stores {
@@ -47,11 +47,36 @@ on_both_stores! {
     equal_keys_of_two_scopes_are_two_keys
     each_claim_of_a_batch_is_decided_by_itself
     of_one_key_twice_in_a_batch_the_first_wins
+    a_look_up_says_what_a_claim_would_and_claims_nothing
     each_change_of_a_batch_is_decided_by_itself
     a_batch_of_any_size_is_claimed
     batches_in_opposite_orders_never_deadlock
     changes_of_the_same_claims_in_opposite_orders_never_deadlock
     no_elements_are_no_outcomes
+}
+
+async fn a_look_up_says_what_a_claim_would_and_claims_nothing(world: &impl World) {
+    world.completed("answered").await;
+    let claimed = world.claimed("claimed").await;
+    let expired = world.completed("expired").await;
+    world.pass(RETENTION + TICK).await;
+    let answered = world.completed("answered").await.answer;
+    assert_eq!(world.extend(&claimed.id, LOCK).await, Guarded::Applied);
+    assert_ne!(expired.answer, answered);
+    let asked = [
+        ("free", "f", None),
+        ("answered", "f", Some(Claim::Completed(answered))),
+        ("answered", "other", Some(Claim::Conflict)),
+        ("claimed", "f", Some(Claim::Pending { fingerprint_matches: true, free_in: LOCK })),
+        ("claimed", "other", Some(Claim::Pending { fingerprint_matches: false, free_in: LOCK })),
+        ("expired", "f", None),
+    ];
+    let lookups: Vec<_> = asked.iter().map(|(key, fingerprint, _)| lookup(key, fingerprint)).collect();
+    for _ in 0..2 {
+        let found = world.store().lookup(&lookups).await.expect("no failure");
+        assert_eq!(found, asked.clone().map(|(.., expected)| expected));
+    }
+    assert_eq!(world.claim(&request("free", "f")).await, Claim::New);
 }
 
 // I-01

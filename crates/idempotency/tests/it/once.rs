@@ -9,8 +9,8 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use futures_util::FutureExt;
 use idempotency::{
-    Claim, ClaimId, ClaimRequest, Completion, Guarded, Idempotency, IdempotencyError, LockTtl, MemoryStore,
-    Request, Run, Settings, Store,
+    Claim, ClaimId, ClaimRequest, Completion, Guarded, Idempotency, IdempotencyError, KeyLookup, LockTtl,
+    MemoryStore, Request, Run, Settings, Store,
 };
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -36,6 +36,10 @@ fn failed<T>() -> Result<T, IdempotencyError> {
 }
 
 impl Store for Unreliable {
+    async fn lookup(&self, keys: &[KeyLookup]) -> Result<Vec<Option<Claim>>, IdempotencyError> {
+        self.store.lookup(keys).await
+    }
+
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>, IdempotencyError> {
         if self.delays_claims.load(Ordering::SeqCst) {
             let (store, requests) = (self.store.clone(), requests.to_vec());

@@ -1,9 +1,14 @@
 //! What only a table in PostgreSQL can promise.
 
-use idempotency::{Guarded, IdempotencyError, Store, complete_in, schema_sql, statements};
+use idempotency::{
+    Claim, FreeCompletion, Guarded, IdempotencyError, Store, complete_free_in, complete_in, schema_sql,
+    statements,
+};
 use tokio::task::JoinSet;
 
-use crate::support::{Db, LOCK, RETENTION, TICK, World, completion, is_pending, request};
+use crate::support::{
+    Db, LOCK, RETENTION, TICK, World, completion, free_completion, is_pending, lookup, request,
+};
 
 // I-05
 #[tokio::test]
@@ -153,7 +158,7 @@ async fn answers_are_stored_with_the_callers_transaction_or_not_at_all() {
     committed.expect("committed");
     for completed in completions {
         let key = completed.id.key.as_str();
-        assert_eq!(db.claim(&request(key, "f")).await, idempotency::Claim::Completed(completed.answer));
+        assert_eq!(db.claim(&request(key, "f")).await, Claim::Completed(completed.answer));
     }
 }
 
@@ -171,6 +176,69 @@ async fn a_fenced_answer_shows_in_the_count_and_in_the_outcomes() {
     session.rollback().await.expect("rolled back");
     let prepared = session.prepare(&statements::complete(&completions)).await.expect("prepared");
     assert_eq!(session.change(&prepared).await.expect("changed"), 1);
+}
+
+#[tokio::test]
+async fn a_free_key_gets_its_answer_with_the_callers_transaction_or_stays_free() {
+    let db = Db::new().await;
+    db.completed("expired").await;
+    db.pass(RETENTION + TICK).await;
+    let completions =
+        [free_completion("b", b"b"), free_completion("expired", b"new"), free_completion("a", b"a")];
+    let session = db.pool().session("work").await.expect("connects");
+    for end in ["ROLLBACK", "COMMIT"] {
+        session.begin().await.expect("begun");
+        let outcomes = complete_free_in(&session, &completions).await.expect("no failure");
+        assert_eq!(outcomes, [Guarded::Applied; 3], "{end}");
+        session.execute_batch(end).await.expect("ended");
+        if end == "ROLLBACK" {
+            let lookups = ["a", "b", "expired"].map(|key| lookup(key, "f"));
+            assert_eq!(db.store().lookup(&lookups).await.expect("no failure"), [None, None, None]);
+        }
+    }
+    for FreeCompletion { completion, .. } in completions {
+        let key = completion.id.key.as_str();
+        assert_eq!(db.claim(&request(key, "f")).await, Claim::Completed(completion.answer));
+        assert_eq!(db.claim(&request(key, "other")).await, Claim::Conflict);
+        assert_eq!(db.abandon(&completion.id).await, Guarded::Fenced, "an answer stays");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_taken_shows_in_the_count_and_in_the_outcomes_of_free_keys() {
+    let db = Db::new().await;
+    db.claimed("claimed").await;
+    db.completed("answered").await;
+    let twice = free_completion("free", b"");
+    let completions =
+        [free_completion("claimed", b""), twice.clone(), free_completion("answered", b""), twice];
+    let session = db.pool().session("work").await.expect("connects");
+    session.begin().await.expect("begun");
+    let outcomes = complete_free_in(&session, &completions).await.expect("no failure");
+    assert_eq!(outcomes, [Guarded::Fenced, Guarded::Applied, Guarded::Fenced, Guarded::Fenced]);
+    session.rollback().await.expect("rolled back");
+    let prepared = session.prepare(&statements::complete_free(&completions[..3])).await.expect("prepared");
+    assert_eq!(session.change(&prepared).await.expect("changed"), 1);
+}
+
+#[tokio::test]
+async fn of_two_transactions_that_take_a_free_key_the_second_waits_and_leaves_it() {
+    let db = Db::new().await;
+    let (first, second) = (free_completion("k", b"first"), free_completion("k", b"second"));
+    let pool = db.pool();
+    let holder = pool.session("first").await.expect("connects");
+    holder.begin().await.expect("begun");
+    let taken = complete_free_in(&holder, std::slice::from_ref(&first)).await.expect("no failure");
+    assert_eq!(taken, [Guarded::Applied]);
+    let waiter = pool.session("second").await.expect("connects");
+    waiter.begin().await.expect("begun");
+    let (told, ()) = tokio::join!(complete_free_in(&waiter, std::slice::from_ref(&second)), async {
+        db.until_blocked().await;
+        holder.commit().await.expect("committed");
+    });
+    assert_eq!(told.expect("no failure"), [Guarded::Fenced]);
+    waiter.rollback().await.expect("rolled back");
+    assert_eq!(db.claim(&request("k", "f")).await, Claim::Completed(first.completion.answer));
 }
 
 #[tokio::test]
@@ -199,7 +267,7 @@ async fn no_plan_reads_the_whole_table() {
     // The pool gives the connection that was used last.
     let session = pool.session("explain").await.expect("connects");
     let explain = session.raw(PREPARED).await.expect("listed");
-    assert_eq!(explain.len(), 5, "claim, complete, abandon, extend, sweep");
+    assert_eq!(explain.len(), 7, "look-up, claim, complete, complete free, abandon, extend, sweep");
     for sql in explain {
         let plan = session.raw(&sql).await.expect("explained").join("\n");
         let reads_all = plan.contains("Seq Scan on idempotency_keys");

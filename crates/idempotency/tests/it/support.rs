@@ -7,8 +7,8 @@ use std::time::Duration;
 use ambient::RandomTokens;
 use bytes::Bytes;
 use idempotency::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, Key, LockTtl, MemoryStore,
-    PLANNER_PARAMETERS, PostgresStore, RetentionTtl, Scope, Store, Token,
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, FreeCompletion, Guarded, Key, KeyLookup,
+    LockTtl, MemoryStore, PLANNER_PARAMETERS, PostgresStore, RetentionTtl, Scope, Store, Token,
 };
 use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
@@ -79,6 +79,17 @@ pub(crate) fn request(key: &str, fingerprint: &str) -> ClaimRequest {
         fingerprint: Fingerprint::new(fingerprint).expect("a fingerprint"),
         lock_ttl: LockTtl::new(LOCK).expect("valid"),
     }
+}
+
+pub(crate) fn lookup(key: &str, fingerprint: &str) -> KeyLookup {
+    let ClaimRequest { id: ClaimId { scope, key, .. }, fingerprint, .. } = request(key, fingerprint);
+    KeyLookup { scope, key, fingerprint }
+}
+
+/// An answer to a request with the fingerprint `f` whose key was not claimed.
+pub(crate) fn free_completion(key: &str, body: &[u8]) -> FreeCompletion {
+    let request = request(key, "f");
+    FreeCompletion { completion: completion(&request.id, 202, body), fingerprint: request.fingerprint }
 }
 
 pub(crate) fn completion(id: &ClaimId, status: u16, body: &[u8]) -> Completion {

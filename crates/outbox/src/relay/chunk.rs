@@ -50,11 +50,6 @@ fn size(event: &Event) -> usize {
     }
 }
 
-/// Whether all were published, and none of them had failed before: nothing waits for these marks but the keys of these events.
-pub(crate) fn are_all_delivered(events: &[Event], outcomes: &Outcomes) -> bool {
-    outcomes.delivered.len() == events.len() && events.iter().all(|event| event.attempts == 0)
-}
-
 /// Whether few of the events that come next can have a key of these: at most one in [`REPEATED_KEY_DIVISOR`] of these has a key of another.
 pub(crate) fn keys_are_many(events: &[Event]) -> bool {
     let keys = events.iter().map(|event| event.partition_key.as_str()).filter(|key| !key.is_empty());

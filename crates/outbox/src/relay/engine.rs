@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use super::background;
 use super::marks::Marks;
 use super::pass::{Outage, Pass, Work};
-use super::scan::Scan;
 use super::wake::{self, Source, Wake};
 use super::{Observer, RelaySettings, RelayState, RelayStatus};
 use crate::{ChannelName, Publisher, Storage};
@@ -96,15 +95,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     async fn process(&self, wake: &Wake, stop: &CancellationToken) {
-        let now = Instant::now();
-        let mut work = Work {
-            scan: Scan::new(now),
-            marks: Marks::default(),
-            marks_tried: now,
-            marks_wait: false,
-            was_locked: false,
-            looks_first: true,
-        };
+        let mut work = Work::new(Instant::now());
         let mut outage_pause = OUTAGE_PAUSE_MIN;
         while !stop.is_cancelled() {
             let outcome = self.pass(&mut work, stop).await;
@@ -131,6 +122,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 }
             }
         }
+        work.release_ahead();
         self.flush(&mut work.marks).await;
     }
 

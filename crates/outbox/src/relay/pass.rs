@@ -4,8 +4,9 @@
 //! the lease can be over; then the events are published, chunk by chunk; then they are marked. A crash in between leaves a
 //! claim, which is reaped, and published events without a mark, which are published again unless the publisher keeps receipts.
 //!
-//! In a backlog of many keys the marks are made while the next claim is, which then takes no event of a key of theirs: until its
-//! mark an event is held as before, only for longer.
+//! In a backlog of many keys the next claim is made while the events of this one are published, and so are the marks of the one
+//! before. That claim takes no event of a key that is held: until its mark an event is held as before, only for longer. If
+//! something is unavailable meanwhile, what was claimed ahead is released.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use pg::PgError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::chunk::{Judge, Outcomes, are_all_delivered, chunk_end, keys_are_many};
+use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
 use super::scan::Scan;
@@ -45,34 +46,105 @@ pub(super) enum Pass {
 
 /// What the loop remembers between passes.
 pub(super) struct Work {
-    pub(super) scan: Scan,
+    scan: Scan,
     pub(super) marks: Marks,
-    pub(super) marks_tried: Instant,
-    /// Whether the marks are made during the next claim.
-    pub(super) marks_wait: bool,
+    marks_tried: Instant,
+    /// What was claimed while the claim before it was published, whose marks wait for that of this one.
+    ahead: Option<Claimed>,
     /// Whether the last claim could not have its lock.
-    pub(super) was_locked: bool,
+    was_locked: bool,
     /// Whether the next pass looks for due events before it claims.
     pub(super) looks_first: bool,
 }
 
-/// A claim that is being published.
+impl Work {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            scan: Scan::new(now),
+            marks: Marks::default(),
+            marks_tried: now,
+            ahead: None,
+            was_locked: false,
+            looks_first: true,
+        }
+    }
+
+    /// Has what was claimed ahead released with the next marks.
+    pub(super) fn release_ahead(&mut self) {
+        if let Some(claimed) = self.ahead.take() {
+            let released = claimed.events.iter().map(|event| event.event_id).collect();
+            self.marks.add(claimed.token, claimed.lease_end, Outcomes { released, ..Outcomes::default() });
+        }
+    }
+}
+
+/// A claim that is to be published.
 struct Claimed {
     token: ClaimToken,
-    begun: Instant,
+    /// Until when further chunks of it are published.
+    publish_until: Instant,
+    lease_end: Instant,
     deadline: Deadline,
     events: Vec<Event>,
+    /// Whether the queue goes on after it.
+    is_followed: bool,
+}
+
+impl Claimed {
+    /// Whether the next claim may be made while it is published: few keys of what follows are held by it, and none of its events
+    /// has failed before, so that none waits for its mark.
+    fn may_be_overlapped(&self) -> bool {
+        self.is_followed && self.events.iter().all(|event| event.attempts == 0) && keys_are_many(&self.events)
+    }
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Claims once and publishes what was claimed.
+    /// Publishes what was claimed, now or ahead of time, and marks it.
     pub(super) async fn pass(&self, work: &mut Work, stop: &CancellationToken) -> Result<Pass, Outage> {
-        let marks_wait = std::mem::take(&mut work.marks_wait);
-        if !work.marks.is_empty() && !marks_wait && work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL {
-            self.make_marks(work).await?;
+        let may_mark = work.ahead.is_some() || work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL;
+        let claimed = match work.ahead.take() {
+            Some(claimed) => claimed,
+            None => {
+                if may_mark {
+                    self.make_marks(work).await?;
+                }
+                match self.claim(work).await? {
+                    Ok(claimed) => claimed,
+                    Err(nothing) => return Ok(nothing),
+                }
+            }
+        };
+        let claims_ahead = claimed.may_be_overlapped() && !work.marks.is_full() && !stop.is_cancelled();
+        let (scan, marks) = (&mut work.scan, &mut work.marks);
+        let ((outcomes, outage), marked, ahead) = tokio::join!(
+            biased;
+            self.publish(&claimed, stop),
+            async { if may_mark { marks.flush(&self.storage, &self.observer).await } else { Ok(()) } },
+            async { if claims_ahead { self.claim_ahead(scan).await } else { None } },
+        );
+        // At the end of the queue there is probably nothing more, and a look costs less than a claim.
+        work.looks_first = !claimed.is_followed || claims_ahead;
+        work.ahead = ahead;
+        let had_failed = claimed.events.iter().filter(|event| event.attempts > 0);
+        let frees_a_key = had_failed.map(|event| event.event_id).any(|id| outcomes.ends(id));
+        let all_delivered = outcomes.delivered.len() == claimed.events.len();
+        work.marks.add(claimed.token, claimed.lease_end, outcomes);
+        if outage.is_some() || marked.is_err() {
+            work.release_ahead();
+        } else if all_delivered && work.ahead.is_some() {
+            return Ok(Pass::Busy);
         }
+        self.make_marks(work).await?;
+        if frees_a_key {
+            work.scan.freed(Instant::now());
+        }
+        outage.map_or(Ok(Pass::Busy), Err)
+    }
+
+    /// Claims what is due; if there is nothing, how the pass ends.
+    async fn claim(&self, work: &mut Work) -> Result<Result<Claimed, Pass>, Outage> {
         if work.marks.is_full() {
-            return Ok(Pass::Idle { due_in: Some(Duration::ZERO) });
+            return Ok(Err(Pass::Idle { due_in: Some(Duration::ZERO) }));
         }
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await?;
@@ -82,42 +154,56 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             let due_in = self.storage.due_in(types, after.as_ref()).await?;
             if due_in != Some(Duration::ZERO) {
                 let starts_over = work.scan.advance(Instant::now(), 0, None);
-                return Ok(if starts_over { Pass::Busy } else { Pass::Idle { due_in } });
+                return Ok(Err(if starts_over { Pass::Busy } else { Pass::Idle { due_in } }));
             }
         }
         let request = self.request(after);
-        let (marked, claim) = if marks_wait {
-            work.scan.passes_own();
-            tokio::join!(biased; self.make_marks(work), self.storage.claim_batch(&request))
-        } else {
-            (Ok(()), self.storage.claim_batch(&request).await)
-        };
-        let claim = match claim {
+        let claim = match self.storage.claim_batch(&request).await {
             // Another relay is claiming. Twice in a row, another client has the table locked, which is an outage.
             Err(OutboxError::Postgres(PgError::Locked { .. })) if !work.was_locked => {
                 work.was_locked = true;
-                return Ok(Pass::Idle { due_in: Some(Duration::ZERO) });
+                return Ok(Err(Pass::Idle { due_in: Some(Duration::ZERO) }));
             }
             claim => claim?,
         };
         work.was_locked = false;
-        let starts_over = work.scan.advance(Instant::now(), claim.events.len(), claim.next);
-        if !claim.events.is_empty() {
-            self.observer.claimed(claim.events.len());
-            let claimed = Claimed { token: request.token, begun, deadline, events: claim.events };
-            // At the end of the queue there is probably nothing more, and a look costs less than a claim.
-            work.looks_first = claim.next.is_none();
-            // What could not be marked is tried again with these.
-            let may_wait = claim.next.is_some() && marked.is_ok();
-            self.carry(work, claimed, may_wait, stop).await?;
-            return Ok(Pass::Busy);
+        let (is_followed, found) = (claim.next.is_some(), claim.events.len());
+        let starts_over = work.scan.advance(Instant::now(), found, claim.next);
+        if found > 0 {
+            return Ok(Ok(self.claimed(request.token, begun, deadline, claim.events, is_followed)));
         }
-        marked?;
-        if claim.next.is_some() || starts_over {
-            return Ok(Pass::Busy);
+        if is_followed || starts_over {
+            return Ok(Err(Pass::Busy));
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
-        Ok(Pass::Idle { due_in })
+        Ok(Err(Pass::Idle { due_in }))
+    }
+
+    /// Claims what follows while other events are held. `None` if nothing could be claimed: what fails here fails in the next pass,
+    /// too, which reports it.
+    async fn claim_ahead(&self, scan: &mut Scan) -> Option<Claimed> {
+        let begun = Instant::now();
+        let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;
+        let request = self.request(scan.next(begun).copied());
+        scan.passes_own();
+        let claim = self.storage.claim_batch(&request).await.ok()?;
+        let (is_followed, found) = (claim.next.is_some(), claim.events.len());
+        scan.advance(Instant::now(), found, claim.next);
+        (found > 0).then(|| self.claimed(request.token, begun, deadline, claim.events, is_followed))
+    }
+
+    fn claimed(
+        &self,
+        token: ClaimToken,
+        begun: Instant,
+        deadline: Deadline,
+        events: Vec<Event>,
+        is_followed: bool,
+    ) -> Claimed {
+        self.observer.claimed(events.len());
+        let lease = self.settings.lease_timeout;
+        let (publish_until, lease_end) = (begun + lease.mul_f64(PUBLISHING_PART), begun + lease);
+        Claimed { token, publish_until, lease_end, deadline, events, is_followed }
     }
 
     fn request(&self, after: Option<Position>) -> ClaimRequest {
@@ -132,37 +218,12 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    /// Publishes the events of a claim, and marks them, at once unless the marks may wait.
-    async fn carry(
-        &self,
-        work: &mut Work,
-        claimed: Claimed,
-        may_wait: bool,
-        stop: &CancellationToken,
-    ) -> Result<(), Outage> {
-        let (outcomes, outage) = self.publish(&claimed, stop).await;
-        let had_failed = claimed.events.iter().filter(|event| event.attempts > 0);
-        let frees_a_key = had_failed.map(|event| event.event_id).any(|id| outcomes.ends(id));
-        work.marks_wait =
-            may_wait && are_all_delivered(&claimed.events, &outcomes) && keys_are_many(&claimed.events);
-        work.marks.add(claimed.token, claimed.begun + self.settings.lease_timeout, outcomes);
-        if work.marks_wait {
-            return Ok(());
-        }
-        self.make_marks(work).await?;
-        if frees_a_key {
-            work.scan.freed(Instant::now());
-        }
-        outage.map_or(Ok(()), Err)
-    }
-
     /// Publishes chunk by chunk until the stop, an outage, or the end of the lease is near.
     async fn publish(&self, claimed: &Claimed, stop: &CancellationToken) -> (Outcomes, Option<Outage>) {
         let mut judge = Judge::new(self.settings.retry, &*self.jitter);
-        let publish_until = claimed.begun + self.settings.lease_timeout.mul_f64(PUBLISHING_PART);
         let mut rest = &claimed.events[..];
         while !rest.is_empty() {
-            if stop.is_cancelled() || Instant::now() >= publish_until {
+            if stop.is_cancelled() || Instant::now() >= claimed.publish_until {
                 judge.release(rest);
                 break;
             }
@@ -198,6 +259,9 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     async fn make_marks(&self, work: &mut Work) -> Result<(), OutboxError> {
+        if work.marks.is_empty() {
+            return Ok(());
+        }
         work.marks_tried = Instant::now();
         work.marks.flush(&self.storage, &self.observer).await
     }

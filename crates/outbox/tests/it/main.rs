@@ -4,5 +4,6 @@ mod contract;
 mod model;
 mod postgres;
 mod relay;
+mod relay_ahead;
 mod relay_postgres;
 mod support;

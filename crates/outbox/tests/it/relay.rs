@@ -18,28 +18,28 @@ use crate::support::{LEASE, Memory, World, event, id, ids};
 
 /// What the publisher does, and what it has published.
 #[derive(Clone, Default)]
-struct Stand(Arc<Mutex<State>>, Arc<Notify>);
+pub(crate) struct Stand(Arc<Mutex<State>>, Arc<Notify>);
 
 #[derive(Default)]
-struct State {
-    published: Vec<Uuid>,
-    calls: Vec<usize>,
-    outcomes: HashMap<Uuid, Publication>,
+pub(crate) struct State {
+    pub(crate) published: Vec<Uuid>,
+    pub(crate) calls: Vec<usize>,
+    pub(crate) outcomes: HashMap<Uuid, Publication>,
     /// It cannot be reached at all.
-    away: bool,
+    pub(crate) away: bool,
     /// It publishes, and its answers are lost.
-    silent: bool,
+    pub(crate) silent: bool,
     /// How long each call takes.
-    takes: Duration,
-    deadlines: usize,
+    pub(crate) takes: Duration,
+    pub(crate) deadlines: usize,
 }
 
 impl Stand {
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.0.lock().expect("no panic"))
     }
 
-    fn published(&self) -> Vec<Uuid> {
+    pub(crate) fn published(&self) -> Vec<Uuid> {
         self.with(|state| state.published.clone())
     }
 }
@@ -89,14 +89,14 @@ impl Publisher for Stand {
 
 /// What the relay tells.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
 
 impl Told {
     fn tell(&self, line: String) {
         self.0.lock().expect("no panic").push(line);
     }
 
-    fn count(&self, line: &str) -> usize {
+    pub(crate) fn count(&self, line: &str) -> usize {
         self.0.lock().expect("no panic").iter().filter(|told| *told == line).count()
     }
 
@@ -133,7 +133,7 @@ impl Observer for Told {
     }
 }
 
-fn settings() -> RelaySettings {
+pub(crate) fn settings() -> RelaySettings {
     RelaySettings {
         relay_id: RelayId::parse("relay").expect("a name"),
         types: EventTypes::All,
@@ -147,16 +147,16 @@ fn settings() -> RelaySettings {
 }
 
 /// A relay that runs until the test stops it.
-struct Running {
-    memory: Memory,
-    stand: Stand,
-    told: Told,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
+pub(crate) struct Running {
+    pub(crate) memory: Memory,
+    pub(crate) stand: Stand,
+    pub(crate) told: Told,
+    pub(crate) stop: CancellationToken,
+    pub(crate) task: JoinHandle<()>,
 }
 
 impl Running {
-    fn start(memory: Memory, stand: Stand, settings: RelaySettings) -> Self {
+    pub(crate) fn start(memory: Memory, stand: Stand, settings: RelaySettings) -> Self {
         let (told, stop) = (Told::default(), CancellationToken::new());
         let storage: MemoryStorage = memory.storage().clone();
         let relay = Relay::new(storage, stand.clone(), told.clone(), settings);
@@ -165,14 +165,14 @@ impl Running {
         Self { memory, stand, told, stop, task }
     }
 
-    async fn stop(self) -> (Memory, Stand, Told) {
+    pub(crate) async fn stop(self) -> (Memory, Stand, Told) {
         self.stop.cancel();
         self.task.await.expect("it does not panic");
         (self.memory, self.stand, self.told)
     }
 }
 
-async fn with_events(numbers: impl IntoIterator<Item = u64>, key: &str) -> Memory {
+pub(crate) async fn with_events(numbers: impl IntoIterator<Item = u64>, key: &str) -> Memory {
     let memory = Memory::new();
     for number in numbers {
         memory.add(number, key).await;
@@ -181,11 +181,11 @@ async fn with_events(numbers: impl IntoIterator<Item = u64>, key: &str) -> Memor
 }
 
 /// Lets the clock go on by so much, with everything that happens meanwhile.
-async fn go_on(time: Duration) {
+pub(crate) async fn go_on(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-const MS: Duration = Duration::from_millis(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_backlog_is_drained_without_a_pause_and_what_comes_later_within_an_interval() {

@@ -1,5 +1,6 @@
-//! Claiming the keys of submissions, and giving claims up.
+//! Reading and claiming the keys of submissions, and giving claims up.
 
+use std::iter;
 use std::time::Duration;
 
 use ambient::{Clock, Tokens};
@@ -9,11 +10,12 @@ use domain::ports::{
 };
 use domain::record::IdempotencyScope;
 use domain::submission::SubmissionOutcome;
+use futures_util::future::join;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{MAX_GROUP, SubmissionIntake, Waiting};
+use super::{Key, MAX_GROUP, SubmissionIntake, Waiting};
 use crate::passes::pause;
 
 /// The most claims that wait to be given up. Those beyond it expire by themselves.
@@ -89,7 +91,7 @@ where
     C: Clock,
     T: Tokens,
 {
-    /// Claims the keys of what waits, group by group, until `stop` and until nothing waits any more.
+    /// Reads or claims the keys of what waits, group by group, until `stop` and until nothing waits any more.
     pub(super) async fn claim(
         &self,
         mut receiver: mpsc::Receiver<Waiting>,
@@ -108,77 +110,112 @@ where
                 return;
             }
             let waiting = group.drain(..).filter(|waiting| !waiting.is_abandoned());
-            let (claiming, unclaimed): (Vec<_>, Vec<_>) =
+            let (guarded, unguarded): (Vec<_>, Vec<_>) =
                 waiting.partition(|waiting| waiting.submission.stores_answer);
-            // What needs no claim does not wait for the claims of the others. The next stage ends after this one.
-            for waiting in unclaimed {
+            // What has no key to guard does not wait for the keys of the others. The next stage ends after this one.
+            for waiting in unguarded {
                 drop(claimed.send(waiting).await);
             }
-            for waiting in self.claim_group(claiming, &keeper).await {
+            let (mut reading, mut claiming) = (Vec::new(), Vec::new());
+            for mut waiting in guarded {
+                waiting.users = self.recall_recipients(&waiting);
+                if waiting.users.is_some() { reading.push(waiting) } else { claiming.push(waiting) }
+            }
+            let (read, won) =
+                join(self.read_group(reading, &keeper), self.claim_group(claiming, &keeper)).await;
+            for waiting in read.into_iter().chain(won) {
                 drop(claimed.send(waiting).await);
             }
         }
     }
 
-    /// Those of the group that may be accepted; the others are answered.
-    async fn claim_group(&self, mut claiming: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
-        let mut admitted = Vec::with_capacity(claiming.len());
-        if claiming.is_empty() {
-            return admitted;
+    /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free then; the others are
+    /// answered.
+    async fn read_group(&self, reading: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+        if reading.is_empty() {
+            return reading;
         }
-        for waiting in &mut claiming {
-            waiting.claim = Some(ClaimToken(self.tokens.next()));
-        }
-        match self.claim_keys(&claiming).await {
+        let scopes: Vec<IdempotencyScope> = reading.iter().map(Waiting::scope).collect();
+        let fingerprints = reading.iter().map(|waiting| waiting.submission.intent.fingerprint.as_str());
+        let keys: Vec<_> = scopes.iter().zip(fingerprints).collect();
+        match self.store.lookup_answers(&keys).await {
             Ok(outcomes) => {
-                self.health.mark_healthy();
-                for (mut waiting, outcome) in claiming.into_iter().zip(outcomes) {
-                    self.metrics.claimed(name(&outcome), 1);
-                    let answer = match outcome {
-                        ClaimOutcome::Claimed => {
-                            admitted.push(waiting);
-                            continue;
-                        }
-                        // Another intent was answered: which one, and in what it differs, its record says.
-                        ClaimOutcome::OtherIntent => {
-                            waiting.claim = None;
-                            admitted.push(waiting);
-                            continue;
-                        }
-                        ClaimOutcome::InProgress(free_in) => SubmissionOutcome::InProgress(free_in),
-                        ClaimOutcome::Answered(answer) => SubmissionOutcome::Replayed(answer),
-                    };
-                    waiting.claim = None;
-                    self.answer(waiting, answer, keeper);
-                }
+                let keys = iter::repeat(Key::Free);
+                self.admit(reading.into_iter().zip(keys).zip(outcomes), keeper)
+            }
+            Err(error) => {
+                self.refuse(reading, &error, keeper);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Claims the keys of a group. Returns the submissions that may be accepted; the others are answered.
+    pub(super) async fn claim_group(&self, claiming: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
+        if claiming.is_empty() {
+            return claiming;
+        }
+        let scopes: Vec<IdempotencyScope> = claiming.iter().map(Waiting::scope).collect();
+        let claim = |(waiting, scope)| {
+            let waiting: &Waiting = waiting;
+            let fingerprint = &waiting.submission.intent.fingerprint;
+            AnswerClaim { scope, fingerprint, token: ClaimToken(self.tokens.next()) }
+        };
+        let claims: Vec<AnswerClaim<'_>> = claiming.iter().zip(&scopes).map(claim).collect();
+        match self.store.claim_answers(&claims, self.lock_ttl).await {
+            Ok(outcomes) => {
+                let keys: Vec<_> = claims.iter().map(|claim| Key::Claimed(claim.token)).collect();
+                let outcomes = outcomes.into_iter().map(Some);
+                self.admit(claiming.into_iter().zip(keys).zip(outcomes), keeper)
             }
             Err(error) => {
                 // Which keys were claimed is unknown: all are given up.
-                self.mark_failed(&error, keeper);
-                self.metrics.claimed("failed", claiming.len() as u64);
-                let cause = error_chain(&error);
-                for mut waiting in claiming {
-                    if let Some(token) = waiting.claim.take() {
-                        keeper.send(waiting.scope(), token, true);
-                    }
-                    self.answer(waiting, SubmissionOutcome::Unavailable(cause.clone()), keeper);
+                for claim in &claims {
+                    keeper.send(claim.scope.clone(), claim.token, true);
                 }
+                self.refuse(claiming, &error, keeper);
+                Vec::new()
             }
+        }
+    }
+
+    /// Returns the submissions whose key is free or claimed now, as `Key` says, and those whose record must be read; the others
+    /// are answered.
+    fn admit(
+        &self,
+        group: impl Iterator<Item = ((Waiting, Key), Option<ClaimOutcome>)>,
+        keeper: &ClaimKeeper,
+    ) -> Vec<Waiting> {
+        self.health.mark_healthy();
+        let mut admitted = Vec::new();
+        for ((mut waiting, key), outcome) in group {
+            self.metrics.claimed(outcome.as_ref().map_or("new", name), 1);
+            waiting.key = match outcome {
+                None | Some(ClaimOutcome::Claimed) => key,
+                // Another intent was answered: which one, and in what it differs, its record says.
+                Some(ClaimOutcome::OtherIntent) => Key::Taken,
+                Some(ClaimOutcome::InProgress(free_in)) => {
+                    self.answer(waiting, SubmissionOutcome::InProgress(free_in), keeper);
+                    continue;
+                }
+                Some(ClaimOutcome::Answered(answer)) => {
+                    self.answer(waiting, SubmissionOutcome::Replayed(answer), keeper);
+                    continue;
+                }
+            };
+            admitted.push(waiting);
         }
         admitted
     }
 
-    async fn claim_keys(&self, claiming: &[Waiting]) -> Result<Vec<ClaimOutcome>, StoreError> {
-        let scopes: Vec<IdempotencyScope> = claiming.iter().map(Waiting::scope).collect();
-        let claims: Vec<AnswerClaim<'_>> = claiming
-            .iter()
-            .zip(&scopes)
-            .filter_map(|(waiting, scope)| {
-                let fingerprint = &waiting.submission.intent.fingerprint;
-                waiting.claim.map(|token| AnswerClaim { scope, fingerprint, token })
-            })
-            .collect();
-        self.store.claim_answers(&claims, self.lock_ttl).await
+    /// PostgreSQL has failed: tells all callers of the group.
+    fn refuse(&self, group: Vec<Waiting>, error: &StoreError, keeper: &ClaimKeeper) {
+        self.mark_failed(error, keeper);
+        self.metrics.claimed("failed", group.len() as u64);
+        let cause = error_chain(error);
+        for waiting in group {
+            self.answer(waiting, SubmissionOutcome::Unavailable(cause.clone()), keeper);
+        }
     }
 
     /// PostgreSQL has failed: logs it, and has its return noticed.

@@ -12,8 +12,8 @@ use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Outcome;
 use domain::policy::Policy;
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, AnswerStore, AnswerToStore, Commit, StoreError, UserDirectory,
-    error_chain,
+    AcceptanceBatch, AcceptanceStore, AnswerCondition, AnswerStore, AnswerToStore, Commit, StoreError,
+    UserDirectory, error_chain,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::submission::{self, AcceptedRequest, StoredAnswer, SubmissionDecision, SubmissionOutcome};
@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::claims::ClaimKeeper;
 use super::look_ups::LookedUp;
-use super::{MAX_GROUP, SubmissionIntake};
+use super::{Key, MAX_GROUP, SubmissionIntake};
 use crate::intake::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 
 /// The most transactions at a time.
@@ -69,8 +69,10 @@ enum Tried {
 enum Impossible {
     /// PostgreSQL refuses it, with this message.
     Refused(String),
-    /// The claim of an element has expired.
-    ClaimLost,
+    /// The claim of an element has expired, or its key is not free any more.
+    AnswerRefused,
+    /// Another transaction holds a row.
+    Locked(String),
     /// Another attempt may succeed.
     ForNow(String),
 }
@@ -129,7 +131,7 @@ where
     async fn accept_group(&self, mut group: Group, keeper: &ClaimKeeper) -> Ended {
         group.retain(|element| {
             let abandoned = element.waiting.is_abandoned();
-            if let (true, Some(token)) = (abandoned, element.waiting.claim) {
+            if let (true, Key::Claimed(token)) = (abandoned, element.waiting.key) {
                 keeper.give_up(element.waiting.scope(), token);
             }
             !abandoned
@@ -138,7 +140,14 @@ where
             // Nothing was asked, so nothing is known of PostgreSQL.
             return Ended::Answered;
         }
-        match self.try_group(&group).await {
+        let mut tried = self.try_group(&group).await;
+        let key_may_be_taken =
+            matches!(tried, Ok(Tried::Impossible(Impossible::AnswerRefused | Impossible::Locked(_))));
+        if key_may_be_taken && group.iter().any(LookedUp::has_free_key) {
+            group = self.claim_free(group, keeper).await;
+            tried = self.try_group(&group).await;
+        }
+        match tried {
             Ok(Tried::Decided(decided)) => {
                 self.health.mark_healthy();
                 let mut written = Vec::with_capacity(decided.len());
@@ -155,7 +164,7 @@ where
                 Ended::Divided(group, right)
             }
             Ok(Tried::Impossible(cause)) => {
-                if matches!(cause, Impossible::ClaimLost) {
+                if matches!(cause, Impossible::AnswerRefused) {
                     self.metrics.fenced(1);
                 }
                 let outcome = self.blame(&group, cause).await;
@@ -168,12 +177,22 @@ where
         }
     }
 
+    /// The same group, with claims where keys were free. It claims whatever is left of them, so that each caller learns what its
+    /// key is taken by; those are answered.
+    async fn claim_free(&self, group: Group, keeper: &ClaimKeeper) -> Group {
+        let (free, mut others): (Group, Group) = group.into_iter().partition(LookedUp::has_free_key);
+        let claiming = free.into_iter().map(LookedUp::into_waiting).collect();
+        let claimed = self.claim_group(claiming, keeper).await;
+        others.extend(claimed.into_iter().filter_map(LookedUp::of));
+        others
+    }
+
     /// `Err` if PostgreSQL is unavailable: then no element is to blame, and whether any was accepted is unknown.
     async fn try_group(&self, group: &Group) -> Result<Tried, StoreError> {
         let mut decided = self.decide(group, &HashMap::new());
-        // An element without a claim may well be a replay. What becomes of a replay never depends on the directory.
+        // What becomes of a replay never depends on the directory.
         let doubtful = |(element, decided): (&LookedUp, &Decided)| {
-            element.waiting.claim.is_none() || decided.directory_objects
+            element.waiting.key == Key::Taken || decided.directory_objects
         };
         let mut ask = group.iter().zip(&decided).any(doubtful);
         for _ in 0..=MAX_CONFLICT_RETRIES {
@@ -184,13 +203,16 @@ where
             match self.commit(group, &decided).await {
                 Ok(Commit::Committed) => return Ok(Tried::Decided(decided)),
                 Ok(Commit::WriteConflict) => ask = true,
-                Ok(Commit::ClaimLost | Commit::CheckpointMoved) => {
-                    return Ok(Tried::Impossible(Impossible::ClaimLost));
+                Ok(Commit::AnswerRefused | Commit::CheckpointMoved) => {
+                    return Ok(Tried::Impossible(Impossible::AnswerRefused));
                 }
                 Err(error @ StoreError::Refused { .. }) => {
                     return Ok(Tried::Impossible(Impossible::Refused(error_chain(&error))));
                 }
-                Err(error @ (StoreError::TimedOut { .. } | StoreError::Locked { .. })) => {
+                Err(error @ StoreError::Locked { .. }) => {
+                    return Ok(Tried::Impossible(Impossible::Locked(error_chain(&error))));
+                }
+                Err(error @ StoreError::TimedOut { .. }) => {
                     return Ok(Tried::Impossible(Impossible::ForNow(error_chain(&error))));
                 }
                 Err(error) => return Err(error),
@@ -213,7 +235,8 @@ where
             let (outcome, written) = match decision {
                 SubmissionDecision::Tell(outcome) => (outcome, None),
                 SubmissionDecision::Commit(acceptance) => {
-                    let answer = element.waiting.claim.map(|_| (self.answer)(&acceptance));
+                    let guarded = matches!(element.waiting.key, Key::Free | Key::Claimed(_));
+                    let answer = guarded.then(|| (self.answer)(&acceptance));
                     let outcome = SubmissionOutcome::accepted(&acceptance, answer);
                     (outcome, Some(Outcome::Accepted(acceptance)))
                 }
@@ -226,11 +249,16 @@ where
     /// One transaction, if there is something to accept.
     async fn commit(&self, group: &Group, decided: &[Decided]) -> Result<Commit, StoreError> {
         let answer = |(element, decided): (&LookedUp, &Decided)| {
-            let (token, answer) = (element.waiting.claim?, decided.answer()?.clone());
+            let fingerprint = &element.waiting.submission.intent.fingerprint;
+            let condition = match element.waiting.key {
+                Key::Claimed(token) => AnswerCondition::Claimed(token),
+                Key::Free => AnswerCondition::Free { fingerprint: fingerprint.clone() },
+                Key::Unguarded | Key::Taken => return None,
+            };
             Some(AnswerToStore {
                 scope: element.waiting.scope(),
-                token,
-                answer,
+                condition,
+                answer: decided.answer()?.clone(),
                 kept_for: self.policy.idempotency_ttl,
             })
         };
@@ -251,8 +279,10 @@ where
     /// element (ADR 0023).
     async fn blame(&self, group: &Group, cause: Impossible) -> SubmissionOutcome {
         let message = match cause {
-            Impossible::ForNow(cause) => return SubmissionOutcome::Unavailable(cause),
-            Impossible::ClaimLost => {
+            Impossible::Locked(cause) | Impossible::ForNow(cause) => {
+                return SubmissionOutcome::Unavailable(cause);
+            }
+            Impossible::AnswerRefused => {
                 let cause = "its claim expired before it could be accepted";
                 return SubmissionOutcome::Unavailable(cause.to_owned());
             }

@@ -1,6 +1,7 @@
 //! What callers are told, and when, while stores and neighbours fail.
 
 mod claims;
+mod free_keys;
 mod refusals;
 
 use ambient::{ManualClock, SeededTokens};

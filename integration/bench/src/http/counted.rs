@@ -23,7 +23,6 @@ const BODY_BYTES: usize = 1_024;
 
 /// What PostgreSQL has counted.
 struct Counted {
-    claims: i64,
     acceptances: i64,
     completions: i64,
 }
@@ -66,7 +65,6 @@ pub(super) async fn run(
         Figure::shown(name("transactions, but for those of publishing"), own, "per intent")
             .at_most(TRANSACTIONS),
         Figure::shown(name("transactions of publishing"), each(counted.completions), "per intent"),
-        Figure::shown(name("intents of a claiming transaction"), of_a_group(counted.claims), "intents"),
         Figure::shown(
             name("intents of an accepting transaction"),
             of_a_group(counted.acceptances),
@@ -86,10 +84,9 @@ async fn transactions(superuser: &Client) -> anyhow::Result<i64> {
 /// Statements of the service so far.
 async fn counted(superuser: &Client) -> anyhow::Result<Counted> {
     let sql = "SELECT
-        coalesce(sum(calls) FILTER (WHERE query LIKE 'WITH%INSERT INTO \"idempotency_keys\"%'), 0)::bigint,
         coalesce(sum(calls) FILTER (WHERE query LIKE 'INSERT INTO \"records\"%'), 0)::bigint,
         coalesce(sum(calls) FILTER (WHERE query LIKE 'UPDATE \"routes\"%'), 0)::bigint
         FROM pg_stat_statements JOIN pg_roles ON pg_roles.oid = userid WHERE rolname = $1";
     let row = superuser.query_one(sql, &[&ROLE]).await.context("PostgreSQL has not counted statements")?;
-    Ok(Counted { claims: row.get(0), acceptances: row.get(1), completions: row.get(2) })
+    Ok(Counted { acceptances: row.get(0), completions: row.get(1) })
 }

@@ -6,8 +6,8 @@ use domain::catalog::MAX_NAME;
 use domain::intent::MAX_IDENTIFIER;
 use domain::outcome::Outcome;
 use domain::ports::{
-    Abandonment, AcceptanceBatch, AcceptanceStore, AnswerClaim, AnswerStore, AnswerToStore, ClaimOutcome,
-    ClaimToken, Commit, Known,
+    Abandonment, AcceptanceBatch, AcceptanceStore, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore,
+    ClaimOutcome, ClaimToken, Commit, Known,
 };
 use domain::record::IdempotencyScope;
 use domain::submission::{AcceptedRequest, StoredAnswer};
@@ -45,6 +45,9 @@ macro_rules! answers_contract {
             a_claim_that_has_expired_stores_its_answer_unless_another_request_has_won_the_key,
             a_batch_that_lost_one_claim_writes_nothing,
             a_batch_that_meets_a_taken_key_stores_no_answer,
+            a_free_key_is_taken_together_with_its_answer,
+            a_batch_that_finds_one_key_taken_writes_nothing,
+            of_two_batches_that_take_a_key_one_is_written,
             a_claim_is_abandoned_by_its_own_token_and_while_it_is_not_answered,
             accepted_intents_are_found_with_their_time_and_number_of_routes,
         );
@@ -93,7 +96,7 @@ async fn commit(fixture: &impl AnswersFixture, intents_by: &[(u64, Option<u8>)])
     let stored = |(number, by): &(u64, Option<u8>)| {
         Some(AnswerToStore {
             scope: scope(*number),
-            token: token((*by)?),
+            condition: AnswerCondition::Claimed(token((*by)?)),
             answer: answer(&format!("answer {number} by {}", (*by)?)),
             kept_for: KEPT_FOR,
         })
@@ -101,6 +104,28 @@ async fn commit(fixture: &impl AnswersFixture, intents_by: &[(u64, Option<u8>)])
     let answers = intents_by.iter().filter_map(stored).collect();
     let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, answers };
     fixture.store().accept(batch).await.expect("the store is there")
+}
+
+/// Accepts the intents with these numbers, with an answer to each whose key must be free.
+async fn commit_free(fixture: &impl AnswersFixture, numbers: &[u64], by: &str) -> Commit {
+    let outcomes = intents(numbers.iter().copied());
+    let stored = |number: &u64| AnswerToStore {
+        scope: scope(*number),
+        condition: AnswerCondition::Free { fingerprint: fingerprint(*number) },
+        answer: answer(&format!("answer {number} by {by}")),
+        kept_for: KEPT_FOR,
+    };
+    let answers = numbers.iter().map(stored).collect();
+    let batch = AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, answers };
+    fixture.store().accept(batch).await.expect("the store is there")
+}
+
+/// What requests with these numbers and fingerprints are told by a look-up.
+async fn lookup(fixture: &impl AnswersFixture, keys: &[(u64, &str)]) -> Vec<Option<ClaimOutcome>> {
+    let scopes: Vec<_> = keys.iter().map(|(number, _)| scope(*number)).collect();
+    let keys: Vec<_> =
+        scopes.iter().zip(keys).map(|(scope, (_, fingerprint))| (scope, *fingerprint)).collect();
+    fixture.store().lookup_answers(&keys).await.expect("the store is there")
 }
 
 async fn abandon(fixture: &impl AnswersFixture, claims: &[(u64, u8)]) -> Vec<Abandonment> {
@@ -185,13 +210,13 @@ pub async fn a_claim_that_has_expired_stores_its_answer_unless_another_request_h
     fixture.expire(&scope(2)).await;
     assert_eq!(commit(&fixture, &[(1, Some(1))]).await, Commit::Committed);
     assert_eq!(claim(&fixture, &[(2, &fingerprint(2), 3)]).await, [ClaimOutcome::Claimed]);
-    assert_eq!(commit(&fixture, &[(2, Some(2))]).await, Commit::ClaimLost);
+    assert_eq!(commit(&fixture, &[(2, Some(2))]).await, Commit::AnswerRefused);
     assert_eq!(accepted(&fixture).await, [1]);
 }
 
 pub async fn a_batch_that_lost_one_claim_writes_nothing(fixture: impl AnswersFixture) {
     assert_eq!(claim(&fixture, &[(1, &fingerprint(1), 1)]).await, [ClaimOutcome::Claimed]);
-    assert_eq!(commit(&fixture, &[(1, Some(1)), (2, Some(2)), (3, None)]).await, Commit::ClaimLost);
+    assert_eq!(commit(&fixture, &[(1, Some(1)), (2, Some(2)), (3, None)]).await, Commit::AnswerRefused);
     assert_eq!(accepted(&fixture).await, [0; 0]);
     let still = claim(&fixture, &[(1, &fingerprint(1), 4)]).await;
     assert!(is_in_progress(&still[0]), "{still:?}");
@@ -207,6 +232,45 @@ pub async fn a_batch_that_meets_a_taken_key_stores_no_answer(fixture: impl Answe
     assert_eq!(commit(&fixture, &[(1, Some(1)), (2, Some(2))]).await, Commit::WriteConflict);
     assert_eq!(accepted(&fixture).await, [1]);
     assert_eq!(abandon(&fixture, &[(1, 1), (2, 2)]).await, [Abandonment::Freed, Abandonment::Freed]);
+}
+
+pub async fn a_free_key_is_taken_together_with_its_answer(fixture: impl AnswersFixture) {
+    let same = fingerprint(1);
+    assert_eq!(claim(&fixture, &[(2, OTHER, 2)]).await, [ClaimOutcome::Claimed]);
+    fixture.expire(&scope(2)).await;
+    assert_eq!(lookup(&fixture, &[(1, &same), (2, OTHER)]).await, [None, None]);
+    assert_eq!(commit_free(&fixture, &[2, 1], "one").await, Commit::Committed);
+    assert_eq!(accepted(&fixture).await, [1, 2]);
+    let told = [ClaimOutcome::Answered(answer("answer 1 by one")), ClaimOutcome::OtherIntent];
+    assert_eq!(claim(&fixture, &[(1, &same, 1), (2, OTHER, 2)]).await, told);
+    assert_eq!(lookup(&fixture, &[(1, &same), (2, OTHER)]).await, told.map(Some));
+    assert_eq!(abandon(&fixture, &[(1, 1), (2, 2)]).await, [Abandonment::NotFound, Abandonment::NotFound]);
+    fixture.expire(&scope(1)).await;
+    assert_eq!(lookup(&fixture, &[(1, &same)]).await, [None]);
+}
+
+pub async fn a_batch_that_finds_one_key_taken_writes_nothing(fixture: impl AnswersFixture) {
+    assert_eq!(claim(&fixture, &[(2, OTHER, 2)]).await, [ClaimOutcome::Claimed]);
+    let read = lookup(&fixture, &[(2, OTHER), (1, OTHER)]).await;
+    assert!(read[0].as_ref().is_some_and(is_in_progress) && read[1].is_none(), "{read:?}");
+    assert_eq!(commit_free(&fixture, &[1, 2, 3], "one").await, Commit::AnswerRefused);
+    assert_eq!(accepted(&fixture).await, [0; 0]);
+    assert_eq!(lookup(&fixture, &[(1, OTHER), (3, OTHER)]).await, [None, None]);
+    assert_eq!(abandon(&fixture, &[(2, 2)]).await, [Abandonment::Freed]);
+    assert_eq!(commit_free(&fixture, &[1, 2, 3], "one").await, Commit::Committed);
+}
+
+pub async fn of_two_batches_that_take_a_key_one_is_written(fixture: impl AnswersFixture) {
+    let (one, other) =
+        tokio::join!(commit_free(&fixture, &[1, 2], "one"), commit_free(&fixture, &[2, 3], "other"));
+    let (written, by) = match (one, other) {
+        (Commit::Committed, Commit::AnswerRefused) => ([1, 2], "one"),
+        (Commit::AnswerRefused, Commit::Committed) => ([2, 3], "other"),
+        outcomes => panic!("{outcomes:?}"),
+    };
+    assert_eq!(accepted(&fixture).await, written);
+    let told = claim(&fixture, &[(2, &fingerprint(2), 1)]).await;
+    assert_eq!(told, [ClaimOutcome::Answered(answer(&format!("answer 2 by {by}")))]);
 }
 
 pub async fn a_claim_is_abandoned_by_its_own_token_and_while_it_is_not_answered(

@@ -67,6 +67,14 @@ impl<S: AnswerStore> AnswerStore for Scripted<S> {
         self.call("find_requests", keys, self.store.find_requests(scopes)).await
     }
 
+    async fn lookup_answers(
+        &self,
+        keys: &[(&IdempotencyScope, &str)],
+    ) -> Result<Vec<Option<ClaimOutcome>>, StoreError> {
+        let named = texts(keys.iter().map(|(scope, _)| &scope.key));
+        self.call("lookup_answers", named, self.store.lookup_answers(keys)).await
+    }
+
     async fn claim_answers(
         &self,
         claims: &[AnswerClaim<'_>],
@@ -240,6 +248,10 @@ impl<S: Election> Election for Scripted<S> {
 }
 
 impl<S: UserDirectory> UserDirectory for Scripted<S> {
+    fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
+        self.store.recall(user_ids)
+    }
+
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let answers = async { Ok(self.store.look_up(user_ids).await) };
         match self.call("look_up", texts(user_ids), answers).await {

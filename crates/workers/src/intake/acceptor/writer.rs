@@ -125,7 +125,7 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
                 }
                 Ok(Commit::WriteConflict) => break Ok(WriteEnd::WriteConflict),
                 // A batch from the stream has no answers, so that it loses no claims.
-                Ok(Commit::CheckpointMoved | Commit::ClaimLost) => {
+                Ok(Commit::CheckpointMoved | Commit::AnswerRefused) => {
                     tracing::warn!(
                         stream = self.stream,
                         "the checkpoint in PostgreSQL is not where this replica left it; determining where to resume"
