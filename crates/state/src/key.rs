@@ -20,6 +20,11 @@ impl Key {
         no_nul(text).map(Self)
     }
 
+    /// As a table has it. One of a table that was taken over may be longer than a new one.
+    pub(crate) fn from_store(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// Of a cursor, whose row another program may have given a longer key.
     pub(crate) fn from_cursor(text: &str) -> Option<Self> {
         (!text.contains('\0')).then(|| Self(text.into()))
@@ -93,6 +98,16 @@ fn invalid(reason: String) -> StateError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_has_1_to_1024_bytes_and_no_nul() {
+        for text in ["a", "/", "..", "ä", &"k".repeat(1_024)] {
+            assert_eq!(Key::new(text).expect("a key").as_str(), text);
+        }
+        for text in ["", "a\0", &"k".repeat(1_025), &"ä".repeat(513)] {
+            assert!(matches!(Key::new(text), Err(StateError::InvalidKey(_))), "{text}");
+        }
+    }
 
     #[test]
     fn the_end_of_a_prefix_is_the_least_text_after_all_that_begin_with_it() {

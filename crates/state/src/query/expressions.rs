@@ -205,7 +205,7 @@ pub fn helper_name(table: &str) -> String {
 ///
 /// The cast is STABLE, because other forms depend on settings. This form does not, so the function may be IMMUTABLE. Character
 /// classes would depend on the collation, and a date that does not exist would be an error.
-const HELPER_BODY: &str = "
+pub(crate) const HELPER_BODY: &str = "
 DECLARE
     year integer;
     days integer;

@@ -1,5 +1,9 @@
 //! The promises of the README, against a real PostgreSQL.
 
+mod contract;
+mod http;
+mod model;
+mod postgres;
 mod query_expressions;
 mod query_json;
 mod query_model;
@@ -7,3 +11,5 @@ mod query_plans;
 mod query_relations;
 mod query_semantics;
 mod query_support;
+mod setup;
+mod support;

@@ -145,8 +145,13 @@ fn the_layers_stay_apart() {
 /// Name, kind and unit of every instrument.
 #[test]
 fn the_metrics_table_is_what_the_code_makes() {
-    let source = read("crates/workers/src/metrics.rs") + &read("crates/app/src/wiring/relay/metrics.rs");
-    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let files = [
+        "crates/workers/src/metrics.rs",
+        "crates/app/src/wiring/relay/metrics.rs",
+        "crates/app/src/wiring/state/metrics.rs",
+    ];
+    let without_tests = |file| read(file).split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+    let source = files.map(without_tests).concat();
     // The closures that make instruments, with their kind and unit; a gauge names its unit after its name.
     let closures = [
         ("counter(", "counter", Some("")),
@@ -439,7 +444,7 @@ fn every_time_and_every_maximum_in_the_source_is_in_the_table_of_limits() {
 
 #[test]
 fn every_promise_of_the_crates_beside_the_service_has_a_test_and_every_test_a_promise() {
-    for (name, letter) in [("lock", "L-"), ("idempotency", "I-"), ("outbox", "O-")] {
+    for (name, letter) in [("lock", "L-"), ("idempotency", "I-"), ("outbox", "O-"), ("state", "K-")] {
         let page = read(format!("crates/{name}/README.md"));
         let written: BTreeSet<&str> =
             page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(letter)?.get(..2)).collect();
