@@ -12,8 +12,8 @@ use crate::json::Json;
 use crate::postgres::{MAX_VALUE_BYTES, merged};
 use crate::query::Query;
 use crate::{
-    Delete, Document, Key, KeyPage, Members, Page, Patch, Prefix, StateError, Store, Value, Version,
-    VersionCondition, Write, WriteConditions,
+    Delete, Document, Key, KeyPage, Page, Patch, Prefix, StateError, Store, Value, Version, VersionCondition,
+    Write, WriteConditions,
 };
 
 /// Documents in memory; clones share them. It keeps the promises of [`crate::PostgresStore`].
@@ -108,16 +108,6 @@ impl Store for MemoryStore {
         let mut asked = std::collections::HashSet::new();
         let first = keys.iter().filter(|key| asked.insert(*key));
         Ok(first.filter_map(|key| table.rows.get(key).cloned()).collect())
-    }
-
-    async fn get_members(
-        &self,
-        keys: &[Key],
-        names: &[&str],
-        max_bytes: usize,
-    ) -> Result<Vec<Members>, StateError> {
-        let documents = self.get_many(keys).await?;
-        documents.iter().map(|document| Members::of(document, names, max_bytes)).collect()
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {

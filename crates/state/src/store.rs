@@ -53,7 +53,12 @@ pub trait Store: Send + Sync + 'static {
         keys: &[Key],
         names: &[&str],
         max_bytes: usize,
-    ) -> impl Future<Output = Result<Vec<Members>, StateError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Members>, StateError>> + Send {
+        async move {
+            let documents = self.get_many(keys).await?;
+            documents.iter().map(|document| Members::of(document, names, max_bytes)).collect()
+        }
+    }
 
     /// Stores the value if the conditions hold: inserts it, or replaces the one that is there.
     fn put(

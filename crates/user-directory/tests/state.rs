@@ -10,8 +10,8 @@ use state::{Key, PostgresStore, StateError, TableName, Value};
 use tokio_postgres::Client;
 use user_directory::{StateDirectorySettings, StateUserDirectory, USERS_PREFIX};
 
-/// With which the service runs the statements of the directory.
-const SESSION: SessionSettings = store_postgres::SESSION;
+const SESSION: SessionSettings =
+    SessionSettings { application_name: "test", parameters: state::PLANNER_PARAMETERS };
 
 fn store(database: &TestDatabase, operation_timeout: Duration) -> PostgresStore {
     let dsn = Dsn::parse(&database.dsn()).expect("our own connection string");

@@ -38,6 +38,8 @@ mod republish;
 mod retention;
 mod schemas;
 mod start;
+mod state;
+mod state_page;
 mod tls;
 mod users;
 mod world;

@@ -270,7 +270,7 @@ async fn the_service_reaches_imported_users_and_no_others() {
         "email:user:u-1 published ada@example.com fr",
         "email:user:u-2 skipped  fr no_email_address",
         "email:user:u-3 skipped  en no_email_address",
-        "push:user:u-1 published ada@example.com fr",
+        "push:user:u-1 published  fr",
         "push:user:u-2 published  fr",
         "push:user:u-3 published  en",
     ];
