@@ -11,7 +11,6 @@ use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::send::SendArgs;
 use crate::commands::token::{self, TokenCommand};
 use crate::commands::users::{self, UsersCommand};
-use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve};
 use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve, state};
 
 /// Turns intents of other services into push events and e-mail commands

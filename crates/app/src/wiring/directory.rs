@@ -21,7 +21,7 @@ const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
 
 /// The user directory, of either kind.
 pub(super) enum UserDirectory {
-    Http(HttpUserDirectory),
+    Http(Box<HttpUserDirectory>),
     State(StateUserDirectory<PostgresStore>),
 }
 
@@ -50,7 +50,9 @@ impl UserDirectory {
                     cache_ttl: DIRECTORY_CACHE_TTL,
                     cache_entries: DIRECTORY_CACHE_ENTRIES,
                 });
-                directory.map(Self::Http).context("the user directory cannot be used as configured")
+                directory
+                    .map(|directory| Self::Http(Box::new(directory)))
+                    .context("the user directory cannot be used as configured")
             }
             config::UserDirectory::State => {
                 let store = PostgresStore::new(stores.pool.clone(), TableName::default());

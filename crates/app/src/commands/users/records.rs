@@ -30,7 +30,7 @@ pub(super) enum Records<R> {
     /// An object in each line.
     Jsonl(Lines<R>),
     /// Rows, and the names of their columns.
-    Csv(Lines<R>, Rows, Vec<String>),
+    Csv(Lines<R>, Box<Rows>, Vec<String>),
 }
 
 /// Why a file is none of its kind.
@@ -48,7 +48,7 @@ impl<R: BufRead> Records<R> {
         let mut lines = Lines::new(input);
         let wrong = |reason: &str| NoRecords::Header(reason.to_owned());
         let first = lines.next_record().map_err(NoRecords::Io)?.ok_or_else(|| wrong("it has no header"))?;
-        let mut rows = Rows::default();
+        let mut rows = Box::<Rows>::default();
         let header = rows.read(&mut lines, first).map_err(NoRecords::Io)?;
         let names = header.fields.map_err(|reason| wrong(&format!("its header cannot be read: {reason}")))?;
         if !names.iter().any(|name| name == USER_ID) {
