@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use harness::{Finished, Service, ServiceBuilder, TestDatabase, turn_ready, wait_for};
+use harness::{Finished, ServiceBuilder, TestDatabase, turn_ready, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -296,7 +296,7 @@ async fn the_service_on_its_own_users_survives_a_restart_of_postgresql() {
         .flat_map(|n| [n, n + 100])
         .map(|n| format!("{{\"user_id\":\"u-{n}\",\"email\":\"u-{n}@example.com\"}}\n"));
     fine(&files.import("users.jsonl", users.collect::<String>()).await);
-    let service: Service = service(&world).start().await;
+    let _service = service(&world).start().await;
     world.send(0..10).await;
     world.settled(10).await;
     world.postgres.as_mut().expect("it is the test's own").kill().await;
