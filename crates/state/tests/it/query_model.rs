@@ -353,7 +353,9 @@ impl Both<'_> {
         let mut touched = BTreeSet::new();
         let mut seen = Vec::new();
         let mut cursor = None;
-        loop {
+        // Every page but the last has a document, and there are at most 40 at any time.
+        for pages in 0.. {
+            assert!(pages < 100, "the pages never end: {}", drawn.text(None));
             let Some(page) = self.page(drawn, cursor.as_deref()).await else { return };
             seen.extend(page.rows.iter().map(|row| row.key.as_str().to_owned()));
             cursor = page.next_cursor;

@@ -76,7 +76,13 @@ impl Shape {
         let own = filter.conditions.iter().filter(|condition| &*condition.name == name);
         let of_groups = filter.groups.iter().flat_map(|group| match group {
             Group::And(filters) => filters.iter().map(|filter| Self::of_member(name, filter)).collect(),
-            Group::Or(_) | Group::Not(_) => Vec::new(),
+            // Two values are none that all have.
+            Group::Or(filters) => {
+                let mut shapes = filters.iter().map(|filter| Self::of_member(name, filter));
+                let first = shapes.next().filter(|first| matches!(first, Self::Text | Self::Number));
+                first.filter(|first| shapes.all(|shape| shape == *first)).into_iter().collect()
+            }
+            Group::Not(_) => Vec::new(),
         });
         let shapes: Vec<Self> =
             own.map(|condition| Self::of_test(&condition.test)).chain(of_groups).collect();
