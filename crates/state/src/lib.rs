@@ -35,6 +35,7 @@ pub use key::{Key, MAX_KEY_BYTES, Prefix};
 pub use memory::MemoryStore;
 pub use postgres::{MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, lock_many_in, put_many_in};
 pub use schema::{required_rights, schema_sql};
+pub use setup::missing_rights;
 pub use statements::PLANNER_PARAMETERS;
 pub use status::{Advance, Status, advance_status};
 pub use store::{KeyPage, Page, Store};
