@@ -173,6 +173,8 @@ pub(crate) enum Input {
     Recipients,
     Discarded,
     At,
+    Payload,
+    Document,
 }
 
 /// What the service does in each of its tables.
