@@ -45,7 +45,9 @@ impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Some(items) = Option::<u64>::deserialize(deserializer)? else { return Ok(Self::default()) };
         let limit = usize::try_from(items).ok().and_then(PageLimit::new);
-        limit.map(Self).ok_or_else(|| D::Error::custom(format!("limit takes a number from 1 to {MAX_PAGE_ITEMS}")))
+        limit
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format!("limit takes a number from 1 to {MAX_PAGE_ITEMS}")))
     }
 }
 

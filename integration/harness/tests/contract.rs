@@ -358,6 +358,10 @@ mod queries {
     harness::queries_contract!(super::Database(Default::default()));
 }
 
+mod search {
+    harness::search_contract!(super::Database(Default::default()));
+}
+
 mod retention {
     harness::retention_contract!(super::Database(Default::default()));
 }

@@ -11,7 +11,8 @@ use domain::ports::{Queries, StoreError};
 use domain::query::{
     CauseCounts, ChannelStatus, Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, MAX_RECORDS,
     MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
-    NotificationSummary, Page, PageLimit, RouteCounts, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent, StoredRoute,
+    NotificationSummary, Page, PageLimit, RouteCounts, SearchFilter, SearchOutcome, StoreStatus,
+    StoredMalformedIntent, StoredRoute,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};

@@ -133,7 +133,11 @@ fn samples() -> Vec<Sample> {
         },
         Sample {
             instance: "/v1/notifications:query",
-            ..sample(QUERY_TOO_EXPENSIVE, "The search took too long; a narrower one may not.", query_too_expensive())
+            ..sample(
+                QUERY_TOO_EXPENSIVE,
+                "The search took too long; a narrower one may not.",
+                query_too_expensive(),
+            )
         },
         Sample {
             headers: &["Retry-After"],

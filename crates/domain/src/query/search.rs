@@ -197,7 +197,17 @@ mod tests {
             assert_eq!(expected.is_of_route(), name.starts_with("route.") || name == "recipient", "{name}");
         }
         assert_eq!(SearchName::parse("payload.turn_number"), Some(SearchName::Payload("turn_number")));
-        for name in ["", "payload", "payload.", "payload.a.b", "payload.1", "payload.a-b", "payload.é", "route.", "Producer"] {
+        for name in [
+            "",
+            "payload",
+            "payload.",
+            "payload.a.b",
+            "payload.1",
+            "payload.a-b",
+            "payload.é",
+            "route.",
+            "Producer",
+        ] {
             assert_eq!(SearchName::parse(name), None, "{name}");
         }
     }
@@ -208,7 +218,9 @@ mod tests {
         let cursor = place.to_cursor(&SearchFilter::new(r#"{"producer":"a \" b"}"#));
         let same = SearchFilter::new("{ \"producer\" :\n\t\"a \\\" b\" }");
         assert_eq!(SearchPlace::from_cursor(&cursor, &same), Ok(place));
-        for other in [r#"{"producer":"a\"b"}"#, r#"{"producer":"a \"  b"}"#, r#"{"producer":"a \" b"} "x y""#, "{}"] {
+        for other in
+            [r#"{"producer":"a\"b"}"#, r#"{"producer":"a \"  b"}"#, r#"{"producer":"a \" b"} "x y""#, "{}"]
+        {
             assert!(SearchPlace::from_cursor(&cursor, &SearchFilter::new(other)).is_err(), "{other}");
         }
     }

@@ -103,7 +103,11 @@ impl Search<'_> {
     }
 
     /// Those of the candidates that match, in order, until the page is full.
-    async fn check(&self, candidates: Candidates, limit: usize) -> Result<Page<Found, RecordCursor>, StoreError> {
+    async fn check(
+        &self,
+        candidates: Candidates,
+        limit: usize,
+    ) -> Result<Page<Found, RecordCursor>, StoreError> {
         let mut items: Vec<Found> = Vec::new();
         for chunk in candidates.places.chunks(CHECKED_AT_ONCE) {
             let mut found = self.rows(&with_ids(self.filter, chunk)).await?;
@@ -136,7 +140,8 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&candidates::with_record_ids(&[])).await?;
     let every_kind = r#"{"producer": "", "occurred_at": {"$after": "2026-01-01T00:00:00Z"}, "recipient": "",
         "route.attempt_count": 1, "payload.x": {"$before": "2026-01-01T00:00:00Z"}}"#;
-    let filter = Filter::parse(every_kind.as_bytes(), &SearchNames).map_err(|error| PgError::unavailable("search", error))?;
+    let filter = Filter::parse(every_kind.as_bytes(), &SearchNames)
+        .map_err(|error| PgError::unavailable("search", error))?;
     let range = Range::new(&Hints::of(&filter).filter, None);
     session.prepare(&listed(&filter, &range, 1)).await?;
     session.prepare(&with_ids(&filter, &[])).await?;

@@ -233,6 +233,10 @@ mod queries {
     harness::queries_contract!(super::World::new().await);
 }
 
+mod search {
+    harness::search_contract!(super::World::new().await);
+}
+
 mod replicas {
     harness::replicas_contract!(super::World::new().await);
 }

@@ -55,9 +55,8 @@ struct Candidate<'a> {
 
 impl Candidate<'_> {
     fn matches(&self, filter: &Filter) -> bool {
-        let of_route = |condition: &&Condition| {
-            SearchName::parse(&condition.name).is_some_and(SearchName::is_of_route)
-        };
+        let of_route =
+            |condition: &&Condition| SearchName::parse(&condition.name).is_some_and(SearchName::is_of_route);
         let (of_routes, of_record): (Vec<&Condition>, Vec<&Condition>) =
             filter.conditions.iter().partition(of_route);
         let passes = |condition: &&Condition, route: Option<&Row>| {

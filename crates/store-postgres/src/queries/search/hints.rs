@@ -35,7 +35,9 @@ impl Hints {
         let Some(name) = SearchName::parse(&condition.name) else { return };
         let filter = &mut self.filter;
         match (name, &condition.test) {
-            (SearchName::AcceptedAt, Test::After(time)) => filter.accepted_after = filter.accepted_after.max(timestamp(time)),
+            (SearchName::AcceptedAt, Test::After(time)) => {
+                filter.accepted_after = filter.accepted_after.max(timestamp(time))
+            }
             (SearchName::AcceptedAt, Test::Before(time)) => {
                 let known = filter.accepted_before.into_iter();
                 filter.accepted_before = known.chain(timestamp(time)).min();
@@ -84,7 +86,10 @@ mod tests {
     use super::*;
 
     fn hints(filter: &str) -> Hints {
-        Hints::of(&Filter::parse(filter.as_bytes(), &SearchNames).unwrap_or_else(|error| panic!("{filter}: {error}")))
+        Hints::of(
+            &Filter::parse(filter.as_bytes(), &SearchNames)
+                .unwrap_or_else(|error| panic!("{filter}: {error}")),
+        )
     }
 
     #[test]
@@ -104,7 +109,10 @@ mod tests {
             ..NotificationFilter::default()
         };
         assert_eq!(found, Hints { ids: None, filter });
-        assert_eq!(hints(r#"{"notification_id": {"$in": ["1-0", 7, "2-0"]}}"#).ids, Some(vec!["1-0".into(), "2-0".into()]));
+        assert_eq!(
+            hints(r#"{"notification_id": {"$in": ["1-0", 7, "2-0"]}}"#).ids,
+            Some(vec!["1-0".into(), "2-0".into()])
+        );
         assert_eq!(hints(r#"{"notification_id": 7}"#).ids, Some(Vec::new()));
     }
 

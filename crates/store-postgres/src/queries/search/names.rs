@@ -72,7 +72,9 @@ impl Target for OnRecords {
             SearchName::Recipient => Source::Text(recipient()),
             SearchName::RouteChannel => route(Routes::Channel),
             SearchName::RouteStatus => route(Routes::Status),
-            SearchName::RouteAttemptCount => Source::Integer(Expr::col((Routes::Table, Routes::AttemptCount))),
+            SearchName::RouteAttemptCount => {
+                Source::Integer(Expr::col((Routes::Table, Routes::AttemptCount)))
+            }
             SearchName::RouteLastErrorClassification => {
                 Source::Text(unless_empty((Routes::Table, Routes::LastErrorClassification)))
             }
