@@ -11,6 +11,7 @@ mod replicas;
 mod republish;
 mod retention;
 mod routes;
+mod search;
 
 use std::collections::HashMap;
 use std::sync::Arc;

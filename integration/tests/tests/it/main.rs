@@ -37,6 +37,7 @@ mod replicas;
 mod republish;
 mod retention;
 mod schemas;
+mod search;
 mod start;
 mod tls;
 mod world;
