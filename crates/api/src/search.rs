@@ -26,7 +26,7 @@ use crate::view::{NotificationSummary, Notifications};
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SearchRequest<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     #[schemars(schema_with = "filter_schema")]
     filter: Option<&'a RawValue>,
     /// The most items of the page.

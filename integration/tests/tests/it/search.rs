@@ -92,7 +92,7 @@ async fn only_an_operator_searches_and_what_is_no_search_is_refused_with_its_pla
         "bad-request",
         "",
     );
-    is(&ask(&service, OPERATOR, "GET", PATH, None, "").await, 404, "not-found", "");
+    is(&ask(&service, OPERATOR, "GET", PATH, None, "").await, 405, "method-not-allowed", "");
     for (body, place) in [
         ("{\"filter\": {\"colour\": 1}}", "line 1 column 13"),
         ("{\"limit\": 7,\n \"filter\": {\"accepted_at\": 1}}", "line 2 column 13"),
