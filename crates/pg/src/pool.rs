@@ -64,7 +64,8 @@ pub struct PoolSettings {
 #[derive(Clone, Debug)]
 pub struct PgPool {
     pool: Pool<Connections>,
-    operation_timeout: Duration,
+    /// None for operations without a deadline.
+    operation_timeout: Option<Duration>,
 }
 
 impl PgPool {
@@ -80,7 +81,23 @@ impl PgPool {
             .queue_mode(QueueMode::Lifo)
             .build()
             .map_err(|error| DsnError::Parameter(format!("no pool can be made: {error}")))?;
-        Ok(Self { pool, operation_timeout: settings.operation_timeout })
+        Ok(Self { pool, operation_timeout: Some(settings.operation_timeout) })
+    }
+
+    /// One connection whose statements may take as long as they need, such as those that build indexes. A peer that is gone is
+    /// noticed all the same.
+    pub fn without_deadlines(dsn: &Dsn, session: SessionSettings) -> Result<Self, DsnError> {
+        let config = session_config(dsn, session, None);
+        let pool = Pool::builder(Connections(Connector::new(dsn, &config)?))
+            .max_size(1)
+            .build()
+            .map_err(|error| DsnError::Parameter(format!("no pool can be made: {error}")))?;
+        Ok(Self { pool, operation_timeout: None })
+    }
+
+    /// The longest that an operation takes once it has a connection; `None` if there is no bound.
+    pub fn operation_timeout(&self) -> Option<Duration> {
+        self.operation_timeout
     }
 
     /// Borrows a connection for one operation, whose deadline begins when the connection is there.
@@ -89,8 +106,9 @@ impl PgPool {
         Ok(Session {
             object: Some(object),
             operation,
-            deadline: Instant::now() + self.operation_timeout + CLIENT_DEADLINE_MARGIN,
-            allowed: self.operation_timeout,
+            deadline: self
+                .operation_timeout
+                .map(|allowed| Deadline { at: Instant::now() + allowed + CLIENT_DEADLINE_MARGIN, allowed }),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
         })
@@ -109,7 +127,9 @@ impl PgPool {
         };
         outcome.map_err(|error| match error {
             PoolError::Backend(error) => PgError::unavailable(operation, error),
-            PoolError::Timeout(_) => PgError::unavailable(operation, NoneFree(self.operation_timeout)),
+            PoolError::Timeout(_) => {
+                PgError::unavailable(operation, NoneFree(self.operation_timeout.unwrap_or_default()))
+            }
             other => PgError::unavailable(operation, other),
         })
     }
@@ -161,10 +181,16 @@ struct NoneFree(Duration);
 pub struct Session {
     object: Option<Object<Connections>>,
     operation: &'static str,
-    deadline: Instant,
-    allowed: Duration,
+    deadline: Option<Deadline>,
     in_flight: AtomicUsize,
     broken: AtomicBool,
+}
+
+/// Until when an operation may take, and how long that was when it began.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    at: Instant,
+    allowed: Duration,
 }
 
 /// A statement that the server has prepared, with its parameters.
@@ -300,7 +326,12 @@ impl Session {
             return Err(PgError::unavailable(self.operation, "the connection was given back"));
         };
         self.in_flight.fetch_add(1, Ordering::SeqCst);
-        let answer = timeout_at(self.deadline, call(client)).await;
+        let answer = match self.deadline {
+            None => Ok(call(client).await),
+            Some(Deadline { at, allowed }) => {
+                timeout_at(at, call(client)).await.map_err(|_| DeadlinePassed(allowed))
+            }
+        };
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
         match answer {
             Ok(Ok(value)) => Ok(value),
@@ -310,12 +341,9 @@ impl Session {
                 }
                 Err(PgError::from_driver(self.operation, error))
             }
-            Err(_) => {
+            Err(passed) => {
                 self.discard();
-                Err(PgError::TimedOut {
-                    operation: self.operation,
-                    source: DeadlinePassed(self.allowed).into(),
-                })
+                Err(PgError::TimedOut { operation: self.operation, source: passed.into() })
             }
         }
     }

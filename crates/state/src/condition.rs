@@ -31,6 +31,38 @@ pub struct WriteConditions {
     pub status: Option<StatusCondition>,
 }
 
+/// What of a row decides about a write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    pub(crate) version: Version,
+    /// The member `status` if it is a string.
+    pub(crate) status: Option<String>,
+}
+
+impl VersionCondition {
+    /// Whether it holds of a row with this version, or of no row.
+    pub(crate) fn holds(self, row: Option<Version>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exists => row.is_some(),
+            Self::Is(wanted) => wanted.is_some() && row == wanted,
+            Self::Absent => row.is_none(),
+        }
+    }
+}
+
+impl WriteConditions {
+    /// What a write of this row, or of none, answers if the conditions do not hold of it; `None` if they do.
+    pub(crate) fn refusal(&self, row: Option<&Seen>) -> Option<Write> {
+        if !self.version.holds(row.map(|row| row.version)) {
+            return Some(Write::VersionMismatch);
+        }
+        let current = row.and_then(|row| row.status.as_deref());
+        let wanted = &self.status.as_ref()?.0;
+        (current != Some(wanted)).then(|| Write::StatusMismatch { current: current.map(str::to_owned) })
+    }
+}
+
 /// What became of a `put`.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,4 +100,39 @@ pub enum Delete {
     NotFound,
     /// The condition on the version does not hold. Nothing was changed.
     VersionMismatch,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_does_not_match_is_reported_before_a_status_that_does_not() {
+        let row = Seen { version: Version(7), status: Some("running".to_owned()) };
+        let status = |status: &str| Some(StatusCondition(status.into()));
+        let current = Some("running".to_owned());
+        for (version, wanted, seen, expected) in [
+            (VersionCondition::Any, None, None, None),
+            (VersionCondition::Any, status("running"), Some(&row), None),
+            (VersionCondition::Any, status("paused"), Some(&row), Some(Write::StatusMismatch { current })),
+            (VersionCondition::Any, status("running"), None, Some(Write::StatusMismatch { current: None })),
+            (VersionCondition::Exists, None, None, Some(Write::VersionMismatch)),
+            (VersionCondition::Exists, status("running"), Some(&row), None),
+            (VersionCondition::Is(Some(Version(7))), status("running"), Some(&row), None),
+            (
+                VersionCondition::Is(Some(Version(6))),
+                status("paused"),
+                Some(&row),
+                Some(Write::VersionMismatch),
+            ),
+            (VersionCondition::Is(None), None, Some(&row), Some(Write::VersionMismatch)),
+            (VersionCondition::Is(None), None, None, Some(Write::VersionMismatch)),
+            (VersionCondition::Absent, None, Some(&row), Some(Write::VersionMismatch)),
+            (VersionCondition::Absent, None, None, None),
+            (VersionCondition::Absent, status("a"), None, Some(Write::StatusMismatch { current: None })),
+        ] {
+            let conditions = WriteConditions { version, status: wanted };
+            assert_eq!(conditions.refusal(seen), expected, "{conditions:?} of {seen:?}");
+        }
+    }
 }

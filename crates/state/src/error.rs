@@ -1,6 +1,9 @@
 //! What can go wrong, by name. A condition that does not hold is an outcome, not an error.
 
 use pg::PgError;
+use tokio_postgres::error::SqlState;
+
+use crate::TableName;
 
 /// Why an operation failed. After [`StateError::Postgres`] it is unknown whether a write was carried out.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +14,9 @@ pub enum StateError {
     /// JSON that `jsonb` cannot hold or that is nested too deeply; nothing was stored.
     #[error("{0}")]
     InvalidValue(String),
+    /// A query that is none, or a cursor of another one; nothing was sent.
+    #[error("{0}")]
+    InvalidQuery(String),
     /// The statement took longer than it may.
     #[error("could not {operation} within the statement time-out; narrow it or add an index")]
     TimedOut {
@@ -30,7 +36,46 @@ pub enum StateError {
         /// The column.
         column: &'static str,
     },
+    /// What has the name of the table cannot be used as one.
+    #[error("the table {table} cannot be used: {problem}")]
+    NotATable {
+        /// The table.
+        table: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// PostgreSQL refused a declared index; nothing of it is left.
+    #[error("the index {item} cannot be built")]
+    Index {
+        /// The index as it was declared.
+        item: String,
+        /// Why.
+        #[source]
+        source: PgError,
+    },
     /// The database could not be reached, or refused.
     #[error(transparent)]
     Postgres(#[from] PgError),
+}
+
+impl StateError {
+    /// An error of a statement on `table`, by what a caller can do about it. A value that PostgreSQL refuses is the caller's.
+    pub(crate) fn of_table(table: &TableName, error: PgError) -> Self {
+        match error {
+            PgError::TimedOut { operation, .. } => Self::TimedOut { operation },
+            PgError::Refused { source, .. } => Self::InvalidValue(format!("PostgreSQL refused it {source}")),
+            error if error.sql_state() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                Self::NoRights(table.to_string())
+            }
+            error => Self::Postgres(error),
+        }
+    }
+
+    /// An error of making the table ready, which no client's value has caused.
+    pub(crate) fn of_setup(table: &TableName, error: PgError) -> Self {
+        match error.sql_state() {
+            Some(state) if *state == SqlState::INSUFFICIENT_PRIVILEGE => Self::NoRights(table.to_string()),
+            _ => Self::Postgres(error),
+        }
+    }
 }

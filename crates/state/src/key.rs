@@ -20,6 +20,11 @@ impl Key {
         no_nul(text).map(Self)
     }
 
+    /// As a table has it. One of a table that was taken over may be longer than a new one.
+    pub(crate) fn from_store(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// As it was given.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -48,6 +53,26 @@ impl Prefix {
     }
 }
 
+impl Prefix {
+    /// The least text, by bytes, that is after everything that begins with this; `None` if nothing is.
+    pub fn end(&self) -> Option<String> {
+        let mut text = self.0.to_string();
+        while let Some(last) = text.pop() {
+            // After U+D7FF comes U+E000; nothing comes after U+10FFFF.
+            if let Some(next) = (last..=char::MAX).nth(1) {
+                text.push(next);
+                return Some(text);
+            }
+        }
+        None
+    }
+
+    /// Whether the key begins with it.
+    pub fn is_of(&self, key: &Key) -> bool {
+        key.0.starts_with(&*self.0)
+    }
+}
+
 impl Default for Prefix {
     fn default() -> Self {
         Self("".into())
@@ -63,4 +88,38 @@ fn no_nul(text: &str) -> Result<Arc<str>, StateError> {
 
 fn invalid(reason: String) -> StateError {
     StateError::InvalidKey(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_1_to_1024_bytes_and_no_nul() {
+        for text in ["a", "/", "..", "ä", &"k".repeat(1_024)] {
+            assert_eq!(Key::new(text).expect("a key").as_str(), text);
+        }
+        for text in ["", "a\0", &"k".repeat(1_025), &"ä".repeat(513)] {
+            assert!(matches!(Key::new(text), Err(StateError::InvalidKey(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_least_text_after_all_that_begin_with_it() {
+        for (prefix, end) in [
+            ("", None),
+            ("a", Some("b")),
+            ("users/", Some("users0")),
+            ("a\u{7f}", Some("a\u{80}")),
+            ("a\u{d7ff}", Some("a\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}\u{10ffff}", None),
+            ("\u{d7ff}\u{10ffff}", Some("\u{e000}")),
+        ] {
+            let prefix = Prefix::new(prefix).expect("a prefix");
+            assert_eq!(prefix.end().as_deref(), end, "{prefix:?}");
+            let last = format!("{}{}", prefix.as_str(), char::MAX);
+            assert!(prefix.end().is_none_or(|end| *last < *end && !end.starts_with(prefix.as_str())));
+        }
+    }
 }

@@ -1,15 +1,46 @@
 //! Documents of JSON under keys, in one PostgreSQL table, with conditional writes and a query language.
 //!
-//! [`Store`] has the operations. `PostgresStore` and `MemoryStore` implement them and pass one contract suite.
+//! **The promise.** Every write is one atomic step that makes the document's version higher: of many writers that expect the same
+//! version or the same status one wins, and the others learn why they did not. What a client can send is an outcome or an error
+//! that names it, never an outage.
+//!
+//! [`Store`] has the operations. [`PostgresStore`] and [`MemoryStore`] implement them and pass one contract suite.
+//! [`PostgresStore::setup`] creates the table or takes over one of the original, and builds the declared indexes.
+//! [`query`] is the query language, [`json`] what it and the stores know of JSON.
+//!
+//! What it deliberately lacks: transactions over several documents, except within one of the caller ([`put_many_in`]); documents
+//! that expire; and notice of changes.
 
 mod condition;
 mod document;
 mod error;
+mod index_spec;
+pub mod json;
 mod key;
+mod memory;
+mod postgres;
+pub mod query;
+mod schema;
+mod setup;
+mod statements;
+mod status;
 mod store;
+mod table;
 
 pub use condition::{Delete, Patch, StatusCondition, VersionCondition, Write, WriteConditions};
 pub use document::{Document, Value, Version};
 pub use error::StateError;
+pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
+pub use memory::MemoryStore;
+pub use postgres::{MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, lock_many_in, put_many_in};
+pub use schema::{required_rights, schema_sql};
+pub use statements::PLANNER_PARAMETERS;
+pub use status::{Advance, Status, advance_status};
 pub use store::{KeyPage, Page, Store};
+pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
+
+/// The examples of the README are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,5 +1,6 @@
 //! What is asked of a store, and what it answers.
 
+use crate::query::Query;
 use crate::{
     Delete, Document, Key, Patch, Prefix, StateError, Value, VersionCondition, Write, WriteConditions,
 };
@@ -11,6 +12,16 @@ pub struct KeyPage {
     pub keys: Vec<Key>,
     /// The last of them if there are more after it.
     pub next_after: Option<Key>,
+}
+
+impl KeyPage {
+    /// A page of at most `limit` keys, of keys of which one more was read.
+    pub(crate) fn of(mut keys: Vec<Key>, limit: u32) -> Self {
+        let limit = limit as usize;
+        let is_more = keys.len() > limit;
+        keys.truncate(limit);
+        Self { next_after: keys.last().filter(|_| is_more).cloned(), keys }
+    }
 }
 
 /// Documents of a query.
@@ -65,5 +76,6 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<KeyPage, StateError>> + Send;
 
-    // `query(&self, &Query) -> Page` comes with the query language.
+    /// The documents of a query. [`StateError::InvalidQuery`] if its cursor cannot be carried on.
+    fn query(&self, query: &Query) -> impl Future<Output = Result<Page, StateError>> + Send;
 }

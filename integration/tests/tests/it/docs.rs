@@ -439,7 +439,7 @@ fn every_time_and_every_maximum_in_the_source_is_in_the_table_of_limits() {
 
 #[test]
 fn every_promise_of_the_crates_beside_the_service_has_a_test_and_every_test_a_promise() {
-    for (name, letter) in [("lock", "L-"), ("idempotency", "I-"), ("outbox", "O-")] {
+    for (name, letter) in [("lock", "L-"), ("idempotency", "I-"), ("outbox", "O-"), ("state", "K-")] {
         let page = read(format!("crates/{name}/README.md"));
         let written: BTreeSet<&str> =
             page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(letter)?.get(..2)).collect();

@@ -1,0 +1,27 @@
+//! RFC 7396.
+
+use std::collections::BTreeMap;
+
+use super::Json;
+
+/// `target` with `patch` merged into it by RFC 7396: members that are `null` are removed, objects are merged, all else is
+/// replaced. It nests no deeper than the deeper of the two.
+pub fn merge(target: Json, patch: Json) -> Json {
+    let Json::Object(changes) = patch else { return patch };
+    let mut members = match target {
+        Json::Object(members) => members,
+        _ => BTreeMap::new(),
+    };
+    for (name, change) in changes {
+        match change {
+            Json::Null => {
+                members.remove(&name);
+            }
+            change => {
+                let old = members.remove(&name).unwrap_or(Json::Null);
+                members.insert(name, merge(old, change));
+            }
+        }
+    }
+    Json::Object(members)
+}

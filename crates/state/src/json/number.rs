@@ -1,0 +1,232 @@
+//! Numbers as PostgreSQL's `numeric` keeps them, without writing out what an exponent stands for.
+
+use std::cmp::Ordering;
+use std::fmt::{self, Write};
+
+/// The most digits before the decimal point.
+const MAX_INTEGER_DIGITS: i64 = 131_072;
+/// The most digits after it.
+const MAX_SCALE: i64 = 16_383;
+/// PostgreSQL refuses exponents from here on, even those of zero.
+const EXPONENT_END: i64 = (i32::MAX / 2) as i64;
+
+/// The parts of a number in a JSON text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Digits<'a> {
+    text: &'a str,
+    negative: bool,
+    integer: &'a str,
+    fraction: &'a str,
+    exponent: i64,
+}
+
+impl<'a> Digits<'a> {
+    /// The number with which a text begins, by JSON's grammar; or what is missing, and where.
+    pub(super) fn scan(text: &'a str) -> Result<Self, (usize, &'static str)> {
+        let bytes = text.as_bytes();
+        let digits_from = |at: usize| bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let negative = bytes.first() == Some(&b'-');
+        let begin = usize::from(negative);
+        let length = digits_from(begin);
+        if length == 0 {
+            return Err((begin, "expected a digit"));
+        }
+        if length > 1 && bytes[begin] == b'0' {
+            return Err((begin, "a number must not begin with 0"));
+        }
+        let integer = &text[begin..begin + length];
+        let mut at = begin + length;
+        let mut fraction = "";
+        if bytes.get(at) == Some(&b'.') {
+            let length = digits_from(at + 1);
+            if length == 0 {
+                return Err((at + 1, "expected a digit"));
+            }
+            fraction = &text[at + 1..at + 1 + length];
+            at += 1 + length;
+        }
+        let mut exponent = 0;
+        if matches!(bytes.get(at), Some(b'e' | b'E')) {
+            let sign = bytes.get(at + 1).filter(|byte| matches!(byte, b'+' | b'-'));
+            let begin = at + 1 + usize::from(sign.is_some());
+            let length = digits_from(begin);
+            if length == 0 {
+                return Err((begin, "expected a digit"));
+            }
+            // What an i64 cannot hold is far out of range.
+            let size = text[begin..begin + length].parse().unwrap_or(EXPONENT_END);
+            exponent = if sign == Some(&b'-') { -size } else { size };
+            at = begin + length;
+        }
+        Ok(Self { text: &text[..at], negative, integer, fraction, exponent })
+    }
+
+    /// In the text, in bytes.
+    pub(super) fn length(&self) -> usize {
+        self.text.len()
+    }
+
+    /// All digits, those after the decimal point too.
+    fn all(&self) -> impl DoubleEndedIterator<Item = u8> + '_ {
+        self.integer.bytes().chain(self.fraction.bytes())
+    }
+
+    fn leading_zeros(&self) -> usize {
+        self.all().take_while(|digit| *digit == b'0').count()
+    }
+
+    fn count(&self) -> usize {
+        self.integer.len() + self.fraction.len()
+    }
+
+    /// How many digits of the value stand before the decimal point; zero and less for 0.01.
+    fn point(&self) -> i64 {
+        self.integer.len() as i64 - self.leading_zeros() as i64 + self.exponent
+    }
+
+    /// How many digits are shown after the decimal point.
+    fn scale(&self) -> i64 {
+        (self.fraction.len() as i64 - self.exponent).max(0)
+    }
+
+    /// Whether `numeric` can hold it.
+    pub(super) fn is_in_range(&self) -> bool {
+        let is_zero = self.leading_zeros() == self.count();
+        self.exponent.abs() < EXPONENT_END
+            && self.scale() <= MAX_SCALE
+            && (is_zero || self.point() <= MAX_INTEGER_DIGITS)
+    }
+
+    /// About how many bytes it takes without an exponent.
+    pub(super) fn written_bytes(&self) -> usize {
+        let is_zero = self.leading_zeros() == self.count();
+        let integer = if is_zero { 1 } else { self.point().max(1) };
+        usize::try_from(integer + self.scale() + 2).unwrap_or(usize::MAX)
+    }
+
+    /// For numbers in range.
+    pub(super) fn to_number(self) -> Number {
+        let leading = self.leading_zeros();
+        let trailing = self.all().rev().take_while(|digit| *digit == b'0').count();
+        let is_zero = leading == self.count();
+        let kept = self.count().saturating_sub(leading + trailing);
+        let digits = if is_zero { Box::default() } else { self.all().skip(leading).take(kept).collect() };
+        Number {
+            negative: self.negative && !is_zero,
+            digits,
+            // Cannot be cut: both are within the range of a numeric.
+            point: if is_zero { 0 } else { self.point() as i32 },
+            scale: self.scale() as u16,
+        }
+    }
+}
+
+/// A number with all its digits. Numbers compare by value: 1, 1.0 and 10e-1 are equal.
+#[derive(Clone, Debug)]
+pub struct Number {
+    negative: bool,
+    /// ASCII digits without zeros at either end; none for zero.
+    digits: Box<[u8]>,
+    /// The value is 0.DIGITS times ten to this power.
+    point: i32,
+    /// How many digits are shown after the decimal point.
+    scale: u16,
+}
+
+impl Number {
+    /// A JSON number; `None` if the text is none, or if `numeric` cannot hold it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = Digits::scan(text).ok()?;
+        (digits.length() == text.len() && digits.is_in_range()).then(|| digits.to_number())
+    }
+
+    /// The value if it is an integer that fits.
+    pub fn to_i64(&self) -> Option<i64> {
+        /// More digits than any `i64` has.
+        const TOO_MANY: i32 = 20;
+        if self.point < self.digits.len() as i32 || self.point >= TOO_MANY {
+            return None;
+        }
+        let digit = |at: usize| self.digits.get(at).map_or(0, |digit| i128::from(digit - b'0'));
+        let size = (0..usize::try_from(self.point).ok()?).fold(0, |size, at| size * 10 + digit(at));
+        i64::try_from(if self.negative { -size } else { size }).ok()
+    }
+
+    /// The value as digits and an exponent: short, whatever the exponent. `numeric` reads it.
+    pub fn to_scientific(&self) -> String {
+        let mut text = String::with_capacity(self.digits.len() + 12);
+        if self.negative {
+            text.push('-');
+        }
+        if self.digits.is_empty() {
+            text.push('0');
+            return text;
+        }
+        text.extend(self.digits.iter().map(|digit| char::from(*digit)));
+        let exponent = i64::from(self.point) - self.digits.len() as i64;
+        if exponent != 0 {
+            // Cannot fail: a string takes every text.
+            write!(text, "e{exponent}").expect("a string takes every text");
+        }
+        text
+    }
+
+    fn sign(&self) -> i32 {
+        match (self.digits.is_empty(), self.negative) {
+            (true, _) => 0,
+            (false, true) => -1,
+            (false, false) => 1,
+        }
+    }
+}
+
+impl Ord for Number {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Digits begin with another one than zero, so the power decides first; without zeros at the end, a prefix is smaller.
+        let size = (self.point, &self.digits).cmp(&(other.point, &other.digits));
+        let by_size = if self.negative { size.reverse() } else { size };
+        self.sign().cmp(&other.sign()).then(by_size)
+    }
+}
+
+impl PartialOrd for Number {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Number {}
+
+impl From<i64> for Number {
+    fn from(value: i64) -> Self {
+        // Cannot fail: an integer is a JSON number in range.
+        Self::parse(&value.to_string()).expect("an integer is a number")
+    }
+}
+
+/// As PostgreSQL writes it: without exponent, with its scale.
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.negative {
+            f.write_char('-')?;
+        }
+        let digit = |at: i32| {
+            let digit = usize::try_from(at).ok().and_then(|at| self.digits.get(at));
+            char::from(digit.copied().unwrap_or(b'0'))
+        };
+        if self.point <= 0 {
+            f.write_char('0')?;
+        }
+        (0..self.point).try_for_each(|at| f.write_char(digit(at)))?;
+        if self.scale > 0 {
+            f.write_char('.')?;
+        }
+        (0..i32::from(self.scale)).try_for_each(|at| f.write_char(digit(self.point + at)))
+    }
+}

@@ -1,0 +1,75 @@
+//! The text that PostgreSQL writes for the same `jsonb`, and a shorter one.
+
+use std::fmt::{self, Write};
+
+use super::Json;
+
+impl Json {
+    /// The value with its numbers as digits and exponents: equal, and no longer than the text that it came from, but for spaces and
+    /// escapes.
+    pub(crate) fn to_short_text(&self) -> String {
+        Written { json: self, is_short: true }.to_string()
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Written { json: self, is_short: false }.fmt(f)
+    }
+}
+
+struct Written<'a> {
+    json: &'a Json,
+    is_short: bool,
+}
+
+impl fmt::Display for Written<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_short = self.is_short;
+        match self.json {
+            Json::Null => f.write_str("null"),
+            Json::Bool(value) => write!(f, "{value}"),
+            Json::Number(number) if is_short => f.write_str(&number.to_scientific()),
+            Json::Number(number) => write!(f, "{number}"),
+            Json::String(text) => write_string(f, text),
+            Json::Array(elements) => {
+                f.write_char('[')?;
+                for (at, json) in elements.iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    write!(f, "{comma}{}", Written { json, is_short })?;
+                }
+                f.write_char(']')
+            }
+            Json::Object(members) => {
+                let mut members: Vec<(&String, &Json)> = members.iter().collect();
+                // jsonb keeps short names first.
+                members.sort_by_key(|(name, _)| (name.len(), *name));
+                f.write_char('{')?;
+                for (at, (name, json)) in members.into_iter().enumerate() {
+                    f.write_str(if at > 0 { ", " } else { "" })?;
+                    write_string(f, name)?;
+                    write!(f, ": {}", Written { json, is_short })?;
+                }
+                f.write_char('}')
+            }
+        }
+    }
+}
+
+fn write_string(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    f.write_char('"')?;
+    for character in text.chars() {
+        match character {
+            '"' => f.write_str("\\\""),
+            '\\' => f.write_str("\\\\"),
+            '\u{8}' => f.write_str("\\b"),
+            '\u{c}' => f.write_str("\\f"),
+            '\n' => f.write_str("\\n"),
+            '\r' => f.write_str("\\r"),
+            '\t' => f.write_str("\\t"),
+            control if control < ' ' => write!(f, "\\u{:04x}", u32::from(control)),
+            other => f.write_char(other),
+        }?;
+    }
+    f.write_char('"')
+}

@@ -1,0 +1,44 @@
+//! Documents within a transaction of the caller.
+
+use pg::Session;
+
+use super::rows::{in_order, last_of_each};
+use crate::{Document, Key, StateError, TableName, Value, statements};
+
+/// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
+pub async fn get_many_in(
+    session: &Session,
+    table: &TableName,
+    keys: &[Key],
+) -> Result<Vec<Document>, StateError> {
+    let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>());
+    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    in_order(table, keys, &rows)
+}
+
+/// The same, and their rows are locked until the transaction ends. What is not there is not locked.
+pub async fn lock_many_in(
+    session: &Session,
+    table: &TableName,
+    keys: &[Key],
+) -> Result<Vec<Document>, StateError> {
+    let statement = statements::lock_many(table, &keys.iter().collect::<Vec<_>>());
+    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    in_order(table, keys, &rows)
+}
+
+/// Stores documents within the transaction that is open on `session`, as [`PostgresStore::put_many`] does.
+pub async fn put_many_in(
+    session: &Session,
+    table: &TableName,
+    documents: &[(Key, Value)],
+) -> Result<(), StateError> {
+    let statement = statements::upsert_many(table, &last_of_each(documents));
+    session.query(&statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
+}
+
+/// Deletes documents within the transaction that is open on `session`, and returns how many there were.
+pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<u64, StateError> {
+    let statement = statements::delete_many(table, &keys.iter().collect::<Vec<_>>());
+    session.execute(&statement).await.map_err(|error| StateError::of_table(table, error))
+}

@@ -1,0 +1,99 @@
+//! One operation: a connection, and a deadline for everything with it.
+
+use std::time::Duration;
+
+use pg::sql::Written;
+use pg::{PgError, PgPool, PostgresBinderRef, Session};
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::Row;
+
+use crate::{StateError, TableName};
+
+/// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
+const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
+
+/// Nothing answered in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+struct NoConnection(Duration);
+
+/// A connection, and until when the operation may take.
+pub(super) struct Operation<'a> {
+    pub(super) session: Session,
+    table: &'a TableName,
+    deadline: Option<Instant>,
+}
+
+impl<'a> Operation<'a> {
+    /// Borrows a connection; the time that this takes is part of the operation's.
+    pub(super) async fn open(
+        pool: &PgPool,
+        table: &'a TableName,
+        name: &'static str,
+    ) -> Result<Self, StateError> {
+        let allowed = pool.operation_timeout().map(|timeout| timeout + CONNECTION_MARGIN);
+        let deadline = allowed.map(|allowed| Instant::now() + allowed);
+        let session = match deadline.zip(allowed) {
+            None => pool.session(name).await,
+            Some((deadline, allowed)) => timeout_at(deadline, pool.session(name))
+                .await
+                .unwrap_or_else(|_| Err(PgError::unavailable(name, NoConnection(allowed)))),
+        };
+        let session = session.map_err(|error| StateError::of_table(table, error))?;
+        Ok(Self { session, table, deadline })
+    }
+
+    /// What `work` on the session gives, if that is in time.
+    pub(super) async fn run<T>(
+        &self,
+        work: impl Future<Output = Result<T, PgError>>,
+    ) -> Result<T, StateError> {
+        let done = match self.deadline {
+            None => Ok(work.await),
+            Some(deadline) => timeout_at(deadline, work).await,
+        };
+        let late = |_| StateError::TimedOut { operation: self.session.operation() };
+        done.map_err(late)?.map_err(|error| StateError::of_table(self.table, error))
+    }
+
+    /// Prepares and runs a statement.
+    pub(super) async fn query(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
+        self.run(self.session.query(statement)).await
+    }
+
+    /// Runs a statement whose text depends on the request, and lets the server forget it.
+    pub(super) async fn query_once(
+        &self,
+        statement: &impl PostgresBinderRef,
+    ) -> Result<Vec<Row>, StateError> {
+        self.run(self.session.query_once(statement)).await
+    }
+
+    /// Begins a transaction and runs a statement in it.
+    pub(super) async fn begin(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
+        let work = async {
+            let prepared = self.session.prepare(statement).await?;
+            let (begun, rows) = tokio::join!(biased; self.session.begin(), self.session.run(&prepared));
+            begun?;
+            rows
+        };
+        self.run(work).await
+    }
+
+    /// Runs a statement and commits the transaction.
+    pub(super) async fn commit(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
+        let work = async {
+            let prepared = self.session.prepare(statement).await?;
+            let (rows, committed) = tokio::join!(biased; self.session.run(&prepared), self.session.commit());
+            let rows = rows?;
+            committed?;
+            Ok(rows)
+        };
+        self.run(work).await
+    }
+
+    /// Takes the transaction back.
+    pub(super) async fn rollback(&self) -> Result<(), StateError> {
+        self.run(self.session.rollback()).await
+    }
+}

@@ -1,0 +1,178 @@
+//! Queries as SQL. Values are parameters, and names pass [`super::expressions::Member`] before they stand in a text. No statement fails
+//! because of a document: what is cast is known to be of the type.
+//!
+//! A condition is true exactly if the evaluator says so, and false or NULL otherwise. `AND` and `OR` keep that; under `$not` stands
+//! `IS NOT TRUE`.
+//!
+//! Statements are to be planned with their parameters, by `query_once` or with [`PLANNER_PARAMETERS`]: a generic plan does not know
+//! whether an index fits.
+
+mod condition;
+mod order;
+
+use sea_query::{Expr, ExprTrait, Func, Query as Statement, SelectStatement};
+
+use super::expressions::{IndexType, Member, Path, helper_name};
+use super::{Filter, Group, Query};
+use crate::StateError;
+
+pub(crate) use order::key_by_bytes;
+
+/// Settings of the sessions that run queries. Compiling a statement to machine code takes longer than these run.
+pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[("plan_cache_mode", "force_custom_plan"), ("jit", "off")];
+
+/// Where a name of a filter leads.
+#[derive(Clone, Debug)]
+pub enum Source<'a> {
+    /// A member of a document, and as what it is indexed.
+    Member(Path<'a>, Vec<IndexType>),
+    /// A column of text; NULL is missing.
+    Text(Expr),
+    /// A column of integers; NULL is missing.
+    Integer(Expr),
+    /// A column of times; NULL is missing.
+    Time(Expr),
+}
+
+/// The table that a filter is about.
+pub trait Target {
+    /// Where a name leads that [`super::Names`] let pass.
+    fn source(&self, name: &str) -> Option<Source<'_>>;
+
+    /// The other table that a name is about, if it is one: all conditions of one object on the same other table speak of one
+    /// and the same row of it.
+    fn relation(&self, _name: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether a row of that table meets the condition.
+    fn some_row(&self, _relation: &'static str, condition: Expr) -> Expr {
+        condition
+    }
+}
+
+/// A table of documents and its declared indexes.
+#[derive(Clone, Debug)]
+pub struct Table {
+    helper: String,
+    indexes: Vec<(Member, IndexType)>,
+}
+
+impl Table {
+    /// The table of the name, with these indexes.
+    pub fn new(name: &str, indexes: Vec<(Member, IndexType)>) -> Self {
+        Self { helper: helper_name(name), indexes }
+    }
+
+    fn path<'a>(&'a self, member: &'a Member) -> Path<'a> {
+        Path { document: Expr::col("value"), member, helper: &self.helper }
+    }
+
+    fn is_indexed(&self, member: &Member, index_type: IndexType) -> bool {
+        self.indexes.iter().any(|(name, of_type)| name == member && *of_type == index_type)
+    }
+}
+
+/// Conditions of one table.
+struct OnTable<'a> {
+    table: &'a Table,
+    members: Vec<Member>,
+}
+
+impl Target for OnTable<'_> {
+    fn source(&self, name: &str) -> Option<Source<'_>> {
+        let member = self.members.iter().find(|member| member.as_str() == name)?;
+        let of_member = self.table.indexes.iter().filter(|(indexed, _)| indexed == member);
+        Some(Source::Member(self.table.path(member), of_member.map(|(_, of_type)| *of_type).collect()))
+    }
+}
+
+impl Filter {
+    /// The condition on a row of the target.
+    pub fn to_expr(&self, target: &impl Target) -> Expr {
+        let mut all: Vec<Expr> = Vec::new();
+        let mut related: Vec<(&'static str, Vec<Expr>)> = Vec::new();
+        for condition in &self.conditions {
+            // A name that is none is never there.
+            let expr =
+                target.source(&condition.name).map_or_else(never, |source| source.meets(&condition.test));
+            match target.relation(&condition.name) {
+                None => all.push(expr),
+                Some(relation) => match related.iter_mut().find(|(known, _)| *known == relation) {
+                    Some((_, exprs)) => exprs.push(expr),
+                    None => related.push((relation, vec![expr])),
+                },
+            }
+        }
+        let rows = related.into_iter().map(|(relation, exprs)| target.some_row(relation, every(exprs)));
+        all.extend(rows);
+        all.extend(self.groups.iter().map(|group| group.to_expr(target)));
+        every(all)
+    }
+
+    /// The names of it and of its groups.
+    fn names(&self) -> Vec<&str> {
+        let own = self.conditions.iter().map(|condition| &*condition.name);
+        let of_groups = self.groups.iter().flat_map(|group| match group {
+            Group::And(filters) | Group::Or(filters) => filters.iter().flat_map(Filter::names).collect(),
+            Group::Not(filter) => filter.names(),
+        });
+        own.chain(of_groups).collect()
+    }
+}
+
+impl Group {
+    fn to_expr(&self, target: &impl Target) -> Expr {
+        match self {
+            Self::And(filters) => every(filters.iter().map(|filter| filter.to_expr(target))),
+            Self::Or(filters) => {
+                let any = filters.iter().map(|filter| filter.to_expr(target)).reduce(Expr::or);
+                any.unwrap_or_else(never)
+            }
+            Self::Not(filter) => Expr::cust_with_expr("(($1) IS NOT TRUE)", filter.to_expr(target)),
+        }
+    }
+}
+
+fn every(conditions: impl IntoIterator<Item = Expr>) -> Expr {
+    conditions.into_iter().reduce(Expr::and).unwrap_or_else(|| Expr::cust("TRUE"))
+}
+
+fn never() -> Expr {
+    Expr::cust("FALSE")
+}
+
+/// The rows of a page and one more, without columns and table: the caller adds them.
+///
+/// By key: a range of the primary key. With equality: the GIN index. With a declared index: its range, in its order if the filter
+/// fixes the type of what is sorted by. Otherwise all rows are read and sorted.
+pub fn page(query: &Query, table: &Table) -> Result<SelectStatement, StateError> {
+    let mut select = Statement::select();
+    select.and_where(matching(query, table));
+    order::apply(query, table, &mut select)?;
+    select.limit(query.rows_to_read() as u64);
+    if query.offset > 0 {
+        select.offset(query.offset);
+    }
+    Ok(select)
+}
+
+/// How many rows match in all, without the table: the caller adds it.
+pub fn count(query: &Query, table: &Table) -> SelectStatement {
+    let mut select = Statement::select();
+    select.expr(Func::count(Expr::cust("*"))).and_where(matching(query, table));
+    select
+}
+
+/// Prefix and filter.
+fn matching(query: &Query, table: &Table) -> Expr {
+    let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
+    let filter = query.filter.to_expr(&OnTable { table, members });
+    let mut all = Vec::new();
+    if !query.prefix.as_str().is_empty() {
+        all.push(key_by_bytes().gte(pg::bind::text(query.prefix.as_str())));
+    }
+    all.extend(query.prefix.end().map(|end| key_by_bytes().lt(pg::bind::text(end))));
+    all.push(filter);
+    every(all)
+}

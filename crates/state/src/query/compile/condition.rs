@@ -1,0 +1,237 @@
+//! One condition.
+
+use pg::bind;
+use pg::sql::any;
+use sea_query::{BinOper, Expr, ExprTrait, Func};
+
+use super::{Source, every, never};
+use crate::json::{Json, Number};
+use crate::query::expressions::{
+    IndexType, Path, bind_json, bind_number, by_bytes, indexed_number, indexed_text,
+};
+use crate::query::{Comparison, Instant, Operand, Test};
+
+impl Source<'_> {
+    /// True exactly if the value, or the lack of one, passes the test.
+    pub(super) fn meets(&self, test: &Test) -> Expr {
+        match self {
+            Self::Member(path, indexes) => Member { path, indexes }.meets(test),
+            Self::Text(column) => text_meets(column, test),
+            Self::Integer(column) => integer_meets(column, test),
+            Self::Time(column) => time_meets(column, test),
+        }
+    }
+}
+
+fn compare(left: Expr, comparison: Comparison, right: Expr) -> Expr {
+    match comparison {
+        Comparison::Greater => left.gt(right),
+        Comparison::GreaterOrEqual => left.gte(right),
+        Comparison::Less => left.lt(right),
+        Comparison::LessOrEqual => left.lte(right),
+    }
+}
+
+/// What follows for values that are cut or rounded in the same direction.
+fn compare_indexed(left: Expr, comparison: Comparison, right: Expr) -> Expr {
+    match comparison {
+        Comparison::Greater | Comparison::GreaterOrEqual => left.gte(right),
+        Comparison::Less | Comparison::LessOrEqual => left.lte(right),
+    }
+}
+
+fn contains(document: Expr, part: &str) -> Expr {
+    document.binary(BinOper::Custom("@>"), bind_json(part.to_owned()))
+}
+
+/// Whether the GIN index has an entry for it: it indexes scalars only.
+fn has_scalar(json: &Json) -> bool {
+    match json {
+        Json::Array(elements) => elements.iter().any(has_scalar),
+        Json::Object(members) => members.values().any(has_scalar),
+        _ => true,
+    }
+}
+
+/// A member of a document.
+struct Member<'a> {
+    path: &'a Path<'a>,
+    indexes: &'a [IndexType],
+}
+
+impl Member<'_> {
+    fn meets(&self, test: &Test) -> Expr {
+        let value = || self.path.value();
+        match test {
+            Test::Equal(operand) => self.equals(operand),
+            Test::NotEqual(operand) => value().ne(bind_json(operand.to_short_text())),
+            Test::Order(comparison, Operand::String(text)) => self.order_of_text(*comparison, text),
+            Test::Order(comparison, Operand::Number(number)) => self.order_of_number(*comparison, number),
+            Test::In(operands) => self.is_one_of(operands),
+            Test::NotIn(operands) => {
+                let all = Func::cust("ALL").arg(bind::jsonbs(operands.iter().map(Json::to_short_text)));
+                value().is_not_null().and(value().ne(Expr::expr(all)))
+            }
+            Test::Exists(true) => value().is_not_null(),
+            Test::Exists(false) => value().is_null(),
+            Test::Contains(operand) => self.contains(operand),
+            Test::Before(time) => self.path.instant().lt(self.read(time)),
+            Test::After(time) => self.path.instant().gt(self.read(time)),
+        }
+    }
+
+    /// By the function that reads the documents, so that both are read in the same way.
+    fn read(&self, time: &Instant) -> Expr {
+        Expr::expr(Func::cust(self.path.helper.to_owned()).arg(bind::text(time.as_str())))
+    }
+
+    fn is_indexed(&self, index_type: IndexType) -> bool {
+        self.indexes.contains(&index_type)
+    }
+
+    /// `{"member": operand}`
+    fn document(&self, operand: &str) -> String {
+        // The name is an identifier, so it needs no escapes.
+        format!("{{\"{}\": {operand}}}", self.path.member.as_str())
+    }
+
+    /// Containment is equality for scalars, and follows from it for all else.
+    fn equals(&self, operand: &Json) -> Expr {
+        let text = operand.to_short_text();
+        let mut all = Vec::new();
+        all.extend(self.equals_by_index(operand));
+        if has_scalar(operand) {
+            all.push(contains(self.path.document.clone(), &self.document(&text)));
+        }
+        if matches!(operand, Json::Array(_) | Json::Object(_)) {
+            all.push(self.path.value().eq(bind_json(text)));
+        }
+        every(all)
+    }
+
+    /// What follows from equality and a declared index can tell.
+    fn equals_by_index(&self, operand: &Json) -> Option<Expr> {
+        let (index_type, bound) = match operand {
+            Json::String(text) => (IndexType::Text, indexed_text(bind::text(text))),
+            Json::Number(number) => (IndexType::Numeric, indexed_number(bind_number(number.to_scientific()))),
+            Json::Bool(value) => (IndexType::Boolean, Expr::val(*value).cast_as("boolean")),
+            _ => return None,
+        };
+        self.is_indexed(index_type).then(|| self.path.indexed(index_type).eq(bound))
+    }
+
+    fn order_of_text(&self, comparison: Comparison, text: &str) -> Expr {
+        let exact = compare(self.path.string(), comparison, bind::text(text));
+        if !self.is_indexed(IndexType::Text) {
+            return exact;
+        }
+        let bound = indexed_text(bind::text(text));
+        compare_indexed(self.path.indexed(IndexType::Text), comparison, bound).and(exact)
+    }
+
+    fn order_of_number(&self, comparison: Comparison, number: &Number) -> Expr {
+        let bound = || bind_number(number.to_scientific());
+        let exact = compare(self.path.number(), comparison, bound());
+        if !self.is_indexed(IndexType::Numeric) {
+            return exact;
+        }
+        let index = self.path.indexed(IndexType::Numeric);
+        compare_indexed(index, comparison, indexed_number(bound())).and(exact)
+    }
+
+    /// By the GIN index one alternative for each; the list decides.
+    fn is_one_of(&self, operands: &[Json]) -> Expr {
+        let list = any(bind::jsonbs(operands.iter().map(Json::to_short_text)));
+        let exact = self.path.value().eq(list);
+        if !operands.iter().all(has_scalar) {
+            return exact;
+        }
+        let alternative =
+            |operand: &Json| contains(self.path.document.clone(), &self.document(&operand.to_short_text()));
+        match operands.iter().map(alternative).reduce(Expr::or) {
+            Some(alternatives) => alternatives.and(exact),
+            None => never(),
+        }
+    }
+
+    /// At the top an array contains a scalar that is one of its elements, within a document it does not.
+    fn contains(&self, operand: &Json) -> Expr {
+        let text = operand.to_short_text();
+        let document = || self.path.document.clone();
+        match operand {
+            Json::Array(_) | Json::Object(_) if has_scalar(operand) => {
+                contains(document(), &self.document(&text))
+            }
+            Json::Array(_) | Json::Object(_) => contains(self.path.value(), &text),
+            _ => contains(document(), &self.document(&text))
+                .or(contains(document(), &self.document(&format!("[{text}]")))),
+        }
+    }
+}
+
+/// Which strings of a list a column of text can be.
+fn strings(operands: &[Json]) -> Expr {
+    bind::texts(operands.iter().filter_map(Json::as_str))
+}
+
+fn text_meets(column: &Expr, test: &Test) -> Expr {
+    let column = || column.clone();
+    match test {
+        Test::Equal(Json::String(text)) | Test::Contains(Json::String(text)) => column().eq(bind::text(text)),
+        Test::Equal(_) | Test::Contains(_) | Test::Order(_, Operand::Number(_)) => never(),
+        Test::NotEqual(Json::String(text)) => column().ne(bind::text(text)),
+        Test::NotEqual(_) | Test::Exists(true) => column().is_not_null(),
+        Test::Order(comparison, Operand::String(text)) => {
+            compare(by_bytes(column()), *comparison, bind::text(text))
+        }
+        Test::In(operands) => column().eq(any(strings(operands))),
+        Test::NotIn(operands) => {
+            column().is_not_null().and(column().ne(Expr::expr(Func::cust("ALL").arg(strings(operands)))))
+        }
+        Test::Exists(false) => column().is_null(),
+        // A column that may be a time is one of times.
+        Test::Before(_) | Test::After(_) => never(),
+    }
+}
+
+/// Which numbers of a list a column of integers can be.
+fn integers(operands: &[Json]) -> Expr {
+    let integer = |operand: &Json| match operand {
+        Json::Number(number) => number.to_i64(),
+        _ => None,
+    };
+    bind::bigints(operands.iter().filter_map(integer))
+}
+
+fn integer_meets(column: &Expr, test: &Test) -> Expr {
+    let column = || column.clone();
+    match test {
+        Test::Equal(operand) | Test::Contains(operand) => {
+            column().eq(any(integers(std::slice::from_ref(operand))))
+        }
+        Test::NotEqual(operand) => not_one_of(column(), std::slice::from_ref(operand)),
+        Test::Order(comparison, Operand::Number(number)) => {
+            compare(column().cast_as("numeric"), *comparison, bind_number(number.to_scientific()))
+        }
+        Test::Order(_, Operand::String(_)) | Test::Before(_) | Test::After(_) => never(),
+        Test::In(operands) => column().eq(any(integers(operands))),
+        Test::NotIn(operands) => not_one_of(column(), operands),
+        Test::Exists(true) => column().is_not_null(),
+        Test::Exists(false) => column().is_null(),
+    }
+}
+
+fn not_one_of(column: Expr, operands: &[Json]) -> Expr {
+    let all = Expr::expr(Func::cust("ALL").arg(integers(operands)));
+    column.clone().is_not_null().and(column.ne(all))
+}
+
+fn time_meets(column: &Expr, test: &Test) -> Expr {
+    let bound = |time: &Instant| bind::text(time.as_str()).cast_as("timestamptz");
+    match test {
+        Test::Before(time) => column.clone().lt(bound(time)),
+        Test::After(time) => column.clone().gt(bound(time)),
+        // The parser lets nothing else pass.
+        _ => never(),
+    }
+}

@@ -1,0 +1,255 @@
+//! The order of a page, and where it begins.
+//!
+//! A term is sorted by several expressions: which type the value has, and its value if it is of a type that has an order. If the
+//! filter leaves one type only, one expression is enough, which an index may have.
+
+use ambient::Timestamp;
+use pg::bind;
+use sea_query::{Expr, ExprTrait, Func, NullOrdering, Order, SelectStatement};
+
+use super::{Table, every, never};
+use crate::StateError;
+use crate::json::Json;
+use crate::query::expressions::{IndexType, Path, bind_number, by_bytes, indexed_number, indexed_text};
+use crate::query::{Filter, Group, Operand, Query, SortName, SortTerm, SortValue, Test};
+
+/// The key in the order of its bytes, also in a table that was made without that collation.
+pub(crate) fn key_by_bytes() -> Expr {
+    by_bytes(Expr::col("key"))
+}
+
+/// The types of JSON in their order, so that where the name begins is a rank; no name is part of an earlier one.
+const RANKS: &str = "null string number boolean array object";
+
+fn rank_of(value: &SortValue) -> i64 {
+    let name = match value {
+        SortValue::Null => "null",
+        SortValue::String(_) => "string",
+        SortValue::Number(_) => "number",
+        SortValue::Bool(_) => "boolean",
+        SortValue::Array => "array",
+        SortValue::Object | SortValue::Micros(_) => "object",
+    };
+    // `strpos` counts from 1.
+    RANKS.find(name).map_or(0, |at| at as i64 + 1)
+}
+
+/// What the filter says of a member by which is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    /// It has one value: nothing is left to sort by.
+    Constant,
+    /// It is a string.
+    Text,
+    /// It is a number.
+    Number,
+    /// Nothing.
+    Any,
+}
+
+fn shape_of(json: &Json) -> Shape {
+    match json {
+        Json::String(_) => Shape::Text,
+        Json::Number(_) => Shape::Number,
+        _ => Shape::Any,
+    }
+}
+
+impl Shape {
+    fn of_test(test: &Test) -> Self {
+        match test {
+            Test::Equal(_) => Self::Constant,
+            Test::Order(_, Operand::String(_)) | Test::Before(_) | Test::After(_) => Self::Text,
+            Test::Order(_, Operand::Number(_)) => Self::Number,
+            Test::In(operands) => match operands.split_first() {
+                Some((first, rest)) if rest.iter().all(|operand| shape_of(operand) == shape_of(first)) => {
+                    shape_of(first)
+                }
+                _ => Self::Any,
+            },
+            Test::NotEqual(_) | Test::NotIn(_) | Test::Exists(_) | Test::Contains(_) => Self::Any,
+        }
+    }
+
+    /// What all documents that match have in common.
+    fn of_member(name: &str, filter: &Filter) -> Self {
+        let own = filter.conditions.iter().filter(|condition| &*condition.name == name);
+        let of_groups = filter.groups.iter().flat_map(|group| match group {
+            Group::And(filters) => filters.iter().map(|filter| Self::of_member(name, filter)).collect(),
+            Group::Or(_) | Group::Not(_) => Vec::new(),
+        });
+        let shapes: Vec<Self> =
+            own.map(|condition| Self::of_test(&condition.test)).chain(of_groups).collect();
+        [Self::Constant, Self::Text, Self::Number]
+            .into_iter()
+            .find(|shape| shapes.contains(shape))
+            .unwrap_or(Self::Any)
+    }
+}
+
+/// One name before the key.
+struct Term<'a> {
+    table: &'a Table,
+    name: &'a SortName,
+    descending: bool,
+    shape: Shape,
+}
+
+impl<'a> Term<'a> {
+    fn new(term: &'a SortTerm, table: &'a Table, filter: &Filter) -> Self {
+        let shape = match &term.name {
+            SortName::Member(member) => Shape::of_member(member.as_str(), filter),
+            SortName::Key | SortName::CreatedAt | SortName::UpdatedAt => Shape::Any,
+        };
+        Self { table, name: &term.name, descending: term.descending, shape }
+    }
+
+    fn path(&self) -> Option<Path<'a>> {
+        match self.name {
+            SortName::Member(member) => Some(self.table.path(member)),
+            _ => None,
+        }
+    }
+
+    fn column(&self) -> Expr {
+        Expr::col(match self.name {
+            SortName::UpdatedAt => "updated_at",
+            _ => "created_at",
+        })
+    }
+
+    /// What a declared index has of the member, if its type is fixed.
+    fn indexed(&self) -> Option<Expr> {
+        let (SortName::Member(member), Some(path)) = (self.name, self.path()) else { return None };
+        let index_type = match self.shape {
+            Shape::Text => IndexType::Text,
+            Shape::Number => IndexType::Numeric,
+            Shape::Constant | Shape::Any => return None,
+        };
+        self.table.is_indexed(member, index_type).then(|| path.indexed(index_type))
+    }
+
+    fn apply(&self, select: &mut SelectStatement) {
+        let order = if self.descending { Order::Desc } else { Order::Asc };
+        let Some(path) = self.path() else {
+            select.order_by_expr(self.column(), order);
+            return;
+        };
+        // Where the type is fixed nothing is missing, and an index has its order of NULL only.
+        if let Some(indexed) = self.indexed() {
+            select.order_by_expr(indexed, order.clone());
+        }
+        match self.shape {
+            Shape::Constant => {}
+            Shape::Text => drop(select.order_by_expr(path.string(), order)),
+            Shape::Number => drop(select.order_by_expr(path.number(), order)),
+            Shape::Any => {
+                select.order_by_expr_with_nulls(rank(&path), order.clone(), NullOrdering::Last);
+                for value in [path.string(), path.number(), path.boolean()] {
+                    select.order_by_expr(value, order.clone());
+                }
+            }
+        }
+    }
+
+    fn is_behind(&self, left: Expr, right: Expr) -> Expr {
+        if self.descending { left.lt(right) } else { left.gt(right) }
+    }
+
+    /// What holds of every row behind, or equal in this term: a range of the index in whose order the page is read.
+    fn bound(&self, value: Option<&SortValue>) -> Option<Expr> {
+        let not_before =
+            |left: Expr, right: Expr| if self.descending { left.lte(right) } else { left.gte(right) };
+        match value? {
+            SortValue::Micros(micros) => Some(not_before(self.column(), instant(*micros)?)),
+            SortValue::String(text) if self.shape == Shape::Text => {
+                Some(not_before(self.indexed()?, indexed_text(bind::text(text))))
+            }
+            SortValue::Number(number) if self.shape == Shape::Number => {
+                Some(not_before(self.indexed()?, indexed_number(bind_number(number.to_scientific()))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a row is behind this value in this term, and whether it is equal.
+    fn after_and_equal(&self, value: Option<&SortValue>) -> (Expr, Expr) {
+        let Some(path) = self.path() else {
+            let bound = value.and_then(|value| match value {
+                SortValue::Micros(micros) => instant(*micros),
+                _ => None,
+            });
+            let Some(bound) = bound else { return (never(), never()) };
+            return (self.is_behind(self.column(), bound.clone()), self.column().eq(bound));
+        };
+        let within = value.and_then(|value| exact(&path, value));
+        match (self.shape, value) {
+            (Shape::Constant, _) => (never(), Expr::cust("TRUE")),
+            (Shape::Text, Some(SortValue::String(_))) | (Shape::Number, Some(SortValue::Number(_))) => {
+                self.behind_and_equal(within)
+            }
+            (_, None) => (never(), path.value().is_null()),
+            (_, Some(value)) => {
+                let of_value = || Expr::val(rank_of(value)).cast_as("bigint");
+                let same = || rank(&path).eq(of_value());
+                let other = self.is_behind(rank(&path), of_value()).or(path.value().is_null());
+                match within {
+                    None => (other, same()),
+                    within => {
+                        let (behind, equal) = self.behind_and_equal(within);
+                        (other.or(same().and(behind)), same().and(equal))
+                    }
+                }
+            }
+        }
+    }
+
+    fn behind_and_equal(&self, within: Option<(Expr, Expr)>) -> (Expr, Expr) {
+        match within {
+            Some((left, right)) => (self.is_behind(left.clone(), right.clone()), left.eq(right)),
+            None => (never(), never()),
+        }
+    }
+}
+
+fn rank(path: &Path<'_>) -> Expr {
+    let names = Expr::Constant(RANKS.into());
+    Func::cust("strpos").arg(names).arg(Func::cust("jsonb_typeof").arg(path.value())).into()
+}
+
+/// The expression of the value's type, and the value.
+fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
+    match value {
+        SortValue::String(text) => Some((path.string(), bind::text(text))),
+        SortValue::Number(number) => Some((path.number(), bind_number(number.to_scientific()))),
+        SortValue::Bool(value) => Some((path.boolean(), Expr::val(*value).cast_as("boolean"))),
+        SortValue::Null | SortValue::Array | SortValue::Object | SortValue::Micros(_) => None,
+    }
+}
+
+fn instant(micros: i64) -> Option<Expr> {
+    Timestamp::from_micros(micros).ok().map(bind::instant)
+}
+
+/// Sorts, and begins after the position.
+pub(super) fn apply(query: &Query, table: &Table, select: &mut SelectStatement) -> Result<(), StateError> {
+    let (terms, key_descends) = query.terms();
+    let terms: Vec<Term<'_>> = terms.iter().map(|term| Term::new(term, table, &query.filter)).collect();
+    for term in &terms {
+        term.apply(select);
+    }
+    select.order_by_expr(key_by_bytes(), if key_descends { Order::Desc } else { Order::Asc });
+    let Some(position) = query.position() else { return Ok(()) };
+    let values = position.values()?;
+    let key = bind::text(position.key().as_str());
+    let key_is_behind = if key_descends { key_by_bytes().lt(key) } else { key_by_bytes().gt(key) };
+    // From the last term to the first: behind in it, or equal and behind in the rest.
+    let behind = terms.iter().zip(&values).rev().fold(key_is_behind, |rest, (term, value)| {
+        let (after, equal) = term.after_and_equal(value.as_ref());
+        after.or(equal.and(rest))
+    });
+    let first = terms.iter().zip(&values).find(|(term, _)| term.shape != Shape::Constant);
+    let bound = first.and_then(|(term, value)| term.bound(value.as_ref()));
+    select.and_where(every(bound.into_iter().chain([behind])));
+    Ok(())
+}

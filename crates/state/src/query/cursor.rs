@@ -1,0 +1,165 @@
+//! Where a page begins: after a document, which is known by its key and the values by which it is sorted.
+//!
+//! A cursor is base64 of a checksum and JSON. The checksum is over the query, too: a cursor of another query, or one that was
+//! changed, is none. It keeps nothing secret, and nothing depends on a client not forging it: what it says is data, and the
+//! prefix of the query bounds what is found.
+//!
+//! Values of up to [`MAX_CURSOR_VALUE_BYTES`] stand in the cursor, so that a page begins where the last one ended even if that
+//! document is gone. Longer ones would make cursors that no request may carry. They are read again from the document, which must
+//! be of the same version.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value as Plain, json};
+use sha2::{Digest, Sha256};
+
+use super::sort::{SortTerm, SortValue, values_of};
+use super::{Query, SortName};
+use crate::json::Number;
+use crate::{Document, Key, Prefix, StateError, Version};
+
+/// The longest text or number that stands in a cursor, in bytes.
+const MAX_CURSOR_VALUE_BYTES: usize = 1_024;
+/// The bytes of the checksum.
+const CHECKSUM_BYTES: usize = 16;
+
+/// After which document a page begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Position {
+    key: Key,
+    version: Version,
+    /// One for each name before the key.
+    values: Vec<Known>,
+}
+
+/// A value by which the document is sorted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Known {
+    Here(Option<SortValue>),
+    /// It was too large for the cursor.
+    InDocument,
+}
+
+impl Position {
+    pub(super) fn row_needed(&self) -> Option<(&Key, Version)> {
+        self.values.contains(&Known::InDocument).then_some((&self.key, self.version))
+    }
+
+    pub(super) fn complete(&mut self, sort: &[SortTerm], row: Option<&Document>) -> Result<(), StateError> {
+        if self.row_needed().is_none() {
+            return Ok(());
+        }
+        let row = row.filter(|row| row.key == self.key && row.version == self.version).ok_or_else(|| {
+            StateError::InvalidQuery(
+                "the document after which the cursor continues was changed or deleted; begin again"
+                    .to_owned(),
+            )
+        })?;
+        let values = values_of(&sort[..self.values.len()], row)?;
+        self.values = values.into_iter().map(Known::Here).collect();
+        Ok(())
+    }
+
+    /// The key.
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The values, one for each name before the key. [`StateError::InvalidQuery`] if some are in the document, which was not given.
+    pub(super) fn values(&self) -> Result<Vec<Option<SortValue>>, StateError> {
+        let known = |known: &Known| match known {
+            Known::Here(value) => Ok(value.clone()),
+            Known::InDocument => Err(StateError::InvalidQuery("the cursor needs its document".to_owned())),
+        };
+        self.values.iter().map(known).collect()
+    }
+}
+
+/// What tells queries apart: all that decides which documents there are, and in which order.
+pub(super) fn fingerprint(prefix: &Prefix, filter: &str, sort: &[SortTerm]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let sort = format!("{sort:?}");
+    for part in [prefix.as_str(), filter, &sort] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+impl Query {
+    /// The cursor of the page after this document.
+    pub(super) fn cursor_after(&self, document: &Document) -> Result<String, StateError> {
+        let values: Vec<Plain> = self.sort_values(document)?.iter().map(encode_value).collect();
+        let plain = json!({ "k": document.key.as_str(), "v": document.version.0, "s": values }).to_string();
+        let mut bytes = checksum(&self.fingerprint, plain.as_bytes()).to_vec();
+        bytes.extend(plain.into_bytes());
+        Ok(URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+fn checksum(fingerprint: &[u8; 32], plain: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut hash = Sha256::new();
+    hash.update(fingerprint);
+    hash.update(plain);
+    let whole: [u8; 32] = hash.finalize().into();
+    std::array::from_fn(|at| whole[at])
+}
+
+fn encode_value(value: &Option<SortValue>) -> Plain {
+    let in_document = || json!(["in document"]);
+    match value {
+        None => json!(["missing"]),
+        Some(SortValue::Null) => json!(["null"]),
+        Some(SortValue::String(text)) if text.len() > MAX_CURSOR_VALUE_BYTES => in_document(),
+        Some(SortValue::String(text)) => json!(["string", text]),
+        Some(SortValue::Number(number)) => match number.to_scientific() {
+            digits if digits.len() > MAX_CURSOR_VALUE_BYTES => in_document(),
+            digits => json!(["number", digits]),
+        },
+        Some(SortValue::Bool(value)) => json!(["boolean", value]),
+        Some(SortValue::Array) => json!(["array"]),
+        Some(SortValue::Object) => json!(["object"]),
+        Some(SortValue::Micros(micros)) => json!(["micros", micros]),
+    }
+}
+
+fn decode_value(term: &SortTerm, plain: &Plain) -> Option<Known> {
+    let parts = plain.as_array()?;
+    let value = match (parts.first()?.as_str()?, parts.get(1)) {
+        ("in document", None) => return Some(Known::InDocument),
+        ("missing", None) => None,
+        ("null", None) => Some(SortValue::Null),
+        ("string", Some(text)) => {
+            let text = text.as_str()?;
+            (!text.contains('\0')).then(|| SortValue::String(text.to_owned())).map(Some)?
+        }
+        ("number", Some(digits)) => Some(SortValue::Number(Number::parse(digits.as_str()?)?)),
+        ("boolean", Some(value)) => Some(SortValue::Bool(value.as_bool()?)),
+        ("array", None) => Some(SortValue::Array),
+        ("object", None) => Some(SortValue::Object),
+        ("micros", Some(micros)) => Some(SortValue::Micros(micros.as_i64()?)),
+        _ => return None,
+    };
+    let is_time = matches!(value, Some(SortValue::Micros(_)));
+    let is_column = !matches!(term.name, SortName::Member(_));
+    (is_time == is_column).then_some(Known::Here(value))
+}
+
+/// `None` if it is no cursor of the query with this fingerprint.
+pub(super) fn decode(cursor: &str, of_query: &[u8; 32], sort: &[SortTerm]) -> Option<Position> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+    let (sum, plain) = bytes.split_at_checked(CHECKSUM_BYTES)?;
+    if sum != checksum(of_query, plain) {
+        return None;
+    }
+    let plain: Plain = serde_json::from_slice(plain).ok()?;
+    let terms = sort.iter().take_while(|term| term.name != SortName::Key);
+    let values = plain.get("s")?.as_array()?;
+    if values.len() != terms.clone().count() {
+        return None;
+    }
+    let key = Key::new(plain.get("k")?.as_str()?).ok()?;
+    let version = Version(plain.get("v")?.as_i64()?);
+    let values = terms.zip(values).map(|(term, value)| decode_value(term, value)).collect::<Option<_>>()?;
+    Some(Position { key, version, values })
+}

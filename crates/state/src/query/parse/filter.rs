@@ -1,0 +1,159 @@
+//! Reads filters.
+
+use std::sync::Arc;
+
+use super::located::{Kind, Located, quoted};
+use super::{NameKind, Names, bad_name};
+use crate::json::{Fault, Json};
+use crate::query::{
+    Comparison, Condition, Filter, Group, Instant, MAX_CONDITIONS, MAX_LOGIC_LEVELS, Operand, Test,
+};
+
+/// Reads the outermost object of a filter.
+pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault> {
+    let mut reader = Reader { names, conditions: 0 };
+    match &located.kind {
+        Kind::Object(members) if members.is_empty() => Ok(Filter::default()),
+        _ => reader.filter(located, "filter", 0),
+    }
+}
+
+struct Reader<'a, N> {
+    names: &'a N,
+    conditions: usize,
+}
+
+impl<N: Names> Reader<'_, N> {
+    /// An object within `level` of `$and`, `$or` and `$not`, of which there are at most [`MAX_LOGIC_LEVELS`].
+    fn filter(&mut self, located: Located, what: &str, level: usize) -> Result<Filter, Fault> {
+        let mut filter = Filter::default();
+        for (name, (at, value)) in located.into_members(what)? {
+            if let "$and" | "$or" | "$not" = name.as_str() {
+                if level == MAX_LOGIC_LEVELS {
+                    let reason = format!("{name} within more than {} of $and, $or and $not", level - 1);
+                    return Err(Fault::new(at, reason));
+                }
+                filter.groups.push(self.group(&name, value, level + 1)?);
+                continue;
+            }
+            if name.starts_with('$') {
+                return Err(Fault::new(
+                    at,
+                    format!("unknown operator {} in the place of a name", quoted(&name)),
+                ));
+            }
+            let kind = self.names.kind(&name).ok_or_else(|| bad_name(at, &name, self.names))?;
+            self.condition(&mut filter, &name, kind, at, value)?;
+        }
+        Ok(filter)
+    }
+
+    fn group(&mut self, name: &str, value: Located, level: usize) -> Result<Group, Fault> {
+        if name == "$not" {
+            return Ok(Group::Not(self.filter(value, name, level)?));
+        }
+        let at = value.at;
+        let elements = value.into_elements(name)?;
+        if elements.is_empty() {
+            return Err(Fault::new(at, format!("{name} is empty")));
+        }
+        let element = format!("an element of {name}");
+        let filters = elements
+            .into_iter()
+            .map(|located| self.filter(located, &element, level))
+            .collect::<Result<_, _>>()?;
+        Ok(if name == "$and" { Group::And(filters) } else { Group::Or(filters) })
+    }
+
+    /// What is said of a name: a literal, or operators.
+    fn condition(
+        &mut self,
+        filter: &mut Filter,
+        name: &str,
+        kind: NameKind,
+        at: usize,
+        value: Located,
+    ) -> Result<(), Fault> {
+        let shared: Arc<str> = name.into();
+        let has_operators = match &value.kind {
+            Kind::Object(members) => members.is_empty() || members.keys().any(|key| key.starts_with('$')),
+            _ => false,
+        };
+        if !has_operators {
+            self.count(at)?;
+            self.check_kind(kind, name, "a literal", at)?;
+            filter.conditions.push(Condition { name: shared, test: Test::Equal(value.to_json()) });
+            return Ok(());
+        }
+        let what = format!("the object of operators of {}", quoted(name));
+        for (operator, (at, operand)) in value.into_members(&what)? {
+            self.count(at)?;
+            let test = test(&operator, name, at, operand)?;
+            if !matches!(test, Test::Before(_) | Test::After(_)) {
+                self.check_kind(kind, name, &operator, at)?;
+            }
+            filter.conditions.push(Condition { name: Arc::clone(&shared), test });
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, at: usize) -> Result<(), Fault> {
+        self.conditions += 1;
+        match self.conditions > MAX_CONDITIONS {
+            true => Err(Fault::new(at, format!("more than {MAX_CONDITIONS} conditions"))),
+            false => Ok(()),
+        }
+    }
+
+    fn check_kind(&self, kind: NameKind, name: &str, what: &str, at: usize) -> Result<(), Fault> {
+        match kind {
+            NameKind::Json => Ok(()),
+            NameKind::Time => {
+                Err(Fault::new(at, format!("{} takes $before and $after, not {what}", quoted(name))))
+            }
+        }
+    }
+}
+
+fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test, Fault> {
+    let what = format!("{operator} of {}", quoted(name));
+    let elements = |located: Located| -> Result<Vec<Json>, Fault> {
+        Ok(located.into_elements(&what)?.iter().map(Located::to_json).collect())
+    };
+    Ok(match operator {
+        "$eq" => Test::Equal(operand.to_json()),
+        "$ne" => Test::NotEqual(operand.to_json()),
+        "$gt" => Test::Order(Comparison::Greater, ordered(operand, &what)?),
+        "$gte" => Test::Order(Comparison::GreaterOrEqual, ordered(operand, &what)?),
+        "$lt" => Test::Order(Comparison::Less, ordered(operand, &what)?),
+        "$lte" => Test::Order(Comparison::LessOrEqual, ordered(operand, &what)?),
+        "$in" => Test::In(elements(operand)?),
+        "$nin" => Test::NotIn(elements(operand)?),
+        "$exists" => Test::Exists(operand.into_bool(&what)?),
+        "$contains" => Test::Contains(operand.to_json()),
+        "$before" => Test::Before(instant(operand, &what)?),
+        "$after" => Test::After(instant(operand, &what)?),
+        _ => {
+            let reason = match operator.starts_with('$') {
+                true => format!("unknown operator {} of {}", quoted(operator), quoted(name)),
+                false => format!("the member {} among the operators of {}", quoted(operator), quoted(name)),
+            };
+            return Err(Fault::new(at, reason));
+        }
+    })
+}
+
+fn ordered(operand: Located, what: &str) -> Result<Operand, Fault> {
+    match operand.kind {
+        Kind::Scalar(Json::String(text)) => Ok(Operand::String(text)),
+        Kind::Scalar(Json::Number(number)) => Ok(Operand::Number(number)),
+        _ => Err(Fault::new(operand.at, format!("{what} must be a number or a string"))),
+    }
+}
+
+fn instant(operand: Located, what: &str) -> Result<Instant, Fault> {
+    let at = operand.at;
+    let reason = format!("{what} must be a time such as 2026-04-02T09:21:40.123456Z");
+    let text = operand.into_string(&what.to_owned()).map_err(|_| Fault::new(at, reason.clone()))?;
+    Instant::parse(&text).ok_or_else(|| Fault::new(at, reason))
+}

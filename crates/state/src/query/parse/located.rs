@@ -1,0 +1,138 @@
+//! JSON whose parts know where they stand.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::json::{self, Builder, Fault, Json, MAX_LEVELS, Scalar};
+use crate::query::{MAX_ELEMENTS, MAX_LOGIC_LEVELS};
+
+/// A literal may nest as deeply as a document; around it are the query, its logic and its operators.
+const MAX_QUERY_LEVELS: usize = MAX_LEVELS + 2 * MAX_LOGIC_LEVELS + 8;
+/// How much of a name an error repeats, in characters.
+const MAX_QUOTED: usize = 64;
+
+/// A value of a query and the byte at which it begins.
+pub(super) struct Located {
+    pub(super) at: usize,
+    pub(super) kind: Kind,
+}
+
+pub(super) enum Kind {
+    Null,
+    Scalar(Json),
+    Array(Vec<Located>),
+    /// With the place of each name.
+    Object(BTreeMap<String, (usize, Located)>),
+}
+
+/// A name in an error: cut, and in one line.
+pub(super) fn quoted(name: &str) -> String {
+    let cut: String = name.chars().take(MAX_QUOTED).collect();
+    let dots = if cut.len() < name.len() { "…" } else { "" };
+    format!("{cut:?}{dots}")
+}
+
+impl Located {
+    pub(super) fn read(text: &[u8]) -> Result<Self, Fault> {
+        json::read(text, MAX_QUERY_LEVELS, Places)
+    }
+
+    pub(super) fn to_json(&self) -> Json {
+        match &self.kind {
+            Kind::Null => Json::Null,
+            Kind::Scalar(scalar) => scalar.clone(),
+            Kind::Array(elements) => Json::Array(elements.iter().map(Self::to_json).collect()),
+            Kind::Object(members) => Json::Object(
+                members.iter().map(|(name, (_, value))| (name.clone(), value.to_json())).collect(),
+            ),
+        }
+    }
+
+    pub(super) fn into_string(self, what: &str) -> Result<String, Fault> {
+        match self.kind {
+            Kind::Scalar(Json::String(text)) => Ok(text),
+            _ => Err(Fault::new(self.at, format!("{what} must be a string"))),
+        }
+    }
+
+    pub(super) fn into_bool(self, what: &str) -> Result<bool, Fault> {
+        match self.kind {
+            Kind::Scalar(Json::Bool(value)) => Ok(value),
+            _ => Err(Fault::new(self.at, format!("{what} must be true or false"))),
+        }
+    }
+
+    /// From 0 to `max`.
+    pub(super) fn into_integer(self, what: &str, max: i64) -> Result<u64, Fault> {
+        let value = match &self.kind {
+            Kind::Scalar(Json::Number(number)) => number.to_i64(),
+            _ => None,
+        };
+        let value = value.filter(|value| *value <= max).and_then(|value| u64::try_from(value).ok());
+        value.ok_or_else(|| Fault::new(self.at, format!("{what} must be an integer from 0 to {max}")))
+    }
+
+    /// The members of an object that is not empty.
+    pub(super) fn into_members(self, what: &str) -> Result<BTreeMap<String, (usize, Located)>, Fault> {
+        match self.kind {
+            Kind::Object(members) if members.is_empty() => {
+                Err(Fault::new(self.at, format!("{what} is empty")))
+            }
+            Kind::Object(members) => Ok(members),
+            _ => Err(Fault::new(self.at, format!("{what} must be an object"))),
+        }
+    }
+
+    pub(super) fn into_elements(self, what: &str) -> Result<Vec<Located>, Fault> {
+        match self.kind {
+            Kind::Array(elements) => Ok(elements),
+            _ => Err(Fault::new(self.at, format!("{what} must be an array"))),
+        }
+    }
+}
+
+struct Places;
+
+impl Builder for Places {
+    type Value = Located;
+    type Array = Vec<Located>;
+    type Object = BTreeMap<String, (usize, Located)>;
+
+    fn scalar(&self, scalar: Scalar<'_>, at: usize) -> Located {
+        let kind = match Json::from(scalar) {
+            Json::Null => Kind::Null,
+            scalar => Kind::Scalar(scalar),
+        };
+        Located { at, kind }
+    }
+
+    fn element(&self, array: &mut Vec<Located>, value: Located, at: usize) -> Result<(), Fault> {
+        if array.len() == MAX_ELEMENTS {
+            return Err(Fault::new(at, format!("an array with more than {MAX_ELEMENTS} elements")));
+        }
+        array.push(value);
+        Ok(())
+    }
+
+    fn member(
+        &self,
+        object: &mut Self::Object,
+        name: Cow<'_, str>,
+        value: Located,
+        at: usize,
+    ) -> Result<(), Fault> {
+        if object.contains_key(&*name) {
+            return Err(Fault::new(at, format!("repeated member {}", quoted(&name))));
+        }
+        object.insert(name.into_owned(), (at, value));
+        Ok(())
+    }
+
+    fn array(&self, array: Vec<Located>, at: usize) -> Located {
+        Located { at, kind: Kind::Array(array) }
+    }
+
+    fn object(&self, object: Self::Object, at: usize) -> Located {
+        Located { at, kind: Kind::Object(object) }
+    }
+}

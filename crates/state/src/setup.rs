@@ -1,0 +1,238 @@
+//! Making a table ready: creating it, or taking over one that is there, and building its indexes.
+//!
+//! The catalogue is read first, and where nothing is missing nothing is locked: `IF NOT EXISTS` takes its lock before it looks,
+//! and behind a lock that waits for one open transaction every writer waits. What must lock the table is tried for a moment at a
+//! time. Indexes are built beside the writers, without a time-out. Of several processes one works and the others wait.
+
+mod catalogue;
+mod index;
+mod plan;
+
+use std::time::Duration;
+
+use pg::sql::Written;
+use pg::{Dsn, PgError, PgPool, Session, SessionSettings, bind, row};
+use tokio::time::{Instant, sleep};
+use tokio_postgres::error::SqlState;
+
+use self::catalogue::Relation;
+use self::index::MissingIndex;
+use crate::query::expressions::{HELPER_BODY, helper_functions_sql, helper_name};
+use crate::schema::{next_version, schema_sql, sequence_name};
+use crate::{IndexSpec, PostgresStore, StateError, TableName, schema};
+
+/// How long a change of the table waits for its lock at a time; the writers that come meanwhile wait behind it.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long the writers are left alone before the next try.
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(900);
+/// How often the lock is tried for.
+const MAX_LOCK_TRIES: u32 = 60;
+/// How often another process is asked whether it is done with the table.
+const SETUP_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long another process may take, which may be building indexes.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often the table is looked at: after each step, and after another process changed it meanwhile.
+const MAX_LOOKS: u32 = 8;
+/// Advisory locks begin with it: "statetbl" in ASCII.
+const SETUP_LOCK: i64 = 0x73_74_61_74_65_74_62_6c;
+
+impl PostgresStore {
+    /// Creates the table where it is missing, in the schema that `search_path` names first, or adds what a table that is there
+    /// lacks, without rewriting it; builds the declared indexes; and checks that the role may use it. Several processes may do
+    /// so at once. Where nothing is missing nothing is locked.
+    ///
+    /// It takes a connection of its own, whose statements have no time-out. Cancelled, it leaves at worst an index half built,
+    /// which the next one rebuilds.
+    pub async fn setup(
+        dsn: &Dsn,
+        session: SessionSettings,
+        table: &TableName,
+        indexes: &[IndexSpec],
+    ) -> Result<(), StateError> {
+        const OPERATION: &str = "set up the table of documents";
+        let pool = PgPool::without_deadlines(dsn, session)
+            .map_err(|error| StateError::Postgres(PgError::unavailable(OPERATION, error)))?;
+        let session = pool.session(OPERATION).await?;
+        let setup = Setup { session: &session, table };
+        setup.run(indexes).await
+    }
+}
+
+struct Setup<'a> {
+    session: &'a Session,
+    table: &'a TableName,
+}
+
+/// What a look at the catalogue says is to be done next.
+enum Looked {
+    /// Nothing. The schema of the table.
+    Ready(String),
+    /// There is no such table.
+    Absent,
+    /// It lacks columns or its sequence.
+    LacksColumns(Relation),
+    /// The function that its queries and indexes call is not there, or another one.
+    LacksHelpers,
+    /// Its indexes are missing or half built. The schema of the table.
+    LacksIndexes(String, Vec<MissingIndex>),
+}
+
+impl Setup<'_> {
+    async fn run(&self, declared: &[IndexSpec]) -> Result<(), StateError> {
+        self.set_lock_timeout(LOCK_TIMEOUT).await?;
+        if let Looked::Ready(schema) = self.look(declared).await? {
+            return self.check_rights(&schema).await;
+        }
+        self.lock().await?;
+        for _ in 0..MAX_LOOKS {
+            match self.look(declared).await? {
+                Looked::Ready(schema) => return self.check_rights(&schema).await,
+                Looked::Absent => self.change(&schema_sql(self.table)).await?,
+                Looked::LacksColumns(relation) => self.take_over(&relation).await?,
+                Looked::LacksHelpers => self.change(&helper_functions_sql(self.table.as_str())).await?,
+                Looked::LacksIndexes(schema, missing) => self.build(&schema, &missing).await?,
+            }
+        }
+        Err(self.no_table("other processes keep changing it".to_owned()))
+    }
+
+    async fn look(&self, declared: &[IndexSpec]) -> Result<Looked, StateError> {
+        let relation =
+            catalogue::relation(self.session, self.table).await.map_err(|error| self.error(error))?;
+        let Some(relation) = relation else { return Ok(Looked::Absent) };
+        plan::check(&relation).map_err(|problem| self.no_table(problem))?;
+        self.work_in(&relation.schema).await?;
+        if !relation.sequence || !plan::missing_columns(&relation).is_empty() {
+            return Ok(Looked::LacksColumns(relation));
+        }
+        let helper = catalogue::body_of(self.session, &helper_name(self.table.as_str())).await;
+        if helper.map_err(|error| self.error(error))?.as_deref() != Some(HELPER_BODY) {
+            return Ok(Looked::LacksHelpers);
+        }
+        let missing = self.missing_indexes(&relation, declared).await?;
+        if missing.is_empty() {
+            Ok(Looked::Ready(relation.schema))
+        } else {
+            Ok(Looked::LacksIndexes(relation.schema, missing))
+        }
+    }
+
+    /// Waits until no other process is at work on the table, without holding up its index builds: they wait for every
+    /// statement that began before them.
+    async fn lock(&self) -> Result<(), StateError> {
+        let statement = Written::new(
+            "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.' || $1, $2)) AS locked",
+            [bind::text(self.table.as_str()), bind::bigint(SETUP_LOCK)],
+        );
+        let begin = Instant::now();
+        while begin.elapsed() < SETUP_TIMEOUT {
+            let rows = self.session.query(&statement).await.map_err(|error| self.error(error))?;
+            let locked = rows.first().map(|found| row::get::<Option<bool>>(found, "locked")).transpose();
+            match locked.map_err(|error| PgError::unavailable(self.session.operation(), error))?.flatten() {
+                Some(true) => return Ok(()),
+                Some(false) => sleep(SETUP_POLL_INTERVAL).await,
+                None => {
+                    return Err(self.no_table("there is no schema for it: search_path names none".to_owned()));
+                }
+            }
+        }
+        let problem = format!("another process has been setting it up for over {SETUP_TIMEOUT:?}");
+        Err(self.no_table(problem))
+    }
+
+    /// Adds what a table of the original lacks. Constants as defaults are stored once, so that no row is rewritten; the default
+    /// that takes versions is set afterwards, for inserts by hand.
+    async fn take_over(&self, relation: &Relation) -> Result<(), StateError> {
+        let (name, sequence) = (self.table.quoted(), sequence_name(self.table));
+        if !relation.sequence {
+            if plan::has_column(relation, "version") {
+                let problem = format!("it has a column version, but no sequence {sequence}");
+                return Err(self.no_table(problem));
+            }
+            let taken = catalogue::kind_of(self.session, &relation.schema, &sequence).await;
+            if taken.map_err(|error| self.error(error))?.is_some() {
+                return Err(self.no_table(format!("the name {sequence} belongs to something else")));
+            }
+        }
+        let mut sql = String::new();
+        for column in plan::missing_columns(relation) {
+            sql.push_str(&format!("ALTER TABLE {name} ADD COLUMN {column};\n"));
+        }
+        if !relation.sequence {
+            sql.push_str(&format!(
+                "CREATE SEQUENCE \"{sequence}\";\n\
+                 ALTER SEQUENCE \"{sequence}\" OWNED BY {name}.version;\n"
+            ));
+        }
+        sql.push_str(&format!(
+            "ALTER TABLE {name} ALTER COLUMN version SET DEFAULT {};\n",
+            next_version(self.table)
+        ));
+        sql.push_str(&schema::comments_sql(self.table));
+        self.change(&sql).await
+    }
+
+    /// Runs a text in one transaction, whose locks are tried for a moment at a time. If another process was faster, the next
+    /// look finds what it has made.
+    async fn change(&self, sql: &str) -> Result<(), StateError> {
+        let error = |error| self.error(error);
+        for _ in 1..MAX_LOCK_TRIES {
+            match self.try_change(sql).await {
+                Err(PgError::Locked { .. }) => sleep(LOCK_RETRY_PAUSE).await,
+                Err(other) if is_taken(&other) => return Ok(()),
+                done => return done.map_err(error),
+            }
+        }
+        self.try_change(sql).await.map_err(error)
+    }
+
+    async fn try_change(&self, sql: &str) -> Result<(), PgError> {
+        self.session.begin().await?;
+        match self.session.execute_batch(sql).await {
+            Ok(()) => self.session.commit().await,
+            Err(error) => {
+                self.session.rollback().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn work_in(&self, schema: &str) -> Result<(), StateError> {
+        let sql = format!("SET search_path TO \"{}\"", schema.replace('"', "\"\""));
+        self.session.execute_batch(&sql).await.map_err(|error| self.error(error))
+    }
+
+    async fn set_lock_timeout(&self, timeout: Duration) -> Result<(), StateError> {
+        let sql = format!("SET statement_timeout = 0; SET lock_timeout = {}", timeout.as_millis());
+        self.session.execute_batch(&sql).await.map_err(|error| self.error(error))
+    }
+
+    async fn check_rights(&self, schema: &str) -> Result<(), StateError> {
+        let missing = catalogue::missing_rights(self.session, self.table, schema).await;
+        let missing = missing.map_err(|error| self.error(error))?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(StateError::NoRights(format!("{} ({})", self.table, missing.join(", "))))
+    }
+
+    fn no_table(&self, problem: String) -> StateError {
+        StateError::NotATable { table: self.table.to_string(), problem }
+    }
+
+    fn error(&self, error: PgError) -> StateError {
+        StateError::of_setup(self.table, error)
+    }
+}
+
+/// Whether a name that is to be made was made by another process in between.
+fn is_taken(error: &PgError) -> bool {
+    let states = [
+        SqlState::DUPLICATE_TABLE,
+        SqlState::DUPLICATE_OBJECT,
+        SqlState::DUPLICATE_COLUMN,
+        SqlState::DUPLICATE_FUNCTION,
+        SqlState::UNIQUE_VIOLATION,
+    ];
+    error.sql_state().is_some_and(|state| states.contains(state))
+}

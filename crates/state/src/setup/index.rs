@@ -1,0 +1,139 @@
+//! The indexes of a table: which are missing, and building them beside its writers.
+
+use std::time::Duration;
+
+use pg::PgError;
+
+use super::catalogue::{self, Index, Relation};
+use super::{LOCK_TIMEOUT, Setup, plan};
+use crate::query::expressions::index_sql;
+use crate::schema::{gin_index_name, key_index_name};
+use crate::{IndexSpec, StateError};
+
+/// A table of no rows on which the declared indexes are tried and looked at, within a transaction that is rolled back.
+const PROBE: &str = "notification_state_probe";
+/// Builds wait for every transaction that began before them.
+const NO_TIMEOUT: Duration = Duration::ZERO;
+
+/// An index that is to be there.
+pub(super) struct MissingIndex {
+    name: String,
+    /// As it is named to an operator.
+    item: String,
+    /// What follows `ON table`.
+    definition: String,
+    /// Whether a build of it was interrupted.
+    half_built: bool,
+}
+
+impl Setup<'_> {
+    /// Those indexes that are not there, or half built. The error names what has the name of one and is another one.
+    pub(super) async fn missing_indexes(
+        &self,
+        relation: &Relation,
+        declared: &[IndexSpec],
+    ) -> Result<Vec<MissingIndex>, StateError> {
+        let mut missing = Vec::new();
+        let own: [(String, &str, fn(&Index) -> bool); 2] = [
+            (key_index_name(self.table), "btree (key COLLATE \"C\")", plan::orders_keys_by_bytes),
+            (gin_index_name(self.table), "gin (value jsonb_path_ops)", plan::finds_values),
+        ];
+        for (name, definition, serves) in own {
+            if !relation.indexes.iter().any(|index| index.valid && serves(index)) {
+                missing
+                    .extend(self.missing(relation, name.clone(), name, definition.to_owned(), serves).await?);
+            }
+        }
+        let expected = self.probe(declared).await?;
+        for (spec, expected) in declared.iter().zip(expected) {
+            let definition =
+                format!("btree (({}))", index_sql(self.table.as_str(), spec.member(), spec.kind()));
+            let is_it = |index: &Index| {
+                Index { name: index.name.clone(), valid: index.valid, ..expected.clone() } == *index
+            };
+            let name = spec.index_name(self.table);
+            missing.extend(self.missing(relation, name, spec.to_string(), definition, is_it).await?);
+        }
+        Ok(missing)
+    }
+
+    /// Whether the index of this name is there.
+    async fn missing(
+        &self,
+        relation: &Relation,
+        name: String,
+        item: String,
+        definition: String,
+        is_it: impl Fn(&Index) -> bool,
+    ) -> Result<Option<MissingIndex>, StateError> {
+        let half_built = match relation.indexes.iter().find(|index| index.name == name) {
+            Some(index) if is_it(index) && index.valid => return Ok(None),
+            Some(index) if is_it(index) => true,
+            Some(_) => {
+                return Err(
+                    self.no_table(format!("its index {name} is not the one that {item} declares: drop it"))
+                );
+            }
+            None => {
+                let taken = catalogue::kind_of(self.session, &relation.schema, &name).await;
+                if taken.map_err(|error| self.error(error))?.is_some() {
+                    return Err(self.no_table(format!(
+                        "the name {name}, of the index for {item}, belongs to something else"
+                    )));
+                }
+                false
+            }
+        };
+        Ok(Some(MissingIndex { name, item, definition, half_built }))
+    }
+
+    /// What the catalogue says of the declared indexes on a table of no rows. One that PostgreSQL refuses is an error before
+    /// anything is made.
+    async fn probe(&self, declared: &[IndexSpec]) -> Result<Vec<Index>, StateError> {
+        if declared.is_empty() {
+            return Ok(Vec::new());
+        }
+        let error = |error| self.error(error);
+        self.session.begin().await.map_err(error)?;
+        let sql = format!("CREATE TEMPORARY TABLE {PROBE} (key text COLLATE \"C\", value jsonb)");
+        self.session.execute_batch(&sql).await.map_err(error)?;
+        // Names within the probe's own schema, in the order of the list.
+        for (position, spec) in declared.iter().enumerate() {
+            let expression = index_sql(self.table.as_str(), spec.member(), spec.kind());
+            let sql = format!("CREATE INDEX probe_{position:03} ON {PROBE} USING btree (({expression}))");
+            self.session.execute_batch(&sql).await.map_err(|source| refused(spec, source))?;
+        }
+        let indexes = catalogue::indexes(self.session, PROBE).await.map_err(error)?;
+        self.session.rollback().await.map_err(error)?;
+        Ok(indexes)
+    }
+
+    /// Builds indexes, one after the other. What is left of one that fails is dropped.
+    pub(super) async fn build(&self, schema: &str, missing: &[MissingIndex]) -> Result<(), StateError> {
+        self.set_lock_timeout(NO_TIMEOUT).await?;
+        for index in missing {
+            let schema = schema.replace('"', "\"\"");
+            let drop_it = format!("DROP INDEX CONCURRENTLY IF EXISTS \"{schema}\".\"{}\"", index.name);
+            if index.half_built {
+                self.session.execute_batch(&drop_it).await.map_err(|error| self.error(error))?;
+            }
+            let MissingIndex { name, definition, item, .. } = index;
+            let sql =
+                format!("CREATE INDEX CONCURRENTLY \"{name}\" ON {} USING {definition}", self.table.quoted());
+            if let Err(source) = self.session.execute_batch(&sql).await {
+                // If a transaction is in the way, or the connection is gone, the next start drops it.
+                drop(self.set_lock_timeout(LOCK_TIMEOUT).await);
+                drop(self.session.execute_batch(&drop_it).await);
+                return Err(match self.error(source) {
+                    StateError::Postgres(source) => StateError::Index { item: item.clone(), source },
+                    other => other,
+                });
+            }
+        }
+        self.set_lock_timeout(LOCK_TIMEOUT).await
+    }
+}
+
+fn refused(spec: &IndexSpec, source: PgError) -> StateError {
+    StateError::Index { item: spec.to_string(), source }
+}

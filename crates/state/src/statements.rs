@@ -1,0 +1,235 @@
+//! The SQL of documents, built and not run. Each text is the same for every key and value, so that it is prepared once a
+//! connection. Each of them reaches its rows by an index on the key, whatever the table's statistics say.
+//!
+//! A write takes its version after it holds the row: the update of a conflict takes it when the row is locked, and an update
+//! that waited for another one is computed again. So the versions of a row rise in the order of its writes.
+
+use pg::bind;
+use pg::sql::Written;
+
+use sea_query::{Alias, Expr, SelectStatement};
+
+use crate::query::{Query, compile};
+use crate::schema::next_version;
+use crate::{Key, Prefix, StateError, TableName, Value, Version, VersionCondition, WriteConditions};
+
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
+/// statistics, which are taken while the table is nearly empty. Queries set their own.
+pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+];
+
+/// Begins the transaction of a query: its statements see the same rows, and are planned with their parameters, by statistics.
+pub(crate) const QUERY_BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; \
+     SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = on; \
+     SET LOCAL enable_bitmapscan = on";
+
+/// The columns of a document `d`, by the names under which they are read. The value comes as text, which keeps its digits.
+pub(crate) const DOCUMENT: &str = "d.key, d.value::text AS value, d.version, d.created_at, d.updated_at";
+
+/// The member `status` of a document `d` if it is a string.
+const STATUS: &str = "CASE jsonb_typeof(d.value -> 'status') WHEN 'string' THEN d.value ->> 'status' END";
+
+/// Of a row `d` that is written again: strictly later, and the time now if somebody wrote a time there by hand that is no time.
+const UPDATED_AT: &str = "GREATEST(clock_timestamp(), \
+     CASE WHEN d.updated_at < '9999-12-31' THEN d.updated_at + interval '1 microsecond' END)";
+
+/// One document. Plan: the index on the key by equality.
+pub(crate) fn get(table: &TableName, key: &Key) -> Written {
+    let text = format!("SELECT {DOCUMENT} FROM {} AS d WHERE d.key = $1 LIMIT 1", table.quoted());
+    Written::new(text, [bind::text(key.as_str())])
+}
+
+/// Those documents that there are, in no order, at most one for each key. Plan: the index on the key, once for each key.
+pub(crate) fn get_many(table: &TableName, keys: &[&Key]) -> Written {
+    let text = format!("SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1)", table.quoted());
+    Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
+}
+
+/// The same, locked until the transaction ends, in the order of their keys' bytes. Plan: the index on the key, once for each
+/// key; rows are sorted before they are locked.
+pub(crate) fn lock_many(table: &TableName, keys: &[&Key]) -> Written {
+    let text = format!(
+        "SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1) ORDER BY d.key COLLATE \"C\" FOR UPDATE",
+        table.quoted()
+    );
+    Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
+}
+
+/// Inserts the document or replaces it, and returns its version. Plan: the index on the key, as arbiter.
+pub(crate) fn upsert(table: &TableName, key: &Key, value: &Value) -> Written {
+    let (name, next) = (table.quoted(), next_version(table));
+    let text = format!(
+        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
+         VALUES ($1, $2::jsonb, {next}, statement_timestamp(), statement_timestamp()) \
+         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT} \
+         RETURNING d.version"
+    );
+    Written::new(text, [bind::text(key.as_str()), bind::text(value.as_str())])
+}
+
+/// Inserts the document and returns its version; no row if there is one. Plan: the index on the key, as arbiter.
+pub(crate) fn insert(table: &TableName, key: &Key, value: &Value) -> Written {
+    let (name, next) = (table.quoted(), next_version(table));
+    let text = format!(
+        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
+         VALUES ($1, $2::jsonb, {next}, statement_timestamp(), statement_timestamp()) \
+         ON CONFLICT (key) DO NOTHING RETURNING d.version"
+    );
+    Written::new(text, [bind::text(key.as_str()), bind::text(value.as_str())])
+}
+
+/// Replaces the document if there is one and the conditions hold. One row: `applied` is its new version, or NULL; `version` and
+/// `status` are what the row had when the statement began, NULL if there was none. If these fulfil the conditions and nothing
+/// was applied, another writer was faster. Plan: the index on the key by equality, twice.
+pub(crate) fn update(table: &TableName, key: &Key, value: &Value, conditions: &WriteConditions) -> Written {
+    let mut parameters = vec![bind::text(key.as_str()), bind::text(value.as_str())];
+    let mut holds = String::new();
+    match conditions.version {
+        VersionCondition::Any | VersionCondition::Exists => {}
+        VersionCondition::Is(Some(Version(version))) => {
+            parameters.push(bind::bigint(version));
+            holds.push_str(&format!(" AND d.version = ${}", parameters.len()));
+        }
+        VersionCondition::Is(None) | VersionCondition::Absent => holds.push_str(" AND false"),
+    }
+    let mut status = "NULL::text";
+    if let Some(wanted) = &conditions.status {
+        parameters.push(bind::text(&*wanted.0));
+        holds.push_str(&format!(" AND ({STATUS}) COLLATE \"C\" = ${}", parameters.len()));
+        status = STATUS;
+    }
+    let (name, next) = (table.quoted(), next_version(table));
+    let text = format!(
+        "WITH changed AS ( \
+             UPDATE {name} AS d SET value = $2::jsonb, version = {next}, updated_at = {UPDATED_AT} \
+             WHERE d.key = $1{holds} RETURNING d.version \
+         ) \
+         SELECT changed.version AS applied, seen.version, seen.status \
+         FROM (SELECT) AS one LEFT JOIN changed ON true \
+         LEFT JOIN (SELECT d.version, {status} AS status FROM {name} AS d WHERE d.key = $1) AS seen ON true"
+    );
+    Written::new(text, parameters)
+}
+
+/// Replaces a document that the transaction has locked, and returns its version. Plan: the index on the key by equality.
+pub(crate) fn replace(table: &TableName, key: &Key, value: &Value) -> Written {
+    let text = format!(
+        "UPDATE {} AS d SET value = $2::jsonb, version = {}, updated_at = {UPDATED_AT} \
+         WHERE d.key = $1 RETURNING d.version",
+        table.quoted(),
+        next_version(table)
+    );
+    Written::new(text, [bind::text(key.as_str()), bind::text(value.as_str())])
+}
+
+/// Locks the row of a document until the transaction ends, and reads what decides about a write; the value only if
+/// `with_value`. Plan: the index on the key by equality.
+pub(crate) fn lock(table: &TableName, key: &Key, with_value: bool) -> Written {
+    let value = if with_value { "d.value::text" } else { "NULL::text" };
+    let text = format!(
+        "SELECT d.version, {STATUS} AS status, {value} AS value FROM {} AS d WHERE d.key = $1 FOR UPDATE",
+        table.quoted()
+    );
+    Written::new(text, [bind::text(key.as_str())])
+}
+
+/// Deletes the document, of that version if one is given. One row: `applied` is NULL if nothing was deleted; `version` is
+/// what the row had when the statement began, NULL if there was none. Plan: the index on the key by equality, twice.
+pub(crate) fn delete(table: &TableName, key: &Key, version: Option<Version>) -> Written {
+    let name = table.quoted();
+    let mut parameters = vec![bind::text(key.as_str())];
+    let mut holds = "";
+    if let Some(Version(version)) = version {
+        parameters.push(bind::bigint(version));
+        holds = " AND d.version = $2";
+    }
+    let text = format!(
+        "WITH gone AS (DELETE FROM {name} AS d WHERE d.key = $1{holds} RETURNING d.version) \
+         SELECT gone.version AS applied, seen.version \
+         FROM (SELECT) AS one LEFT JOIN gone ON true \
+         LEFT JOIN (SELECT d.version FROM {name} AS d WHERE d.key = $1) AS seen ON true"
+    );
+    Written::new(text, parameters)
+}
+
+/// Deletes those documents that there are, locked in the order of their keys' bytes. Plan: the index on the key, once for each
+/// key.
+pub(crate) fn delete_many(table: &TableName, keys: &[&Key]) -> Written {
+    let name = table.quoted();
+    let text = format!(
+        "WITH held AS MATERIALIZED ( \
+             SELECT d.key FROM {name} AS d WHERE d.key = ANY ($1) ORDER BY d.key COLLATE \"C\" FOR UPDATE \
+         ) \
+         DELETE FROM {name} AS d USING held WHERE d.key = held.key"
+    );
+    Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
+}
+
+/// Inserts or replaces documents under distinct keys, in the order of the keys' bytes: statements that meet never deadlock.
+/// Plan: the index on the key, as arbiter.
+pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
+    let (name, next) = (table.quoted(), next_version(table));
+    let text = format!(
+        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
+         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
+         FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
+         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT}"
+    );
+    let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
+    Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
+}
+
+/// Keys that begin with `prefix`, after `after`, ascending by their bytes. Plan: a range of the index on the key in byte order,
+/// which is the primary key of a table of this crate; nothing is sorted.
+pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limit: u32) -> Written {
+    let mut parameters = vec![bind::bigint(i64::from(limit))];
+    let lower = match after {
+        Some(after) if after.as_str() >= prefix.as_str() => ("> $2", after.as_str()),
+        _ => (">= $2", prefix.as_str()),
+    };
+    parameters.push(bind::text(lower.1));
+    let mut upper = "";
+    if let Some(end) = prefix.end() {
+        parameters.push(bind::text(end));
+        upper = " AND d.key COLLATE \"C\" < $3";
+    }
+    let text = format!(
+        "SELECT d.key FROM {} AS d WHERE d.key COLLATE \"C\" {}{upper} ORDER BY d.key COLLATE \"C\" LIMIT $1",
+        table.quoted(),
+        lower.0
+    );
+    Written::new(text, parameters)
+}
+
+/// The documents of a query, and one more than its page has. Plan: see [`compile::page`].
+///
+/// A time that was written by hand and is none counts as the nearest one: so it is read, and cursors continue from what is read.
+pub(crate) fn page(
+    table: &TableName,
+    query: &Query,
+    target: &compile::Table,
+) -> Result<SelectStatement, StateError> {
+    let time = |column| {
+        format!("LEAST(GREATEST({column}, '0001-01-01Z'), '9999-12-31 23:59:59.999999Z') AS {column}")
+    };
+    let columns = format!("key, value, version, {}, {}", time("created_at"), time("updated_at"));
+    let documents =
+        sea_query::Query::select().expr(Expr::cust(columns)).from(Alias::new(table.as_str())).take();
+    let mut select = compile::page(query, target)?;
+    let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
+    Ok(select.expr(columns).from_subquery(documents, Alias::new("d")).take())
+}
+
+/// How many documents match a query. Plan: as of [`page`], without an order.
+pub(crate) fn count(table: &TableName, query: &Query, target: &compile::Table) -> SelectStatement {
+    compile::count(query, target).from(Alias::new(table.as_str())).take()
+}
+
+#[cfg(test)]
+mod tests;
