@@ -33,7 +33,10 @@ pub use error::StateError;
 pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
 pub use memory::MemoryStore;
-pub use postgres::{MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, lock_many_in, put_many_in};
+pub use postgres::{
+    MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in,
+    prepare_many_in, put_many_in,
+};
 pub use schema::{required_rights, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use status::{Advance, Status, advance_status};

@@ -14,7 +14,9 @@ use pg::PgPool;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-pub use self::in_transaction::{delete_many_in, get_many_in, lock_many_in, put_many_in};
+pub use self::in_transaction::{
+    delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
+};
 use self::operation::Operation;
 use self::rows::{in_order, last_of_each, read_document};
 use crate::condition::Seen;

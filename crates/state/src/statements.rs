@@ -185,6 +185,20 @@ pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Wr
     Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
 }
 
+/// Inserts those of the documents, under distinct keys, whose key has none, and returns their keys. In the order of the keys' bytes, and
+/// it waits for no row but one that is being inserted: statements that meet never deadlock. Plan: the index on the key, as arbiter.
+pub(crate) fn insert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
+    let (name, next) = (table.quoted(), next_version(table));
+    let text = format!(
+        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
+         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
+         FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
+         ON CONFLICT (key) DO NOTHING RETURNING d.key"
+    );
+    let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
+    Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
+}
+
 /// Keys that begin with `prefix`, after `after`, ascending by their bytes. Plan: a range of the index on the key in byte order,
 /// which is the primary key of a table of this crate; nothing is sorted.
 pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limit: u32) -> Written {

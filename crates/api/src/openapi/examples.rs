@@ -131,6 +131,7 @@ fn route(channel: Channel) -> StoredRoute {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        receipt: None,
     }
 }
 
