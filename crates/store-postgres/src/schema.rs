@@ -145,6 +145,14 @@ pub(crate) enum OperatorActions {
     RequestId,
 }
 
+/// A table of documents of the crate `state`.
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Receipts {
+    Table,
+    Key,
+    Value,
+}
+
 /// A batch of parameters that takes part in a statement as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
@@ -167,6 +175,8 @@ pub(crate) enum Input {
     NextAttemptAtText,
     Routes,
     LiveRoutes,
+    Receipts,
+    ReceiptBytes,
     Rows,
     Matches,
     Recipients,
