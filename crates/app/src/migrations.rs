@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use domain::ports::StoreError;
 use lock::{TableNames, schema_sql};
 use pg::{Dsn, Migration};
+use state::TableName;
 
 /// The migrations in their order.
 pub fn all() -> Vec<Migration> {
@@ -13,7 +14,23 @@ pub fn all() -> Vec<Migration> {
         service_tables(1, "init", include_str!("../../../migrations/V1__init.sql")),
         Migration { version: 2, name: "locks", sql: Cow::Owned(schema_sql(&TableNames::default())) },
         Migration { version: 3, name: "idempotency_keys", sql: idempotency::schema_sql().to_owned().into() },
+        Migration { version: 4, name: "documents", sql: Cow::Owned(documents_sql()) },
     ]
+}
+
+/// The documents of users and those of receipts. A `kv` that is there already stays as it is: the state store may have made it,
+/// if it was started on this schema first.
+fn documents_sql() -> String {
+    let (kv, receipts) = (TableName::default(), store_postgres::receipts_table());
+    format!(
+        "DO $documents$ BEGIN
+IF to_regclass(format('%I.%I', current_schema(), '{kv}')) IS NULL THEN
+{}END IF;
+END $documents$;
+{}",
+        state::schema_sql(&kv),
+        state::schema_sql(&receipts)
+    )
 }
 
 fn service_tables(version: u32, name: &'static str, sql: &'static str) -> Migration {

@@ -492,6 +492,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_pool_without_deadlines_lets_a_statement_take_as_long_as_it_needs_and_notices_a_peer_that_is_gone()
+     {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let pool = PgPool::without_deadlines(&dsn, SessionSettings::default()).expect("a pool");
+        assert_eq!(pool.operation_timeout(), None);
+        let session = pool.session("build").await.expect("a connection");
+        for (name, value) in
+            [("statement_timeout", "0"), ("lock_timeout", "0"), ("tcp_user_timeout", "10000")]
+        {
+            assert_eq!(session.raw(&format!("SHOW {name}")).await.expect("shown"), [value], "{name}");
+        }
+        assert!(session.deadline.is_none());
+    }
+
+    #[tokio::test]
     async fn a_connection_whose_caller_stopped_waiting_is_used_by_the_next_one() {
         let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
         let pool = pool(&format!("127.0.0.1:{}", server.port()), TIMEOUT);

@@ -38,6 +38,7 @@ pub use postgres::{
     prepare_many_in, put_many_in,
 };
 pub use schema::{required_rights, schema_sql};
+pub use setup::missing_rights;
 pub use statements::PLANNER_PARAMETERS;
 pub use status::{Advance, Status, advance_status};
 pub use store::{KeyPage, Page, Store};

@@ -58,6 +58,20 @@ impl PostgresStore {
     }
 }
 
+/// What the role may not do with the table: the rights that it lacks, and `USAGE of its sequence`.
+/// [`StateError::NotATable`] if it is not there.
+pub async fn missing_rights(session: &Session, table: &TableName) -> Result<Vec<String>, StateError> {
+    let error = |error| StateError::of_setup(table, error);
+    let relation = catalogue::relation(session, table).await.map_err(error)?;
+    let not_a_table =
+        |problem: &str| StateError::NotATable { table: table.to_string(), problem: problem.to_owned() };
+    let relation = relation.ok_or_else(|| not_a_table("it is not there"))?;
+    if !relation.sequence {
+        return Err(not_a_table("it has no sequence for its versions; the state store adds what it lacks"));
+    }
+    catalogue::missing_rights(session, table, &relation.schema).await.map_err(error)
+}
+
 struct Setup<'a> {
     session: &'a Session,
     table: &'a TableName,

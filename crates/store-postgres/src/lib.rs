@@ -31,12 +31,13 @@ mod session;
 pub use installation::Installation;
 pub use migrations::migrate;
 pub use queries::PgQueries;
+pub use schema::receipts_table;
 pub use session::{QUERY_SESSION, SESSION};
 
 use pg::rights::missing_rights;
 use pg::{PgPool, Session};
 
-use crate::error::store_error;
+use crate::error::{document_error, store_error};
 use domain::ports::StoreError;
 
 /// The service's tables.
@@ -68,15 +69,18 @@ impl PgStore {
         let tables = schema::tables();
         let mut required = schema::required_rights(&tables);
         required.extend(idempotency::required_rights());
-        required.extend(state::required_rights(&receipts::TABLE));
         let missing = missing_rights(&session, &required).await.map_err(store_error)?;
-        if missing.is_empty() {
+        let mut denied: Vec<String> = missing.iter().map(|missing| missing.table.to_owned()).collect();
+        let receipts = &*receipts::TABLE;
+        let missing = state::missing_rights(&session, receipts).await;
+        let missing = missing.map_err(|error| document_error("check the schema", error))?;
+        denied.extend((!missing.is_empty()).then(|| format!("{receipts} ({})", missing.join(", "))));
+        if denied.is_empty() {
             return Ok(());
         }
-        let tables: Vec<&str> = missing.iter().map(|missing| missing.table).collect();
         let source = format!(
             "permission denied: the role may not read, write and delete in: {}; GRANT it or make the role the owner",
-            tables.join(", ")
+            denied.join(", ")
         );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
     }

@@ -30,7 +30,7 @@ use crate::PgStore;
 use crate::codec::{corrupt, loggable, name, route_key};
 use crate::error::{document_error, store_error};
 use crate::routes::{given_keys, on_key};
-use crate::schema::{Input, Routes};
+use crate::schema::{Input, Routes, receipts_table};
 
 /// The most reports of one transaction. With the longest histories their receipts take 20 MB.
 const MAX_PART_REPORTS: usize = 100;
@@ -39,10 +39,8 @@ const MAX_PART_REPORTS: usize = 100;
 const MAX_ROUNDS: usize = 4;
 const OPERATION: &str = "record receipts";
 
-/// The table.
-pub(crate) static TABLE: LazyLock<TableName> =
-    // Cannot fail: it is a name.
-    LazyLock::new(|| TableName::parse("receipts").expect("a name of a table"));
+/// The table, made once: it is needed by every statement.
+pub(crate) static TABLE: LazyLock<TableName> = LazyLock::new(receipts_table);
 
 impl ReceiptStore for PgStore {
     async fn record_reports(

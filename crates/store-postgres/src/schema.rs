@@ -2,6 +2,7 @@
 
 use pg::rights::RequiredRights;
 use sea_query::Iden;
+use state::TableName;
 
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Records {
@@ -204,4 +205,10 @@ pub(crate) fn tables() -> [String; 10] {
         Activity::Table.to_string(),
         OperatorActions::Table.to_string(),
     ]
+}
+
+/// The table of documents that holds the receipts of routes.
+pub fn receipts_table() -> TableName {
+    // Cannot fail: it is a lower-case word.
+    TableName::parse("receipts").expect("the name of a table")
 }

@@ -69,12 +69,15 @@ impl<'a> Operation<'a> {
         self.run(self.session.query_once(statement)).await
     }
 
-    /// Begins a transaction and runs a statement in it.
+    /// Begins a transaction and runs a statement in it. If that waits for a row for too long, the transaction is taken back.
     pub(super) async fn begin(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
         let work = async {
             let prepared = self.session.prepare(statement).await?;
             let (begun, rows) = tokio::join!(biased; self.session.begin(), self.session.run(&prepared));
             begun?;
+            if let Err(PgError::Locked { .. }) = rows {
+                self.session.rollback().await?;
+            }
             rows
         };
         self.run(work).await

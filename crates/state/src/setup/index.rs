@@ -12,8 +12,8 @@ use crate::{IndexSpec, StateError};
 
 /// A table of no rows on which the declared indexes are tried and looked at, within a transaction that is rolled back.
 const PROBE: &str = "notification_state_probe";
-/// Builds wait for every transaction that began before them.
-const NO_TIMEOUT: Duration = Duration::ZERO;
+/// Whether an index serves a purpose.
+type Serves = fn(&Index) -> bool;
 
 /// An index that is to be there.
 pub(super) struct MissingIndex {
@@ -34,7 +34,7 @@ impl Setup<'_> {
         declared: &[IndexSpec],
     ) -> Result<Vec<MissingIndex>, StateError> {
         let mut missing = Vec::new();
-        let own: [(String, &str, fn(&Index) -> bool); 2] = [
+        let own: [(String, &str, Serves); 2] = [
             (key_index_name(self.table), "btree (key COLLATE \"C\")", plan::orders_keys_by_bytes),
             (gin_index_name(self.table), "gin (value jsonb_path_ops)", plan::finds_values),
         ];
@@ -96,7 +96,14 @@ impl Setup<'_> {
         let error = |error| self.error(error);
         self.session.begin().await.map_err(error)?;
         let sql = format!("CREATE TEMPORARY TABLE {PROBE} (key text COLLATE \"C\", value jsonb)");
-        self.session.execute_batch(&sql).await.map_err(error)?;
+        self.session.execute_batch(&sql).await.map_err(|error| match self.error(error) {
+            StateError::NoRights(_) => self.no_table(
+                "the role may not create the temporary table on which declared indexes are tried: \
+                 GRANT TEMPORARY ON DATABASE"
+                    .to_owned(),
+            ),
+            other => other,
+        })?;
         // Names within the probe's own schema, in the order of the list.
         for (position, spec) in declared.iter().enumerate() {
             let expression = index_sql(self.table.as_str(), spec.member(), spec.kind());
@@ -110,7 +117,8 @@ impl Setup<'_> {
 
     /// Builds indexes, one after the other. What is left of one that fails is dropped.
     pub(super) async fn build(&self, schema: &str, missing: &[MissingIndex]) -> Result<(), StateError> {
-        self.set_lock_timeout(NO_TIMEOUT).await?;
+        // Builds wait for every transaction that began before them, however long that is.
+        self.set_lock_timeout(Duration::ZERO).await?;
         for index in missing {
             let schema = schema.replace('"', "\"\"");
             let drop_it = format!("DROP INDEX CONCURRENTLY IF EXISTS \"{schema}\".\"{}\"", index.name);

@@ -4,6 +4,7 @@ mod contract;
 mod model;
 mod postgres;
 mod query_expressions;
+mod query_model;
 mod query_support;
 mod setup;
 mod support;

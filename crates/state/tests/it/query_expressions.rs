@@ -84,7 +84,7 @@ async fn an_index_holds_what_fits_its_type_and_null_for_all_else() {
 
 #[tokio::test]
 async fn no_document_is_too_large_or_too_strange_for_any_index() {
-    let database = Database::new().await;
+    let mut database = Database::new().await;
     for index_type in IndexType::ALL {
         database.index("f", index_type).await;
     }

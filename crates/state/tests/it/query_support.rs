@@ -1,9 +1,16 @@
 //! One server for the tests of queries, whose databases compare text as people do and not by bytes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use ambient::Timestamp;
 use local_servers::{Postgres, PostgresOptions};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+use sea_query::{Expr, ExprTrait, SelectStatement};
+use state::query::Query;
+use state::query::compile::{self, PLANNER_PARAMETERS, Table};
 use state::query::expressions::{IndexType, Member, helper_functions_sql, index_sql};
+use state::{Document, Key, Page, StateError, Value, Version};
 use tokio::sync::OnceCell;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
@@ -13,6 +20,7 @@ const SCHEMA: &str = "
     CREATE TABLE kv (key text COLLATE \"C\" PRIMARY KEY, value jsonb NOT NULL, version bigint NOT NULL,
         created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL);
     CREATE INDEX kv_value_idx ON kv USING gin (value jsonb_path_ops);";
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn server() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
@@ -23,8 +31,9 @@ async fn server() -> &'static Postgres {
 
 /// A database of one test with the table of documents.
 pub(crate) struct Database {
-    pub(crate) dsn: String,
     pub(crate) client: Client,
+    pub(crate) pool: PgPool,
+    indexes: Vec<(Member, IndexType)>,
 }
 
 impl Database {
@@ -38,7 +47,10 @@ impl Database {
         let dsn = server.superuser_dsn(&name);
         let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.expect("connects");
         tokio::spawn(async move { drop(connection.await) });
-        let database = Self { dsn, client };
+        let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
+        let settings = PoolSettings { max_connections: 2, operation_timeout: OPERATION_TIMEOUT, session };
+        let pool = PgPool::new(&Dsn::parse(&dsn).expect("a DSN"), settings).expect("a pool");
+        let database = Self { client, pool, indexes: Vec::new() };
         database.execute(SCHEMA).await;
         database.execute(&helper_functions_sql(TABLE)).await;
         database
@@ -55,17 +67,85 @@ impl Database {
     }
 
     /// Declares an index.
-    pub(crate) async fn index(&self, name: &str, index_type: IndexType) {
+    pub(crate) async fn index(&mut self, name: &str, index_type: IndexType) {
         let expression = index_sql(TABLE, &member(name), index_type);
         let index = format!("kv_{name}_{}", index_type.as_str());
         self.execute(&format!("CREATE INDEX {index} ON kv (({expression}))")).await;
+        self.indexes.push((member(name), index_type));
     }
 
     /// Stores a document.
     pub(crate) async fn put(&self, key: &str, json: &str) {
-        let insert = "INSERT INTO kv VALUES ($1, $2::text::jsonb, 1, now(), now())";
-        let done = self.client.execute(insert, &[&key, &json]).await;
-        done.unwrap_or_else(|error| panic!("{key}: {error:?}"));
+        let document = document(key, json, 1, Timestamp::UNIX_EPOCH);
+        self.put_document(&document).await;
+    }
+
+    /// Stores a document in place of one of its key.
+    pub(crate) async fn put_document(&self, document: &Document) {
+        let upsert = "INSERT INTO kv VALUES ($1, $2::text::jsonb, $3, $4, $4)
+                      ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version,
+                      created_at = excluded.created_at, updated_at = excluded.updated_at";
+        let created_at = std::time::UNIX_EPOCH + document.created_at.saturating_since(Timestamp::UNIX_EPOCH);
+        let (key, value, version) = (document.key.as_str(), document.value.as_str(), document.version.0);
+        let done = self.client.execute(upsert, &[&key, &value, &version, &created_at]).await;
+        done.unwrap_or_else(|error| panic!("{key} {value:.200}: {error:?}"));
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        Table::new(TABLE, self.indexes.clone())
+    }
+
+    /// The statement of a page.
+    pub(crate) fn statement(&self, query: &Query) -> Result<SelectStatement, StateError> {
+        let mut select = compile::page(query, &self.table())?;
+        select.columns(["key", "version", "created_at"]).from(TABLE);
+        select.expr_as(Expr::col("value").cast_as("text"), "value");
+        Ok(select)
+    }
+
+    /// Runs a query as a store does.
+    pub(crate) async fn query(&self, query: &Query) -> Result<Page, StateError> {
+        let row = match query.row_needed() {
+            Some((key, _)) => {
+                let by_key = Query::parse(format!("{{\"prefix\": {:?}}}", key.as_str()).as_bytes())?;
+                let rows = self.rows(&self.statement(&by_key)?).await?;
+                rows.into_iter().find(|row| row.key == *key)
+            }
+            None => None,
+        };
+        let query = query.clone().with_row(row.as_ref())?;
+        let session = self.pool.session("query").await?;
+        let mut matched = None;
+        if query.count || query.matched {
+            let mut count = compile::count(&query, &self.table());
+            let rows = session.query_once(count.from(TABLE)).await?;
+            matched = Some(rows[0].get::<_, i64>(0).unsigned_abs());
+        }
+        if query.count {
+            return Ok(Page { rows: Vec::new(), matched, next_cursor: None });
+        }
+        query.page(self.rows(&self.statement(&query)?).await?, matched)
+    }
+
+    async fn rows(&self, select: &SelectStatement) -> Result<Vec<Document>, StateError> {
+        let rows = self.pool.session("query").await?.query_once(select).await?;
+        let read = |row: tokio_postgres::Row| {
+            let created_at: std::time::SystemTime = row.get("created_at");
+            let since = created_at.duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+            let created_at = Timestamp::UNIX_EPOCH + since;
+            document(row.get("key"), row.get("value"), row.get("version"), created_at)
+        };
+        Ok(rows.into_iter().map(read).collect())
+    }
+}
+
+pub(crate) fn document(key: &str, json: &str, version: i64, created_at: Timestamp) -> Document {
+    Document {
+        key: Key::new(key).expect("a key"),
+        value: Value::parse(json).unwrap_or_else(|error| panic!("{json:.200}: {error}")),
+        version: Version(version),
+        created_at,
+        updated_at: created_at,
     }
 }
 

@@ -89,6 +89,37 @@ async fn a_table_of_the_original_is_taken_over_with_its_rows_and_without_a_rewri
     assert!(get(&store, "hand").await.version > get(&store, "new").await.version);
 }
 
+#[tokio::test]
+async fn a_table_of_keys_and_values_alone_gets_the_times_of_its_takeover() {
+    let db = Db::new().await;
+    db.execute(
+        "CREATE TABLE test.kv (key text PRIMARY KEY, value jsonb NOT NULL, note text, n int NOT NULL DEFAULT 1);
+         ALTER TABLE test.kv OWNER TO svc; INSERT INTO test.kv SELECT 'k' || n, '1' FROM generate_series(1, 9) AS n",
+    )
+    .await;
+    let file = "SELECT relfilenode::bigint FROM pg_class WHERE oid = 'test.kv'::regclass";
+    let before: i64 = db.value(file).await;
+    db.setup("").await.expect("it is taken over");
+    assert_eq!(db.value::<i64>(file).await, before, "no row was rewritten");
+    let (one, other) = (get(&db.store(), "k1").await, get(&db.store(), "k9").await);
+    assert_eq!((one.created_at, one.updated_at, one.version.0), (other.created_at, other.updated_at, 0));
+    put(&db.store(), "new", "1").await;
+    // Its own index on values, and byte order from the primary key: the database sorts by bytes.
+    assert!(db.value::<bool>("SELECT to_regclass('test.kv_value_gin') IS NOT NULL").await);
+}
+
+#[tokio::test]
+async fn a_role_that_may_create_no_temporary_table_is_told_so_if_indexes_are_declared() {
+    let db = Db::with_table().await;
+    db.execute("DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()); END $$").await;
+    let failed = db.setup("status").await;
+    assert!(
+        matches!(&failed, Err(StateError::NotATable { problem, .. }) if problem.contains("GRANT TEMPORARY")),
+        "{failed:?}"
+    );
+    db.setup("").await.expect("without them none is needed");
+}
+
 // K-05
 #[tokio::test]
 async fn a_prefix_is_taken_literally_in_a_table_of_the_original() {

@@ -12,6 +12,7 @@ mod bad_input;
 mod crash;
 mod directory_load;
 mod docs;
+mod documents;
 mod election;
 mod examples;
 mod hosts;

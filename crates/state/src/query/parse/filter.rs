@@ -154,6 +154,6 @@ fn ordered(operand: Located, what: &str) -> Result<Operand, Fault> {
 fn instant(operand: Located, what: &str) -> Result<Instant, Fault> {
     let at = operand.at;
     let reason = format!("{what} must be a time such as 2026-04-02T09:21:40.123456Z");
-    let text = operand.into_string(&what.to_owned()).map_err(|_| Fault::new(at, reason.clone()))?;
+    let text = operand.into_string(what).map_err(|_| Fault::new(at, reason.clone()))?;
     Instant::parse(&text).ok_or_else(|| Fault::new(at, reason))
 }
