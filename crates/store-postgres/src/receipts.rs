@@ -10,12 +10,15 @@
 //! Two transactions may find that a route has no receipt, and insert one. Then the second inserts nothing, and its reports of that route are
 //! decided again in another transaction, which finds the receipt and locks it.
 //!
+//! A part of which another transaction has locked a row is halved until that row is found, so that the others are taken. Then the request
+//! fails, and its repetition takes the rest.
+//!
 //! No deadlock: whoever waits for a receipt that is locked holds earlier keys only. Whoever inserts waits for receipts that
 //! are being inserted and for no others, in the order of their keys, too.
 //!
 //! Crash recovery: a crash leaves the parts that were committed. The consumer has no answer and repeats its request; those reports are stale then.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::LazyLock;
 
 use domain::ports::{ReceiptStore, StoreError};
@@ -37,6 +40,9 @@ const MAX_PART_REPORTS: usize = 100;
 /// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless somebody deletes them
 /// by hand.
 const MAX_ROUNDS: usize = 4;
+/// How often a request waits for rows that other transactions have locked, half a second each time. Two rows of one part are found by
+/// then.
+const MAX_LOCK_WAITS: u32 = 16;
 const OPERATION: &str = "record receipts";
 
 /// The table, made once: it is needed by every statement.
@@ -50,19 +56,38 @@ impl ReceiptStore for PgStore {
     ) -> Result<Vec<ReportOutcome>, StoreError> {
         let mut outcomes = vec![ReportOutcome::UnknownRoute; reports.len()];
         // The id of a route is the key of a document. What is too long for one, or holds NUL, is the id of no route.
-        let place = |(place, about): (usize, _)| {
+        let placed = reports.iter().enumerate().filter_map(|(place, about)| {
             let key = document_key(&about.key)?;
             Some(Placed { place, key, about })
-        };
-        let placed: Vec<Placed<'_>> = reports.iter().enumerate().filter_map(place).collect();
+        });
+        let placed: Vec<Placed<'_>> = placed.collect();
         if placed.is_empty() {
             return Ok(outcomes);
         }
         let session = self.session(OPERATION).await?;
-        for part in placed.chunks(MAX_PART_REPORTS) {
-            record_part(&session, part.to_vec(), channel, &mut outcomes).await?;
+        let mut parts: VecDeque<Vec<Placed<'_>>> =
+            placed.chunks(MAX_PART_REPORTS).map(<[_]>::to_vec).collect();
+        let (mut waits, mut locked) = (0, None);
+        while let Some(part) = parts.pop_front() {
+            match record_part(&session, part.clone(), channel, &mut outcomes).await {
+                Ok(()) => {}
+                Err(error @ StoreError::Locked { .. }) => {
+                    waits += 1;
+                    if waits == MAX_LOCK_WAITS {
+                        return Err(error);
+                    }
+                    match part.split_at(part.len() / 2) {
+                        ([], _) => locked = Some(error),
+                        (first, second) => {
+                            parts.push_front(second.to_vec());
+                            parts.push_front(first.to_vec());
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(outcomes)
+        locked.map_or(Ok(outcomes), Err)
     }
 }
 
@@ -154,8 +179,8 @@ async fn write(
     let mut overtaken = HashSet::new();
     if !new.is_empty() {
         let inserted = insert_many_in(session, &TABLE, &new).await.map_err(failed)?;
-        overtaken.extend(new.into_iter().map(|(key, _)| key));
-        inserted.iter().for_each(|key| drop(overtaken.remove(key)));
+        let inserted: HashSet<Key> = inserted.into_iter().collect();
+        overtaken.extend(new.into_iter().map(|(key, _)| key).filter(|key| !inserted.contains(key)));
     }
     if !replaced.is_empty() {
         put_many_in(session, &TABLE, &replaced).await.map_err(failed)?;

@@ -27,6 +27,7 @@ mod outbox_page;
 mod personal_data;
 mod process;
 mod publish;
+mod receipts;
 mod recovery;
 mod relay;
 mod relay_chaos;

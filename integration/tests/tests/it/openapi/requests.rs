@@ -17,7 +17,7 @@ use crate::schemas::validator;
 pub(crate) enum Expected {
     /// One of these statuses, as the operation documents them.
     Status(Vec<u16>),
-    /// 200, with a result of 422.
+    /// 200, with a result of 422 or an invalid one.
     RefusedElement,
     /// 404 or 405, which no operation documents.
     NoOperation(u16),
