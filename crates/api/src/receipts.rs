@@ -48,7 +48,10 @@ struct Element<'a> {
 /// What is reported of up to a thousand routes.
 #[derive(JsonSchema)]
 #[schemars(rename = "ReceiptsRequest")]
-#[expect(dead_code, reason = "a description: elements are read one by one, so that a wrong one refuses no other")]
+#[expect(
+    dead_code,
+    reason = "a description: elements are read one by one, so that a wrong one refuses no other"
+)]
 pub(crate) struct ReceiptsRequest {
     #[schemars(length(min = 1, max = MAX_REPORTS))]
     receipts: Vec<ReceiptReport>,

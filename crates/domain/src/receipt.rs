@@ -34,8 +34,7 @@ pub enum ReceiptStatus {
 
 impl ReceiptStatus {
     /// Every status, the lowest first.
-    pub const ALL: [Self; 5] =
-        [Self::Failed, Self::Delivered, Self::Opened, Self::Complained, Self::Bounced];
+    pub const ALL: [Self; 5] = [Self::Failed, Self::Delivered, Self::Opened, Self::Complained, Self::Bounced];
 
     /// As it is spelled in requests, answers and the table.
     pub fn as_str(self) -> &'static str {

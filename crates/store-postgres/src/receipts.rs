@@ -27,7 +27,7 @@ use domain::route::{Channel, RouteKey};
 use futures_util::future::join;
 use pg::Session;
 use sea_query::{LockType, Query, SelectStatement};
-use state::{Document, Key, TableName, Value, insert_many_in, lock_many_in, put_many_in};
+use state::{Document, Key, StateError, TableName, Value, insert_many_in, lock_many_in, put_many_in};
 
 use crate::PgStore;
 use crate::codec::{corrupt, loggable, name, route_key};
@@ -160,22 +160,7 @@ async fn write(
         known.iter().map(|placed| placed.key.clone()).collect::<BTreeSet<_>>().into_iter().collect();
     let failed = |error| document_error(OPERATION, error);
     let there = lock_many_in(session, &TABLE, &keys).await.map_err(failed)?;
-    // A document of another program that is no receipt is replaced: nothing can follow it.
-    let mut receipts: BTreeMap<Key, Receipt> = there.iter().filter_map(readable).collect();
-    let mut decided = Vec::with_capacity(known.len());
-    for placed in &known {
-        let before = receipts.remove(&placed.key);
-        let (receipt, recorded) = Receipt::after(before, placed.about.report.clone());
-        receipts.insert(placed.key.clone(), receipt);
-        decided.push((&placed.key, placed.place, ReportOutcome::Known(recorded)));
-    }
-    let there: HashSet<&Key> = there.iter().map(|document| &document.key).collect();
-    let documents = receipts.into_iter().map(|(key, receipt)| {
-        let value = Value::parse(receipt.to_json()).map_err(failed)?;
-        Ok((key, value))
-    });
-    let documents = documents.collect::<Result<Vec<_>, StoreError>>()?;
-    let (replaced, new): (Vec<_>, Vec<_>) = documents.into_iter().partition(|(key, _)| there.contains(key));
+    let Decision { new, replaced, outcomes: decided } = decide(&known, &there).map_err(failed)?;
     let mut overtaken = HashSet::new();
     if !new.is_empty() {
         let inserted = insert_many_in(session, &TABLE, &new).await.map_err(failed)?;
@@ -186,9 +171,39 @@ async fn write(
         put_many_in(session, &TABLE, &replaced).await.map_err(failed)?;
     }
     session.commit().await.map_err(store_error)?;
-    let taken = decided.into_iter().filter(|(key, ..)| !overtaken.contains(*key));
-    outcomes.extend(taken.map(|(_, place, outcome)| (place, outcome)));
+    let taken = decided.into_iter().filter(|(placed, _)| !overtaken.contains(&placed.key));
+    outcomes.extend(taken.map(|(placed, outcome)| (placed.place, outcome)));
     Ok(Written { outcomes, overtaken })
+}
+
+/// What reports of known routes come to.
+struct Decision<'a> {
+    /// Receipts of routes that have none.
+    new: Vec<(Key, Value)>,
+    /// Receipts in place of those that there are.
+    replaced: Vec<(Key, Value)>,
+    outcomes: Vec<(&'a Placed<'a>, ReportOutcome)>,
+}
+
+/// `there` are the documents of these routes. One that is no receipt, which another program wrote, is replaced as if there were none: nothing could
+/// follow it.
+fn decide<'a>(known: &[&'a Placed<'a>], there: &[Document]) -> Result<Decision<'a>, StateError> {
+    let readable = |document: &Document| {
+        Receipt::from_json(document.value.as_str()).ok().map(|receipt| (document.key.clone(), receipt))
+    };
+    let mut receipts: BTreeMap<Key, Receipt> = there.iter().filter_map(readable).collect();
+    let mut outcomes = Vec::with_capacity(known.len());
+    for placed in known {
+        let before = receipts.remove(&placed.key);
+        let (receipt, recorded) = Receipt::after(before, placed.about.report.clone());
+        receipts.insert(placed.key.clone(), receipt);
+        outcomes.push((*placed, ReportOutcome::Known(recorded)));
+    }
+    let documents = receipts.into_iter().map(|(key, receipt)| Ok((key, Value::parse(receipt.to_json())?)));
+    let documents = documents.collect::<Result<Vec<_>, StateError>>()?;
+    let there: HashSet<&Key> = there.iter().map(|document| &document.key).collect();
+    let (replaced, new) = documents.into_iter().partition(|(key, _)| there.contains(key));
+    Ok(Decision { new, replaced, outcomes })
 }
 
 /// Opens a transaction, and locks the routes that there are. Their channels.
@@ -206,10 +221,6 @@ async fn begin_with_routes(
         Ok((key, channel))
     };
     rows.map_err(store_error)?.iter().map(channel).collect()
-}
-
-fn readable(document: &Document) -> Option<(Key, Receipt)> {
-    Receipt::from_json(document.value.as_str()).ok().map(|receipt| (document.key.clone(), receipt))
 }
 
 /// The receipts of those of the routes that have one.

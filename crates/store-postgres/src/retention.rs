@@ -253,7 +253,8 @@ fn receipts_of_record() -> SelectStatement {
 
 /// Keys of receipts that begin with the id of the record of the input and a slash. The next character after a slash is 0, and keys are sorted by
 /// their bytes.
-const KEY_OF_RECORD: &str = "receipts.key >= \"table\".notification_id || '/' AND receipts.key < \"table\".notification_id || '0'";
+const KEY_OF_RECORD: &str =
+    "receipts.key >= input.notification_id || '/' AND receipts.key < input.notification_id || '0'";
 
 /// By the primary key. The foreign key makes every transaction that adds a route lock its record, so none is added from
 /// here on.
@@ -305,7 +306,7 @@ pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
 /// added meanwhile.
 pub(crate) fn delete_receipts(ids: &[&str]) -> Written {
     let text = format!(
-        "DELETE FROM receipts USING (SELECT unnest($1) AS notification_id) AS \"table\" WHERE {KEY_OF_RECORD}"
+        "DELETE FROM receipts USING (SELECT unnest($1) AS notification_id) AS input WHERE {KEY_OF_RECORD}"
     );
     Written::new(text, [bind::texts(ids)])
 }

@@ -143,7 +143,8 @@ async fn what_is_done_in_a_transaction_of_the_caller_ends_with_it() {
         put_many_in(&session, &table, &[(key("b"), value("2"))]).await.expect("no failure");
         let seen = get_many_in(&session, &table, &keys).await.expect("no failure");
         assert_eq!(seen.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["b", "a"]);
-        let inserted = insert_many_in(&session, &table, &[(key("a"), value("3")), (key("c"), value("3"))]).await;
+        let inserted =
+            insert_many_in(&session, &table, &[(key("a"), value("3")), (key("c"), value("3"))]).await;
         assert_eq!(inserted.expect("no failure"), [key("c")], "what there is stays");
         let held = lock_many_in(&session, &table, &keys).await.expect("no failure");
         assert_eq!(held, seen);

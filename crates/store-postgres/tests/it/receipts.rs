@@ -137,11 +137,8 @@ async fn a_publisher_does_not_wait_for_a_receipt_that_is_being_written() {
     let world = World::new().await;
     let live = world.accept([1], at(0)).await[0].live_routes().next().expect("a route");
     let writer = world.open("SELECT FROM routes FOR KEY SHARE").await;
-    let published = domain::ports::Published {
-        key: live.key.clone(),
-        version: live.version,
-        entry_id: "7-0".to_owned(),
-    };
+    let published =
+        domain::ports::Published { key: live.key.clone(), version: live.version, entry_id: "7-0".to_owned() };
     let completed = domain::ports::RouteStore::complete_routes_published(
         &world.store,
         &[published],
@@ -159,7 +156,9 @@ async fn reports_of_a_route_that_is_locked_delay_no_other_of_their_request() {
     let world = World::new().await;
     world.accept(1..=60, at(0)).await;
     let routes = world.column("SELECT notification_id || '/' || route_id FROM routes ORDER BY 1").await;
-    let operator = world.open(&format!("SELECT FROM routes WHERE notification_id || '/' || route_id = '{MAIL}' FOR UPDATE")).await;
+    let operator = world
+        .open(&format!("SELECT FROM routes WHERE notification_id || '/' || route_id = '{MAIL}' FOR UPDATE"))
+        .await;
     let reports: Vec<RouteReport> =
         routes.iter().map(|route| about(route, ReceiptStatus::Delivered)).collect();
     let error = world.store.record_reports(&reports, None).await.expect_err("a row is locked");

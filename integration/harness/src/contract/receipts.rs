@@ -102,8 +102,7 @@ pub async fn each_report_is_told_what_it_came_to(fixture: impl ReceiptsFixture) 
     assert_eq!(fixture.receipts().await, [mail.clone(), push]);
     let receipt = receipt(fixture.queries(), &mail).await.expect("it is known");
     assert_eq!(receipt.highest, about(&mail, Opened).report);
-    let history: Vec<_> =
-        receipt.history.iter().map(|past| (past.report.status, past.outcome)).collect();
+    let history: Vec<_> = receipt.history.iter().map(|past| (past.report.status, past.outcome)).collect();
     let expected = [
         (Opened, Recorded::Stale),
         (Opened, Recorded::Recorded),

@@ -88,9 +88,7 @@ async fn a_consumer_reports_of_its_own_routes_and_the_notification_shows_it() {
     let rising = [report(mail, "bounced"), report(mail, "opened"), report("1-0/push:user:u-1", "opened")];
     assert_eq!(outcomes(&service, MAIL_TOKEN, &rising).await, ["recorded", "stale", "unknown_route"]);
 
-    let past = |status: &str, outcome: &str| {
-        json!({"status": status, "at": SHOWN_AT, "detail": format!("{status} as it is"), "outcome": outcome})
-    };
+    let past = |status: &str, outcome: &str| json!({"status": status, "at": SHOWN_AT, "detail": format!("{status} as it is"), "outcome": outcome});
     let expected = json!({
         "status": "bounced", "at": SHOWN_AT, "detail": "bounced as it is",
         "history": [
@@ -250,7 +248,9 @@ async fn receipts_outlive_a_crash_and_go_with_their_record() {
     let young: Vec<String> = all.into_iter().filter(|id| !ids.contains(id)).collect();
     assert_eq!(outcomes(&next, OPERATOR, &[report(&young[0], "delivered")]).await, ["recorded"]);
     world
-        .execute("UPDATE records SET accepted_at = accepted_at - interval '31 days' WHERE idempotency_key = 'k-1'")
+        .execute(
+            "UPDATE records SET accepted_at = accepted_at - interval '31 days' WHERE idempotency_key = 'k-1'",
+        )
         .await;
     wait_for("retention has deleted the old record", BOUND, async || {
         (world.number("SELECT count(*) FROM records").await == 1).then_some(())
