@@ -47,7 +47,7 @@ struct Element<'a> {
 
 /// What is reported of up to a thousand routes.
 #[derive(JsonSchema)]
-#[schemars(rename = "ReceiptsRequest")]
+#[schemars(deny_unknown_fields)]
 #[expect(
     dead_code,
     reason = "a description: elements are read one by one, so that a wrong one refuses no other"

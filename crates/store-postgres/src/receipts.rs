@@ -61,15 +61,13 @@ impl ReceiptStore for PgStore {
             Some(Placed { place, key, about })
         });
         let placed: Vec<Placed<'_>> = placed.collect();
-        if placed.is_empty() {
-            return Ok(outcomes);
-        }
-        let session = self.session(OPERATION).await?;
         let mut parts: VecDeque<Vec<Placed<'_>>> =
             placed.chunks(MAX_PART_REPORTS).map(<[_]>::to_vec).collect();
         let (mut waits, mut locked) = (0, None);
-        while let Some(part) = parts.pop_front() {
-            match record_part(&session, part.clone(), channel, &mut outcomes).await {
+        while let Some(mut part) = parts.pop_front() {
+            // Each part may take as long as an operation may.
+            let session = self.session(OPERATION).await?;
+            match record_part(&session, &mut part, channel, &mut outcomes).await {
                 Ok(()) => {}
                 Err(error @ StoreError::Locked { .. }) => {
                     waits += 1;
@@ -104,14 +102,15 @@ pub(crate) fn document_key(key: &RouteKey) -> Option<Key> {
     Key::new(&key.to_string()).ok()
 }
 
+/// After an error, `left` are the reports that were not taken.
 async fn record_part(
     session: &Session,
-    mut left: Vec<Placed<'_>>,
+    left: &mut Vec<Placed<'_>>,
     channel: Option<Channel>,
     outcomes: &mut [ReportOutcome],
 ) -> Result<(), StoreError> {
     for _ in 0..MAX_ROUNDS {
-        let written = match write(session, &left, channel).await {
+        let written = match write(session, left, channel).await {
             Ok(written) => written,
             Err(error) => {
                 // If this fails too, the session closes its connection. Either way the first error is the one to report.
