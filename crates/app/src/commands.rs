@@ -10,6 +10,7 @@ mod output;
 pub mod relay;
 pub mod send;
 pub mod serve;
+pub mod state;
 pub mod token;
 
 /// The variables that a command is run with.

@@ -5,6 +5,7 @@ mod election;
 pub mod leader;
 pub mod relay;
 pub mod serve;
+pub mod state;
 
 use std::time::Duration;
 

@@ -25,6 +25,11 @@ impl Key {
         Self(text.into())
     }
 
+    /// Of a cursor, whose row another program may have given a longer key.
+    pub(crate) fn from_cursor(text: &str) -> Option<Self> {
+        (!text.contains('\0')).then(|| Self(text.into()))
+    }
+
     /// As it was given.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -14,6 +14,7 @@
 mod condition;
 mod document;
 mod error;
+pub mod http;
 mod index_spec;
 pub mod json;
 mod key;

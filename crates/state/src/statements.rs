@@ -222,22 +222,14 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
 }
 
 /// The documents of a query, and one more than its page has. Plan: see [`compile::page`].
-///
-/// A time that was written by hand and is none counts as the nearest one: so it is read, and cursors continue from what is read.
 pub(crate) fn page(
     table: &TableName,
     query: &Query,
     target: &compile::Table,
 ) -> Result<SelectStatement, StateError> {
-    let time = |column| {
-        format!("LEAST(GREATEST({column}, '0001-01-01Z'), '9999-12-31 23:59:59.999999Z') AS {column}")
-    };
-    let columns = format!("key, value, version, {}, {}", time("created_at"), time("updated_at"));
-    let documents =
-        sea_query::Query::select().expr(Expr::cust(columns)).from(Alias::new(table.as_str())).take();
     let mut select = compile::page(query, target)?;
     let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
-    Ok(select.expr(columns).from_subquery(documents, Alias::new("d")).take())
+    Ok(select.expr(columns).from(Alias::new(table.as_str())).take())
 }
 
 /// How many documents match a query. Plan: as of [`page`], without an order.

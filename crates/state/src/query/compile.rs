@@ -64,6 +64,11 @@ impl Table {
         Self { helper: helper_name(name), indexes }
     }
 
+    /// The declared indexes.
+    pub fn indexes(&self) -> &[(Member, IndexType)] {
+        &self.indexes
+    }
+
     fn path<'a>(&'a self, member: &'a Member) -> Path<'a> {
         Path { document: Expr::col("value"), member, helper: &self.helper }
     }
@@ -125,17 +130,29 @@ impl Group {
     fn to_expr(&self, target: &impl Target) -> Expr {
         match self {
             Self::And(filters) => every(filters.iter().map(|filter| filter.to_expr(target))),
-            Self::Or(filters) => {
-                let any = filters.iter().map(|filter| filter.to_expr(target)).reduce(Expr::or);
-                any.unwrap_or_else(never)
-            }
+            Self::Or(filters) => some(filters.iter().map(|filter| filter.to_expr(target))),
             Self::Not(filter) => Expr::cust_with_expr("(($1) IS NOT TRUE)", filter.to_expr(target)),
         }
     }
 }
 
 fn every(conditions: impl IntoIterator<Item = Expr>) -> Expr {
-    conditions.into_iter().reduce(Expr::and).unwrap_or_else(|| Expr::cust("TRUE"))
+    joined(conditions, "AND").unwrap_or_else(|| Expr::cust("TRUE"))
+}
+
+fn some(conditions: impl IntoIterator<Item = Expr>) -> Expr {
+    joined(conditions, "OR").unwrap_or_else(never)
+}
+
+/// Side by side. The builder writes what is joined two by two by calling itself once for each, and a stack ends.
+fn joined(conditions: impl IntoIterator<Item = Expr>, operator: &str) -> Option<Expr> {
+    let conditions: Vec<Expr> = conditions.into_iter().collect();
+    if conditions.len() < 2 {
+        return conditions.into_iter().next();
+    }
+    let places: Vec<String> = (1..=conditions.len()).map(|number| format!("(${number})")).collect();
+    let template = format!("({})", places.join(&format!(" {operator} ")));
+    Some(Expr::cust_with_exprs(template, conditions))
 }
 
 fn never() -> Expr {

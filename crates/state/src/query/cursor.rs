@@ -8,13 +8,15 @@
 //! document is gone. Longer ones would make cursors that no request may carry. They are read again from the document, which must
 //! be of the same version.
 
+use std::fmt::{self, Write};
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value as Plain, json};
 use sha2::{Digest, Sha256};
 
 use super::sort::{SortTerm, SortValue, values_of};
-use super::{Query, SortName};
+use super::{Filter, Query, SortName};
 use crate::json::Number;
 use crate::{Document, Key, Prefix, StateError, Version};
 
@@ -76,14 +78,21 @@ impl Position {
 }
 
 /// What tells queries apart: all that decides which documents there are, and in which order.
-pub(super) fn fingerprint(prefix: &Prefix, filter: &str, sort: &[SortTerm]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let sort = format!("{sort:?}");
-    for part in [prefix.as_str(), filter, &sort] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
+pub(super) fn fingerprint(prefix: &Prefix, filter: &Filter, sort: &[SortTerm]) -> [u8; 32] {
+    let mut hashed = Hashed(Sha256::new());
+    // Cannot fail: a hash takes every text.
+    write!(hashed, "{:?}{filter:?}{sort:?}", prefix.as_str()).expect("a hash takes every text");
+    hashed.0.finalize().into()
+}
+
+/// Hashes what is written, so that a large filter is not in memory once more.
+struct Hashed(Sha256);
+
+impl fmt::Write for Hashed {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text);
+        Ok(())
     }
-    hash.finalize().into()
 }
 
 impl Query {
@@ -146,7 +155,14 @@ fn decode_value(term: &SortTerm, plain: &Plain) -> Option<Known> {
 }
 
 /// `None` if it is no cursor of the query with this fingerprint.
-pub(super) fn decode(cursor: &str, of_query: &[u8; 32], sort: &[SortTerm]) -> Option<Position> {
+///
+/// Its document is one of the prefix: a forged cursor must not tell of documents that its sender may not read.
+pub(super) fn decode(
+    cursor: &str,
+    of_query: &[u8; 32],
+    prefix: &Prefix,
+    sort: &[SortTerm],
+) -> Option<Position> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
     let (sum, plain) = bytes.split_at_checked(CHECKSUM_BYTES)?;
     if sum != checksum(of_query, plain) {
@@ -158,8 +174,56 @@ pub(super) fn decode(cursor: &str, of_query: &[u8; 32], sort: &[SortTerm]) -> Op
     if values.len() != terms.clone().count() {
         return None;
     }
-    let key = Key::new(plain.get("k")?.as_str()?).ok()?;
+    let key = Key::from_cursor(plain.get("k")?.as_str()?).filter(|key| prefix.is_of(key))?;
     let version = Version(plain.get("v")?.as_i64()?);
     let values = terms.zip(values).map(|(term, value)| decode_value(term, value)).collect::<Option<_>>()?;
     Some(Position { key, version, values })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::Position;
+
+    #[test]
+    fn a_forged_cursor_cannot_name_a_document_outside_the_prefix() {
+        let query = Query::parse(br#"{"prefix": "mine/", "sort": ["f"]}"#).expect("a query");
+        let decoded = |key: &str| -> Option<Position> {
+            let plain = json!({ "k": key, "v": 1, "s": [["in document"]] }).to_string();
+            let mut bytes = checksum(&query.fingerprint, plain.as_bytes()).to_vec();
+            bytes.extend(plain.into_bytes());
+            decode(&URL_SAFE_NO_PAD.encode(bytes), &query.fingerprint, &query.prefix, &query.sort)
+        };
+        assert!(decoded("mine/1").is_some());
+        assert_eq!(decoded("other/1"), None);
+        assert_eq!(decoded("mine/\0"), None);
+    }
+
+    #[test]
+    fn what_a_cursor_must_not_have_makes_it_none() {
+        let query = Query::parse(br#"{"sort": ["f", "created_at"]}"#).expect("a query");
+        let decoded = |plain: &str| {
+            let mut bytes = checksum(&query.fingerprint, plain.as_bytes()).to_vec();
+            bytes.extend(plain.as_bytes());
+            decode(&URL_SAFE_NO_PAD.encode(bytes), &query.fingerprint, &query.prefix, &query.sort)
+        };
+        let with = |f: &str, created_at: &str| format!(r#"{{"k": "a", "v": 1, "s": [{f}, {created_at}]}}"#);
+        assert!(decoded(&with(r#"["number", "1e131071"]"#, r#"["micros", 1]"#)).is_some());
+        for (f, created_at) in [
+            (r#"["number", "1e131072"]"#, r#"["micros", 1]"#),
+            (r#"["number", "1; DROP TABLE kv"]"#, r#"["micros", 1]"#),
+            (r#"["number", 1]"#, r#"["micros", 1]"#),
+            (r#"["string", "\u0000"]"#, r#"["micros", 1]"#),
+            (r#"["string"]"#, r#"["micros", 1]"#),
+            (r#"["micros", 1]"#, r#"["micros", 1]"#),
+            (r#"["null"]"#, r#"["null"]"#),
+            (r#"["null"]"#, r#"["micros", 1.5]"#),
+            (r#"["other"]"#, r#"["micros", 1]"#),
+            (r#"["null"], ["null"]"#, r#"["micros", 1]"#),
+        ] {
+            assert_eq!(decoded(&with(f, created_at)), None, "{f}, {created_at}");
+        }
+        assert_eq!(decoded("[]"), None);
+        assert_eq!(decoded(""), None);
+    }
 }

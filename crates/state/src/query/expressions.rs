@@ -12,8 +12,8 @@ use sea_query::{BinOper, CaseStatement, Expr, ExprTrait, Func, PostgresQueryBuil
 
 /// The characters of a text that are indexed: at most four bytes each, and an entry ends at 2,704.
 const INDEXED_CHARACTERS: i32 = 600;
-/// Numbers beyond it are indexed as if they were it.
-const MAX_INDEXED_NUMBER: &str = "1e100";
+/// Numbers beyond it, and below its negative, are indexed as if they were it.
+const INDEXED_NUMBER_LIMIT: &str = "1e100";
 /// The digits after the decimal point that are indexed.
 const INDEXED_SCALE: i32 = 50;
 
@@ -174,9 +174,15 @@ pub(crate) fn indexed_text(text: Expr) -> Expr {
     by_bytes(Expr::expr(cut))
 }
 
+/// The same for a text that is known here.
+pub(crate) fn cut_as_indexed(text: &str) -> String {
+    text.chars().take(INDEXED_CHARACTERS as usize).collect()
+}
+
 /// What an index has of a number, which must not be NULL: if one number is less than another, it is not greater here.
 pub(crate) fn indexed_number(number: Expr) -> Expr {
-    let limit = |sign: &str| Expr::Constant(format!("{sign}{MAX_INDEXED_NUMBER}").into()).cast_as("numeric");
+    let limit =
+        |sign: &str| Expr::Constant(format!("{sign}{INDEXED_NUMBER_LIMIT}").into()).cast_as("numeric");
     let within = Func::least([Func::greatest([number, limit("-")]).into(), limit("")]);
     Expr::expr(Func::cust("trunc").arg(within).arg(Expr::Constant(INDEXED_SCALE.into())))
 }

@@ -8,8 +8,8 @@ pub struct Instant {
     micros: i64,
 }
 
-/// The longest form.
-const MAX_BYTES: usize = "2026-01-01T00:00:00.000000+00:00".len();
+/// The longest form: `2026-01-01T00:00:00.000000+00:00`.
+const MAX_TIME_BYTES: usize = 32;
 
 impl Instant {
     /// `None` if the text is of another form or names a day that does not exist.
@@ -34,7 +34,7 @@ pub(super) fn micros(text: &str) -> Option<i64> {
     const FORM: &[u8] = b"0000-00-00T00:00:00";
     let bytes = text.as_bytes();
     let fits = |byte: u8, form: u8| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
-    if bytes.len() > MAX_BYTES
+    if bytes.len() > MAX_TIME_BYTES
         || bytes.len() <= FORM.len()
         || !bytes.iter().zip(FORM).all(|(byte, form)| fits(*byte, *form))
     {

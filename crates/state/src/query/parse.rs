@@ -77,12 +77,9 @@ fn from_object(located: Located) -> Result<Query, Fault> {
         }
         None => Prefix::default(),
     };
-    let (filter_text, filter) = match given.filter {
-        Some(located) => (located.to_json().to_short_text(), filter::read(located, &Members)?),
-        None => (String::new(), Filter::default()),
-    };
+    let filter = given.filter.map_or(Ok(Filter::default()), |located| filter::read(located, &Members))?;
     let sort = given.sort.map_or(Ok(Vec::new()), sort)?;
-    let fingerprint = cursor::fingerprint(&prefix, &filter_text, &sort);
+    let fingerprint = cursor::fingerprint(&prefix, &filter, &sort);
     let offset_given = given.offset.as_ref().map(|located| located.at);
     let position = match given.cursor {
         Some(located) => {
@@ -92,7 +89,7 @@ fn from_object(located: Located) -> Result<Query, Fault> {
             let at = located.at;
             let cursor = located.into_string("cursor")?;
             let not_of_it = || Fault::new(at, "the cursor is none of this query's");
-            Some(cursor::decode(&cursor, &fingerprint, &sort).ok_or_else(not_of_it)?)
+            Some(cursor::decode(&cursor, &fingerprint, &prefix, &sort).ok_or_else(not_of_it)?)
         }
         None => None,
     };

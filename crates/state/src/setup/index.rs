@@ -132,10 +132,7 @@ impl Setup<'_> {
                 // If a transaction is in the way, or the connection is gone, the next start drops it.
                 drop(self.set_lock_timeout(LOCK_TIMEOUT).await);
                 drop(self.session.execute_batch(&drop_it).await);
-                return Err(match self.error(source) {
-                    StateError::Postgres(source) => StateError::Index { item: item.clone(), source },
-                    other => other,
-                });
+                return Err(StateError::Index { item: item.clone(), source });
             }
         }
         self.set_lock_timeout(LOCK_TIMEOUT).await

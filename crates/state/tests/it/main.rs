@@ -1,10 +1,15 @@
 //! The promises of the README, against a real PostgreSQL.
 
 mod contract;
+mod http;
 mod model;
 mod postgres;
 mod query_expressions;
+mod query_json;
 mod query_model;
+mod query_plans;
+mod query_relations;
+mod query_semantics;
 mod query_support;
 mod setup;
 mod support;

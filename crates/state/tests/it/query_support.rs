@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use local_servers::{Postgres, PostgresOptions};
-use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+use pg::{Dsn, PgPool, PoolSettings, RawTimestamp, SessionSettings};
 use sea_query::{Expr, ExprTrait, SelectStatement};
 use state::query::Query;
 use state::query::compile::{self, PLANNER_PARAMETERS, Table};
@@ -48,7 +48,7 @@ impl Database {
         let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.expect("connects");
         tokio::spawn(async move { drop(connection.await) });
         let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
-        let settings = PoolSettings { max_connections: 2, operation_timeout: OPERATION_TIMEOUT, session };
+        let settings = PoolSettings { max_connections: 4, operation_timeout: OPERATION_TIMEOUT, session };
         let pool = PgPool::new(&Dsn::parse(&dsn).expect("a DSN"), settings).expect("a pool");
         let database = Self { client, pool, indexes: Vec::new() };
         database.execute(SCHEMA).await;
@@ -107,7 +107,8 @@ impl Database {
     pub(crate) async fn query(&self, query: &Query) -> Result<Page, StateError> {
         let row = match query.row_needed() {
             Some((key, _)) => {
-                let by_key = Query::parse(format!("{{\"prefix\": {:?}}}", key.as_str()).as_bytes())?;
+                let by_key =
+                    Query::parse(serde_json::json!({ "prefix": key.as_str() }).to_string().as_bytes())?;
                 let rows = self.rows(&self.statement(&by_key)?).await?;
                 rows.into_iter().find(|row| row.key == *key)
             }
@@ -130,9 +131,9 @@ impl Database {
     async fn rows(&self, select: &SelectStatement) -> Result<Vec<Document>, StateError> {
         let rows = self.pool.session("query").await?.query_once(select).await?;
         let read = |row: tokio_postgres::Row| {
-            let created_at: std::time::SystemTime = row.get("created_at");
-            let since = created_at.duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-            let created_at = Timestamp::UNIX_EPOCH + since;
+            let created_at: RawTimestamp = row.get("created_at");
+            let nearest = if created_at < Timestamp::MIN.into() { Timestamp::MIN } else { Timestamp::MAX };
+            let created_at = created_at.timestamp().unwrap_or(nearest);
             document(row.get("key"), row.get("value"), row.get("version"), created_at)
         };
         Ok(rows.into_iter().map(read).collect())

@@ -145,8 +145,13 @@ fn the_layers_stay_apart() {
 /// Name, kind and unit of every instrument.
 #[test]
 fn the_metrics_table_is_what_the_code_makes() {
-    let source = read("crates/workers/src/metrics.rs") + &read("crates/app/src/wiring/relay/metrics.rs");
-    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let files = [
+        "crates/workers/src/metrics.rs",
+        "crates/app/src/wiring/relay/metrics.rs",
+        "crates/app/src/wiring/state/metrics.rs",
+    ];
+    let without_tests = |file| read(file).split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+    let source = files.map(without_tests).concat();
     // The closures that make instruments, with their kind and unit; a gauge names its unit after its name.
     let closures = [
         ("counter(", "counter", Some("")),

@@ -39,5 +39,7 @@ mod republish;
 mod retention;
 mod schemas;
 mod start;
+mod state;
+mod state_page;
 mod tls;
 mod world;

@@ -4,12 +4,16 @@ use pg::bind;
 use pg::sql::any;
 use sea_query::{BinOper, Expr, ExprTrait, Func};
 
-use super::{Source, every, never};
+use super::{Source, every, never, some};
 use crate::json::{Json, Number};
 use crate::query::expressions::{
-    IndexType, Path, bind_json, bind_number, by_bytes, indexed_number, indexed_text,
+    IndexType, Path, bind_json, bind_number, by_bytes, cut_as_indexed, indexed_number, indexed_text,
 };
 use crate::query::{Comparison, Instant, Operand, Test};
+
+/// The most elements of `$in` that are looked for in the GIN index. Each is a scan by itself, and planning many takes longer than
+/// reading many rows.
+const MAX_ALTERNATIVES: usize = 64;
 
 impl Source<'_> {
     /// True exactly if the value, or the lack of one, passes the test.
@@ -139,19 +143,20 @@ impl Member<'_> {
         compare_indexed(index, comparison, indexed_number(bound())).and(exact)
     }
 
-    /// By the GIN index one alternative for each; the list decides.
+    /// By the declared index all at once, by the GIN index one alternative for each if they are few; the list decides.
     fn is_one_of(&self, operands: &[Json]) -> Expr {
-        let list = any(bind::jsonbs(operands.iter().map(Json::to_short_text)));
-        let exact = self.path.value().eq(list);
-        if !operands.iter().all(has_scalar) {
+        let exact = self.path.value().eq(any(bind::jsonbs(operands.iter().map(Json::to_short_text))));
+        let texts: Vec<&str> = operands.iter().filter_map(Json::as_str).collect();
+        if self.is_indexed(IndexType::Text) && texts.len() == operands.len() {
+            let cut = bind::texts(texts.into_iter().map(cut_as_indexed));
+            return self.path.indexed(IndexType::Text).eq(any(cut)).and(exact);
+        }
+        if operands.len() > MAX_ALTERNATIVES || !operands.iter().all(has_scalar) {
             return exact;
         }
         let alternative =
             |operand: &Json| contains(self.path.document.clone(), &self.document(&operand.to_short_text()));
-        match operands.iter().map(alternative).reduce(Expr::or) {
-            Some(alternatives) => alternatives.and(exact),
-            None => never(),
-        }
+        some(operands.iter().map(alternative)).and(exact)
     }
 
     /// At the top an array contains a scalar that is one of its elements, within a document it does not.

@@ -76,7 +76,13 @@ impl Shape {
         let own = filter.conditions.iter().filter(|condition| &*condition.name == name);
         let of_groups = filter.groups.iter().flat_map(|group| match group {
             Group::And(filters) => filters.iter().map(|filter| Self::of_member(name, filter)).collect(),
-            Group::Or(_) | Group::Not(_) => Vec::new(),
+            // Two values are none that all have.
+            Group::Or(filters) => {
+                let mut shapes = filters.iter().map(|filter| Self::of_member(name, filter));
+                let first = shapes.next().filter(|first| matches!(first, Self::Text | Self::Number));
+                first.filter(|first| shapes.all(|shape| shape == *first)).into_iter().collect()
+            }
+            Group::Not(_) => Vec::new(),
         });
         let shapes: Vec<Self> =
             own.map(|condition| Self::of_test(&condition.test)).chain(of_groups).collect();
@@ -111,11 +117,14 @@ impl<'a> Term<'a> {
         }
     }
 
+    /// The column of a time, as documents show it: within the years 1 to 9999, whatever was written there by hand.
     fn column(&self) -> Expr {
-        Expr::col(match self.name {
+        let column = Expr::col(match self.name {
             SortName::UpdatedAt => "updated_at",
             _ => "created_at",
-        })
+        });
+        let least = Func::greatest([column, bind::instant(Timestamp::MIN)]);
+        Func::least([least.into(), bind::instant(Timestamp::MAX)]).into()
     }
 
     /// What a declared index has of the member, if its type is fixed.
@@ -253,3 +262,6 @@ pub(super) fn apply(query: &Query, table: &Table, select: &mut SelectStatement) 
     select.and_where(every(bound.into_iter().chain([behind])));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

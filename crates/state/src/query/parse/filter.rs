@@ -82,7 +82,7 @@ impl<N: Names> Reader<'_, N> {
         if !has_operators {
             self.count(at)?;
             self.check_kind(kind, name, "a literal", at)?;
-            filter.conditions.push(Condition { name: shared, test: Test::Equal(value.to_json()) });
+            filter.conditions.push(Condition { name: shared, test: Test::Equal(value.into_json()) });
             return Ok(());
         }
         let what = format!("the object of operators of {}", quoted(name));
@@ -118,11 +118,11 @@ impl<N: Names> Reader<'_, N> {
 fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test, Fault> {
     let what = format!("{operator} of {}", quoted(name));
     let elements = |located: Located| -> Result<Vec<Json>, Fault> {
-        Ok(located.into_elements(&what)?.iter().map(Located::to_json).collect())
+        Ok(located.into_elements(&what)?.into_iter().map(Located::into_json).collect())
     };
     Ok(match operator {
-        "$eq" => Test::Equal(operand.to_json()),
-        "$ne" => Test::NotEqual(operand.to_json()),
+        "$eq" => Test::Equal(operand.into_json()),
+        "$ne" => Test::NotEqual(operand.into_json()),
         "$gt" => Test::Order(Comparison::Greater, ordered(operand, &what)?),
         "$gte" => Test::Order(Comparison::GreaterOrEqual, ordered(operand, &what)?),
         "$lt" => Test::Order(Comparison::Less, ordered(operand, &what)?),
@@ -130,7 +130,7 @@ fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test,
         "$in" => Test::In(elements(operand)?),
         "$nin" => Test::NotIn(elements(operand)?),
         "$exists" => Test::Exists(operand.into_bool(&what)?),
-        "$contains" => Test::Contains(operand.to_json()),
+        "$contains" => Test::Contains(operand.into_json()),
         "$before" => Test::Before(instant(operand, &what)?),
         "$after" => Test::After(instant(operand, &what)?),
         _ => {

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::json::{self, Builder, Fault, Json, MAX_LEVELS, Scalar};
-use crate::query::{MAX_ELEMENTS, MAX_LOGIC_LEVELS};
+use crate::json::{self, Builder, Fault, Json, Scalar};
+use crate::query::MAX_ELEMENTS;
 
-/// A literal may nest as deeply as a document; around it are the query, its logic and its operators.
-const MAX_QUERY_LEVELS: usize = MAX_LEVELS + 2 * MAX_LOGIC_LEVELS + 8;
+/// A literal may nest as deeply as a document, 64 levels; around it are the query, at most 16 levels of logic, and its operators.
+const MAX_QUERY_LEVELS: usize = 88;
 /// How much of a name an error repeats, in characters.
 const MAX_QUOTED: usize = 64;
 
@@ -37,13 +37,13 @@ impl Located {
         json::read(text, MAX_QUERY_LEVELS, Places)
     }
 
-    pub(super) fn to_json(&self) -> Json {
-        match &self.kind {
+    pub(super) fn into_json(self) -> Json {
+        match self.kind {
             Kind::Null => Json::Null,
-            Kind::Scalar(scalar) => scalar.clone(),
-            Kind::Array(elements) => Json::Array(elements.iter().map(Self::to_json).collect()),
+            Kind::Scalar(scalar) => scalar,
+            Kind::Array(elements) => Json::Array(elements.into_iter().map(Self::into_json).collect()),
             Kind::Object(members) => Json::Object(
-                members.iter().map(|(name, (_, value))| (name.clone(), value.to_json())).collect(),
+                members.into_iter().map(|(name, (_, value))| (name, value.into_json())).collect(),
             ),
         }
     }

@@ -1,0 +1,162 @@
+//! The plans of queries on 100,000 documents, on statistics of an empty table and on true ones.
+
+use pg::{PostgresBinderRef, PostgresValues, Session};
+use sea_query::SelectStatement;
+use serde_json::Value;
+use state::query::Query;
+use state::query::compile::{self, Table};
+use state::query::expressions::IndexType;
+
+use crate::query_support::{Database, TABLE};
+
+const DOCUMENTS: u64 = 100_000;
+
+/// `EXPLAIN ANALYZE` of a statement with its parameters.
+struct Explained(SelectStatement);
+
+impl PostgresBinderRef for Explained {
+    fn build_ref(&self) -> (String, PostgresValues) {
+        let (sql, values) = self.0.build_ref();
+        (format!("EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) {sql}"), values)
+    }
+}
+
+async fn explain(session: &Session, statement: SelectStatement) -> Value {
+    let rows = session.query_once(&Explained(statement)).await.expect("it runs");
+    rows[0].get::<_, Value>(0)[0]["Plan"].take()
+}
+
+fn nodes(node: &Value) -> Vec<&Value> {
+    let children = node["Plans"].as_array().map_or(&[][..], Vec::as_slice);
+    std::iter::once(node).chain(children.iter().flat_map(nodes)).collect()
+}
+
+/// The most rows that a node looked at.
+fn most_rows(plan: &Value) -> u64 {
+    let number = |node: &Value, property: &str| node[property].as_f64().unwrap_or(0.0).ceil() as u64;
+    let looked_at = |node: &&Value| {
+        let properties = ["Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck"];
+        properties.iter().map(|property| number(node, property)).sum::<u64>() * number(node, "Actual Loops")
+    };
+    nodes(plan).iter().map(looked_at).max().unwrap_or(0)
+}
+
+/// 100,000 documents: `n` is their number and `s` one of 1,000 texts, which two indexes have, as `t`, a time, and `b`, of which one in
+/// 1,000 is true. No index has `u`, one of 10,000 texts, and `tags`.
+async fn full(statistics: bool) -> Database {
+    let mut database = Database::new().await;
+    database.execute("ALTER TABLE kv SET (autovacuum_enabled = false); ANALYZE kv").await;
+    for (name, index_type) in [
+        ("n", IndexType::Numeric),
+        ("s", IndexType::Text),
+        ("t", IndexType::Timestamptz),
+        ("b", IndexType::Boolean),
+    ] {
+        database.index(name, index_type).await;
+    }
+    database
+        .execute(&format!(
+            "INSERT INTO kv SELECT 'k/' || to_char(n, 'FM000000'), jsonb_build_object('n', n, 's', 's' || n % 1000,
+                't', to_char(timestamptz '2024-01-01' + n * interval '1 s', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), 'b', n % 1000 = 0,
+                'u', 'u' || n % 10000, 'tags', jsonb_build_array('tag' || n % 10000, n), 'text', repeat('x', 200)),
+                n, now(), now() FROM generate_series(1, {DOCUMENTS}) n"
+        ))
+        .await;
+    // An index is as slow as its list of what is not yet sorted in.
+    database.value::<i64>("SELECT gin_clean_pending_list('kv_value_idx')").await;
+    if statistics {
+        database.execute("ANALYZE kv").await;
+    }
+    database
+}
+
+/// What is asked, the index that answers, and the most rows that may be looked at. A page of what few documents have, in the order of
+/// keys, may be read from the index on what they have or from the keys on; statistics decide, and without them it may be the latter.
+const PAGES: [(&str, &str, u64); 19] = [
+    (r#"{"filter": {"u": "u5"}, "limit": 50}"#, "kv_value_idx", 20),
+    (r#"{"filter": {"u": "u5"}, "sort": ["-n"]}"#, "kv_value_idx", 20),
+    (r#"{"filter": {"u": {"$in": ["u5", "u6", "u7"]}}, "limit": 50}"#, "kv_value_idx", 60),
+    (r#"{"filter": {"tags": {"$contains": "tag5"}}, "limit": 50}"#, "kv_value_idx", 20),
+    (r#"{"filter": {"tags": {"$contains": ["tag5"]}}, "limit": 50}"#, "kv_value_idx", 20),
+    (r#"{"filter": {"tags": ["tag5", 5]}, "limit": 50}"#, "kv_value_idx", 20),
+    (r#"{"filter": {"$or": [{"u": "u5"}, {"u": "u6"}]}, "limit": 50}"#, "kv_value_idx", 40),
+    (r#"{"filter": {"n": 5}}"#, "kv_", 20),
+    (r#"{"filter": {"b": true}, "count": true}"#, "kv_", 120),
+    (r#"{"filter": {"n": {"$gt": 99990}}, "limit": 50}"#, "kv_n_numeric", 20),
+    (r#"{"filter": {"n": {"$gte": 10, "$lt": 20}}, "limit": 50}"#, "kv_n_numeric", 20),
+    (r#"{"filter": {"s": {"$gt": "s99", "$lt": "s991"}}, "limit": 50}"#, "kv_s_text", 300),
+    (r#"{"filter": {"t": {"$before": "2024-01-01T00:00:10Z"}}, "limit": 50}"#, "kv_t_timestamptz", 20),
+    (r#"{"filter": {"t": {"$after": "2024-01-02T03:46:30Z"}}, "limit": 50}"#, "kv_t_timestamptz", 20),
+    (r#"{"filter": {"n": {"$gte": 0}}, "sort": ["n"], "limit": 50}"#, "kv_n_numeric", 100),
+    (r#"{"filter": {"n": {"$lt": 1e6}}, "sort": ["-n"], "limit": 50}"#, "kv_n_numeric", 100),
+    (r#"{"filter": {"s": {"$gte": ""}}, "sort": ["s"], "limit": 50}"#, "kv_s_text", 300),
+    (r#"{"prefix": "k/05", "limit": 50}"#, "kv_pkey", 60),
+    (r#"{"prefix": "k/05", "sort": ["-key"], "limit": 50}"#, "kv_pkey", 60),
+];
+
+fn check(problems: &mut Vec<String>, what: &str, plan: &Value, index: &str, rows: u64) {
+    let scans = nodes(plan).iter().any(|node| node["Node Type"] == "Seq Scan");
+    let read = most_rows(plan);
+    if scans || read > rows || !plan.to_string().contains(index) {
+        problems.push(format!("{what} reads {read} rows:\n{plan:#}"));
+    }
+}
+
+async fn look_at_plans(statistics: bool) {
+    let database = full(statistics).await;
+    let table = database.table();
+    let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+    let mut problems = Vec::new();
+    for (text, index, rows) in PAGES {
+        let query = Query::parse(text.as_bytes()).expect(text);
+        if !statistics && !query.count && query.sort.is_empty() && query.prefix.as_str().is_empty() {
+            continue;
+        }
+        if query.count {
+            let statement = compile::count(&query, &table).from(TABLE).take();
+            check(&mut problems, text, &explain(&session, statement).await, index, rows);
+            continue;
+        }
+        let statement = database.statement(&query).expect("no cursor");
+        check(&mut problems, text, &explain(&session, statement).await, index, rows);
+        let Some(cursor) = middle(&database, &query, text).await else { continue };
+        let next = format!("{}, \"cursor\": {cursor:?}}}", text.trim_end_matches('}'));
+        let closing = "}".repeat(text.len() - text.trim_end_matches('}').len() - 1);
+        let next = next.replacen(", \"cursor\"", &format!("{closing}, \"cursor\""), 1);
+        let query = Query::parse(next.as_bytes()).expect("a cursor of it");
+        let statement = database.statement(&query).expect("the cursor is enough");
+        check(&mut problems, &next, &explain(&session, statement).await, index, rows);
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// A cursor far from the beginning.
+async fn middle(database: &Database, query: &Query, text: &str) -> Option<String> {
+    let mut far = query.clone();
+    far.offset = 5_000;
+    let page = database.query(&far).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+    page.next_cursor
+}
+
+// K-16
+#[tokio::test]
+async fn queries_read_what_they_find_from_the_index_that_has_it_on_true_statistics() {
+    look_at_plans(true).await;
+}
+
+// K-16
+#[tokio::test]
+async fn pages_in_the_order_of_an_index_are_read_from_it_on_statistics_of_an_empty_table() {
+    look_at_plans(false).await;
+}
+
+#[tokio::test]
+async fn a_table_without_declared_indexes_is_told_so_and_equality_still_has_its_index() {
+    let database = full(true).await;
+    let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+    let query = Query::parse(br#"{"filter": {"n": 5}}"#).expect("a query");
+    let statement = compile::page(&query, &Table::new(TABLE, Vec::new())).expect("no cursor");
+    let statement = statement.clone().column("key").from(TABLE).take();
+    let plan = explain(&session, statement).await;
+    assert!(plan.to_string().contains("kv_value_idx") && most_rows(&plan) < 20, "{plan:#}");
+}
