@@ -45,7 +45,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
     let reader = |routes| guard.protect(routes, problems::readers_only);
     let router = Router::new()
         .route("/v1/intents", producer(post(intents::send::<P>)))
-        .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit.clone())))
+        .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit)))
         .route("/v1/notifications", reader(get(notifications::list::<P>)))
         .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
         .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))

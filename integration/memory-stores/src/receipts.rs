@@ -22,8 +22,9 @@ impl ReceiptStore for MemoryDatabase {
     ) -> Result<Vec<ReportOutcome>, StoreError> {
         let mut tables = lock(&self.0);
         let mut record = |RouteReport { key, report }: &RouteReport| {
-            let known = tables.routes.get(key);
-            if !known.is_some_and(|row| channel.is_none_or(|channel| channel == row.route.channel)) {
+            let is_own = |of_route| channel.is_none_or(|channel| channel == of_route);
+            let is_known = tables.routes.get(key).is_some_and(|row| is_own(row.route.channel));
+            if !is_known {
                 return ReportOutcome::UnknownRoute;
             }
             let (receipt, recorded) = Receipt::after(tables.receipts.remove(key), report.clone());

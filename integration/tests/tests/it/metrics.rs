@@ -128,10 +128,11 @@ async fn every_answer_of_the_api_every_claim_and_every_report_is_counted_by_what
     assert_eq!(send(&service, "k-2", &malformed).await.status, 422);
     assert_eq!(read(&service, OPERATOR, "/v1/nothing").await.status, 404);
     assert_eq!(read(&service, OPERATOR, "/v1/notifications/none").await.status, 404);
-    let id = read(&service, OPERATOR, "/v1/notifications").await.json()["notifications"][0]["notification_id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let id =
+        read(&service, OPERATOR, "/v1/notifications").await.json()["notifications"][0]["notification_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
     let report = |id: &str, status: &str| json!({"id": id, "status": status, "at": "2026-04-02T09:21:40Z"});
     let (push, unknown) = (format!("{id}/push:user:u-1"), format!("{id}/push:user:u-7"));
     let reports = json!({"receipts": [
