@@ -38,7 +38,7 @@ pub use postgres::{MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, 
 pub use schema::{required_rights, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use status::{Advance, Status, advance_status};
-pub use store::{KeyPage, Page, Store};
+pub use store::{KeyPage, MAX_ANSWER_BYTES, Page, Store};
 pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
 
 /// The examples of the README are compiled.
