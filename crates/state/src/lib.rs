@@ -42,7 +42,7 @@ pub use schema::{required_rights, schema_sql};
 pub use setup::missing_rights;
 pub use statements::PLANNER_PARAMETERS;
 pub use status::{Advance, Status, advance_status};
-pub use store::{KeyPage, Page, Store};
+pub use store::{KeyPage, MAX_ANSWER_BYTES, Page, Store};
 pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
 
 /// The examples of the README are compiled.

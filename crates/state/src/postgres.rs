@@ -22,6 +22,7 @@ use self::rows::{in_order, last_of_each, read_document};
 use crate::condition::Seen;
 use crate::json::{Json, MAX_LEVELS, merge};
 use crate::query::{Query, compile};
+use crate::store::if_fitting;
 use crate::{
     Delete, Document, IndexSpec, Key, KeyPage, Page, Patch, Prefix, StateError, Store, TableName, Value,
     Version, VersionCondition, Write, WriteConditions, statements,
@@ -164,7 +165,7 @@ impl Store for PostgresStore {
         let operation = self.operation("get documents").await?;
         let rows =
             operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
-        in_order(&self.table, keys, &rows)
+        if_fitting(in_order(&self.table, keys, &rows)?)
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {

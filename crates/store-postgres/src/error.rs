@@ -22,6 +22,7 @@ pub(crate) fn document_error(operation: &'static str, error: StateError) -> Stor
             StoreError::Refused { operation, source: error.into() }
         }
         error @ (StateError::NoRights(_)
+        | StateError::TooLarge
         | StateError::Corrupt { .. }
         | StateError::NotATable { .. }
         | StateError::Index { .. }) => StoreError::Unavailable { operation, source: error.into() },

@@ -35,7 +35,7 @@ use crate::error::{document_error, store_error};
 use crate::routes::{given_keys, on_key};
 use crate::schema::{Input, Routes, receipts_table};
 
-/// The most reports of one transaction. With the longest histories their receipts take 20 MB.
+/// The most reports of one transaction. With the longest histories their receipts take 30 MB.
 const MAX_PART_REPORTS: usize = 100;
 /// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless somebody deletes them
 /// by hand.
@@ -43,6 +43,8 @@ const MAX_ROUNDS: usize = 4;
 /// How often a request waits for rows that other transactions have locked, half a second each time. Two rows of one part are found by
 /// then.
 const MAX_LOCK_WAITS: u32 = 16;
+/// Receipts that are read together to be shown. With the longest histories they take 15 MiB, which [`state::MAX_ANSWER_BYTES`] allows.
+const READ_AT_ONCE: usize = 50;
 const OPERATION: &str = "record receipts";
 
 /// The table, made once: it is needed by every statement.
@@ -230,8 +232,11 @@ pub(crate) async fn receipts_of(
     let by_document: HashMap<Key, &RouteKey> =
         routes.iter().filter_map(|key| document_key(key).map(|document| (document, *key))).collect();
     let keys: Vec<Key> = by_document.keys().cloned().collect();
-    let found = state::get_many_in(session, &TABLE, &keys).await;
-    let found = found.map_err(|error| document_error(session.operation(), error))?;
+    let mut found = Vec::new();
+    for some in keys.chunks(READ_AT_ONCE) {
+        let some = state::get_many_in(session, &TABLE, some).await;
+        found.extend(some.map_err(|error| document_error(session.operation(), error))?);
+    }
     let receipt = |document: &Document| {
         let Some(key) = by_document.get(&document.key) else { return Ok(None) };
         match Receipt::from_json(document.value.as_str()) {

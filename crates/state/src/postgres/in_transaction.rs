@@ -3,6 +3,7 @@
 use pg::Session;
 
 use super::rows::{column, in_order, last_of_each};
+use crate::store::if_fitting;
 use crate::{Document, Key, StateError, TableName, Value, statements};
 
 /// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
@@ -13,7 +14,7 @@ pub async fn get_many_in(
 ) -> Result<Vec<Document>, StateError> {
     let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>());
     let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    in_order(table, keys, &rows)
+    if_fitting(in_order(table, keys, &rows)?)
 }
 
 /// The same, and their rows are locked until the transaction ends. What is not there is not locked.

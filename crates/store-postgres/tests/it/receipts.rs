@@ -1,7 +1,9 @@
 //! Receipts where transactions meet, and documents that another program wrote.
 
 use domain::ports::{Cutoff, Queries, ReceiptStore, Removal, RetentionStore};
-use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome, RouteReport};
+use domain::receipt::{
+    MAX_DETAIL_CHARS, MAX_HISTORY, Receipt, ReceiptStatus, Recorded, Report, ReportOutcome, RouteReport,
+};
 use domain::record::NotificationId;
 use harness::wait_for;
 use tokio_postgres::Client;
@@ -212,4 +214,31 @@ async fn requests_with_the_same_routes_in_any_order_never_deadlock() {
     assert_eq!(world.column("SELECT DISTINCT value ->> 'status' FROM receipts").await, ["bounced"]);
     let reports = "SELECT DISTINCT jsonb_array_length(value -> 'history')::text FROM receipts ORDER BY 1";
     assert_eq!(world.column(reports).await, ["16", "24", "32", "8"]);
+}
+
+#[tokio::test]
+async fn receipts_with_the_longest_histories_are_all_shown() {
+    let world = World::new().await;
+    world.accept([1], at(0)).await;
+    let more = "INSERT INTO routes (notification_id, route_id, channel, recipient_ref, status, max_attempts, created_at, updated_at)
+        SELECT notification_id, route_id || n, channel, recipient_ref || n, 'published', 3, now(), now()
+        FROM routes, generate_series(1, 60) n";
+    assert_eq!(world.execute(more).await, 120);
+    // The longest text that a detail can become.
+    let longest = Report { detail: "\u{1}".repeat(MAX_DETAIL_CHARS), ..report(ReceiptStatus::Bounced) };
+    let receipt = (0..MAX_HISTORY)
+        .fold(None, |known, _| Some(Receipt::after(known, longest.clone()).0))
+        .expect("reports");
+    let document = receipt.to_json();
+    assert!(document.len() > 300_000, "{}", document.len());
+    let write = "INSERT INTO receipts (key, value) SELECT notification_id || '/' || route_id, $1::text::jsonb FROM routes";
+    assert_eq!(
+        world.database.client().await.execute(write, &[&document]).await.expect("they are stored"),
+        122
+    );
+    let id = NotificationId::from("1-0".to_owned());
+    let shown =
+        world.queries.get_notification(&id).await.expect("PostgreSQL is there").expect("it is accepted");
+    let with_receipt = shown.routes.iter().filter(|route| route.receipt.as_ref() == Some(&receipt));
+    assert_eq!(with_receipt.count(), 122);
 }

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use state::query::{Query, compile};
 use state::IndexSpec;
+use state::query::{Query, compile};
 use tokio_postgres::types::ToSql;
 
 /// The declared indexes.
