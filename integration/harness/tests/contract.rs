@@ -282,7 +282,7 @@ impl DirectoryFixture for Directory {
         &self.0
     }
 
-    fn set(&self, user_id: &str, lookup: &Lookup) {
+    async fn set(&self, user_id: &str, lookup: &Lookup) {
         self.0.set(user_id, lookup.clone());
     }
 }

@@ -42,4 +42,5 @@ mod start;
 mod state;
 mod state_page;
 mod tls;
+mod users;
 mod world;
