@@ -10,7 +10,8 @@ use crate::allocator;
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::send::SendArgs;
 use crate::commands::token::{self, TokenCommand};
-use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve};
+use crate::commands::users::{self, UsersCommand};
+use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve, state};
 
 /// Turns intents of other services into push events and e-mail commands
 #[derive(Parser, Debug)]
@@ -49,10 +50,16 @@ enum Command {
     /// Look after the outbox of a producer
     #[command(subcommand, after_help = outbox::EXAMPLES)]
     Outbox(OutboxCommand),
-    /// Make tokens for clients of the HTTP API
+    /// Serve JSON documents of a PostgreSQL table over HTTP: get, put, conditions, queries
+    #[command(after_help = STATE_EXAMPLES)]
+    State,
+    /// Make tokens for clients of the HTTP API and of the state store
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(TokenCommand),
-    /// Run everything on this machine: PostgreSQL, Redis, a user directory and the service
+    /// Look after the users of a user directory in the service's schema
+    #[command(subcommand, after_help = users::EXAMPLES)]
+    Users(UsersCommand),
+    /// Run everything on this machine: PostgreSQL, Redis and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
 }
@@ -108,6 +115,22 @@ Example:
 stops it in order; a second signal stops it at once.
 Probes: curl http://localhost:8092/readyz, and /stats for what is in the outbox";
 
+const STATE_EXAMPLES: &str = "\
+Examples:
+  On a Unix socket, for the processes of this machine:
+    STATE_PROXY_PG_URL='postgres://state:secret@db:5432/galaxy' CONNECTOR_SOCKET=/run/state/state.sock \\
+    notification state
+    curl --unix-socket /run/state/state.sock http://state/keys/?prefix=tasks/
+
+  On TCP, with tokens (`notification token new` makes them) and indexes for queries:
+    STATE_PROXY_PG_URL='postgres://state:secret@db:5432/galaxy' STATE_PROXY_HTTP_ADDR=:8090 \\
+    STATE_PROXY_TOKENS_FILE=/etc/state/tokens.toml STATE_PROXY_PG_INDEXES='status,(deadline_at)::timestamptz' \\
+    notification state
+
+It creates the table if it is not there. SIGTERM or SIGINT lets requests in progress finish, for at most 10 s; a second
+signal stops it at once. docs/state.md has every request.
+Probes: curl --unix-socket /run/state/state.sock http://state/readyz";
+
 const DEV_EXAMPLES: &str = "\
 Example:
   notification dev
@@ -127,7 +150,12 @@ impl Cli {
             }
             Command::Migrate => block_on(migrate::run(vars)),
             Command::Relay => block_on(relay::run(vars)),
+            Command::State => {
+                allocator::return_large_blocks();
+                block_on(state::run(vars))
+            }
             Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
+            Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

@@ -10,7 +10,9 @@ mod output;
 pub mod relay;
 pub mod send;
 pub mod serve;
+pub mod state;
 pub mod token;
+pub mod users;
 
 /// The variables that a command is run with.
 pub type Vars = Vec<(String, String)>;

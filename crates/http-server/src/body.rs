@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
 use http_body_util::BodyExt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
@@ -47,14 +48,7 @@ impl<S: Sync> FromRequest<S> for JsonText {
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let (head, body) = request.into_parts();
         check_media_type(&head.headers)?;
-        let exchange = head.extensions.get::<Exchange>();
-        let limit = head.extensions.get::<BodyLimit>().map(|limit| limit.0);
-        let limit = limit.or(exchange.map(Exchange::max_body_bytes)).unwrap_or(DEFAULT_MAX_BODY_BYTES);
-        let declared = declared_length(&head.headers);
-        if declared.is_some_and(|length| length > limit) {
-            return Err(too_large(limit));
-        }
-        let bytes = read(body, declared, limit, exchange).await?;
+        let bytes = read_body(&head, body).await?;
         let text = String::from_utf8(bytes);
         text.map(Self).map_err(|_| Problem::new(BAD_REQUEST, "The body is not UTF-8."))
     }
@@ -91,32 +85,40 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// `application/json`, with no parameter but `charset=utf-8`, once; and no `Content-Encoding`.
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     let refuse = |detail| Err(Problem::new(UNSUPPORTED_MEDIA_TYPE, detail));
-    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
-    if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return refuse("The body must not be compressed.");
-    }
-    let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let (given, further) = (types.next().and_then(|value| value.to_str().ok()), types.next());
-    if further.is_none() && given.is_some_and(is_json) {
-        Ok(())
-    } else {
+    if is_compressed(headers) {
+        refuse("The body must not be compressed.")
+    } else if !has_media_type(headers, "application/json") {
         refuse("The body must be application/json in UTF-8.")
+    } else {
+        Ok(())
     }
 }
 
-fn is_json(media_type: &str) -> bool {
-    let mut parts = media_type.split(';').map(str::trim);
-    let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+/// Whether there is a `Content-Encoding` other than `identity`.
+pub fn is_compressed(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether there is one `Content-Type` and it is `expected`, with no parameter but `charset=utf-8`.
+pub fn has_media_type(headers: &HeaderMap, expected: &str) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let (given, further) = (types.next().and_then(|value| value.to_str().ok()), types.next());
+    further.is_none() && given.is_some_and(|given| is_of_type(given, expected))
+}
+
+fn is_of_type(given: &str, expected: &str) -> bool {
+    let mut parts = given.split(';').map(str::trim);
+    let is_expected = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(expected));
     let is_utf8 = |parameter: &str| {
         parameter.split_once('=').is_some_and(|(name, value)| {
             let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
             name.eq_ignore_ascii_case("charset") && value.eq_ignore_ascii_case("utf-8")
         })
     };
-    is_json && parts.all(is_utf8)
+    is_expected && parts.all(is_utf8)
 }
 
 /// What the client says how long the body is. The server library has refused what is no length or contradicts itself.
@@ -124,8 +126,38 @@ fn declared_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn too_large(limit: usize) -> Problem {
-    Problem::new(BODY_TOO_LARGE, format!("The body is larger than {limit} bytes."))
+/// Why a body could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// It is larger than this many bytes, which is its limit.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The client stopped sending it.
+    #[error("the body ended before it was complete")]
+    Incomplete,
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge(limit) => {
+                Self::new(BODY_TOO_LARGE, format!("The body is larger than {limit} bytes."))
+            }
+            BodyError::Incomplete => Self::new(BAD_REQUEST, "The body ended before it was complete."),
+        }
+    }
+}
+
+/// Reads a body of any media type within the limit of its route and the budget of the listener. Once in a request.
+pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
+    let exchange = head.extensions.get::<Exchange>();
+    let limit = head.extensions.get::<BodyLimit>().map(|limit| limit.0);
+    let limit = limit.or(exchange.map(Exchange::max_body_bytes)).unwrap_or(DEFAULT_MAX_BODY_BYTES);
+    let declared = declared_length(&head.headers);
+    if declared.is_some_and(|length| length > limit) {
+        return Err(BodyError::TooLarge(limit));
+    }
+    read(body, declared, limit, exchange).await
 }
 
 /// Reads the body into a buffer that is never larger than what the budget was asked for.
@@ -134,7 +166,7 @@ async fn read(
     declared: Option<usize>,
     limit: usize,
     exchange: Option<&Exchange>,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, BodyError> {
     let mut reserved = exchange.map_or(limit, Exchange::share).min(limit);
     if let Some(length) = declared {
         reserve(exchange, length).await;
@@ -142,11 +174,10 @@ async fn read(
     }
     let mut bytes = Vec::with_capacity(declared.unwrap_or(MIN_GROWTH.min(reserved)));
     while let Some(frame) = body.frame().await {
-        let broken = |_| Problem::new(BAD_REQUEST, "The body ended before it was complete.");
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| BodyError::Incomplete)?.into_data() else { continue };
         let length = bytes.len() + data.len();
         if length > limit {
-            return Err(too_large(limit));
+            return Err(BodyError::TooLarge(limit));
         }
         if length > reserved {
             reserve(exchange, limit).await;

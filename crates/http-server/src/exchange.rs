@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::MatchedPath;
+use axum::http::Extensions;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -40,7 +41,33 @@ struct Shared {
     paused: Mutex<Duration>,
     /// What the handler did not read.
     unread: Mutex<Option<Incoming>>,
-    route: OnceLock<MatchedPath>,
+    route: OnceLock<Route>,
+}
+
+/// Which route serves a request.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// One of the router's.
+    Matched(MatchedPath),
+    /// One that a handler told apart.
+    Named(&'static str),
+}
+
+impl Route {
+    fn template(&self) -> &str {
+        match self {
+            Self::Matched(path) => path.as_str(),
+            Self::Named(template) => template,
+        }
+    }
+}
+
+/// Names the route of a request for the observer, in a handler that tells routes apart by itself. The first name counts, and a
+/// template of the router before it. There must be few templates, whatever clients send.
+pub fn name_route(extensions: &Extensions, template: &'static str) {
+    if let Some(exchange) = extensions.get::<Exchange>() {
+        exchange.set_route(Route::Named(template));
+    }
 }
 
 /// What a request occupies until its answer is written: a place among the requests in progress, bytes, and the attention of
@@ -109,14 +136,14 @@ impl Exchange {
     }
 
     /// The route that matched.
-    pub(crate) fn set_route(&self, route: MatchedPath) {
+    pub(crate) fn set_route(&self, route: Route) {
         // A nested router sets it again; the first one has the whole path.
         let _ = self.0.route.set(route);
     }
 
     /// The template of the route that matched, if one did.
     pub(crate) fn route(&self) -> Option<&str> {
-        self.0.route.get().map(MatchedPath::as_str)
+        self.0.route.get().map(Route::template)
     }
 
     /// The rest of the body, if the handler did not read all of it.

@@ -1,6 +1,7 @@
 //! The HTTP listener that every HTTP interface of the service shares.
 //!
-//! [`serve`] accepts a bounded number of connections, by TLS if it has a certificate, and passes each request to an
+//! [`serve`] accepts a bounded number of connections, of TCP ([`bind`]) or a Unix socket ([`bind_unix`]), by TLS if it has a
+//! certificate, and passes each request to an
 //! [`axum::Router`] under the limits of [`Settings`]. Beside it are the parts that interfaces with tokens and JSON bodies have
 //! in common: [`problem`], [`tokens`], [`JsonBody`] and [`RequestId`].
 //!
@@ -19,13 +20,18 @@ pub mod problem;
 mod reload;
 mod request_id;
 mod service;
+mod socket;
 mod tls;
 pub mod tokens;
+mod unix;
 
-pub use body::{BodyLimit, JsonBody, JsonText, Object};
+pub use body::{BodyError, BodyLimit, JsonBody, JsonText, Object, has_media_type, is_compressed, read_body};
 pub use connection::Timeouts;
-pub use listener::{bind, serve};
+pub use exchange::name_route;
+pub use listener::serve;
 pub use reload::ReloadError;
 pub use request_id::{RequestId, X_REQUEST_ID};
 pub use service::{Answered, Observer, Refusal, Settings};
+pub use socket::{Listener, bind};
 pub use tls::Tls;
+pub use unix::{BindUnixError, BoundUnix, MAX_SOCKET_PATH_BYTES, SocketFile, bind_unix, check_socket_path};

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -22,17 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Activity, Watched};
 use crate::service::{Service, Settings};
+use crate::socket::Listener;
 
 /// The pause after a connection could not be accepted, for example because no file descriptor is left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often a further connection that finds no room looks for one that has become idle.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How many connections the operating system holds that are not accepted yet; it may have a lower bound of its own. The 128 of
-/// `TcpListener::bind` are too few for clients that come at once: while the queue is full, Linux drops the last packet of a
-/// handshake that the client considers complete, and may reset the connection when its first bytes arrive.
-const LISTEN_BACKLOG: u32 = 4_096;
 
 /// What the server library buffers of a connection, in bytes: a piece of a body, a piece of an answer. It may overshoot by
 /// one read, to twice as much.
@@ -56,35 +50,9 @@ const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 /// The answer to a head that is incomplete at its deadline. It reached no handler, so it has no body.
 const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Listens on `host` and `port`; without a host on every interface, IPv6 and IPv4 where the machine has both. With port 0
-/// the operating system chooses. Fails with the error of the last address if none can be bound.
-pub async fn bind(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
-    let every = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), (Ipv4Addr::UNSPECIFIED, port).into()];
-    let addrs = match host {
-        Some(host) => lookup_host((host, port)).await?.collect(),
-        None => every.to_vec(),
-    };
-    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the host has no address");
-    for addr in addrs {
-        match listen(addr) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As `TcpListener::bind` does: a restart does not wait for connections that the one before has closed.
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    socket.listen(LISTEN_BACKLOG)
-}
-
 /// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle. Returns when
 /// all are closed, at the latest after the drain timeout.
-pub async fn serve(listener: TcpListener, router: Router, settings: Settings, stop: CancellationToken) {
+pub async fn serve(listener: impl Listener, router: Router, settings: Settings, stop: CancellationToken) {
     let (drain_delay, drain_timeout) = (settings.drain_delay, settings.drain_timeout);
     let room = Room::new(settings.max_connections);
     let service = Arc::new(Service::new(router, settings));
@@ -112,7 +80,7 @@ pub async fn serve(listener: TcpListener, router: Router, settings: Settings, st
         }
         while connections.try_join_next().is_some() {}
     }
-    drop(listener);
+    let _remains = listener.close();
     drain.cancel();
     let all_ended = async { while connections.join_next().await.is_some() {} };
     if timeout(drain_timeout, all_ended).await.is_err() {
@@ -139,10 +107,8 @@ impl Room {
     }
 
     /// Accepts a connection and finds room for it; meanwhile further ones stay in the backlog.
-    async fn accept(&self, listener: &TcpListener) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-        let (stream, _) = listener.accept().await?;
-        // Fails for a connection that is gone already, which its first read shows.
-        let _ = stream.set_nodelay(true);
+    async fn accept<L: Listener>(&self, listener: &L) -> io::Result<(L::Stream, OwnedSemaphorePermit)> {
+        let stream = listener.accept().await?;
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return Ok((stream, permit));
         }
@@ -215,7 +181,7 @@ impl Connection {
     }
 
     /// Serves the connection until it ends, its deadline passes, or it is idle and the listener stops.
-    async fn serve(self, stream: TcpStream) {
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Some(tls) = &self.service.settings.tls else { return self.serve_http1(stream).await };
         let handshake = TlsAcceptor::from(tls.config()).accept(stream);
         let stream = tokio::select! {

@@ -24,7 +24,7 @@ use tower::ServiceExt;
 
 use crate::budget::{Budget, Reservation};
 use crate::connection::{Activity, Timeouts};
-use crate::exchange::{BodyProgress, Exchange, Occupancy};
+use crate::exchange::{BodyProgress, Exchange, Occupancy, Route};
 use crate::problem::PROBLEM_JSON;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::tls::Tls;
@@ -217,7 +217,7 @@ async fn note_route(request: axum::extract::Request, next: Next) -> Response {
     let (exchange, route) =
         (request.extensions().get::<Exchange>(), request.extensions().get::<MatchedPath>());
     if let (Some(exchange), Some(route)) = (exchange, route) {
-        exchange.set_route(route.clone());
+        exchange.set_route(Route::Matched(route.clone()));
     }
     next.run(request).await
 }

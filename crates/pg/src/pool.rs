@@ -210,11 +210,16 @@ impl Session {
         Ok(Prepared { statement, values })
     }
 
-    /// Prepares and runs a statement that is not needed again, and lets the server forget it. Its text may vary.
-    pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
+    /// Prepares a statement that is not needed again: the server forgets it with the value. Its text may vary.
+    pub async fn prepare_once(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
         let (sql, values) = query.build_ref();
         let statement = self.guard(async |client| client.prepare(&sql).await).await?;
-        self.run(&Prepared { statement, values }).await
+        Ok(Prepared { statement, values })
+    }
+
+    /// Prepares and runs a statement that is not needed again, and lets the server forget it. Its text may vary.
+    pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
+        self.run(&self.prepare_once(query).await?).await
     }
 
     /// What the connection was borrowed for.

@@ -14,15 +14,18 @@ use pg::PgPool;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-pub use self::in_transaction::{delete_many_in, get_many_in, lock_many_in, put_many_in};
+pub use self::in_transaction::{
+    delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
+};
 use self::operation::Operation;
-use self::rows::{in_order, last_of_each, read_document};
+use self::rows::{in_order, last_of_each, members_in_order, read_document};
 use crate::condition::Seen;
 use crate::json::{Json, MAX_LEVELS, merge};
 use crate::query::{Query, compile};
+use crate::store::if_fitting;
 use crate::{
-    Delete, Document, IndexSpec, Key, KeyPage, Page, Patch, Prefix, StateError, Store, TableName, Value,
-    Version, VersionCondition, Write, WriteConditions, statements,
+    Delete, Document, IndexSpec, Key, KeyPage, Members, Page, Patch, Prefix, StateError, Store, TableName,
+    Value, Version, VersionCondition, Write, WriteConditions, statements,
 };
 
 /// The largest value that a patch makes, unless [`PostgresStore::with_max_value_bytes`] says otherwise.
@@ -162,7 +165,18 @@ impl Store for PostgresStore {
         let operation = self.operation("get documents").await?;
         let rows =
             operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
-        in_order(&self.table, keys, &rows)
+        if_fitting(in_order(&self.table, keys, &rows)?)
+    }
+
+    async fn get_members(
+        &self,
+        keys: &[Key],
+        names: &[&str],
+        max_bytes: usize,
+    ) -> Result<Vec<Members>, StateError> {
+        let operation = self.operation("get members of documents").await?;
+        let rows = operation.query(&statements::get_members(&self.table, keys, names, max_bytes)).await?;
+        members_in_order(&self.table, keys, &rows)
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {
@@ -252,39 +266,22 @@ impl Store for PostgresStore {
 
     async fn query(&self, query: &Query) -> Result<Page, StateError> {
         let operation = self.operation("query documents").await?;
-        // One snapshot for all of its statements.
-        operation.run(operation.session.begin_with(statements::QUERY_BEGIN)).await?;
-        let query = match query.row_needed() {
-            None => query.clone(),
-            Some((key, _)) => {
-                let rows = operation.query(&statements::get(&self.table, key)).await?;
-                let row = rows.first().map(|row| read_document(&self.table, row)).transpose()?;
-                match query.clone().with_row(row.as_ref()) {
-                    Ok(query) => query,
-                    Err(other_query) => {
-                        operation.rollback().await?;
-                        return Err(other_query);
-                    }
-                }
-            }
-        };
-        let mut matched = None;
-        if query.count || query.matched {
-            let rows = operation.query_once(&statements::count(&self.table, &query, &self.target)).await?;
-            let count: i64 = rows.first().map_or(Ok(0), |row| self.column(row, "count"))?;
-            matched = Some(count.unsigned_abs());
+        let mut query = query.clone();
+        if let Some((key, _)) = query.row_needed() {
+            let rows = operation.query(&statements::get(&self.table, key)).await?;
+            let row = rows.first().map(|row| read_document(&self.table, row)).transpose()?;
+            query = query.with_row(row.as_ref())?;
         }
-        let mut rows = Vec::new();
-        if !query.count {
-            rows = operation.query_once(&statements::page(&self.table, &query, &self.target)?).await?;
-        }
-        operation.run(operation.session.commit()).await?;
-        let documents = rows.iter().map(|row| read_document(&self.table, row));
-        let documents = documents.collect::<Result<Vec<_>, StateError>>()?;
+        let is_counted = query.count || query.matched;
+        let count = is_counted.then(|| statements::count(&self.table, &query, &self.target));
+        let page = (!query.count).then(|| statements::page(&self.table, &query, &self.target)).transpose()?;
+        let (counted, rows) = operation.query_snapshot(count.as_ref(), page.as_ref()).await?;
+        let matched = counted.first().map(|row| self.column::<i64>(row, "count")).transpose()?;
+        let matched = matched.map(i64::unsigned_abs);
         if query.count {
-            Ok(Page { rows: documents, matched, next_cursor: None })
-        } else {
-            query.page(documents, matched)
+            return Ok(Page { rows: Vec::new(), matched, next_cursor: None });
         }
+        let documents = rows.iter().map(|row| read_document(&self.table, row));
+        query.page(documents.collect::<Result<_, StateError>>()?, matched)
     }
 }

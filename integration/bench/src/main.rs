@@ -29,6 +29,7 @@ mod retention;
 mod round;
 mod rows;
 mod searches;
+mod state;
 mod testbed;
 mod throughput;
 mod watch;
@@ -96,13 +97,14 @@ enum Scenario {
     Searches,
     Profile,
     Outbox,
+    State,
     /// Other queues. Not part of a full run: they have to be installed
     Peers,
 }
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -116,6 +118,7 @@ impl Scenario {
         Self::Searches,
         Self::Profile,
         Self::Outbox,
+        Self::State,
     ];
 
     fn name(self) -> String {
@@ -137,6 +140,7 @@ impl Scenario {
             Self::Searches => searches::run(testbed, scale).await,
             Self::Profile => profile::run(testbed, scale).await,
             Self::Outbox => outbox::run(testbed, scale).await,
+            Self::State => state::run(testbed, scale).await,
             Self::Peers => peers::run(testbed, scale).await,
         }
     }

@@ -15,7 +15,7 @@ pub use intents::turn_ready;
 pub use local_servers::{Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};
-pub use service::{Answer, Finished, Service, ServiceBuilder, request, service_binary};
+pub use service::{Answer, Finished, Service, ServiceBuilder, request, request_unix, service_binary};
 
 /// An empty Redis of the test's own.
 pub async fn private_redis() -> Redis {

@@ -1,15 +1,15 @@
 //! The service's own binary as a child process: started as an operator would, watched by its log and its probes.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::poll::wait_for;
 
@@ -158,8 +158,27 @@ pub async fn request(
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
 ) -> std::io::Result<Answer> {
-    let body = body.as_ref();
-    let mut stream = TcpStream::connect(addr).await?;
+    exchange(TcpStream::connect(addr).await?, method, path, headers, body.as_ref()).await
+}
+
+/// As [`request`], over a Unix socket.
+pub async fn request_unix(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl AsRef<[u8]>,
+) -> std::io::Result<Answer> {
+    exchange(UnixStream::connect(socket).await?, method, path, headers, body.as_ref()).await
+}
+
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -221,7 +240,9 @@ impl Service {
             if let Ok(Some(status)) = self.child.try_wait() {
                 panic!("the service ended with {status}:\n{}", self.output().join("\n"));
             }
-            self.logged("the service is ready").or_else(|| self.logged("the relay is ready"))
+            ["the service is ready", "the relay is ready", "the state store is ready"]
+                .iter()
+                .find_map(|message| self.logged(message))
         })
         .await;
     }
@@ -242,6 +263,12 @@ impl Service {
     pub fn api_addr(&self) -> String {
         let line = self.logged("the API is listening").expect("it is ready");
         line["api_addr"].as_str().expect("an address").to_owned()
+    }
+
+    /// Where its state store is on TCP, as it logs it.
+    pub fn state_addr(&self) -> String {
+        let line = self.logged("the state store listens on TCP").expect("it is ready");
+        line["state_addr"].as_str().expect("an address").to_owned()
     }
 
     /// Its process.

@@ -213,6 +213,7 @@ fn stored(tables: &Tables, row: &Row) -> StoredRoute {
         published_entry_id: row.published_entry_id.clone(),
         recovery_hint: letter.map_or_else(String::new, |_| hint(row)),
         discarded: letter.and_then(|letter| letter.discarded.clone()),
+        receipt: tables.receipts.get(&route.key).cloned(),
     }
 }
 

@@ -10,10 +10,11 @@ use super::{Schemas, examples, header_refs, schema_ref};
 use crate::batch::Results;
 use crate::changes::{DiscardRequest, ReplayRequest};
 use crate::ports::ApiSettings;
+use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
     Accepted, DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Notification, Notifications,
-    Planned, Replayed, ServiceStatus,
+    Planned, ReceiptResults, Replayed, ServiceStatus,
 };
 use crate::{dead_letters, malformed_intents, notifications};
 
@@ -30,6 +31,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
         "/v1/malformed-intents": {"get": list_malformed_intents(schemas).render()},
         "/v1/malformed-intents/{stream_entry_id}": {"get": get_malformed_intents(schemas).render()},
+        "/v1/receipts": {"post": record_receipts(settings, schemas).render()},
         "/v1/status": {"get": get_status(schemas).render()},
         "/openapi.json": {"get": get_document().render()},
     })
@@ -224,6 +226,36 @@ fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
                 &[],
             ),
         )
+    }
+}
+
+fn record_receipts(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    Operation {
+        id: "recordReceipts",
+        tag: "receipts",
+        summary: "Takes what became of up to a thousand routes.",
+        description: "Of all reports of a route the highest status counts, whatever their order: `failed`, `delivered`, `opened`, `complained`, `bounced`. \
+            Each report is taken by itself. A repeated request changes nothing: its reports are stale. To a consumer's token the routes of other channels \
+            are unknown."
+            .to_owned(),
+        callers: Callers::Reporters,
+        key: KeyHeader::Absent,
+        parameters: Vec::new(),
+        body: Some(Body {
+            schema: schemas.request::<ReceiptsRequest>(),
+            examples: examples::receipts(),
+            max_bytes: settings.max_batch_body_bytes,
+        }),
+        success: (
+            "200",
+            answer(
+                "What became of each report, in their order.",
+                schemas.answer::<ReceiptResults>(),
+                examples::receipt_results(),
+                &[],
+            ),
+        ),
+        problems: Vec::new(),
     }
 }
 

@@ -5,13 +5,23 @@ use std::io::Write;
 use anyhow::Context;
 
 use super::{Failure, Vars, print_warnings};
-use crate::config::Config;
+use crate::config::{Config, StateConfig};
 
-/// Prints one `NAME=value` a line to `out`, secrets masked.
+/// Prints one `NAME=value` a line to `out`, secrets masked. The variables of the state store are checked if one of them is set.
 pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
-    let loaded = Config::load(vars)?;
-    print_warnings(&loaded.warnings);
-    for (name, value) in &loaded.effective {
+    let state = StateConfig::is_meant(&vars).then(|| StateConfig::load(vars.clone())).transpose();
+    let (service, state) = match (Config::load(vars), state) {
+        (Ok(service), Ok(state)) => (service, state),
+        (Err(errors), Ok(_)) | (Ok(_), Err(errors)) => return Err(errors.into()),
+        (Err(errors), Err(further)) => return Err(errors.and(further).into()),
+    };
+    print_warnings(&service.warnings);
+    // What both read is shown once.
+    let (of_state, warnings) = state.map(|state| (state.effective, state.warnings)).unwrap_or_default();
+    let warnings = warnings.into_iter().filter(|line| !service.warnings.contains(line)).collect::<Vec<_>>();
+    print_warnings(&warnings);
+    let of_state = of_state.into_iter().filter(|line| !service.effective.contains(line)).collect::<Vec<_>>();
+    for (name, value) in service.effective.iter().chain(&of_state) {
         writeln!(out, "{name}={value}").context("could not write to standard output")?;
     }
     Ok(())

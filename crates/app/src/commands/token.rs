@@ -30,8 +30,8 @@ Examples:
   notification token new --name lobby --prefix users/ --access write      reads and writes these keys of the state store
 
 The first line of the output is the token, which is shown only this once: give it to the client, which sends it as
-`Authorization: Bearer TOKEN`. The rest is its entry: append it to the file that NOTIFICATION_API_TOKENS_FILE names.
-Running replicas use it within 10 s.";
+`Authorization: Bearer TOKEN`. The rest is its entry: append it to the file that NOTIFICATION_API_TOKENS_FILE names,
+with --prefix STATE_PROXY_TOKENS_FILE. Running processes use it within 10 s.";
 
 /// The name of a token and what it allows.
 #[derive(Args, Debug)]

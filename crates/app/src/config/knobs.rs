@@ -171,6 +171,9 @@ pub const AUDIENCE: &str = "Catalogue and audience";
 /// The section of the relay.
 pub const OUTBOX: &str = "Outbox relay";
 
+/// The section of the state store.
+pub const STATE: &str = "State store";
+
 const MS: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -369,6 +372,26 @@ knobs! {
         NOTIFICATION_OUTBOX_LISTEN_CHANNEL = optional("", CHANNEL,
             "The channel that wakes the relay, as `notification outbox migrate --with-notify` announces inserts on it. Needs a direct connection, without a pooler in transaction mode. If empty, the relay polls alone.");
     }
+    STATE => {
+        STATE_PROXY_PG_URL = secret(required(DSN,
+            "The database with the documents. Its role owns the table, or may create it in the first schema of search_path."));
+        CONNECTOR_SOCKET = optional("", Takes::Text("the path of a Unix socket, at most 107 bytes"),
+            "The socket to serve. A stale file is replaced; one that a living process serves is not. This variable or STATE_PROXY_HTTP_ADDR is required, or both.");
+        STATE_PROXY_SOCKET_MODE = optional("0660", Takes::Text("three or four octal digits, at most 0777"),
+            "The permissions of the socket: who may connect.");
+        STATE_PROXY_HTTP_ADDR = optional("", LISTEN,
+            "Where to listen on TCP; off if empty.");
+        STATE_PROXY_TOKENS_FILE = optional("", FILE,
+            "The tokens for TCP, of which the entries with prefixes count. Required unless STATE_PROXY_HTTP_ADDR is loopback. A change is in force within 10 s; a wrong file is refused, and the old one stays.");
+        STATE_PROXY_TABLE = optional("kv", Takes::Text("a lower-case letter or _, then up to 40 lower-case letters, digits and _"),
+            "The table. It is created if it is not there.");
+        STATE_PROXY_PG_INDEXES = optional("", Takes::Text("items separated by commas, each a field or (field)::type; a type is text, numeric, int, bigint, boolean, timestamptz or date"),
+            "Indexes for queries, built at the start, while others may write.");
+        STATE_PROXY_MAX_BODY_BYTES = optional("10485760", BODY_BYTES,
+            "The largest request body.");
+        STATE_PROXY_STATEMENT_TIMEOUT = time("5s", MS, Duration::from_mins(10),
+            "How long one statement may take. While PostgreSQL is unavailable, an answer comes at most a second later.");
+    }
     "Retention" => {
         NOTIFICATION_RECORD_RETENTION = time("720h", MS, TEN_YEARS,
             "How long a record is kept, with its routes and dead letters.");
@@ -380,8 +403,10 @@ knobs! {
             "The pause between two retention passes.");
     }
     "User directory" => {
-        NOTIFICATION_USER_SERVICE_BASE_URL = required(Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
-            "The user directory; /api/v1/internal/users/{user_id} is added to it.");
+        NOTIFICATION_USER_DIRECTORY = optional("http", Takes::Word(&["http", "state"]),
+            "http: users are asked for at NOTIFICATION_USER_SERVICE_BASE_URL. state: they are documents in the table kv of the service's schema, which `notification users` imports.");
+        NOTIFICATION_USER_SERVICE_BASE_URL = optional("", Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
+            "The user directory; /api/v1/internal/users/{user_id} is added to it. Required unless NOTIFICATION_USER_DIRECTORY is state, and without effect then.");
         NOTIFICATION_USER_SERVICE_TIMEOUT = time("1s", MS, MINUTE,
             "How long the look-up of one user may take.");
     }

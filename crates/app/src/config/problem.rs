@@ -62,6 +62,18 @@ pub struct ConfigErrors {
     pub warnings: Vec<String>,
 }
 
+impl ConfigErrors {
+    /// These and those of another reading of the same variables.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        for problem in other.problems {
+            if !self.problems.contains(&problem) {
+                self.problems.push(problem);
+            }
+        }
+        self
+    }
+}
+
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.problems.iter().map(|problem| format!("error: {problem}"));

@@ -17,6 +17,9 @@ use super::read_bounded;
 /// Names that differ more than this from every known one are not guessed at.
 const SIMILAR: f64 = 0.85;
 
+/// What the names of variables begin with that would be noticed if they were not known.
+const OUR_PREFIXES: [&str; 2] = ["NOTIFICATION_", "STATE_PROXY_"];
+
 /// The variables of one process, being read.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
@@ -44,7 +47,7 @@ impl Reader {
                 if !value.is_empty() {
                     reader.files.insert(knob.name, value);
                 }
-            } else if value.is_empty() || !name.starts_with("NOTIFICATION_") {
+            } else if value.is_empty() || !OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
                 continue;
             } else if let Some((_, instead)) = RETIRED.iter().find(|(retired, _)| *retired == name) {
                 reader.problems.push(Problem::other(&name, format!("is retired: {instead}")));
@@ -207,8 +210,10 @@ impl Reader {
     /// Warns that `name` means nothing, and which of `known` it may have been meant for.
     pub(super) fn warn_unknown<'a>(&mut self, name: &'a str, known: impl Iterator<Item = &'a str>) {
         // The prefix that all of them share would make them all alike.
-        let core =
-            |name: &'a str| name.trim_start_matches(ADMIN_EMAILS_PREFIX).trim_start_matches("NOTIFICATION_");
+        let core = |name: &'a str| {
+            let name = name.trim_start_matches(ADMIN_EMAILS_PREFIX);
+            OUR_PREFIXES.iter().fold(name, |name, prefix| name.trim_start_matches(prefix))
+        };
         let likeness = |candidate| strsim::jaro_winkler(core(name), core(candidate));
         let candidates = known.map(|candidate| (likeness(candidate), candidate));
         let nearest =

@@ -18,8 +18,9 @@ in effect, secrets masked. Everything that is wrong is reported at once, and the
 * `migrate` reads only the section PostgreSQL; `send` only Redis, `NOTIFICATION_INTENTS_STREAM` and
   `NOTIFICATION_CATALOG_PATH`; `outbox` only `NOTIFICATION_OUTBOX_DSN` and `NOTIFICATION_OUTBOX_TABLE`. `relay` reads the sections Outbox relay, Redis,
   Internal HTTP and OpenTelemetry, `NOTIFICATION_POSTGRES_OPERATION_TIMEOUT`, `NOTIFICATION_INTENTS_STREAM`, `NOTIFICATION_CATALOG_PATH`,
-  `NOTIFICATION_PUBLISH_DEDUPE_TTL`, `NOTIFICATION_SHUTDOWN_TIMEOUT` and the variables of the log.
-* A `NOTIFICATION_` variable that is not listed here has no effect and gives a warning.
+  `NOTIFICATION_PUBLISH_DEDUPE_TTL`, `NOTIFICATION_SHUTDOWN_TIMEOUT` and the variables of the log. `state` reads the sections State store and
+  OpenTelemetry and the variables of the log; no other command reads the section State store, and `check-config` if one of its variables is set.
+* A `NOTIFICATION_` or `STATE_PROXY_` variable that is not listed here has no effect and gives a warning.
 ";
 
 const ADMINS: &str = "\
@@ -45,6 +46,8 @@ const OTHERS: &str = "\
 * With `NOTIFICATION_OUTBOX_DSN`, and in `relay`: mode `intents` needs a `NOTIFICATION_OUTBOX_PRODUCER` that a type of the catalogue allows, and
   `NOTIFICATION_OUTBOX_TYPES` has only types that allow it; mode `streams` needs `NOTIFICATION_OUTBOX_STREAMS` and takes no
   `NOTIFICATION_OUTBOX_TYPES`. Without it, no duration of the section Outbox relay is checked against another.
+* In `state`, one of `CONNECTOR_SOCKET` and `STATE_PROXY_HTTP_ADDR` is required. `STATE_PROXY_TOKENS_FILE` is required unless the latter is
+  loopback (`localhost`, `127.0.0.0/8`, `::1`).
 ";
 
 /// The whole of docs/config.md.

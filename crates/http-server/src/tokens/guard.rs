@@ -44,8 +44,7 @@ impl Guard {
     }
 
     fn admit(&self, head: &mut Parts, rule: Rule) -> Result<(), Problem> {
-        let token = bearer(&head.headers).ok_or_else(unauthorized)?;
-        let principal = self.tokens.authenticate(token).ok_or_else(unauthorized)?;
+        let principal = self.tokens.principal(&head.headers).ok_or_else(unauthorized)?;
         rule(&principal, head)?;
         self.rate_limit.take(&principal.name).map_err(|delay| {
             Problem::new(TOO_MANY_REQUESTS, "The token exceeded its rate limit.").retry_after(delay)
@@ -63,6 +62,13 @@ async fn check(
     let (mut head, body) = request.into_parts();
     guard.admit(&mut head, rule)?;
     Ok(next.run(Request::from_parts(head, body)).await)
+}
+
+impl Tokens {
+    /// Whose token the one `Authorization: Bearer` header holds. For interfaces without a [`Guard`].
+    pub fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
+        self.authenticate(bearer(headers)?)
+    }
 }
 
 /// The token of the one `Authorization: Bearer` header.

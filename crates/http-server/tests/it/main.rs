@@ -7,3 +7,4 @@ mod limits;
 mod support;
 mod timeouts;
 mod tls;
+mod unix;

@@ -1,6 +1,7 @@
 //! A listener with some routes, and a client that shows what the server sends.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ use axum::routing::{get, post};
 use http_server::problem::{FORBIDDEN, Problem, refuse, with_fallbacks};
 use http_server::tokens::{Guard, Principal, Tokens};
 use http_server::{
-    Answered, BodyLimit, JsonBody, JsonText, Object, RequestId, Settings, Timeouts, bind, serve,
+    Answered, BodyLimit, JsonBody, JsonText, Listener, Object, RequestId, Settings, Timeouts, bind,
+    bind_unix, serve,
 };
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -127,7 +129,18 @@ fn router(release: Arc<Semaphore>, held: Arc<Semaphore>) -> Router {
 
 pub(crate) async fn start(settings: Settings) -> Server {
     let listener = bind(Some("127.0.0.1"), 0).await.expect("a free port");
-    let (addr, stop) = (listener.local_addr().expect("bound"), CancellationToken::new());
+    let addr = listener.local_addr().expect("bound");
+    start_on(listener, addr, settings)
+}
+
+/// Its address is no one's: connect to the path.
+pub(crate) async fn start_unix(path: &Path, settings: Settings) -> Server {
+    let listener = bind_unix(path, 0o600).await.expect("nothing is in the way");
+    start_on(listener, SocketAddr::from(([0, 0, 0, 0], 0)), settings)
+}
+
+fn start_on(listener: impl Listener, addr: SocketAddr, settings: Settings) -> Server {
+    let stop = CancellationToken::new();
     let (release, held, answered) =
         (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)), Arc::default());
     let seen: Arc<Mutex<Vec<Seen>>> = Arc::clone(&answered);
@@ -181,8 +194,8 @@ impl Answer {
     }
 }
 
-pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Client<S = TcpStream> {
+    pub(crate) stream: S,
     buffer: Vec<u8>,
 }
 
@@ -191,7 +204,16 @@ impl Client {
         let stream = TcpStream::connect(server.addr).await.expect("is listening");
         Self { stream, buffer: Vec::new() }
     }
+}
 
+impl Client<UnixStream> {
+    pub(crate) async fn connect_unix(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).await.expect("is listening");
+        Self { stream, buffer: Vec::new() }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.expect("is open");
     }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use pg::sql::Written;
-use pg::{PgError, PgPool, PostgresBinderRef, Session};
+use pg::{PgError, PgPool, Prepared, Session};
+use sea_query::SelectStatement;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
+use crate::statements::QUERY_BEGIN;
 use crate::{StateError, TableName};
 
 /// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
@@ -61,12 +63,29 @@ impl<'a> Operation<'a> {
         self.run(self.session.query(statement)).await
     }
 
-    /// Runs a statement whose text depends on the request, and lets the server forget it.
-    pub(super) async fn query_once(
+    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Their texts depend on the request, so
+    /// that the server forgets them. What can be is sent together: the server is waited for twice.
+    pub(super) async fn query_snapshot(
         &self,
-        statement: &impl PostgresBinderRef,
-    ) -> Result<Vec<Row>, StateError> {
-        self.run(self.session.query_once(statement)).await
+        count: Option<&SelectStatement>,
+        page: Option<&SelectStatement>,
+    ) -> Result<(Vec<Row>, Vec<Row>), StateError> {
+        let session = &self.session;
+        let work = async {
+            let (begun, count, page) = tokio::join!(
+                biased;
+                session.begin_with(QUERY_BEGIN),
+                prepare_once(session, count),
+                prepare_once(session, page)
+            );
+            begun?;
+            let (count, page) = (count?, page?);
+            let (count, page, committed) = tokio::join!(biased; run(session, count.as_ref()), run(session, page.as_ref()), session.commit());
+            let rows = (count?, page?);
+            committed?;
+            Ok(rows)
+        };
+        self.run(work).await
     }
 
     /// Begins a transaction and runs a statement in it. If that waits for a row for too long, the transaction is taken back.
@@ -98,5 +117,22 @@ impl<'a> Operation<'a> {
     /// Takes the transaction back.
     pub(super) async fn rollback(&self) -> Result<(), StateError> {
         self.run(self.session.rollback()).await
+    }
+}
+
+async fn prepare_once(
+    session: &Session,
+    statement: Option<&SelectStatement>,
+) -> Result<Option<Prepared>, PgError> {
+    match statement {
+        Some(statement) => session.prepare_once(statement).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn run(session: &Session, prepared: Option<&Prepared>) -> Result<Vec<Row>, PgError> {
+    match prepared {
+        Some(prepared) => session.run(prepared).await,
+        None => Ok(Vec::new()),
     }
 }

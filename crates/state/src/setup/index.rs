@@ -132,13 +132,16 @@ impl Setup<'_> {
                 // If a transaction is in the way, or the connection is gone, the next start drops it.
                 drop(self.set_lock_timeout(LOCK_TIMEOUT).await);
                 drop(self.session.execute_batch(&drop_it).await);
-                return Err(match self.error(source) {
-                    StateError::Postgres(source) => StateError::Index { item: item.clone(), source },
-                    other => other,
-                });
+                return Err(StateError::Index { item: item.clone(), source });
             }
         }
-        self.set_lock_timeout(LOCK_TIMEOUT).await
+        self.set_lock_timeout(LOCK_TIMEOUT).await?;
+        // Until there are statistics of its expression, the planner does not know what a new index is worth. If the table is being
+        // vacuumed, that makes them.
+        match self.session.execute_batch(&format!("ANALYZE {}", self.table.quoted())).await {
+            Ok(()) | Err(PgError::Locked { .. }) => Ok(()),
+            Err(error) => Err(self.error(error)),
+        }
     }
 }
 

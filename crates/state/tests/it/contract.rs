@@ -2,8 +2,8 @@
 
 use state::query::Query;
 use state::{
-    Advance, Delete, Key, Page, Patch, StateError, StatusCondition, Store, Value, Version, VersionCondition,
-    Write, WriteConditions, advance_status,
+    Advance, Delete, Key, MAX_ANSWER_BYTES, Member, Members, Page, Patch, StateError, StatusCondition, Store,
+    Value, Version, VersionCondition, Write, WriteConditions, advance_status,
 };
 use tokio::task::JoinSet;
 
@@ -42,6 +42,7 @@ on_both_stores! {
     keys_are_listed_by_their_bytes_page_by_page
     a_prefix_ends_where_its_last_code_point_ends
     many_documents_come_in_the_order_asked_and_each_once
+    members_come_without_the_rest_of_the_document_and_large_ones_not_at_all
     a_patch_is_merged_and_keeps_every_digit
     patches_that_race_lose_nothing
     a_patch_of_an_absent_key_is_not_found_whatever_its_conditions
@@ -52,6 +53,7 @@ on_both_stores! {
     reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one
     a_query_finds_what_matches_page_by_page
     a_query_counts_instead_of_reading_or_beside_it
+    a_page_ends_early_and_a_batch_fails_if_the_values_are_too_large_for_one_answer
     a_report_is_stale_unless_the_document_has_a_lower_status
 }
 
@@ -317,6 +319,29 @@ async fn many_documents_come_in_the_order_asked_and_each_once(store: impl Store)
     assert!(store.get_many(&[]).await.expect("no failure").is_empty());
 }
 
+async fn members_come_without_the_rest_of_the_document_and_large_ones_not_at_all(store: impl Store) {
+    let letters = "ä".repeat(10);
+    put(&store, "a", r#"{"y": 1.50, "x": null, "rest": {"x": 2}}"#).await;
+    put(&store, "b", &format!(r#"{{"x": "{letters}", "y": "{letters}a"}}"#)).await;
+    put(&store, "c", r#"["x"]"#).await;
+    put(&store, "d", "{}").await;
+    let keys = ["d", "b", "absent", "c", "a", "b"].map(key);
+    let text = |text: &str| Member::Value(value(text));
+    let of = |name: &str, members: Option<[Member; 2]>| Members {
+        key: key(name),
+        members: members.map(Into::into),
+    };
+    let found = store.get_members(&keys, &["x", "y"], 22).await.expect("no failure");
+    let expected = [
+        of("d", Some([Member::Absent, Member::Absent])),
+        of("b", Some([text(&format!("\"{letters}\"")), Member::TooLarge])),
+        of("c", None),
+        of("a", Some([text("null"), text("1.50")])),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(store.get_members(&[], &["x"], 22).await.expect("no failure"), []);
+}
+
 async fn a_patch_is_merged_and_keeps_every_digit(store: impl Store) {
     let digits = "12345678901234567890.12345678901234567890";
     put(&store, "k", &format!(r#"{{"a":{digits},"b":{{"x":1,"y":2}},"c":[1,2]}}"#)).await;
@@ -534,4 +559,25 @@ async fn a_query_counts_instead_of_reading_or_beside_it(store: impl Store) {
     let failed = store.query(&Query::parse(next.as_bytes()).expect("a query")).await;
     assert!(matches!(failed, Err(StateError::InvalidQuery(_))), "{failed:?}");
     assert_eq!(queried(&store, r#"{"count":true}"#).await.matched, Some(11), "the connection can be used");
+}
+
+async fn a_page_ends_early_and_a_batch_fails_if_the_values_are_too_large_for_one_answer(store: impl Store) {
+    let large = format!(r#"{{"large":"{}"}}"#, "x".repeat(MAX_ANSWER_BYTES * 2 / 5));
+    let keys: Vec<Key> = (1..=5).map(|number| key(&format!("k{number}"))).collect();
+    for key in &keys {
+        put(&store, key.as_str(), &large).await;
+    }
+    let (mut cursor, mut pages) = (None, Vec::new());
+    loop {
+        let page = queried(&store, &format!(r#"{{"cursor":{}}}"#, cursor.as_deref().unwrap_or("null"))).await;
+        pages.push(page.rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>());
+        cursor = page.next_cursor.map(|next| format!("{next:?}"));
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [&keys[..2], &keys[2..4], &keys[4..]]);
+    assert_eq!(store.get_many(&keys[..2]).await.expect("they fit").len(), 2);
+    let failed = store.get_many(&keys).await;
+    assert!(matches!(failed, Err(StateError::TooLarge)), "{failed:?}");
 }

@@ -1,6 +1,7 @@
 //! The promises of the README, against a real PostgreSQL.
 
 mod contract;
+mod http;
 mod model;
 mod postgres;
 mod query_expressions;

@@ -1,5 +1,9 @@
 //! What the indexes hold.
 
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+use state::query::Instant;
 use state::query::expressions::{IndexType, Member, helper_functions_sql, index_sql};
 
 use crate::query_support::{Database, TABLE, member};
@@ -80,6 +84,50 @@ async fn an_index_holds_what_fits_its_type_and_null_for_all_else() {
             _ => assert_eq!(found.as_deref(), expected, "{index_type:?} of {json}"),
         }
     }
+}
+
+/// A time, or what is nearly one: some of its parts are drawn from what may not stand there.
+fn any_time() -> impl Strategy<Value = String> {
+    let year =
+        select(vec!["2024", "2023", "1900", "2000", "0001", "9999", "0000", "24", "02024", "-001", "20 4"]);
+    let month = select(vec!["01", "02", "04", "11", "12", "00", "13", "1"]);
+    let day = select(vec!["01", "28", "29", "30", "31", "00", "32", "1"]);
+    let clock = select(vec![
+        "00:00:00", "23:59:59", "12:34:56", "24:00:00", "23:60:00", "23:59:60", "1:00:00", "00:00",
+        "00-00-00",
+    ]);
+    let fraction = select(vec!["", ".1", ".000001", ".999999", ".1234567", ".", ",5", ".٣"]);
+    let zone = select(vec![
+        "Z", "+00:00", "-00:00", "+15:59", "-15:59", "+16:00", "+01:60", "z", "", "+0100", " Z", "Z\n",
+        "+01", "UTC",
+    ]);
+    let between = select(vec!["T", "T", "T", "T", "t", " "]);
+    (year, month, day, between, clock, fraction, zone).prop_map(
+        |(year, month, day, between, clock, fraction, zone)| {
+            format!("{year}-{month}-{day}{between}{clock}{fraction}{zone}")
+        },
+    )
+}
+
+#[test]
+fn a_time_is_the_same_instant_here_and_in_the_database_whatever_its_settings() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let database = runtime.block_on(Database::new());
+    runtime.block_on(database.execute("SET timezone = 'Asia/Tokyo'; SET datestyle = 'SQL, DMY'"));
+    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    let times = std::cell::Cell::new(0);
+    let outcome = runner.run(&prop::collection::vec(any_time(), 100), |texts| {
+        let sql = "SELECT (extract(epoch FROM kv_rfc3339(t)) * 1000000)::bigint FROM unnest($1::text[]) WITH ORDINALITY u(t, n) ORDER BY n";
+        let rows = runtime.block_on(database.client.query(sql, &[&texts])).expect("no text is an error");
+        for (text, row) in texts.iter().zip(rows) {
+            let found = Instant::parse(text).map(|instant| instant.as_micros());
+            times.set(times.get() + u32::from(found.is_some()));
+            prop_assert_eq!(row.get::<_, Option<i64>>(0), found, "{}", text);
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(times.get() > 100, "some are times: {}", times.get());
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod installation;
 mod migrations;
 mod operations;
 mod queries;
+mod receipts;
 mod replicas;
 mod republish;
 mod retention;

@@ -62,8 +62,12 @@ impl Connection {
         let head = std::str::from_utf8(&self.received[..head_length]).context("a head that is no text")?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.context("an answer without a status")?;
-        let length = header(head, "content-length").context("an answer without a length")?;
-        let whole = head_length + HEAD_END.len() + length.parse::<usize>()?;
+        let length = match header(head, "content-length") {
+            // No Content.
+            None if status == 204 => 0,
+            length => length.context("an answer without a length")?.parse::<usize>()?,
+        };
+        let whole = head_length + HEAD_END.len() + length;
         let is_replayed = header(head, "idempotency-replayed") == Some("true");
         while self.received.len() < whole {
             self.read().await?;

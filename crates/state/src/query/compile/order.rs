@@ -262,3 +262,6 @@ pub(super) fn apply(query: &Query, table: &Table, select: &mut SelectStatement) 
     select.and_where(every(bound.into_iter().chain([behind])));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use crate::schemas::validator;
 pub(crate) enum Expected {
     /// One of these statuses, as the operation documents them.
     Status(Vec<u16>),
-    /// 200, with a result of 422.
+    /// 200, with a result of 422 or an invalid one.
     RefusedElement,
     /// 404 or 405, which no operation documents.
     NoOperation(u16),
@@ -158,11 +158,6 @@ impl Operation<'_> {
 
     pub(crate) fn is_open(&self) -> bool {
         self.item["security"].as_array().is_some_and(Vec::is_empty)
-    }
-
-    /// Whether a repeated request may be guarded by a key.
-    pub(crate) fn takes_key(&self) -> bool {
-        self.parameters("header").any(|parameter| parameter["name"] == "Idempotency-Key")
     }
 
     /// The request for the next page: a request with a body has the cursor there.

@@ -1,0 +1,341 @@
+//! The state store as a process of its own: `notification state`. Its variables have the names of the program that it replaces.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_server::check_socket_path;
+use http_server::tokens::Tokens;
+use pg::Dsn;
+use state::{IndexSpec, TableName};
+
+use super::http::HttpAddr;
+use super::knobs::{
+    CONNECTOR_SOCKET, KNOBS, STATE, STATE_PROXY_HTTP_ADDR, STATE_PROXY_MAX_BODY_BYTES,
+    STATE_PROXY_PG_INDEXES, STATE_PROXY_PG_URL, STATE_PROXY_SOCKET_MODE, STATE_PROXY_STATEMENT_TIMEOUT,
+    STATE_PROXY_TABLE, STATE_PROXY_TOKENS_FILE,
+};
+use super::postgres::parse_dsn;
+use super::reader::Reader;
+use super::telemetry::TelemetryConfig;
+use super::{ConfigErrors, Loaded, load};
+
+/// The mode that has every permission and no special bit.
+const PERMISSION_BITS: u32 = 0o777;
+
+/// What `state` needs.
+#[derive(Debug, Clone)]
+pub struct StateConfig {
+    /// How to connect to the database.
+    pub dsn: Dsn,
+    /// The table with the documents.
+    pub table: TableName,
+    /// The indexes that operators want.
+    pub indexes: Vec<IndexSpec>,
+    /// The Unix socket, if there is one.
+    pub socket: Option<StateSocket>,
+    /// The TCP listener, if there is one.
+    pub http: Option<StateHttp>,
+    /// The largest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// How long a statement may take.
+    pub statement_timeout: Duration,
+    /// What the process tells about itself.
+    pub telemetry: TelemetryConfig,
+}
+
+/// A Unix socket.
+#[derive(Debug, Clone)]
+pub struct StateSocket {
+    /// Its file.
+    pub path: PathBuf,
+    /// The permissions of the file.
+    pub mode: u32,
+}
+
+/// A TCP listener.
+#[derive(Debug, Clone)]
+pub struct StateHttp {
+    /// Where to listen.
+    pub addr: HttpAddr,
+    /// The file that lists the tokens; everyone may ask without.
+    pub tokens_file: Option<PathBuf>,
+}
+
+impl StateConfig {
+    /// Reads and checks what concerns the state store; other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, Self::read)
+    }
+
+    /// Whether a variable of the state store is set.
+    pub fn is_meant(vars: &[(String, String)]) -> bool {
+        let names = KNOBS.iter().filter(|knob| knob.section == STATE);
+        let mut names = names.flat_map(|knob| [Some(knob.name.to_owned()), knob.file_variable()]).flatten();
+        names.any(|known| vars.iter().any(|(name, value)| *name == known && !value.is_empty()))
+    }
+
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let dsn = reader.read(&STATE_PROXY_PG_URL, parse_dsn, Dsn::to_string);
+        let socket = read_path(reader);
+        let addr = reader.read(&STATE_PROXY_HTTP_ADDR, parse_addr, |addr| {
+            addr.as_ref().map(HttpAddr::to_string).unwrap_or_default()
+        });
+        let mode = reader.read(&STATE_PROXY_SOCKET_MODE, parse_mode, |mode| format!("{mode:04o}"));
+        let tokens = reader.read(&STATE_PROXY_TOKENS_FILE, parse_path, show_path);
+        let table = reader.read(&STATE_PROXY_TABLE, parse_table, TableName::to_string);
+        let indexes = reader.read(&STATE_PROXY_PG_INDEXES, parse_indexes, |(text, _)| text.clone());
+        let max_body_bytes = reader.number(&STATE_PROXY_MAX_BODY_BYTES);
+        let statement_timeout = reader.duration(&STATE_PROXY_STATEMENT_TIMEOUT);
+        let telemetry = TelemetryConfig::read(reader);
+        if let (Some(None), Some(None)) = (&socket, &addr) {
+            let text = format!(
+                "is not set, and neither is {}: set one of them, or both",
+                STATE_PROXY_HTTP_ADDR.name
+            );
+            reader.problem(CONNECTOR_SOCKET.name, text);
+        }
+        let http = check_tokens(reader, addr, tokens);
+        let socket = socket?.map(|path| mode.map(|mode| StateSocket { path, mode }));
+        Some(Self {
+            dsn: dsn?,
+            table: table?,
+            indexes: indexes?.1,
+            socket: socket.map_or(mode.map(|_| None), |socket| socket.map(Some))?,
+            http: http?,
+            max_body_bytes: max_body_bytes?,
+            statement_timeout: statement_timeout?,
+            telemetry: telemetry?,
+        })
+    }
+}
+
+fn read_path(reader: &mut Reader) -> Option<Option<PathBuf>> {
+    let parse = |text: &str| {
+        let path = (!text.is_empty()).then(|| PathBuf::from(text));
+        let bytes = text.len();
+        path.as_deref()
+            .map_or(Ok(()), check_socket_path)
+            .map(|()| path)
+            .map_err(|_| format!("it has {bytes} bytes"))
+    };
+    reader.read(&CONNECTOR_SOCKET, parse, show_path)
+}
+
+fn parse_path(text: &str) -> Result<Option<PathBuf>, Infallible> {
+    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+fn show_path(path: &Option<PathBuf>) -> String {
+    path.as_deref().map(Path::display).map(|path| path.to_string()).unwrap_or_default()
+}
+
+fn parse_table(text: &str) -> Result<TableName, &'static str> {
+    TableName::parse(text).map_err(|_| "it is no name of a table")
+}
+
+fn parse_addr(text: &str) -> Result<Option<HttpAddr>, String> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+}
+
+fn parse_mode(text: &str) -> Result<u32, &'static str> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    let mode =
+        is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten().ok_or("it is no octal number")?;
+    if mode <= PERMISSION_BITS { Ok(mode) } else { Err("it has more than permissions") }
+}
+
+/// The list as it was given, and what it means.
+fn parse_indexes(text: &str) -> Result<(String, Vec<IndexSpec>), String> {
+    let indexes = IndexSpec::parse_list(text).map_err(|errors| errors.to_string())?;
+    Ok((text.to_owned(), indexes))
+}
+
+/// Beyond loopback there is no listener without tokens. A file that is named must be right.
+fn check_tokens(
+    reader: &mut Reader,
+    addr: Option<Option<HttpAddr>>,
+    tokens: Option<Option<PathBuf>>,
+) -> Option<Option<StateHttp>> {
+    let variable = STATE_PROXY_TOKENS_FILE.name;
+    let tokens_file = tokens?;
+    let mut is_right = true;
+    if let Some(Err(error)) = tokens_file.as_deref().map(Tokens::load) {
+        reader.problem(variable, format!("cannot be used: {}", ambient::error_chain(&error)));
+        is_right = false;
+    }
+    let addr = addr?;
+    match (&addr, &tokens_file) {
+        (None, Some(_)) => {
+            let text = format!(
+                "{variable} has no effect without {}: tokens are not asked for on a socket",
+                STATE_PROXY_HTTP_ADDR.name
+            );
+            reader.warn(text);
+        }
+        (Some(addr), None) if !is_loopback(addr) => {
+            let text = format!(
+                "is required and not set, because {} is {addr}, which is not loopback",
+                STATE_PROXY_HTTP_ADDR.name
+            );
+            reader.problem(variable, text);
+            is_right = false;
+        }
+        _ => {}
+    }
+    is_right.then(|| addr.map(|addr| StateHttp { addr, tokens_file }))
+}
+
+/// Whether only this machine can connect. Another name than `localhost` could mean any address.
+fn is_loopback(addr: &HttpAddr) -> bool {
+    let Some(host) = &addr.host else { return false };
+    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const URL: (&str, &str) = ("STATE_PROXY_PG_URL", "postgres://me:s3cret@db/galaxy");
+    const SOCKET: (&str, &str) = ("CONNECTOR_SOCKET", "/run/state.sock");
+
+    fn load(vars: &[(&str, &str)]) -> Result<Loaded<StateConfig>, ConfigErrors> {
+        StateConfig::load(vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    fn errors(vars: &[(&str, &str)]) -> String {
+        load(vars).map(|_| ()).expect_err("something is wrong").to_string()
+    }
+
+    fn tokens_file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(text.as_bytes()).expect("is written");
+        file
+    }
+
+    #[test]
+    fn a_url_and_a_socket_are_enough() {
+        let Loaded { config, warnings, .. } = load(&[URL, SOCKET]).expect("is right");
+        assert_eq!(warnings, Vec::<String>::new());
+        let socket = config.socket.expect("was given");
+        assert_eq!((socket.path.as_path(), socket.mode), (Path::new("/run/state.sock"), 0o660));
+        assert!(config.http.is_none() && config.indexes.is_empty());
+        assert_eq!(config.table.as_str(), "kv");
+        assert_eq!(config.max_body_bytes, 10 * 1024 * 1024);
+        assert_eq!(config.statement_timeout, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn every_variable_of_the_section_is_read_and_shown_without_the_password() {
+        let Loaded { effective, .. } = load(&[URL, SOCKET]).expect("is right");
+        let names: Vec<&str> = effective.iter().map(|(name, _)| name.as_str()).collect();
+        for knob in KNOBS.iter().filter(|knob| knob.section == STATE) {
+            assert!(names.contains(&knob.name), "{}", knob.name);
+        }
+        assert!(effective.iter().all(|(_, value)| !value.contains("s3cret")), "{effective:?}");
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_reported_at_once() {
+        let found = errors(&[
+            ("CONNECTOR_SOCKET", &format!("/{}", "x".repeat(107))),
+            ("STATE_PROXY_HTTP_ADDR", "8080"),
+            ("STATE_PROXY_PG_INDEXES", "status,status;drop"),
+            ("STATE_PROXY_SOCKET_MODE", "0990"),
+            ("STATE_PROXY_TOKENS_FILE", "/nowhere/tokens.toml"),
+            ("STATE_PROXY_MAX_BODY_BYTES", "1MB"),
+            ("STATE_PROXY_STATEMENT_TIMEOUT", "5"),
+            ("STATE_PROXY_TABLE", "kv;"),
+            ("STATE_PROXY_TABEL", "kv"),
+        ]);
+        for part in [
+            "STATE_PROXY_PG_URL is required",
+            "107 bytes",
+            "STATE_PROXY_HTTP_ADDR is \"8080\"",
+            "status;drop",
+            "STATE_PROXY_SOCKET_MODE is \"0990\"",
+            "STATE_PROXY_TOKENS_FILE",
+            "STATE_PROXY_MAX_BODY_BYTES is \"1MB\"",
+            "STATE_PROXY_STATEMENT_TIMEOUT is \"5\"",
+            "STATE_PROXY_TABLE is \"kv;\"",
+            "did you mean STATE_PROXY_TABLE?",
+        ] {
+            assert!(found.contains(part), "{part} is not in:\n{found}");
+        }
+    }
+
+    #[test]
+    fn one_listener_at_least_must_be_named() {
+        assert!(errors(&[URL]).contains("CONNECTOR_SOCKET is not set, and neither is STATE_PROXY_HTTP_ADDR"));
+        load(&[URL, ("STATE_PROXY_HTTP_ADDR", "127.0.0.1:0")]).expect("TCP alone");
+    }
+
+    #[test]
+    fn tokens_are_required_beyond_loopback_and_only_there() {
+        for addr in ["127.0.0.1:80", "127.1.2.3:80", "localhost:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+            let loaded = load(&[URL, ("STATE_PROXY_HTTP_ADDR", addr)]).expect(addr);
+            assert!(loaded.config.http.expect(addr).tokens_file.is_none());
+        }
+        let file = tokens_file("");
+        let file = file.path().to_str().expect("UTF-8");
+        for addr in
+            [":80", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "state.example:80", "localhost.example:80"]
+        {
+            let found = errors(&[URL, ("STATE_PROXY_HTTP_ADDR", addr)]);
+            assert!(found.contains("STATE_PROXY_TOKENS_FILE is required"), "{addr}: {found}");
+            load(&[URL, ("STATE_PROXY_HTTP_ADDR", addr), ("STATE_PROXY_TOKENS_FILE", file)]).expect(addr);
+        }
+        let loaded = load(&[URL, SOCKET, ("STATE_PROXY_TOKENS_FILE", file)]).expect("is right");
+        assert!(loaded.warnings[0].contains("no effect"), "{:?}", loaded.warnings);
+    }
+
+    #[test]
+    fn a_tokens_file_that_is_wrong_is_named_with_its_entry() {
+        let wrong = tokens_file("[[token]]\nname = \"a\"\naccess = \"write\"\n");
+        let file = wrong.path().to_str().expect("UTF-8");
+        let addr = ("STATE_PROXY_HTTP_ADDR", "127.0.0.1:80");
+        let found = errors(&[URL, addr, ("STATE_PROXY_TOKENS_FILE", file)]);
+        assert!(found.contains("access without prefixes"), "{found}");
+    }
+
+    #[test]
+    fn check_config_checks_both_the_service_and_the_state_store_if_one_of_its_variables_is_set() {
+        let check = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let mut out = Vec::new();
+            let outcome = crate::commands::check_config::run(vars, &mut out);
+            outcome.map(|()| String::from_utf8(out).expect("UTF-8")).map_err(|failure| failure.to_string())
+        };
+        let service = [
+            ("NOTIFICATION_REDIS_MASTER_ADDR", "redis:6379"),
+            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@db/galaxy"),
+            ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users:8080"),
+        ];
+        let shown = check(&service).expect("is right");
+        assert!(!shown.contains("STATE_PROXY"), "{shown}");
+        let shown = check(&[&service[..], &[URL, SOCKET]].concat()).expect("is right");
+        assert!(
+            shown.contains("\nCONNECTOR_SOCKET=/run/state.sock\n") && !shown.contains("s3cret"),
+            "{shown}"
+        );
+        assert_eq!(shown.matches("NOTIFICATION_LOG_LEVEL=").count(), 1, "{shown}");
+        let wrong = check(&[&service[1..], &[SOCKET]].concat()).expect_err("two are missing");
+        for name in ["NOTIFICATION_REDIS_MASTER_ADDR is required", "STATE_PROXY_PG_URL is required"] {
+            assert!(wrong.contains(name), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_mode_is_three_or_four_octal_digits() {
+        for (text, mode) in [("0660", 0o660), ("600", 0o600), ("0777", 0o777), ("000", 0)] {
+            assert_eq!(parse_mode(text), Ok(mode));
+        }
+        for wrong in ["", "66", "00660", "0o660", "u=rw", "0888", "4755", "-660", "+660"] {
+            assert!(parse_mode(wrong).is_err(), "{wrong}");
+        }
+    }
+}

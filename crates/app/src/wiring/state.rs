@@ -1,0 +1,173 @@
+//! The wiring of the state store as a process: its table, its listeners, its start and its stop.
+//!
+//! The socket appears last, when requests can be answered: clients may wait for its file.
+
+mod metrics;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use http_server::tokens::Tokens;
+use http_server::{Answered, Listener, Settings, Timeouts, bind_unix};
+use pg::{PgPool, PoolSettings, SessionSettings};
+use state::PostgresStore;
+use state::http::{Access, Service, refuse, router};
+use tokio_util::sync::CancellationToken;
+
+use self::metrics::StateMetrics;
+use super::{Stopped, run_until_stopped};
+use crate::config::{StateConfig, StateHttp, StateSocket};
+use crate::probes::ReadyState;
+use crate::shutdown::{Parts, Watchdog};
+use crate::start;
+use crate::supervisor::{Stage, Supervisor};
+
+/// The connections for single documents.
+const DOCUMENT_CONNECTIONS: usize = 16;
+/// The connections for lists, batches and queries, so that slow ones take none from the others.
+const QUERY_CONNECTIONS: usize = 8;
+/// The most connections of clients, of each listener.
+const MAX_CONNECTIONS: usize = 1_024;
+/// What bodies and answers may occupy together in each listener, in bytes, unless two of the largest bodies need more.
+const MAX_BUFFERED_BYTES: usize = 64 << 20;
+/// How long the head of a request may take.
+const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request may take to arrive; its statement has its own time.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection is kept open between two requests.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long requests in progress may take after the stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stop may take before the process ends all the same.
+const STOP_TIMEOUT: Duration = Duration::from_secs(13);
+
+/// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+pub async fn run(config: StateConfig, stop: CancellationToken) -> anyhow::Result<Stopped> {
+    tracing::info!(state_table = %config.table, "the state store is starting");
+    let parts = Parts::default();
+    let Some(started) = stop.run_until_cancelled(start(&config, &parts)).await else {
+        tracing::info!("the state store was stopped before it was ready");
+        return Ok(Stopped { watchdog: Watchdog::start(STOP_TIMEOUT, Parts::default()), failed: false });
+    };
+    let supervisor = started?;
+    tracing::info!("the state store is ready");
+    let stopped = run_until_stopped(supervisor, parts, &ReadyState::default(), STOP_TIMEOUT, stop).await;
+    tracing::info!("the state store has stopped");
+    Ok(stopped)
+}
+
+/// The start sequence: the database answers, the table and its indexes are there, the listeners are open.
+async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor> {
+    let dsn = &config.dsn;
+    let documents = start::open_pool(dsn, pool_settings(config, DOCUMENT_CONNECTIONS)).await?;
+    let queries = PgPool::new(dsn, pool_settings(config, QUERY_CONNECTIONS))
+        .context("PostgreSQL cannot be used as configured")?;
+    let indexes = &config.indexes;
+    let set_up = PostgresStore::setup(dsn, session_settings(), &config.table, indexes);
+    set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
+    let store = |pool| {
+        let store = PostgresStore::new(pool, config.table.clone());
+        Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes))
+    };
+    let listeners = Listeners {
+        store: store(documents),
+        queries: store(queries),
+        settings: settings(config, StateMetrics::new(&opentelemetry::global::meter("notification"))),
+        statement_timeout: config.statement_timeout,
+    };
+    let mut supervisor = Supervisor::new(parts.clone());
+    if let Some(http) = &config.http {
+        listeners.open_tcp(&mut supervisor, http).await?;
+    }
+    if let Some(socket) = &config.socket {
+        listeners.open_unix(&mut supervisor, socket).await?;
+    }
+    Ok(supervisor)
+}
+
+fn pool_settings(config: &StateConfig, max_connections: usize) -> PoolSettings {
+    PoolSettings { max_connections, operation_timeout: config.statement_timeout, session: session_settings() }
+}
+
+fn session_settings() -> SessionSettings {
+    SessionSettings { application_name: "notification-state", parameters: state::PLANNER_PARAMETERS }
+}
+
+fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
+    Settings {
+        max_connections: MAX_CONNECTIONS,
+        max_body_bytes: config.max_body_bytes,
+        max_buffered_bytes: MAX_BUFFERED_BYTES.max(2 * config.max_body_bytes),
+        timeouts: Timeouts {
+            read_header: READ_HEADER_TIMEOUT,
+            request: READ_TIMEOUT.saturating_add(config.statement_timeout),
+            idle: IDLE_TIMEOUT,
+        },
+        drain_delay: Duration::ZERO,
+        drain_timeout: DRAIN_TIMEOUT,
+        refuse,
+        observe: Some(Arc::new(move |answered: Answered<'_>| metrics.answered(&answered))),
+        tls: None,
+    }
+}
+
+/// What the listeners share.
+struct Listeners {
+    store: Arc<PostgresStore>,
+    queries: Arc<PostgresStore>,
+    settings: Settings,
+    statement_timeout: Duration,
+}
+
+impl Listeners {
+    async fn open_tcp(&self, supervisor: &mut Supervisor, http: &StateHttp) -> anyhow::Result<()> {
+        let tokens = http.tokens_file.as_deref().map(Tokens::load).transpose();
+        let tokens = tokens.context("the tokens of the state store cannot be used")?;
+        let addr = &http.addr;
+        let cannot_listen = || format!("could not listen on {addr} (STATE_PROXY_HTTP_ADDR)");
+        let listener =
+            http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
+        let state_addr = listener.local_addr().with_context(cannot_listen)?;
+        tracing::info!(state_addr = %state_addr, tokens = tokens.is_some(), "the state store listens on TCP");
+        let access = match tokens {
+            None => Access::Everyone,
+            Some(tokens) => {
+                let followed = tokens.clone();
+                supervisor.spawn(Stage::Background, "state tokens", |stop| async move {
+                    followed.follow(BTreeSet::new(), stop).await;
+                });
+                Access::Tokens(tokens)
+            }
+        };
+        self.serve(supervisor, "state over TCP", listener, access);
+        Ok(())
+    }
+
+    async fn open_unix(&self, supervisor: &mut Supervisor, socket: &StateSocket) -> anyhow::Result<()> {
+        let listener =
+            bind_unix(&socket.path, socket.mode).await.context("CONNECTOR_SOCKET cannot be served")?;
+        tracing::info!(socket = %socket.path.display(), "the state store listens on a socket");
+        self.serve(supervisor, "state over a socket", listener, Access::Everyone);
+        Ok(())
+    }
+
+    fn serve(
+        &self,
+        supervisor: &mut Supervisor,
+        name: &'static str,
+        listener: impl Listener,
+        access: Access,
+    ) {
+        let router: Router = router(Service {
+            store: Arc::clone(&self.store),
+            queries: Arc::clone(&self.queries),
+            access,
+            statement_timeout: self.statement_timeout,
+        });
+        let settings = self.settings.clone();
+        supervisor.spawn(Stage::Api, name, |stop| http_server::serve(listener, router, settings, stop));
+    }
+}

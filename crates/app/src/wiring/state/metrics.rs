@@ -1,0 +1,96 @@
+//! The instruments of the state store. docs/metrics.md lists them, and a test compares the two.
+
+use http_server::Answered;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter};
+
+/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
+const SECONDS: [f64; 14] =
+    [0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// The operation of a request to a path that does not exist, or with a method that its path does not take.
+const NO_OPERATION: &str = "none";
+
+/// Counts what the state store answers.
+#[derive(Clone, Debug)]
+pub(crate) struct StateMetrics {
+    requests: Counter<u64>,
+    duration: Histogram<f64>,
+}
+
+impl StateMetrics {
+    /// The instruments of `meter`.
+    pub(crate) fn new(meter: &Meter) -> Self {
+        let counter =
+            |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
+        let histogram = |name: &'static str, what: &'static str| {
+            let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
+            builder.with_boundaries(SECONDS.to_vec()).build()
+        };
+        Self {
+            requests: counter(
+                "notification.state.requests",
+                "Requests to the state store by operation and status",
+            ),
+            duration: histogram(
+                "notification.state.request.duration",
+                "From the first byte of a request to its answer",
+            ),
+        }
+    }
+
+    /// Counts an answer.
+    pub(crate) fn answered(&self, answered: &Answered<'_>) {
+        // The names of operations are constants of the crate `state`: few, whatever clients send.
+        let known = state::http::OPERATIONS.into_iter().find(|known| Some(*known) == answered.route);
+        let operation = KeyValue::new("operation", known.unwrap_or(NO_OPERATION));
+        let code = KeyValue::new("code", i64::from(answered.status.as_u16()));
+        self.requests.add(1, &[operation.clone(), code]);
+        self.duration.record(answered.duration.as_secs_f64(), &[operation]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use axum::http::StatusCode;
+    use opentelemetry::metrics::{InstrumentBuilder, InstrumentProvider, SyncInstrument};
+
+    use super::*;
+
+    /// Keeps the labels that counters were given.
+    #[derive(Clone, Default)]
+    struct Recorded(Arc<Mutex<Vec<String>>>);
+
+    impl SyncInstrument<u64> for Recorded {
+        fn measure(&self, value: u64, labels: &[KeyValue]) {
+            let labels: Vec<String> =
+                labels.iter().map(|label| format!("{}={}", label.key, label.value)).collect();
+            self.0.lock().expect("no test panics with it").push(format!("{value} {}", labels.join(" ")));
+        }
+    }
+
+    impl InstrumentProvider for Recorded {
+        fn u64_counter(&self, _: InstrumentBuilder<'_, Counter<u64>>) -> Counter<u64> {
+            Counter::new(Arc::new(self.clone()))
+        }
+    }
+
+    #[test]
+    fn answers_are_counted_by_operation_and_status_and_by_nothing_that_a_client_chose() {
+        let recorded = Recorded::default();
+        let metrics = StateMetrics::new(&Meter::new(Arc::new(recorded.clone())));
+        for (route, status) in [
+            (Some("batch_get"), StatusCode::OK),
+            (Some("/keys/secret"), StatusCode::NOT_FOUND),
+            (None, StatusCode::NOT_FOUND),
+        ] {
+            metrics.answered(&Answered { route, status, duration: Duration::ZERO });
+        }
+        let expected =
+            ["1 operation=batch_get code=200", "1 operation=none code=404", "1 operation=none code=404"];
+        assert_eq!(*recorded.0.lock().expect("no test panics with it"), expected);
+    }
+}

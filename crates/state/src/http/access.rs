@@ -1,0 +1,62 @@
+//! Who may do what: tokens with prefixes, or everyone.
+
+use axum::http::HeaderMap;
+use http_server::tokens::{self, Tokens};
+
+use super::error::ApiError;
+use super::target::Operation;
+use crate::{Key, Prefix};
+
+/// Who may use a listener.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Whoever can connect: a Unix socket has its mode, and loopback the machine.
+    Everyone,
+    /// Whoever has one of these tokens whose entry has `prefixes`; the others do not count.
+    Tokens(Tokens),
+}
+
+/// The keys that a request may be about.
+#[derive(Clone, Debug)]
+pub(super) enum Scope {
+    Everything,
+    Prefixes(tokens::Prefixes),
+}
+
+impl Access {
+    /// 401 without a token that counts, 403 for a write with a token that may only read.
+    pub(super) fn admit(&self, headers: &HeaderMap, operation: Operation) -> Result<Scope, ApiError> {
+        let Self::Tokens(tokens) = self else { return Ok(Scope::Everything) };
+        if operation.is_probe() {
+            return Ok(Scope::Everything);
+        }
+        let principal = tokens.principal(headers);
+        let prefixes =
+            principal.and_then(|principal| principal.prefixes).ok_or_else(ApiError::unauthorized)?;
+        if operation.writes() && prefixes.access < tokens::Access::Write {
+            return Err(ApiError::forbidden("the token may read and not write"));
+        }
+        Ok(Scope::Prefixes(prefixes))
+    }
+}
+
+impl Scope {
+    /// 403 unless the token has this key.
+    pub(super) fn check_key(&self, key: &Key) -> Result<(), ApiError> {
+        self.check(key.as_str(), "the token does not have this key")
+    }
+
+    /// 403 unless the token has every key with this prefix.
+    pub(super) fn check_prefix(&self, prefix: &Prefix) -> Result<(), ApiError> {
+        self.check(prefix.as_str(), "the token does not have every key with this prefix: narrow the prefix")
+    }
+
+    fn check(&self, text: &str, message: &'static str) -> Result<(), ApiError> {
+        match self {
+            Self::Prefixes(allowed) if !allowed.prefixes.iter().any(|prefix| text.starts_with(prefix)) => {
+                Err(ApiError::forbidden(message))
+            }
+            Self::Everything | Self::Prefixes(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Documents, keys and pages as JSON. Values are the text that the database gave, so that numbers keep their digits.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, ETAG};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::preconditions::etag;
+use crate::query::Query;
+use crate::{Document, KeyPage, Page, Version};
+
+/// What a row has beside key and value, in bytes, about.
+const ROW_OVERHEAD_BYTES: usize = 160;
+
+/// The answer of a probe.
+pub(super) fn ok() -> Response {
+    "ok".into_response()
+}
+
+/// One document.
+pub(super) fn document(document: &Document) -> Response {
+    let mut body = Vec::with_capacity(document.value.as_str().len() + ROW_OVERHEAD_BYTES);
+    write_document(&mut body, document);
+    let mut response = json(body);
+    response.headers_mut().insert(ETAG, etag(document.version));
+    response
+}
+
+/// The client has this version.
+pub(super) fn not_modified(version: Version) -> Response {
+    empty(StatusCode::NOT_MODIFIED, Some(version))
+}
+
+/// It was written, under this version.
+pub(super) fn written(version: Version) -> Response {
+    empty(StatusCode::NO_CONTENT, Some(version))
+}
+
+/// It was deleted.
+pub(super) fn deleted() -> Response {
+    empty(StatusCode::NO_CONTENT, None)
+}
+
+/// Keys of a list.
+pub(super) fn keys(page: &KeyPage) -> Response {
+    let mut body = b"{\"keys\":[".to_vec();
+    for (index, key) in page.keys.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        write_string(&mut body, key.as_str());
+    }
+    body.extend_from_slice(b"],\"next_after\":");
+    write_optional(&mut body, page.next_after.as_ref().map(crate::Key::as_str));
+    body.push(b'}');
+    json(body)
+}
+
+/// Rows alone.
+pub(super) fn rows(rows: Vec<Document>) -> Response {
+    let mut body = write_rows(rows);
+    body.push(b'}');
+    json(body)
+}
+
+/// A page of a query. `total` is the length of the page, unless only the number was asked for.
+pub(super) fn page(page: Page, query: &Query) -> Response {
+    let Page { rows, matched, next_cursor } = page;
+    let total = if query.count { matched.unwrap_or_default() } else { rows.len() as u64 };
+    let mut body = write_rows(rows);
+    let numbers = format!(",\"total\":{total},\"has_more\":{},\"next_cursor\":", next_cursor.is_some());
+    body.extend_from_slice(numbers.as_bytes());
+    write_optional(&mut body, next_cursor.as_deref());
+    if let Some(matched) = matched.filter(|_| query.matched) {
+        body.extend_from_slice(format!(",\"matched\":{matched}").as_bytes());
+    }
+    body.push(b'}');
+    json(body)
+}
+
+fn empty(status: StatusCode, version: Option<Version>) -> Response {
+    let mut response = status.into_response();
+    if let Some(version) = version {
+        response.headers_mut().insert(ETAG, etag(version));
+    }
+    response
+}
+
+fn json(body: Vec<u8>) -> Response {
+    let mut response = Body::from(body).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// `{"rows":[…]`, without the end. Each document is dropped when it is written.
+fn write_rows(rows: Vec<Document>) -> Vec<u8> {
+    let size = |row: &Document| row.value.as_str().len() + row.key.as_str().len() + ROW_OVERHEAD_BYTES;
+    let mut body = Vec::with_capacity(rows.iter().map(size).sum::<usize>() + ROW_OVERHEAD_BYTES);
+    body.extend_from_slice(b"{\"rows\":[");
+    for (index, row) in rows.into_iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        write_document(&mut body, &row);
+    }
+    body.push(b']');
+    body
+}
+
+fn write_document(body: &mut Vec<u8>, document: &Document) {
+    body.extend_from_slice(b"{\"key\":");
+    write_string(body, document.key.as_str());
+    body.extend_from_slice(b",\"value\":");
+    body.extend_from_slice(document.value.as_str().as_bytes());
+    let times = format!(
+        ",\"created_at\":\"{}\",\"updated_at\":\"{}\",\"version\":{}}}",
+        document.created_at, document.updated_at, document.version.0
+    );
+    body.extend_from_slice(times.as_bytes());
+}
+
+fn write_optional(body: &mut Vec<u8>, text: Option<&str>) {
+    match text {
+        Some(text) => write_string(body, text),
+        None => body.extend_from_slice(b"null"),
+    }
+}
+
+fn write_string(body: &mut Vec<u8>, text: &str) {
+    // Cannot fail: text is text in JSON, and a vector takes it.
+    serde_json::to_writer(body, text).expect("text in memory");
+}

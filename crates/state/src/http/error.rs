@@ -1,0 +1,200 @@
+//! Errors as answers: `{"error":"<code>","message":"…"}`.
+
+use std::borrow::Cow;
+
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use http_server::{BodyError, Refusal};
+use pg::PgError;
+use serde_json::{Value, json};
+
+use crate::StateError;
+
+/// After how many seconds a client should retry what is unavailable.
+const RETRY_AFTER_SECONDS: &str = "1";
+
+/// What follows an answer that is not known.
+const UNKNOWN_OUTCOME: &str = "; whether a write took effect is not known";
+
+/// What kind of error it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    BadRequest,
+    Unauthorized,
+    Forbidden,
+    NoSuchPath,
+    NoSuchKey,
+    /// With the methods that the path takes.
+    MethodNotAllowed(&'static str),
+    RequestTimeout,
+    Conflict,
+    PreconditionFailed,
+    TooLarge,
+    UnsupportedMediaType,
+    Unavailable,
+    Timeout,
+}
+
+impl Kind {
+    fn status_and_code(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "bad_request"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden"),
+            Self::NoSuchPath => (StatusCode::NOT_FOUND, "not_found"),
+            Self::NoSuchKey => (StatusCode::NOT_FOUND, "key_not_found"),
+            Self::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+            Self::Conflict => (StatusCode::CONFLICT, "conflict"),
+            Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
+        }
+    }
+
+    fn header(self) -> Option<(HeaderName, &'static str)> {
+        match self {
+            Self::Unauthorized => Some((WWW_AUTHENTICATE, "Bearer")),
+            Self::MethodNotAllowed(allow) => Some((ALLOW, allow)),
+            Self::Unavailable => Some((RETRY_AFTER, RETRY_AFTER_SECONDS)),
+            _ => None,
+        }
+    }
+}
+
+/// An answer that is no success.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ApiError {
+    kind: Kind,
+    message: Cow<'static, str>,
+    /// The member `current_status` of a conflict, which may be null.
+    current_status: Option<Value>,
+}
+
+impl ApiError {
+    fn new(kind: Kind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into(), current_status: None }
+    }
+
+    pub(super) fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::BadRequest, message)
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        Self::new(Kind::Unauthorized, "the request needs a known token: Authorization: Bearer <token>")
+    }
+
+    pub(super) fn forbidden(message: &'static str) -> Self {
+        Self::new(Kind::Forbidden, message)
+    }
+
+    pub(super) fn no_such_path() -> Self {
+        Self::new(Kind::NoSuchPath, "there is nothing at this path")
+    }
+
+    pub(super) fn no_such_key() -> Self {
+        Self::new(Kind::NoSuchKey, "there is no document with this key")
+    }
+
+    pub(super) fn method_not_allowed(allow: &'static str) -> Self {
+        Self::new(Kind::MethodNotAllowed(allow), "this path does not take this method; see the header Allow")
+    }
+
+    pub(super) fn status_conflict(current: Option<String>) -> Self {
+        let current = current.map_or(Value::Null, Value::String);
+        let error = Self::new(Kind::Conflict, "the document is not there with this status");
+        Self { current_status: Some(current), ..error }
+    }
+
+    pub(super) fn precondition_failed() -> Self {
+        let message = "the document is not there with this version, or is there and must not be";
+        Self::new(Kind::PreconditionFailed, message)
+    }
+
+    pub(super) fn unsupported_media_type(message: &'static str) -> Self {
+        Self::new(Kind::UnsupportedMediaType, message)
+    }
+
+    fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    /// The database gave no answer in time.
+    pub(super) fn no_answer() -> Self {
+        Self::unavailable(format!("the database does not answer{UNKNOWN_OUTCOME}"))
+    }
+}
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge(_) => Self::new(Kind::TooLarge, error.to_string()),
+            BodyError::Incomplete => Self::bad_request(error.to_string()),
+        }
+    }
+}
+
+impl From<StateError> for ApiError {
+    /// The causes are in the log; a client learns what it can do.
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_) => {
+                Self::bad_request(error.to_string())
+            }
+            StateError::TooLarge => Self::new(Kind::TooLarge, error.to_string()),
+            StateError::TimedOut { .. } => Self::new(Kind::Timeout, error.to_string()),
+            StateError::Postgres(PgError::TimedOut { .. }) => {
+                Self::new(Kind::Timeout, format!("the statement took longer than it may{UNKNOWN_OUTCOME}"))
+            }
+            StateError::Postgres(PgError::Locked { .. }) => {
+                Self::unavailable("another transaction holds the document; nothing was changed")
+            }
+            StateError::Postgres(PgError::Refused { .. }) => {
+                Self::bad_request("the database refused what was sent; nothing was changed")
+            }
+            StateError::Postgres(PgError::Unavailable { .. }) => {
+                Self::unavailable(format!("the database is unavailable{UNKNOWN_OUTCOME}"))
+            }
+            // The last two concern the start alone.
+            StateError::NoRights(_)
+            | StateError::Corrupt { .. }
+            | StateError::NotATable { .. }
+            | StateError::Index { .. } => {
+                Self::unavailable("the table cannot be used; the log of the server says why")
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, code) = self.kind.status_and_code();
+        let mut body = json!({ "error": code, "message": self.message });
+        if let Some(current) = self.current_status {
+            body["current_status"] = current;
+        }
+        let mut response = (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response();
+        if let Some((name, value)) = self.kind.header() {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// What the listener answers by itself, for `Settings::refuse` of the crate `http-server`.
+pub fn refuse(refusal: Refusal) -> Response {
+    let error = match refusal {
+        Refusal::RequestTimeout => {
+            ApiError::new(Kind::RequestTimeout, "the request was not complete in time")
+        }
+        Refusal::AnswerTimeout => ApiError::no_answer(),
+        Refusal::Overloaded => {
+            ApiError::unavailable("there are more requests in progress than can be buffered")
+        }
+        Refusal::Panicked => ApiError::unavailable(format!("the request failed{UNKNOWN_OUTCOME}")),
+    };
+    error.into_response()
+}

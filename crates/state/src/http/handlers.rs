@@ -1,0 +1,187 @@
+//! The operations, one function each: what was sent is read, the store is asked, its outcome becomes an answer.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::response::Response;
+
+use super::access::Scope;
+use super::body::{MediaTypes, parse_batch};
+use super::error::ApiError;
+use super::params::{self, Params, decode};
+use super::preconditions::{self, Tag};
+use super::{Http, answer, read_text};
+use crate::query::Query;
+use crate::{
+    Delete, Key, Patch, Prefix, StatusCondition, Store, Value, VersionCondition, Write, WriteConditions,
+};
+
+/// The most keys of one list, and as many as there are without a limit.
+const MAX_LIST_KEYS: u32 = 10_000;
+
+/// What `GET /readyz` looks for. It need not be there.
+const PROBE_KEY: &str = "readyz";
+
+/// A list that was asked for.
+struct ListRequest {
+    prefix: Prefix,
+    after: Option<Key>,
+    limit: u32,
+}
+
+impl<S: Store> Http<S> {
+    /// Whether the table can be read.
+    pub(super) async fn readyz(&self, head: &Parts) -> Result<Response, ApiError> {
+        params::none(head.uri.query())?;
+        self.ask(self.store.get(&Key::new(PROBE_KEY)?)).await.map(|_| answer::ok())
+    }
+
+    /// `GET` and `HEAD`: the listener leaves out the body of the latter.
+    pub(super) async fn get(&self, scope: &Scope, head: &Parts, rest: &str) -> Result<Response, ApiError> {
+        let key = key(rest)?;
+        scope.check_key(&key)?;
+        params::none(head.uri.query())?;
+        let known = preconditions::of_get(&head.headers)?;
+        let document = self.ask(self.store.get(&key)).await?.ok_or_else(ApiError::no_such_key)?;
+        let is_known = match known {
+            None => false,
+            Some(Tag::Any) => true,
+            Some(Tag::Value(version)) => version == Some(document.version),
+        };
+        Ok(if is_known { answer::not_modified(document.version) } else { answer::document(&document) })
+    }
+
+    pub(super) async fn put(
+        &self,
+        scope: &Scope,
+        head: &Parts,
+        body: Body,
+        rest: &str,
+    ) -> Result<Response, ApiError> {
+        let key = key(rest)?;
+        scope.check_key(&key)?;
+        let text = read_text(head, body, MediaTypes::Json).await?;
+        let status = status_condition(head)?;
+        let conditions = WriteConditions { version: preconditions::of_put(&head.headers)?, status };
+        let value = Value::parse(text.as_bytes())?;
+        drop(text);
+        written(self.ask(self.store.put(&key, &value, &conditions)).await?)
+    }
+
+    pub(super) async fn patch(
+        &self,
+        scope: &Scope,
+        head: &Parts,
+        body: Body,
+        rest: &str,
+    ) -> Result<Response, ApiError> {
+        let key = key(rest)?;
+        scope.check_key(&key)?;
+        let text = read_text(head, body, MediaTypes::MergePatch).await?;
+        let status = status_condition(head)?;
+        let conditions = WriteConditions { version: preconditions::of_change(&head.headers)?, status };
+        let patch = Value::parse(text.as_bytes())?;
+        drop(text);
+        match self.ask(self.store.patch(&key, &patch, &conditions)).await? {
+            Patch::NotFound => Err(ApiError::no_such_key()),
+            Patch::Written(outcome) => written(outcome),
+            Patch::Invalid(reason) => Err(ApiError::bad_request(reason)),
+        }
+    }
+
+    pub(super) async fn delete(&self, scope: &Scope, head: &Parts, rest: &str) -> Result<Response, ApiError> {
+        let key = key(rest)?;
+        scope.check_key(&key)?;
+        params::none(head.uri.query())?;
+        let condition: VersionCondition = preconditions::of_change(&head.headers)?;
+        match self.ask(self.store.delete(&key, condition)).await? {
+            Delete::Applied => Ok(answer::deleted()),
+            Delete::NotFound => Err(ApiError::no_such_key()),
+            Delete::VersionMismatch => Err(ApiError::precondition_failed()),
+        }
+    }
+
+    pub(super) async fn list(&self, scope: &Scope, head: &Parts) -> Result<Response, ApiError> {
+        let ListRequest { prefix, after, limit } = list_request(head)?;
+        scope.check_prefix(&prefix)?;
+        let page = self.ask(self.queries.list(&prefix, after.as_ref(), limit)).await?;
+        Ok(answer::keys(&page))
+    }
+
+    pub(super) async fn batch_get(
+        &self,
+        scope: &Scope,
+        head: &Parts,
+        body: Body,
+    ) -> Result<Response, ApiError> {
+        let text = read_text(head, body, MediaTypes::Json).await?;
+        params::none(head.uri.query())?;
+        let keys = parse_batch(&text)?;
+        keys.iter().try_for_each(|key| scope.check_key(key))?;
+        self.ask(self.queries.get_many(&keys)).await.map(answer::rows)
+    }
+
+    pub(super) async fn query(&self, scope: &Scope, head: &Parts, body: Body) -> Result<Response, ApiError> {
+        let text = read_text(head, body, MediaTypes::Json).await?;
+        params::none(head.uri.query())?;
+        let query = Query::parse(text.as_bytes())?;
+        drop(text);
+        scope.check_prefix(&query.prefix)?;
+        if let Some((key, _)) = query.row_needed() {
+            // A cursor that a client made up must not reach beyond its prefix.
+            scope.check_key(key)?;
+        }
+        let page = self.ask(self.queries.query(&query)).await?;
+        Ok(answer::page(page, &query))
+    }
+}
+
+/// The key of a path.
+fn key(rest: &str) -> Result<Key, ApiError> {
+    let text =
+        decode(rest).map_err(|reason| ApiError::bad_request(format!("the key cannot be read: {reason}")))?;
+    Key::new(&text).map_err(ApiError::from)
+}
+
+/// The parameter `if_status` of a write.
+fn status_condition(head: &Parts) -> Result<Option<StatusCondition>, ApiError> {
+    let [status] = Params::parse(head.uri.query(), ["if_status"])?;
+    match status.as_deref() {
+        None => Ok(None),
+        Some("") => Err(ApiError::bad_request("if_status is empty: leave it out to write unconditionally")),
+        Some(status) if status.contains('\0') => Err(ApiError::bad_request("if_status must not contain NUL")),
+        Some(status) => Ok(Some(StatusCondition(Arc::from(status)))),
+    }
+}
+
+fn list_request(head: &Parts) -> Result<ListRequest, ApiError> {
+    let [prefix, limit, after] = Params::parse(head.uri.query(), ["prefix", "limit", "after"])?;
+    let limit = match limit {
+        None => MAX_LIST_KEYS,
+        Some(limit) => parse_limit(&limit).ok_or_else(|| {
+            ApiError::bad_request(format!("limit is a whole number from 1 to {MAX_LIST_KEYS}"))
+        })?,
+    };
+    let prefix = Prefix::new(&prefix.unwrap_or_default())?;
+    let after = after.filter(|after| !after.is_empty());
+    // It is the last key of a page, and a table that was taken over has longer keys than can be made.
+    let after = after
+        .map(|after| Key::from_cursor(&after).ok_or_else(|| ApiError::bad_request("after contains NUL")));
+    let after = after.transpose()?;
+    Ok(ListRequest { prefix, after, limit })
+}
+
+fn parse_limit(text: &str) -> Option<u32> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let limit = is_number.then(|| text.parse().ok()).flatten()?;
+    (1..=MAX_LIST_KEYS).contains(&limit).then_some(limit)
+}
+
+fn written(outcome: Write) -> Result<Response, ApiError> {
+    match outcome {
+        Write::Applied(version) => Ok(answer::written(version)),
+        Write::VersionMismatch => Err(ApiError::precondition_failed()),
+        Write::StatusMismatch { current } => Err(ApiError::status_conflict(current)),
+    }
+}

@@ -1,0 +1,110 @@
+//! What a request asks for: its method and its path.
+
+use axum::http::Method;
+
+use super::error::ApiError;
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    Healthz,
+    Readyz,
+    Get,
+    Head,
+    Put,
+    Patch,
+    Delete,
+    List,
+    BatchGet,
+    Query,
+}
+
+/// The names of all operations, by which the observer of a listener is told of answers.
+pub const OPERATIONS: [&str; 10] =
+    ["healthz", "readyz", "get", "head", "put", "patch", "delete", "list", "batch_get", "query"];
+
+impl Operation {
+    /// One of [`OPERATIONS`].
+    pub(super) fn name(self) -> &'static str {
+        OPERATIONS[self as usize]
+    }
+
+    /// Whether it changes documents.
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Self::Put | Self::Patch | Self::Delete)
+    }
+
+    /// Whether it tells nothing about documents.
+    pub(super) fn is_probe(self) -> bool {
+        matches!(self, Self::Healthz | Self::Readyz)
+    }
+}
+
+/// An operation and what of the path it is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) operation: Operation,
+    /// Everything after `/keys/`, still encoded; empty elsewhere.
+    pub(super) rest: &'a str,
+}
+
+impl<'a> Target<'a> {
+    /// 404 for a path that does not exist, 405 for a method that it does not take.
+    pub(super) fn of(method: &Method, path: &'a str) -> Result<Self, ApiError> {
+        let (rest, allow) = match path {
+            "/healthz" | "/readyz" => ("", "GET, HEAD"),
+            "/query" | "/keys:batchGet" => ("", "POST"),
+            "/keys/" => ("", "GET"),
+            _ => match path.strip_prefix("/keys/") {
+                Some(rest) => (rest, "GET, HEAD, PUT, PATCH, DELETE"),
+                None => return Err(ApiError::no_such_path()),
+            },
+        };
+        let operation = match (path, method.as_str()) {
+            ("/healthz", "GET" | "HEAD") => Operation::Healthz,
+            ("/readyz", "GET" | "HEAD") => Operation::Readyz,
+            ("/query", "POST") => Operation::Query,
+            ("/keys:batchGet", "POST") => Operation::BatchGet,
+            ("/keys/", "GET") => Operation::List,
+            _ if rest.is_empty() => return Err(ApiError::method_not_allowed(allow)),
+            (_, "GET") => Operation::Get,
+            (_, "HEAD") => Operation::Head,
+            (_, "PUT") => Operation::Put,
+            (_, "PATCH") => Operation::Patch,
+            (_, "DELETE") => Operation::Delete,
+            _ => return Err(ApiError::method_not_allowed(allow)),
+        };
+        Ok(Self { operation, rest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_its_name_in_the_list() {
+        let all = [
+            (Operation::Healthz, "healthz"),
+            (Operation::Readyz, "readyz"),
+            (Operation::Get, "get"),
+            (Operation::Head, "head"),
+            (Operation::Put, "put"),
+            (Operation::Patch, "patch"),
+            (Operation::Delete, "delete"),
+            (Operation::List, "list"),
+            (Operation::BatchGet, "batch_get"),
+            (Operation::Query, "query"),
+        ];
+        assert_eq!(all.map(|(operation, _)| operation.name()), all.map(|(_, name)| name));
+    }
+
+    #[test]
+    fn everything_after_keys_is_taken_literally() {
+        for rest in ["a", "/", "//", ".", "..", "a/../b", "%2F", "a//b/", ":batchGet", "query"] {
+            let path = format!("/keys/{rest}");
+            let target = Target::of(&Method::GET, &path);
+            assert!(target == Ok(Target { operation: Operation::Get, rest }), "{path}: {target:?}");
+        }
+    }
+}
