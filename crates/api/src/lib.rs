@@ -1,10 +1,10 @@
-//! The HTTP API: intents in, what became of them out, and what operators may change.
+//! The HTTP API: intents in, what became of them out, what consumers report, and what operators may change.
 //!
 //! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of the domain, calls a
 //! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
 //!
-//! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
-//! read, `changes.rs` replays and discards. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of
+//! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `search.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
+//! read, `changes.rs` replays and discards, `receipts.rs` takes what consumers report. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of
 //! it in the document that `GET /openapi.json` answers with.
 
 mod batch;
@@ -17,6 +17,8 @@ mod openapi;
 mod params;
 mod ports;
 mod problems;
+mod receipts;
+mod search;
 mod status;
 mod view;
 
@@ -32,7 +34,7 @@ use http_server::tokens::Guard;
 pub use batch::is_undecided;
 pub use intents::accepted_answer;
 pub use openapi::document;
-pub use ports::{Api, ApiSettings, Ports};
+pub use ports::{Api, ApiSettings, Ports, ReceiptCounter};
 
 /// The routes of the API. `guard` checks tokens.
 pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
@@ -40,17 +42,20 @@ pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
     let document = Bytes::from(openapi::document(&api.settings).to_string());
     let operator = |routes| guard.protect(routes, problems::operators_only);
     let producer = |routes| guard.protect(routes, problems::producers_only);
+    let reporter = |routes| guard.protect(routes, problems::reporters_only);
     let reader = |routes| guard.protect(routes, problems::readers_only);
     let router = Router::new()
         .route("/v1/intents", producer(post(intents::send::<P>)))
         .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit)))
         .route("/v1/notifications", reader(get(notifications::list::<P>)))
+        .route("/v1/notifications:query", operator(post(search::search::<P>)))
         .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
         .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
         .route("/v1/malformed-intents", operator(get(malformed_intents::list::<P>)))
         .route("/v1/malformed-intents/{stream_entry_id}", operator(get(malformed_intents::show::<P>)))
+        .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))
         .route("/v1/status", operator(get(status::show::<P>)))
         .route("/openapi.json", get(move |query: RawQuery| openapi::show(query, document)));
     http_server::problem::with_fallbacks(router.with_state(Arc::new(api)))

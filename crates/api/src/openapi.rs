@@ -61,6 +61,7 @@ pub fn document(settings: &ApiSettings) -> Value {
         "tags": [
             {"name": "intents", "description": "Sending, as a producer."},
             {"name": "notifications", "description": "Reading what became of intents, as their producer or as an operator."},
+            {"name": "receipts", "description": "Reporting what became of published routes, as a consumer or as an operator."},
             {"name": "operations", "description": "Reading the state of the service and changing dead letters, as an operator."},
             {"name": "description", "description": "This document."},
         ],
@@ -69,7 +70,7 @@ pub fn document(settings: &ApiSettings) -> Value {
             "securitySchemes": {"token": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A token of the service's tokens file. A token is a producer's, an operator's, or both: an operation \
+                "description": "A token of the service's tokens file. A token is a producer's, a consumer's, an operator's, or several of these: an operation \
                     names which it takes.",
             }},
             "headers": headers(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
-use domain::ports::{LeaderLookup, Operations, Queries, StreamQueries, Submissions};
+use domain::ports::{LeaderLookup, Operations, Queries, ReceiptStore, StreamQueries, Submissions};
 use idempotency::{Idempotency, Store};
 
 /// The kinds of ports that an API is built on.
@@ -18,6 +18,8 @@ pub trait Ports: Send + Sync + 'static {
     type Queries: Queries + 'static;
     /// Changes what an operator may change.
     type Operations: Operations + 'static;
+    /// Takes what consumers report.
+    type Receipts: ReceiptStore + 'static;
     /// Reads the intents stream.
     type Stream: StreamQueries + 'static;
     /// Knows who leads.
@@ -28,6 +30,9 @@ pub trait Ports: Send + Sync + 'static {
     type Clock: Clock + 'static;
 }
 
+/// Is told how many reports of a request had which outcome: `recorded`, `stale`, `unknown_route` or `invalid`.
+pub type ReceiptCounter = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
+
 /// The API.
 pub struct Api<P: Ports> {
     /// Accepts intents.
@@ -36,6 +41,10 @@ pub struct Api<P: Ports> {
     pub queries: P::Queries,
     /// Changes what an operator may change.
     pub operations: P::Operations,
+    /// Takes what consumers report.
+    pub receipts: P::Receipts,
+    /// Counts what became of their reports.
+    pub count_receipts: ReceiptCounter,
     /// Reads the intents stream.
     pub stream: P::Stream,
     /// Knows who leads.

@@ -6,12 +6,25 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use domain::malformed::Rejection;
 use domain::ports::{StoreError, error_chain};
+use domain::route::Channel;
 use http_server::problem::{self, FORBIDDEN, Kind, Problem};
-use http_server::tokens::Principal;
+use http_server::tokens::{Consumer, Principal};
 
 /// An intent that breaks a rule; `code` names it.
 const MALFORMED_INTENT: Kind =
     Kind::new("malformed-intent", "Malformed intent", StatusCode::UNPROCESSABLE_ENTITY);
+
+/// A search that takes longer than a query may.
+const QUERY_TOO_EXPENSIVE: Kind =
+    Kind::new("query-too-expensive", "Query too expensive", StatusCode::UNPROCESSABLE_ENTITY);
+
+/// A search took too long.
+pub(crate) fn query_too_expensive() -> Problem {
+    let detail = "The search took longer than NOTIFICATION_API_QUERY_TIMEOUT allows. Narrow it: bound accepted_at by $after and $before, or \
+        add, outside of $or and $not, a condition that an index serves: equality of notification_id, idempotency_key or recipient, \
+        or of route.status with another status than published.";
+    Problem::new(QUERY_TOO_EXPENSIVE, detail)
+}
 
 /// The intent breaks a rule.
 pub(crate) fn malformed_intent(rejection: &Rejection) -> Problem {
@@ -90,6 +103,21 @@ pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Probl
     match principal.operator || principal.producer.is_some() {
         true => Ok(()),
         false => Err(Problem::new(FORBIDDEN, "This takes a producer's or an operator's token.")),
+    }
+}
+
+/// Reporting of one's own channel's routes, or of all as an operator.
+pub(crate) fn reporters_only(principal: &Principal, _: &Parts) -> Result<(), Problem> {
+    channel_reported(principal).map(drop)
+}
+
+/// The channel of whose routes a token may report; `None` if of all.
+pub(crate) fn channel_reported(principal: &Principal) -> Result<Option<Channel>, Problem> {
+    match (principal.operator, principal.consumer) {
+        (true, _) => Ok(None),
+        (false, Some(Consumer::Gateway)) => Ok(Some(Channel::Push)),
+        (false, Some(Consumer::Mail)) => Ok(Some(Channel::Email)),
+        (false, None) => Err(Problem::new(FORBIDDEN, "This takes a consumer's or an operator's token.")),
     }
 }
 

@@ -7,12 +7,14 @@ mod changes;
 mod dead_letters;
 mod malformed;
 mod notifications;
+mod receipts;
 mod status;
 
 use std::borrow::Cow;
 
 use ambient::Timestamp;
 use domain::query::Counted;
+use domain::receipt::ReceiptStatus;
 use domain::route::{Channel, RouteStatus};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
@@ -25,6 +27,7 @@ pub(crate) use notifications::{
     Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED,
     OUTCOME_DUPLICATE,
 };
+pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};
 pub(crate) use status::ServiceStatus;
 
 /// A time, as RFC 3339 in UTC with microseconds.
@@ -74,4 +77,8 @@ pub(crate) fn channel_schema(_: &mut SchemaGenerator) -> Schema {
 
 pub(crate) fn status_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": RouteStatus::ALL.map(RouteStatus::as_str)})
+}
+
+pub(crate) fn receipt_status_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ReceiptStatus::ALL.map(ReceiptStatus::as_str)})
 }

@@ -5,10 +5,32 @@
 use ambient::Timestamp;
 
 use crate::query::StoredRoute;
+use crate::receipt::{Receipt, ReceiptStatus, Report};
 use crate::route::{RouteStatus, SkipReason};
 
 /// The sentence for `route` at `now`. It names no address, and ends without a full stop.
 pub fn explain(route: &StoredRoute, now: Timestamp) -> String {
+    let state = state(route, now);
+    match &route.receipt {
+        // Without the detail: it may hold an address.
+        Some(Receipt { highest: Report { status, at, .. }, .. }) => {
+            format!("{state}; its consumer reported: {} at {at}", what_happened(*status))
+        }
+        None => state,
+    }
+}
+
+fn what_happened(status: ReceiptStatus) -> &'static str {
+    match status {
+        ReceiptStatus::Failed => "delivery failed",
+        ReceiptStatus::Delivered => "delivered",
+        ReceiptStatus::Opened => "opened by the recipient",
+        ReceiptStatus::Complained => "the recipient complained",
+        ReceiptStatus::Bounced => "bounced",
+    }
+}
+
+fn state(route: &StoredRoute, now: Timestamp) -> String {
     match route.status {
         RouteStatus::Pending => format!("{}; {}", why_pending(route), next_attempt(route, now)),
         RouteStatus::Failed => format!("{}; {}", failures(route), next_attempt(route, now)),

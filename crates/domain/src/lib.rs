@@ -19,6 +19,7 @@ pub mod outcome;
 pub mod policy;
 pub mod ports;
 pub mod query;
+pub mod receipt;
 pub mod recipient;
 pub mod record;
 pub mod replica;

@@ -17,6 +17,9 @@ pub enum StateError {
     /// A query that is none, or a cursor of another one; nothing was sent.
     #[error("{0}")]
     InvalidQuery(String),
+    /// The documents that were asked for together have more bytes than [`crate::MAX_ANSWER_BYTES`].
+    #[error("the documents have more than {} bytes together; ask for fewer", crate::MAX_ANSWER_BYTES)]
+    TooLarge,
     /// The statement took longer than it may.
     #[error("could not {operation} within the statement time-out; narrow it or add an index")]
     TimedOut {

@@ -36,12 +36,15 @@ pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
 pub use members::{Member, Members};
 pub use memory::MemoryStore;
-pub use postgres::{MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, lock_many_in, put_many_in};
+pub use postgres::{
+    MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in,
+    prepare_many_in, put_many_in,
+};
 pub use schema::{required_rights, schema_sql};
 pub use setup::missing_rights;
 pub use statements::PLANNER_PARAMETERS;
 pub use status::{Advance, Status, advance_status};
-pub use store::{KeyPage, Page, Store};
+pub use store::{KeyPage, MAX_ANSWER_BYTES, Page, Store};
 pub use table::{MAX_TABLE_NAME_BYTES, TableName, TableNameError};
 
 /// The examples of the README are compiled.

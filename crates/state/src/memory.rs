@@ -11,6 +11,7 @@ use crate::condition::Seen;
 use crate::json::Json;
 use crate::postgres::{MAX_VALUE_BYTES, merged};
 use crate::query::Query;
+use crate::store::if_fitting;
 use crate::{
     Delete, Document, Key, KeyPage, Page, Patch, Prefix, StateError, Store, Value, Version, VersionCondition,
     Write, WriteConditions,
@@ -107,7 +108,7 @@ impl Store for MemoryStore {
         let table = self.table();
         let mut asked = std::collections::HashSet::new();
         let first = keys.iter().filter(|key| asked.insert(*key));
-        Ok(first.filter_map(|key| table.rows.get(key).cloned()).collect())
+        if_fitting(first.filter_map(|key| table.rows.get(key).cloned()).collect())
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {

@@ -14,12 +14,15 @@ use pg::PgPool;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-pub use self::in_transaction::{delete_many_in, get_many_in, lock_many_in, put_many_in};
+pub use self::in_transaction::{
+    delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
+};
 use self::operation::Operation;
 use self::rows::{in_order, last_of_each, members_in_order, read_document};
 use crate::condition::Seen;
 use crate::json::{Json, MAX_LEVELS, merge};
 use crate::query::{Query, compile};
+use crate::store::if_fitting;
 use crate::{
     Delete, Document, IndexSpec, Key, KeyPage, Members, Page, Patch, Prefix, StateError, Store, TableName,
     Value, Version, VersionCondition, Write, WriteConditions, statements,
@@ -162,7 +165,7 @@ impl Store for PostgresStore {
         let operation = self.operation("get documents").await?;
         let rows =
             operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
-        in_order(&self.table, keys, &rows)
+        if_fitting(in_order(&self.table, keys, &rows)?)
     }
 
     async fn get_members(

@@ -7,11 +7,13 @@
 use pg::bind;
 use pg::sql::Written;
 
-use sea_query::{Alias, Expr, SelectStatement};
+use sea_query::{Alias, Expr, Order, Query as Statement, SelectStatement};
 
 use crate::query::{Query, compile};
 use crate::schema::next_version;
-use crate::{Key, Prefix, StateError, TableName, Value, Version, VersionCondition, WriteConditions};
+use crate::{
+    Key, MAX_ANSWER_BYTES, Prefix, StateError, TableName, Value, Version, VersionCondition, WriteConditions,
+};
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
 /// statistics, which are taken while the table is nearly empty. Queries set their own.
@@ -45,9 +47,30 @@ pub(crate) fn get(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Those documents that there are, in no order, at most one for each key. Plan: the index on the key, once for each key.
+/// Of rows `found`, those until their values have more bytes than an answer, and the one after them.
+fn within_an_answer(found: &str) -> String {
+    format!(
+        "SELECT key, value, version, created_at, updated_at \
+         FROM (SELECT found.*, {PLACE} AS place, {BYTES_BEFORE} AS bytes_before FROM ({found}) AS found) AS sized \
+         WHERE {} ORDER BY place",
+        is_within()
+    )
+}
+
+/// Of rows `found`, in their order: where each stands, and how many bytes the values before it have.
+const PLACE: &str = "row_number() OVER ()";
+const BYTES_BEFORE: &str = "sum(octet_length(value)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(value)";
+
+/// The second row always, so that a first one that is too large is seen to have a next one.
+fn is_within() -> String {
+    format!("(bytes_before <= {MAX_ANSWER_BYTES} OR place <= 2)")
+}
+
+/// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer. Plan: the
+/// index on the key, once for each key.
 pub(crate) fn get_many(table: &TableName, keys: &[&Key]) -> Written {
-    let text = format!("SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1)", table.quoted());
+    let found = format!("SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1)", table.quoted());
+    let text = within_an_answer(&found);
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
 }
 
@@ -200,6 +223,20 @@ pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Wr
     Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
 }
 
+/// Inserts those of the documents, under distinct keys, whose key has none, and returns their keys. In the order of the keys' bytes, and
+/// it waits for no row but one that is being inserted: statements that meet never deadlock. Plan: the index on the key, as arbiter.
+pub(crate) fn insert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
+    let (name, next) = (table.quoted(), next_version(table));
+    let text = format!(
+        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
+         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
+         FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
+         ON CONFLICT (key) DO NOTHING RETURNING d.key"
+    );
+    let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
+    Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
+}
+
 /// Keys that begin with `prefix`, after `after`, ascending by their bytes. Plan: a range of the index on the key in byte order,
 /// which is the primary key of a table of this crate; nothing is sorted.
 pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limit: u32) -> Written {
@@ -222,7 +259,7 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
     Written::new(text, parameters)
 }
 
-/// The documents of a query, and one more than its page has. Plan: see [`compile::page`].
+/// The documents of a query, and one more than its page has, which may end early ([`MAX_ANSWER_BYTES`]). Plan: see [`compile::page`].
 pub(crate) fn page(
     table: &TableName,
     query: &Query,
@@ -230,7 +267,19 @@ pub(crate) fn page(
 ) -> Result<SelectStatement, StateError> {
     let mut select = compile::page(query, target)?;
     let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
-    Ok(select.expr(columns).from(Alias::new(table.as_str())).take())
+    let found = select.expr(columns).from(Alias::new(table.as_str())).take();
+    let sized = Statement::select()
+        .expr(Expr::cust("found.*"))
+        .expr_as(Expr::cust(PLACE), "place")
+        .expr_as(Expr::cust(BYTES_BEFORE), "bytes_before")
+        .from_subquery(found, "found")
+        .take();
+    Ok(Statement::select()
+        .expr(Expr::cust("key, value, version, created_at, updated_at"))
+        .from_subquery(sized, "sized")
+        .and_where(Expr::cust(is_within()))
+        .order_by("place", Order::Asc)
+        .take())
 }
 
 /// How many documents match a query. Plan: as of [`page`], without an order.

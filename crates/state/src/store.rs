@@ -6,6 +6,25 @@ use crate::{
     WriteConditions,
 };
 
+/// The most bytes that the values of one answer have together, as text, so that no request makes a process hold all of a table. A
+/// page of a query ends earlier; [`Store::get_many`] fails with [`StateError::TooLarge`].
+pub const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// How many of the documents, from the first on, fit into one answer.
+pub(crate) fn fitting<'a>(documents: impl Iterator<Item = &'a Document>) -> usize {
+    let mut bytes = 0_usize;
+    let fits = |document: &&Document| {
+        bytes = bytes.saturating_add(document.value.as_str().len());
+        bytes <= MAX_ANSWER_BYTES
+    };
+    documents.take_while(fits).count()
+}
+
+/// The documents, if they fit into one answer.
+pub(crate) fn if_fitting(documents: Vec<Document>) -> Result<Vec<Document>, StateError> {
+    if fitting(documents.iter()) < documents.len() { Err(StateError::TooLarge) } else { Ok(documents) }
+}
+
 /// Keys of a list, ascending by their bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyPage {
@@ -43,7 +62,8 @@ pub trait Store: Send + Sync + 'static {
     /// One document.
     fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Document>, StateError>> + Send;
 
-    /// The documents of those keys that exist, in the order asked; a key that is asked twice once.
+    /// The documents of those keys that exist, in the order asked; a key that is asked twice once. [`StateError::TooLarge`] if their
+    /// values have more than [`MAX_ANSWER_BYTES`] together.
     fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Document>, StateError>> + Send;
 
     /// The members of these names of those documents that exist, in the order of `keys`; a key that is asked twice once. A member

@@ -13,10 +13,18 @@ pub(crate) fn store_error(error: PgError) -> StoreError {
     }
 }
 
-/// An error of a table of documents. What is wrong with the table itself is reported as it is.
-pub(crate) fn document_error(error: StateError) -> StoreError {
+/// An error of a table of documents.
+pub(crate) fn document_error(operation: &'static str, error: StateError) -> StoreError {
     match error {
         StateError::Postgres(error) => store_error(error),
-        other => StoreError::Unavailable { operation: "check a table of documents", source: other.into() },
+        error @ StateError::TimedOut { .. } => StoreError::TimedOut { operation, source: error.into() },
+        error @ (StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_)) => {
+            StoreError::Refused { operation, source: error.into() }
+        }
+        error @ (StateError::NoRights(_)
+        | StateError::TooLarge
+        | StateError::Corrupt { .. }
+        | StateError::NotATable { .. }
+        | StateError::Index { .. }) => StoreError::Unavailable { operation, source: error.into() },
     }
 }

@@ -1,7 +1,7 @@
 //! The durable state in PostgreSQL: records, routes and what became of them.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
-//! `replicas` with `activity`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
+//! `replicas` with `activity`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
 //! `republish`, `operations`, `queries`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
 //! [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to the comment that says what
 //! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
@@ -19,6 +19,7 @@ mod malformed_intents;
 mod migrations;
 mod operations;
 mod queries;
+mod receipts;
 mod records;
 mod replicas;
 mod republish;
@@ -63,14 +64,16 @@ impl PgStore {
         replicas::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         operations::prepare_all(&session).await.map_err(store_error)?;
+        receipts::prepare_all(&session).await?;
         queries::prepare_all(&session).await.map_err(store_error)?;
         let tables = schema::tables();
         let mut required = schema::required_rights(&tables);
         required.extend(idempotency::required_rights());
         let missing = missing_rights(&session, &required).await.map_err(store_error)?;
         let mut denied: Vec<String> = missing.iter().map(|missing| missing.table.to_owned()).collect();
-        let receipts = receipts_table();
-        let missing = state::missing_rights(&session, &receipts).await.map_err(document_error)?;
+        let receipts = &*receipts::TABLE;
+        let missing = state::missing_rights(&session, receipts).await;
+        let missing = missing.map_err(|error| document_error("check the schema", error))?;
         denied.extend((!missing.is_empty()).then(|| format!("{receipts} ({})", missing.join(", "))));
         if denied.is_empty() {
             return Ok(());

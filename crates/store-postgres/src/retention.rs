@@ -1,4 +1,5 @@
-//! The deletion of expired records and malformed intents, in chunks that the worker sizes. Routes and dead letters go with their record by cascade.
+//! The deletion of expired records and malformed intents, in chunks that the worker sizes. Routes and dead letters go with their record by cascade, receipts are deleted
+//! beside it.
 //!
 //! A record may go only if none of its routes is live, and an operator may be retrying a dead letter of it at this moment
 //! (ADR 0020). So a chunk of records is one transaction that locks, checks again, then deletes:
@@ -7,7 +8,7 @@
 //!    them. It waits for no lock: what another transaction holds is left out.
 //! 2. A later statement, which sees what was committed before the locks were granted, counts the routes of each record. A
 //!    record stays if a route of it is live, or was not locked.
-//! 3. It deletes the others.
+//! 3. It deletes the others and the receipts of their routes. Whoever writes a receipt has locked its route.
 //!
 //! A crash at any of these steps leaves all records of the chunk as they were, or none of them.
 
@@ -17,18 +18,18 @@ use std::time::Duration;
 use ambient::Timestamp;
 use domain::ports::{Cutoff, Expired, MalformedKey, Removal, RetentionStore, StoreError};
 use domain::record::NotificationId;
-use futures_util::future::{join, join4};
-use pg::sql::{any, unnest};
+use futures_util::future::{join3, join4};
+use pg::sql::{Written, any, unnest};
 use pg::{PgError, Session, bind};
 use sea_query::{
-    DeleteStatement, Expr, ExprTrait, Func, LockBehavior, LockType, Order, Query, SelectStatement,
+    DeleteStatement, Expr, ExprTrait, Func, JoinType, LockBehavior, LockType, Order, Query, SelectStatement,
 };
 use tokio_postgres::Row;
 
 use crate::PgStore;
 use crate::codec::{column, count, instant};
 use crate::error::store_error;
-use crate::schema::{Input, MalformedIntents, Records, Routes};
+use crate::schema::{Input, MalformedIntents, Receipts, Records, Routes};
 
 impl RetentionStore<NotificationId> for PgStore {
     async fn list_expired(
@@ -44,8 +45,9 @@ impl RetentionStore<NotificationId> for PgStore {
                 let id: String = column(row, "records.notification_id", "")?;
                 Ok(Expired {
                     at: instant(row, "records.accepted_at", &id)?,
-                    bytes: column::<i32>(row, "bytes", &id)?.unsigned_abs().into(),
-                    rows: 1 + count(row, "routes", &id)?,
+                    bytes: u64::from(column::<i32>(row, "bytes", &id)?.unsigned_abs())
+                        + count(row, "receipt_bytes", &id)?,
+                    rows: 1 + count(row, "routes", &id)? + count(row, "receipts", &id)?,
                     live: count(row, "live_routes", &id)? > 0,
                     key: NotificationId::from(id),
                 })
@@ -96,9 +98,12 @@ async fn delete_unless_live_or_locked(
         session.rollback().await.map_err(store_error)?;
         return Ok(removal);
     }
+    let receipts = session.prepare(&delete_receipts(&removable)).await.map_err(store_error)?;
     let delete = session.prepare(&delete_records(&removable)).await.map_err(store_error)?;
-    // A COMMIT after a failed statement rolls back without an error of its own, so both answers are looked at.
-    let (deleted, committed) = join(session.change(&delete), session.commit()).await;
+    // A COMMIT after a failed statement rolls back without an error of its own, so every answer is looked at.
+    let (receipts, deleted, committed) =
+        join3(session.change(&receipts), session.change(&delete), session.commit()).await;
+    receipts.map_err(store_error)?;
     removal.removed = deleted.map_err(store_error)?;
     committed.map_err(store_error)?;
     Ok(removal)
@@ -168,6 +173,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&lock_records(&[], cutoff)).await?;
     session.prepare(&lock_routes(&[])).await?;
     session.prepare(&count_routes(&[], cutoff)).await?;
+    session.prepare(&delete_receipts(&[])).await?;
     session.prepare(&delete_records(&[])).await?;
     session.prepare(&expired_malformed(cutoff, None, 1)).await?;
     session.prepare(&delete_malformed(&[], cutoff)).await?;
@@ -188,7 +194,8 @@ pub(crate) fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
     Expr::expr(Func::cust("pg_column_size").arg(Expr::col(column)))
 }
 
-/// A page of `records_listing_idx`, read backwards, with the number of routes of each record.
+/// A page of `records_listing_idx`, read backwards, with the number of routes of each record, and with its receipts by a range of their
+/// primary key.
 pub(crate) fn expired_records(
     cutoff: Cutoff,
     after: Option<&Expired<NotificationId>>,
@@ -215,17 +222,39 @@ pub(crate) fn expired_records(
         .expr_as(Func::max(Expr::col((Input::Table, Input::Bytes))), Input::Bytes)
         .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
         .expr_as(Func::count(Expr::col((Routes::Table, Routes::NextAttemptAt))), Input::LiveRoutes)
+        .expr_as(Func::max(Expr::col((Receipts::Table, Input::Receipts))), Input::Receipts)
+        .expr_as(Func::max(Expr::col((Receipts::Table, Input::ReceiptBytes))), Input::ReceiptBytes)
         .from_subquery(page, Input::Table)
         .left_join(
             Routes::Table,
             Expr::col((Routes::Table, Routes::NotificationId))
                 .equals((Input::Table, Records::NotificationId)),
-        );
+        )
+        .join_lateral(JoinType::InnerJoin, receipts_of_record(), Receipts::Table, Expr::cust("true"));
     for column in order {
         select.group_by_col((Input::Table, column)).order_by((Input::Table, column), Order::Asc);
     }
     select
 }
+
+/// How many receipts the record of the input has, and the bytes that they take.
+fn receipts_of_record() -> SelectStatement {
+    let bytes = Func::sum(stored_bytes(Receipts::Value));
+    Query::select()
+        .expr_as(Func::count(Expr::col(Receipts::Key)), Input::Receipts)
+        .expr_as(
+            Expr::expr(Func::coalesce([Expr::expr(bytes), Expr::cust("0")])).cast_as("bigint"),
+            Input::ReceiptBytes,
+        )
+        .from(Receipts::Table)
+        .and_where(Expr::cust(KEY_OF_RECORD))
+        .take()
+}
+
+/// Keys of receipts that begin with the id of the record of the input and a slash. The next character after a slash is 0, and keys are sorted by
+/// their bytes.
+const KEY_OF_RECORD: &str =
+    "receipts.key >= input.notification_id || '/' AND receipts.key < input.notification_id || '0'";
 
 /// By the primary key. The foreign key makes every transaction that adds a route lock its record, so none is added from
 /// here on.
@@ -271,6 +300,15 @@ pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
         .and_where(Expr::col((Records::Table, Records::AcceptedAt)).lt(time_of(cutoff)))
         .group_by_col((Records::Table, Records::NotificationId))
         .take()
+}
+
+/// A range of the primary key for each record. Whoever writes a receipt locks its route first, and all routes are locked here: none is
+/// added meanwhile.
+pub(crate) fn delete_receipts(ids: &[&str]) -> Written {
+    let text = format!(
+        "DELETE FROM receipts USING (SELECT unnest($1) AS notification_id) AS input WHERE {KEY_OF_RECORD}"
+    );
+    Written::new(text, [bind::texts(ids)])
 }
 
 /// By the primary key. The routes that would prevent it are locked and were checked.

@@ -146,6 +146,14 @@ pub(crate) enum OperatorActions {
     RequestId,
 }
 
+/// A table of documents of the crate `state`.
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum Receipts {
+    Table,
+    Key,
+    Value,
+}
+
 /// A batch of parameters that takes part in a statement as a table, and the columns that a statement computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
@@ -168,11 +176,15 @@ pub(crate) enum Input {
     NextAttemptAtText,
     Routes,
     LiveRoutes,
+    Receipts,
+    ReceiptBytes,
     Rows,
     Matches,
     Recipients,
     Discarded,
     At,
+    Payload,
+    Document,
 }
 
 /// What the service does in each of its tables.

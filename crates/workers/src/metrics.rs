@@ -27,6 +27,7 @@ pub struct Metrics {
     pool_connections: Gauge<u64>,
     leader: Gauge<u64>,
     http_duration: Histogram<f64>,
+    receipts: Counter<u64>,
     idempotency_claims: Counter<u64>,
     idempotency_fenced: Counter<u64>,
 }
@@ -116,6 +117,7 @@ impl Metrics {
                 "http.server.request.duration",
                 "From the first byte of a request to the API to its answer, by route and status",
             ),
+            receipts: counter("notification.receipts", "Reports of consumers by outcome"),
             idempotency_claims: counter("idempotency.claims", "Claims of idempotency keys by outcome"),
             idempotency_fenced: counter(
                 "idempotency.fenced",
@@ -194,6 +196,11 @@ impl Metrics {
         let route = route.map(|route| KeyValue::new("http.route", route.to_owned()));
         let labels: Vec<KeyValue> = route.into_iter().chain([status]).collect();
         self.http_duration.record(time.as_secs_f64(), &labels);
+    }
+
+    /// Reports of consumers that ended with `outcome`: `recorded`, `stale`, `unknown_route` or `invalid`.
+    pub fn receipts(&self, outcome: &'static str, count: u64) {
+        self.receipts.add(count, &[KeyValue::new("outcome", outcome)]);
     }
 
     /// Claims of idempotency keys that ended with `outcome`: `new`, `pending`, `completed`, `conflict` or `failed`.

@@ -30,6 +30,8 @@ pub mod publishing;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod queries;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod receipts;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod replicas;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod republish;
@@ -37,6 +39,8 @@ pub mod republish;
 pub mod retention;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod routes;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod search;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod streams;
 

@@ -11,8 +11,8 @@ use domain::entry::EntryId;
 use domain::ports::{
     AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer,
     IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations, Outbound,
-    OutboundInspection, Queries, ReplicaStore, RepublishStore, RetentionStore, RouteStore, StreamQueries,
-    UserDirectory,
+    OutboundInspection, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
+    StreamQueries, UserDirectory,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
@@ -28,6 +28,7 @@ use harness::contract::leader::LeaderFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::publishing::PublishingFixture;
 use harness::contract::queries::QueriesFixture;
+use harness::contract::receipts::ReceiptsFixture;
 use harness::contract::replicas::ReplicasFixture;
 use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
@@ -179,6 +180,20 @@ impl QueriesFixture for Database {
 
     fn queries(&self) -> &impl Queries {
         &self.0
+    }
+}
+
+impl ReceiptsFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>) {
+        &self.0
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.0
+    }
+
+    async fn receipts(&self) -> Vec<String> {
+        self.0.receipts().iter().map(ToString::to_string).collect()
     }
 }
 
@@ -356,6 +371,14 @@ mod operations {
 
 mod queries {
     harness::queries_contract!(super::Database(Default::default()));
+}
+
+mod receipts {
+    harness::receipts_contract!(super::Database(Default::default()));
+}
+
+mod search {
+    harness::search_contract!(super::Database(Default::default()));
 }
 
 mod retention {

@@ -18,6 +18,7 @@ use domain::ports::{
     DueOrder, DuePage, RouteStore, RowLocks, StoreError,
 };
 use domain::query::Discarded;
+use domain::receipt::Receipt;
 use domain::record::{IdempotencyScope, NotificationId, Record};
 use domain::republish::SeenStream;
 use domain::route::{
@@ -38,6 +39,7 @@ pub(super) struct Tables {
     pub(super) scopes: HashMap<IdempotencyScope, NotificationId>,
     pub(super) routes: BTreeMap<RouteKey, Row>,
     pub(super) dead_letters: BTreeMap<RouteKey, DeadLetterRow>,
+    pub(super) receipts: BTreeMap<RouteKey, Receipt>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
     pub(super) answers: HashMap<IdempotencyScope, AnswerRow>,
@@ -190,6 +192,10 @@ impl Tables {
         self.routes.values().filter(move |row| row.route.key.notification_id == *id)
     }
 
+    pub(super) fn receipts_of(&self, id: &NotificationId) -> impl Iterator<Item = &Receipt> {
+        self.receipts.iter().filter(move |(key, _)| key.notification_id == *id).map(|(_, receipt)| receipt)
+    }
+
     /// Removes a record with all that belongs to it.
     pub(super) fn remove(&mut self, id: &NotificationId) {
         if let Some(record) = self.records.remove(id) {
@@ -197,6 +203,7 @@ impl Tables {
         }
         self.routes.retain(|key, _| key.notification_id != *id);
         self.dead_letters.retain(|key, _| key.notification_id != *id);
+        self.receipts.retain(|key, _| key.notification_id != *id);
     }
 
     pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = &LiveRoute> {

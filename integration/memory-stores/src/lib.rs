@@ -16,6 +16,7 @@ mod intents;
 mod operations;
 mod publishing;
 mod queries;
+mod receipts;
 mod replicas;
 mod republish;
 mod retention;

@@ -11,6 +11,7 @@ use domain::intent::{BodyContext, IntentBody};
 use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
 use domain::query::{self, NotificationDetail, RouteCounts, StoredRoute};
+use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
 use domain::record::{Content, IdempotencyScope, NotificationId, Record};
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
 use serde::Serialize;
@@ -19,7 +20,8 @@ use serde_json::{Value, json};
 use crate::batch::{ElementResult, Results};
 use crate::problems::malformed_intent;
 use crate::view::{
-    Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED, Time,
+    Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED,
+    OUTCOME_INVALID, ReceiptResult, ReceiptResults, Time,
 };
 
 pub(super) use operators::{
@@ -131,16 +133,20 @@ fn route(channel: Channel) -> StoredRoute {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        receipt: None,
     }
 }
 
 fn detail() -> NotificationDetail {
+    let delivered =
+        Report { status: ReceiptStatus::Delivered, at: after(460), detail: "1 device".to_owned() };
     let published = StoredRoute {
         status: RouteStatus::Published,
         next_attempt_at: None,
         updated_at: after(447),
         published_at: Some(after(447)),
         published_entry_id: "1775121700447-0".to_owned(),
+        receipt: Some(Receipt::after(None, delivered).0),
         ..route(Channel::Push)
     };
     let failed = StoredRoute {
@@ -156,6 +162,19 @@ fn detail() -> NotificationDetail {
         ..route(Channel::Email)
     };
     NotificationDetail { record: record(), updated_at: after(438), routes: vec![failed, published] }
+}
+
+/// Searches of operators.
+pub(super) fn searches() -> Value {
+    let failed = json!({
+        "accepted_at": {"$after": after(-3_600_000).to_string()},
+        "route.channel": "email",
+        "route.status": {"$in": ["failed", "dead_letter"]},
+    });
+    json!({
+        "failed e-mails of an hour": {"value": {"filter": failed, "limit": 100}},
+        "by payload": {"value": {"filter": {"recipient": "u-1", "payload.turn_number": {"$gte": 54}}}},
+    })
 }
 
 /// The answer to that intent, and that to a later one that is the same.
@@ -207,4 +226,41 @@ pub(super) fn notifications() -> Value {
     };
     let notifications = vec![NotificationSummary::new(&summary)];
     rendered(Notifications { notifications, next_cursor: Some(CURSOR.to_owned()) })
+}
+
+fn bounced() -> Report {
+    Report {
+        status: ReceiptStatus::Bounced,
+        at: after(90_000),
+        detail: "550 5.1.1 mailbox does not exist".to_owned(),
+    }
+}
+
+/// What the mail service reports of the e-mail.
+pub(super) fn receipts() -> Value {
+    let Report { status, at, detail } = bounced();
+    let id = route(Channel::Email).key.to_string();
+    let report = json!({"id": id, "status": status.as_str(), "at": at.to_string(), "detail": detail});
+    only(json!({"receipts": [report]}))
+}
+
+pub(super) fn receipt_results() -> Value {
+    let result = |id: &str, outcome: ReportOutcome| ReceiptResult {
+        id: Some(id.to_owned()),
+        outcome: outcome.as_str(),
+        detail: None,
+    };
+    let id = route(Channel::Email).key.to_string();
+    let invalid = ReceiptResult {
+        outcome: OUTCOME_INVALID,
+        detail: Some("at takes a time of RFC 3339.".to_owned()),
+        ..result(&id, ReportOutcome::UnknownRoute)
+    };
+    let results = vec![
+        result(&id, ReportOutcome::Known(Recorded::Recorded)),
+        result(&id, ReportOutcome::Known(Recorded::Stale)),
+        result("1775121700000-0/email:user:u-9", ReportOutcome::UnknownRoute),
+        invalid,
+    ];
+    rendered(ReceiptResults { results })
 }

@@ -17,6 +17,8 @@ pub(super) enum Callers {
     Producers,
     Operators,
     Both,
+    /// Consumers and operators.
+    Reporters,
 }
 
 /// What the header `Idempotency-Key` is to an operation.
@@ -160,6 +162,7 @@ impl Callers {
             Self::Producers => json!([{"token": ["producer"]}]),
             Self::Operators => json!([{"token": ["operator"]}]),
             Self::Both => json!([{"token": ["producer"]}, {"token": ["operator"]}]),
+            Self::Reporters => json!([{"token": ["consumer"]}, {"token": ["operator"]}]),
         }
     }
 }

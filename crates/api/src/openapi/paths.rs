@@ -5,14 +5,16 @@ use serde_json::{Value, json};
 use super::operations::{
     Body, Callers, KeyHeader, Operation, answer, change, get, list, path_parameter, query_parameter,
 };
-use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, REQUEST_CONFLICT};
+use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::{Schemas, examples, header_refs, schema_ref};
 use crate::batch::Results;
 use crate::changes::{DiscardRequest, ReplayRequest};
 use crate::ports::ApiSettings;
+use crate::receipts::ReceiptsRequest;
+use crate::search::SearchRequest;
 use crate::view::{
     Accepted, DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Notification, Notifications,
-    Planned, Replayed, ServiceStatus,
+    Planned, ReceiptResults, Replayed, ServiceStatus,
 };
 use crate::{dead_letters, malformed_intents, notifications};
 
@@ -22,12 +24,14 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/intents": {"post": send(settings, schemas).render()},
         "/v1/intents:batch": {"post": send_batch(settings, schemas).render()},
         "/v1/notifications": {"get": list_notifications(schemas).render()},
+        "/v1/notifications:query": {"post": search_notifications(settings, schemas).render()},
         "/v1/notifications/{notification_id}": {"get": get_notification(schemas).render()},
         "/v1/dead-letters": {"get": list_dead_letters(schemas).render()},
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
         "/v1/dead-letters:discard": {"post": discard(settings, schemas).render()},
         "/v1/malformed-intents": {"get": list_malformed_intents(schemas).render()},
         "/v1/malformed-intents/{stream_entry_id}": {"get": get_malformed_intents(schemas).render()},
+        "/v1/receipts": {"post": record_receipts(settings, schemas).render()},
         "/v1/status": {"get": get_status(schemas).render()},
         "/openapi.json": {"get": get_document().render()},
     })
@@ -98,6 +102,26 @@ fn list_notifications(schemas: &mut Schemas) -> Operation {
             "notifications",
             "Lists notifications, newest first.",
             &notifications::PARAMS,
+            answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
+        )
+    }
+}
+
+fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    Operation {
+        description: "By the query language of the state store. A search is bounded by `NOTIFICATION_API_QUERY_TIMEOUT`; those for a notification_id, \
+            an idempotency_key, a recipient, or a route.status other than published are served by an index."
+            .to_owned(),
+        body: Some(Body {
+            schema: schemas.request::<SearchRequest<'_>>(),
+            examples: examples::searches(),
+            max_bytes: settings.max_body_bytes,
+        }),
+        problems: vec![("422", QUERY_TOO_EXPENSIVE)],
+        ..get(
+            "searchNotifications",
+            "notifications",
+            "Searches notifications by a filter, newest first.",
             answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
         )
     }
@@ -202,6 +226,36 @@ fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
                 &[],
             ),
         )
+    }
+}
+
+fn record_receipts(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    Operation {
+        id: "recordReceipts",
+        tag: "receipts",
+        summary: "Takes what became of up to a thousand routes.",
+        description: "Of all reports of a route the highest status counts, whatever their order: `failed`, `delivered`, `opened`, `complained`, `bounced`. \
+            Each report is taken by itself. A repeated request changes nothing: its reports are stale. To a consumer's token the routes of other channels \
+            are unknown."
+            .to_owned(),
+        callers: Callers::Reporters,
+        key: KeyHeader::Absent,
+        parameters: Vec::new(),
+        body: Some(Body {
+            schema: schemas.request::<ReceiptsRequest>(),
+            examples: examples::receipts(),
+            max_bytes: settings.max_batch_body_bytes,
+        }),
+        success: (
+            "200",
+            answer(
+                "What became of each report, in their order.",
+                schemas.answer::<ReceiptResults>(),
+                examples::receipt_results(),
+                &[],
+            ),
+        ),
+        problems: Vec::new(),
     }
 }
 

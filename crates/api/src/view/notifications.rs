@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::receipts::Receipt;
 use super::{Time, channel_schema, json_of, status_schema};
 
 /// The outcome of an intent that became a notification now.
@@ -169,8 +170,7 @@ struct Route<'a> {
     /// The id of its entry in the outbound stream; empty if it is not published.
     published_entry_id: &'a str,
     /// What its consumer reported; `null` if nothing.
-    #[schemars(extend("type" = "null"))]
-    receipt: Value,
+    receipt: Option<Receipt<'a>>,
     /// Why it is in this state, and what changes it next, when.
     explanation: String,
 }
@@ -222,7 +222,7 @@ impl<'a> Route<'a> {
             dead_lettered_at: route.dead_lettered_at.map(Time),
             skipped_at: route.skipped_at.map(Time),
             published_entry_id: &route.published_entry_id,
-            receipt: Value::Null,
+            receipt: route.receipt.as_ref().map(Receipt::new),
             explanation: explain(route, now),
         }
     }

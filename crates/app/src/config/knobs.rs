@@ -294,7 +294,7 @@ knobs! {
         NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, WEEK,
             "How long an idempotency key stays with a request whose replica died.");
         NOTIFICATION_API_QUERY_TIMEOUT = time("2s", MS, MINUTE,
-            "How long an operator's query may take in PostgreSQL.");
+            "How long an operator's query may take in PostgreSQL; a search that takes longer is answered with 422.");
     }
     "Intake" => {
         NOTIFICATION_INTENTS_STREAM = optional("notification:intents", STREAM,

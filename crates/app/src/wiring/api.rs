@@ -46,6 +46,7 @@ impl Ports for ServicePorts {
     type Submissions = SubmissionQueue;
     type Queries = PgQueries;
     type Operations = PgStore;
+    type Receipts = PgStore;
     type Stream = RedisIntentStream;
     type Leader = LockLookup;
     type Keys = Observed<PostgresStore>;
@@ -181,10 +182,13 @@ impl ApiParts {
             let follow = |stop| async move { tls.follow(stop).await };
             supervisor.spawn(Stage::Background, "api certificate", follow);
         }
+        let receipts = self.metrics.clone();
         let api = Api::<ServicePorts> {
             submissions,
             queries: self.queries,
+            receipts: self.operations.clone(),
             operations: self.operations,
+            count_receipts: Arc::new(move |outcome, count| receipts.receipts(outcome, count)),
             stream: self.stream,
             leader: self.leader,
             keys: self.keys.clone(),

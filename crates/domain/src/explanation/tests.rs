@@ -34,6 +34,7 @@ fn pending() -> StoredRoute {
         published_entry_id: String::new(),
         recovery_hint: String::new(),
         discarded: None,
+        receipt: None,
     }
 }
 
@@ -62,6 +63,11 @@ fn published() -> StoredRoute {
         published_entry_id: "7-0".into(),
         ..pending()
     }
+}
+
+fn reported(status: ReceiptStatus) -> StoredRoute {
+    let report = Report { status, at: at(8), detail: "550 u-1@example.com is unknown.".to_owned() };
+    StoredRoute { receipt: Some(Receipt::after(None, report).0), ..published() }
 }
 
 fn dead() -> StoredRoute {
@@ -248,8 +254,24 @@ fn every_state_and_cause_is_explained() {
 }
 
 #[test]
+fn what_the_consumer_reported_follows_the_state_without_its_detail() {
+    for (status, expected) in [
+        (ReceiptStatus::Failed, "delivery failed"),
+        (ReceiptStatus::Delivered, "delivered"),
+        (ReceiptStatus::Opened, "opened by the recipient"),
+        (ReceiptStatus::Complained, "the recipient complained"),
+        (ReceiptStatus::Bounced, "bounced"),
+    ] {
+        let expected =
+            format!("{}; its consumer reported: {expected} at {}", explain(&published(), at(9)), second(8));
+        assert_eq!(explain(&reported(status), at(9)), expected);
+    }
+}
+
+#[test]
 fn no_explanation_names_an_address_or_ends_with_a_full_stop() {
-    for route in [pending(), failed(2), published(), dead(), skipped("no_email_address")] {
+    let reported = reported(ReceiptStatus::Bounced);
+    for route in [pending(), failed(2), published(), dead(), skipped("no_email_address"), reported] {
         let sentence = explain(&route, at(7));
         assert!(!sentence.contains('@') && !sentence.ends_with('.'), "{sentence}");
     }

@@ -4,6 +4,7 @@ use ambient::Timestamp;
 
 use super::cursor::{Place, Query};
 use super::dead_letters::Discarded;
+use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record, RecordCursor};
 use crate::route::{Channel, RouteKey, RouteStatus};
 
@@ -112,7 +113,7 @@ pub struct NotificationDetail {
     pub routes: Vec<StoredRoute>,
 }
 
-/// A row of `routes`, with what `dead_letters` has about it.
+/// A row of `routes`, with what `dead_letters` and `receipts` have about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredRoute {
     /// Primary key.
@@ -155,4 +156,6 @@ pub struct StoredRoute {
     pub recovery_hint: String,
     /// Set if it is a dead letter that an operator has discarded.
     pub discarded: Option<Discarded>,
+    /// What its consumer reported.
+    pub receipt: Option<Receipt>,
 }

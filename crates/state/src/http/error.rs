@@ -144,6 +144,7 @@ impl From<StateError> for ApiError {
             StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_) => {
                 Self::bad_request(error.to_string())
             }
+            StateError::TooLarge => Self::new(Kind::TooLarge, error.to_string()),
             StateError::TimedOut { .. } => Self::new(Kind::Timeout, error.to_string()),
             StateError::Postgres(PgError::TimedOut { .. }) => {
                 Self::new(Kind::Timeout, format!("the statement took longer than it may{UNKNOWN_OUTCOME}"))

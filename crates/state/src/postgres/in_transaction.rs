@@ -2,7 +2,8 @@
 
 use pg::Session;
 
-use super::rows::{in_order, last_of_each};
+use super::rows::{column, in_order, last_of_each};
+use crate::store::if_fitting;
 use crate::{Document, Key, StateError, TableName, Value, statements};
 
 /// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
@@ -13,7 +14,7 @@ pub async fn get_many_in(
 ) -> Result<Vec<Document>, StateError> {
     let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>());
     let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    in_order(table, keys, &rows)
+    if_fitting(in_order(table, keys, &rows)?)
 }
 
 /// The same, and their rows are locked until the transaction ends. What is not there is not locked.
@@ -37,8 +38,36 @@ pub async fn put_many_in(
     session.query(&statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
 }
 
+/// Stores those of the documents under whose keys there is none, within the transaction that is open on `session`, and returns their
+/// keys. Of equal keys the last one counts. A key that another transaction has just taken is one that there is, once that is committed.
+pub async fn insert_many_in(
+    session: &Session,
+    table: &TableName,
+    documents: &[(Key, Value)],
+) -> Result<Vec<Key>, StateError> {
+    let statement = statements::insert_many(table, &last_of_each(documents));
+    let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    rows.iter().map(|row| Ok(Key::from_store(column(table, row, "key")?))).collect()
+}
+
 /// Deletes documents within the transaction that is open on `session`, and returns how many there were.
 pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) -> Result<u64, StateError> {
     let statement = statements::delete_many(table, &keys.iter().collect::<Vec<_>>());
     session.execute(&statement).await.map_err(|error| StateError::of_table(table, error))
+}
+
+/// Prepares the statements of the functions above, so that a table that is not there or has another shape is reported before they are
+/// needed.
+pub async fn prepare_many_in(session: &Session, table: &TableName) -> Result<(), StateError> {
+    let all = [
+        statements::get_many(table, &[]),
+        statements::lock_many(table, &[]),
+        statements::upsert_many(table, &[]),
+        statements::insert_many(table, &[]),
+        statements::delete_many(table, &[]),
+    ];
+    for statement in all {
+        session.prepare(&statement).await.map_err(|error| StateError::of_table(table, error))?;
+    }
+    Ok(())
 }

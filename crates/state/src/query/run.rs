@@ -1,6 +1,7 @@
 //! Whole queries in memory, and what both ways make of the documents that they found.
 
 use super::{Query, SortValue};
+use crate::store::fitting;
 use crate::{Document, Page, StateError};
 
 impl Query {
@@ -44,10 +45,12 @@ impl Query {
         self.limit as usize + 1
     }
 
-    /// The page that these documents make, of which [`Query::rows_to_read`] were asked for.
+    /// The page that these documents make, of which [`Query::rows_to_read`] were asked for. It ends early if their values have more
+    /// than [`crate::MAX_ANSWER_BYTES`] together, and has one document at least.
     pub fn page(&self, mut rows: Vec<Document>, matched: Option<u64>) -> Result<Page, StateError> {
-        let has_more = rows.len() > self.limit as usize;
-        rows.truncate(self.limit as usize);
+        let length = fitting(rows.iter()).max(1).min(self.limit as usize);
+        let has_more = rows.len() > length;
+        rows.truncate(length);
         let last = rows.last().filter(|_| has_more);
         let next_cursor = last.map(|last| self.cursor_after(last)).transpose()?;
         Ok(Page { rows, matched, next_cursor })

@@ -135,7 +135,13 @@ impl Setup<'_> {
                 return Err(StateError::Index { item: item.clone(), source });
             }
         }
-        self.set_lock_timeout(LOCK_TIMEOUT).await
+        self.set_lock_timeout(LOCK_TIMEOUT).await?;
+        // Until there are statistics of its expression, the planner does not know what a new index is worth. If the table is being
+        // vacuumed, that makes them.
+        match self.session.execute_batch(&format!("ANALYZE {}", self.table.quoted())).await {
+            Ok(()) | Err(PgError::Locked { .. }) => Ok(()),
+            Err(error) => Err(self.error(error)),
+        }
     }
 }
 

@@ -95,6 +95,8 @@ async fn look_at_plans(session: &Session) {
     check("lock", &plan(session, &lock(&table, &one, true), "'b/7'").await, 1.0);
     let many = upsert_many(&table, &[(&one, &value)]);
     check("upsert_many", &plan(session, &many, "ARRAY['b/7', 'new'], ARRAY['1', '2']").await, 2.0);
+    let many = insert_many(&table, &[(&one, &value)]);
+    check("insert_many", &plan(session, &many, "ARRAY['b/7', 'new'], ARRAY['1', '2']").await, 2.0);
     for version in [VersionCondition::Exists, VersionCondition::Is(Some(Version(7)))] {
         for status in [None, Some(StatusCondition("a".into()))] {
             let mut literals = "'b/7', '1'".to_owned();

@@ -2,8 +2,8 @@
 
 use state::query::Query;
 use state::{
-    Advance, Delete, Key, Member, Members, Page, Patch, StateError, StatusCondition, Store, Value, Version,
-    VersionCondition, Write, WriteConditions, advance_status,
+    Advance, Delete, Key, MAX_ANSWER_BYTES, Member, Members, Page, Patch, StateError, StatusCondition, Store,
+    Value, Version, VersionCondition, Write, WriteConditions, advance_status,
 };
 use tokio::task::JoinSet;
 
@@ -53,6 +53,7 @@ on_both_stores! {
     reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one
     a_query_finds_what_matches_page_by_page
     a_query_counts_instead_of_reading_or_beside_it
+    a_page_ends_early_and_a_batch_fails_if_the_values_are_too_large_for_one_answer
     a_report_is_stale_unless_the_document_has_a_lower_status
 }
 
@@ -558,4 +559,25 @@ async fn a_query_counts_instead_of_reading_or_beside_it(store: impl Store) {
     let failed = store.query(&Query::parse(next.as_bytes()).expect("a query")).await;
     assert!(matches!(failed, Err(StateError::InvalidQuery(_))), "{failed:?}");
     assert_eq!(queried(&store, r#"{"count":true}"#).await.matched, Some(11), "the connection can be used");
+}
+
+async fn a_page_ends_early_and_a_batch_fails_if_the_values_are_too_large_for_one_answer(store: impl Store) {
+    let large = format!(r#"{{"large":"{}"}}"#, "x".repeat(MAX_ANSWER_BYTES * 2 / 5));
+    let keys: Vec<Key> = (1..=5).map(|number| key(&format!("k{number}"))).collect();
+    for key in &keys {
+        put(&store, key.as_str(), &large).await;
+    }
+    let (mut cursor, mut pages) = (None, Vec::new());
+    loop {
+        let page = queried(&store, &format!(r#"{{"cursor":{}}}"#, cursor.as_deref().unwrap_or("null"))).await;
+        pages.push(page.rows.iter().map(|row| row.key.clone()).collect::<Vec<_>>());
+        cursor = page.next_cursor.map(|next| format!("{next:?}"));
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [&keys[..2], &keys[2..4], &keys[4..]]);
+    assert_eq!(store.get_many(&keys[..2]).await.expect("they fit").len(), 2);
+    let failed = store.get_many(&keys).await;
+    assert!(matches!(failed, Err(StateError::TooLarge)), "{failed:?}");
 }

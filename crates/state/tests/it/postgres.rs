@@ -7,7 +7,7 @@ use pg::PgError;
 use state::query::Query;
 use state::{
     Delete, Patch, PostgresStore, StateError, Store, TableName, Version, VersionCondition, Write,
-    WriteConditions, delete_many_in, get_many_in, lock_many_in, put_many_in,
+    WriteConditions, delete_many_in, get_many_in, insert_many_in, lock_many_in, put_many_in,
 };
 use tokio::task::JoinSet;
 
@@ -143,6 +143,9 @@ async fn what_is_done_in_a_transaction_of_the_caller_ends_with_it() {
         put_many_in(&session, &table, &[(key("b"), value("2"))]).await.expect("no failure");
         let seen = get_many_in(&session, &table, &keys).await.expect("no failure");
         assert_eq!(seen.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+        let inserted =
+            insert_many_in(&session, &table, &[(key("a"), value("3")), (key("c"), value("3"))]).await;
+        assert_eq!(inserted.expect("no failure"), [key("c")], "what there is stays");
         let held = lock_many_in(&session, &table, &keys).await.expect("no failure");
         assert_eq!(held, seen);
         // Its rows are held: another writer must wait, and says so.
@@ -155,6 +158,7 @@ async fn what_is_done_in_a_transaction_of_the_caller_ends_with_it() {
             session.rollback().await.expect("taken back");
         }
         assert_eq!(store.get(&key("b")).await.expect("no failure").is_some(), committed);
+        assert_eq!(store.get(&key("c")).await.expect("no failure").is_some(), committed);
         assert_eq!(store.get(&key("a")).await.expect("no failure").is_none(), committed);
     }
 }

@@ -7,6 +7,7 @@ use domain::catalog::AudienceKind;
 use domain::ports::StoreError;
 use domain::query::{Discarded, MAX_RECORDS, NotificationDetail, StoredRoute};
 use domain::record::{Content, IdempotencyScope, NotificationId, Record};
+use domain::route::RouteKey;
 use pg::sql::any;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, JoinType, Order, Query, SelectStatement};
@@ -15,6 +16,7 @@ use tokio_postgres::Row;
 
 use crate::codec::{column, corrupt, instant, loggable, name, optional_instant, route_key, small_count};
 use crate::error::store_error;
+use crate::receipts::receipts_of;
 use crate::schema::{DeadLetters, Records, Routes};
 
 /// The most routes of a notification that are shown: five times as many as an intent to users can have.
@@ -28,7 +30,12 @@ pub(super) async fn get(
     let Some(row) = rows.first() else { return Ok(None) };
     let (record, updated_at) = record(row, id)?;
     let rows = session.query(&routes_of(id)).await.map_err(store_error)?;
-    let routes = rows.iter().map(route).collect::<Result<_, _>>()?;
+    let mut routes = rows.iter().map(route).collect::<Result<Vec<_>, _>>()?;
+    let keys: Vec<&RouteKey> = routes.iter().map(|route| &route.key).collect();
+    let mut receipts = receipts_of(session, &keys).await?;
+    for route in &mut routes {
+        route.receipt = receipts.remove(&route.key);
+    }
     Ok(Some(NotificationDetail { record, updated_at, routes }))
 }
 
@@ -82,6 +89,7 @@ fn record(row: &Row, id: &NotificationId) -> Result<(Record, Timestamp), StoreEr
     Ok((record, instant(row, "records.updated_at", key)?))
 }
 
+/// Without its receipt, which is a document.
 fn route(row: &Row) -> Result<StoredRoute, StoreError> {
     let key = route_key(row)?;
     let shown = loggable(&key);
@@ -108,6 +116,7 @@ fn route(row: &Row) -> Result<StoredRoute, StoreError> {
         recovery_hint: column::<Option<String>>(row, "dead_letters.recovery_hint", &shown)?
             .unwrap_or_default(),
         discarded: discarded(row, &shown)?,
+        receipt: None,
         key,
     })
 }

@@ -13,7 +13,7 @@ use super::complete::*;
 use super::due::*;
 use super::*;
 use crate::codec::route_keys;
-use crate::{PgStore, SESSION, dead_letters, retention};
+use crate::{PgStore, SESSION, dead_letters, receipts, retention};
 
 /// What a page, a batch or a chunk holds here.
 const LIMIT: usize = 512;
@@ -39,18 +39,21 @@ fn since() -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000).expect("in range")
 }
 
-/// 20,000 routes and as many malformed intents that became due after the planner's statistics were taken: while the tables
+/// 20,000 routes with their receipts and as many malformed intents that became due after the planner's statistics were taken: while the tables
 /// were empty, or while they held many routes of which none was due, which is the usual case.
 fn backlog(published: u32) -> String {
     let mut sql = String::new();
-    for table in ["records", "routes", "dead_letters", "malformed_intents"] {
+    for table in ["records", "routes", "dead_letters", "malformed_intents", "receipts"] {
         sql.push_str(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false);"));
     }
     sql.push_str(&rows(100_001, 100_000 + published, "published", "NULL"));
-    sql.push_str("ANALYZE records; ANALYZE routes; ANALYZE dead_letters; ANALYZE malformed_intents;");
+    sql.push_str(
+        "ANALYZE records; ANALYZE routes; ANALYZE dead_letters; ANALYZE malformed_intents; ANALYZE receipts;",
+    );
     sql.push_str(&rows(1, 10_000, "pending", "'2026-01-01'"));
     sql.push_str(
-        "INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, failure_code, failure_message, raw_fields, recorded_at)
+        "INSERT INTO receipts (key, value) SELECT notification_id || '/' || route_id, '{\"status\": \"opened\"}' FROM routes;
+         INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, failure_code, failure_message, raw_fields, recorded_at)
          SELECT 's', n || '-0', 'f', 'c', 'm', '[]', '2026-01-01' FROM generate_series(1, 20000) n;",
     );
     sql
@@ -267,6 +270,8 @@ async fn look_at_plans(published: u32) {
         ("locking expired records", plan(&session, &retention::lock_records(&ids, EVERYTHING)).await),
         ("expired records' routes", plan(&session, &retention::lock_routes(&ids)).await),
         ("expired records' counts", plan(&session, &retention::count_routes(&ids, EVERYTHING)).await),
+        ("expired records' receipts", plan(&session, &retention::delete_receipts(&ids)).await),
+        ("routes of reports", plan(&session, &receipts::lock_routes(&keys.iter().collect())).await),
         ("deleting records", plan(&session, &retention::delete_records(&ids)).await),
         ("malformed intents", plan(&session, &retention::expired_malformed(EVERYTHING, None, LIMIT)).await),
         (

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::ports::{
     AcceptanceStore, Activity, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries,
-    ReplicaStore, RepublishStore, RetentionStore, RouteStore,
+    ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
@@ -13,6 +13,7 @@ use harness::contract::answers::AnswersFixture;
 use harness::contract::keys::KeysFixture;
 use harness::contract::operations::OperationsFixture;
 use harness::contract::queries::QueriesFixture;
+use harness::contract::receipts::ReceiptsFixture;
 use harness::contract::replicas::ReplicasFixture;
 use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
@@ -155,6 +156,20 @@ impl OperationsFixture for World {
     }
 }
 
+impl ReceiptsFixture for World {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>) {
+        &self.store
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.queries
+    }
+
+    async fn receipts(&self) -> Vec<String> {
+        self.column("SELECT key FROM receipts ORDER BY 1").await
+    }
+}
+
 impl RepublishFixture for World {
     fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
         &self.store
@@ -231,6 +246,14 @@ mod operations {
 
 mod queries {
     harness::queries_contract!(super::World::new().await);
+}
+
+mod receipts {
+    harness::receipts_contract!(super::World::new().await);
+}
+
+mod search {
+    harness::search_contract!(super::World::new().await);
 }
 
 mod replicas {

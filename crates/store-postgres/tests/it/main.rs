@@ -7,10 +7,12 @@ mod installation;
 mod migrations;
 mod operations;
 mod queries;
+mod receipts;
 mod replicas;
 mod republish;
 mod retention;
 mod routes;
+mod search;
 
 use std::collections::HashMap;
 use std::sync::Arc;

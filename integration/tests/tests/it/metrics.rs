@@ -109,7 +109,7 @@ fn counts<const N: usize>(expected: [(&str, u64); N]) -> BTreeMap<Labels, u64> {
 }
 
 #[tokio::test]
-async fn every_answer_of_the_api_and_every_claim_is_counted_by_what_became_of_it() {
+async fn every_answer_of_the_api_every_claim_and_every_report_is_counted_by_what_became_of_it() {
     let world = World::new().await;
     let collector = Collector::start().await;
     let tokens = TokensFile::new(&world);
@@ -128,6 +128,19 @@ async fn every_answer_of_the_api_and_every_claim_is_counted_by_what_became_of_it
     assert_eq!(send(&service, "k-2", &malformed).await.status, 422);
     assert_eq!(read(&service, OPERATOR, "/v1/nothing").await.status, 404);
     assert_eq!(read(&service, OPERATOR, "/v1/notifications/none").await.status, 404);
+    let id =
+        read(&service, OPERATOR, "/v1/notifications").await.json()["notifications"][0]["notification_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+    let report = |id: &str, status: &str| json!({"id": id, "status": status, "at": "2026-04-02T09:21:40Z"});
+    let (push, unknown) = (format!("{id}/push:user:u-1"), format!("{id}/push:user:u-7"));
+    let reports = json!({"receipts": [
+        report(&push, "opened"), report(&push, "failed"), report(&push, "opened"), report(&unknown, "opened"),
+        report(&push, "read"), report(&push, "bounced"),
+    ]});
+    let reported = ask(&service, OPERATOR, "POST", "/v1/receipts", None, &reports.to_string()).await;
+    assert_eq!(reported.status, 200, "{}", reported.body);
     // A request that loses its claim while its recipient is looked up.
     world.directory.set_fault("u-slow", Fault::Slow(SLOW));
     let mut slow = body(54);
@@ -154,11 +167,15 @@ async fn every_answer_of_the_api_and_every_claim_is_counted_by_what_became_of_it
         ("409 /v1/intents", 1),
         ("503 /v1/intents", 1),
         ("404 /v1/notifications/{notification_id}", 1),
+        ("200 /v1/notifications", 1),
+        ("200 /v1/receipts", 1),
         ("404", 1),
     ]);
     assert_eq!(answered, expected);
     let seconds = durations["503 /v1/intents"].1;
     assert!((SLOW.as_secs_f64()..BOUND.as_secs_f64()).contains(&seconds), "{seconds} seconds");
+    let received = counts([("recorded", 2), ("stale", 2), ("unknown_route", 1), ("invalid", 1)]);
+    assert_eq!(collector.counts("notification.receipts"), received);
     let claimed = counts([("new", 2), ("completed", 1), ("conflict", 1), ("pending", 1)]);
     assert_eq!(collector.counts("idempotency.claims"), claimed);
     assert_eq!(collector.counts("idempotency.fenced"), counts([("", 1)]));

@@ -74,7 +74,8 @@ fn errors(
         Expected::Status(expected) => (operation.response(answer.status), expected.contains(&answer.status)),
         Expected::RefusedElement => {
             let results = answer.json()["results"].as_array().cloned().unwrap_or_default();
-            let is_refused = results.iter().any(|result| result["status"] == 422);
+            let is_refused =
+                results.iter().any(|result| result["status"] == 422 || result["outcome"] == "invalid");
             (operation.response(answer.status), answer.status == 200 && is_refused)
         }
     };
@@ -198,12 +199,12 @@ async fn every_answer_to_a_request_of_the_document_valid_or_broken_in_one_place_
             let (answer, wrong) = check(&addr, &documented, &document, &operation, &ask).await;
             failures.extend(wrong);
             *statuses.entry(answer.status).or_default() += 1;
-            if answer.status < 300 && ask.method == "POST" {
+            let has_key = ask.header_values("Idempotency-Key").next().is_some();
+            if answer.status < 300 && has_key {
                 failures.extend(repeated(&addr, &documented, &document, &operation, &ask, &answer).await);
             }
             if let Some(cursor) = answer.json()["next_cursor"].as_str() {
-                let mut next = ask.clone();
-                next.query.push(("cursor".to_owned(), cursor.to_owned()));
+                let next = operation.with_cursor(&ask, cursor);
                 failures.extend(check(&addr, &documented, &document, &operation, &next).await.1);
             }
         }

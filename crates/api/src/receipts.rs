@@ -1,0 +1,173 @@
+//! `POST /v1/receipts`: what the consumers of the outbound streams report.
+//!
+//! Reports are taken one by one: what is wrong with one of them is its outcome and refuses no other. A repeated request is safe, because what
+//! is known already is stale, so it needs no idempotency key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use domain::ports::ReceiptStore;
+use domain::receipt::{MAX_DETAIL_CHARS, MAX_REPORTS, ReceiptStatus, Report, ReportOutcome, RouteReport};
+use domain::route::RouteKey;
+use http_server::problem::Problem;
+use http_server::tokens::Principal;
+use http_server::{JsonText, Object};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::params::Params;
+use crate::ports::{Api, Ports};
+use crate::problems::{bad_request, channel_reported, store_failed};
+use crate::view::{OUTCOME_INVALID, ReceiptResult, ReceiptResults, receipt_status_schema};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body<'a> {
+    #[serde(borrow)]
+    receipts: Vec<&'a RawValue>,
+}
+
+/// An element, of which any member may be missing or of any type.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Element<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
+    #[serde(borrow)]
+    at: Option<&'a RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
+}
+
+/// What is reported of up to a thousand routes.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(
+    dead_code,
+    reason = "a description: elements are read one by one, so that a wrong one refuses no other"
+)]
+pub(crate) struct ReceiptsRequest {
+    #[schemars(length(min = 1, max = MAX_REPORTS))]
+    receipts: Vec<ReceiptReport>,
+}
+
+/// What is reported of a route.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "a description")]
+struct ReceiptReport {
+    /// The `event_id` or `delivery_id` of the entry.
+    id: String,
+    /// What became of it, from the lowest to the highest.
+    #[schemars(schema_with = "receipt_status_schema")]
+    status: String,
+    /// When, by the clock of the consumer.
+    #[schemars(extend("format" = "date-time"))]
+    at: String,
+    /// Further words, without U+0000. The producer of the notification can read them.
+    #[schemars(length(max = MAX_DETAIL_CHARS), regex(pattern = r"^[^\x00]*$"))]
+    detail: Option<String>,
+}
+
+/// What an element says.
+enum Read {
+    Report(RouteReport),
+    /// Its id is that of no route.
+    NoRoute,
+    /// It breaks this rule.
+    Invalid(String),
+}
+
+pub(crate) async fn record<P: Ports>(
+    State(api): State<Arc<Api<P>>>,
+    principal: Principal,
+    RawQuery(query): RawQuery,
+    JsonText(body): JsonText,
+) -> Result<Response, Problem> {
+    Params::none(query.as_deref())?;
+    let channel = channel_reported(&principal)?;
+    let elements = parse(&body)?;
+    let (mut results, mut reports, mut places) = (Vec::with_capacity(elements.len()), Vec::new(), Vec::new());
+    for (place, element) in elements.into_iter().enumerate() {
+        let id = text_of(element.id);
+        let (outcome, detail) = match element.read(id.as_deref()) {
+            Read::Report(report) => {
+                reports.push(report);
+                places.push(place);
+                (ReportOutcome::UnknownRoute.as_str(), None)
+            }
+            Read::NoRoute => (ReportOutcome::UnknownRoute.as_str(), None),
+            Read::Invalid(detail) => (OUTCOME_INVALID, Some(detail)),
+        };
+        results.push(ReceiptResult { id, outcome, detail });
+    }
+    let outcomes = api.receipts.record_reports(&reports, channel).await;
+    for (place, outcome) in places.into_iter().zip(outcomes.map_err(|error| store_failed(&error))?) {
+        results[place].outcome = outcome.as_str();
+    }
+    let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for result in &results {
+        *counts.entry(result.outcome).or_default() += 1;
+    }
+    counts.into_iter().for_each(|(outcome, count)| (api.count_receipts)(outcome, count));
+    Ok(Json(ReceiptResults { results }).into_response())
+}
+
+fn parse<'a>(body: &'a str) -> Result<Vec<Element<'a>>, Problem> {
+    let parsed: Result<Object<Body<'a>>, _> = serde_json::from_str(body);
+    let Object(body) =
+        parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
+    let found = body.receipts.len();
+    if !(1..=MAX_REPORTS).contains(&found) {
+        return Err(bad_request(format!("receipts has {found} elements and takes 1 to {MAX_REPORTS}.")));
+    }
+    let element = |(place, text): (usize, &'a RawValue)| {
+        let parsed: Result<Object<Element<'a>>, _> = serde_json::from_str(text.get());
+        parsed
+            .map(|Object(element)| element)
+            .map_err(|error| bad_request(format!("receipts[{place}] is not as expected: {error}.")))
+    };
+    body.receipts.into_iter().enumerate().map(element).collect()
+}
+
+/// The text of a member; `None` if it is missing or no string.
+fn text_of(member: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(member?.get()).ok()
+}
+
+impl Element<'_> {
+    /// Checks one rule after the other; the first that is broken counts.
+    fn read(&self, id: Option<&str>) -> Read {
+        let Some(id) = id else { return Read::Invalid("id takes an event_id or a delivery_id.".to_owned()) };
+        match (self.report(), id.parse::<RouteKey>()) {
+            (Err(detail), _) => Read::Invalid(detail),
+            (Ok(_), Err(_)) => Read::NoRoute,
+            (Ok(report), Ok(key)) => Read::Report(RouteReport { key, report }),
+        }
+    }
+
+    fn report(&self) -> Result<Report, String> {
+        let status = text_of(self.status).and_then(|text| text.parse().ok()).ok_or_else(|| {
+            format!("status takes one of {}.", ReceiptStatus::ALL.map(ReceiptStatus::as_str).join(", "))
+        })?;
+        let at = text_of(self.at).and_then(|text| text.parse().ok());
+        let at = at.ok_or_else(|| "at takes a time of RFC 3339.".to_owned())?;
+        let detail = match self.detail {
+            None => String::new(),
+            Some(text) => text_of(Some(text)).ok_or_else(|| "detail takes a string.".to_owned())?,
+        };
+        if detail.chars().count() > MAX_DETAIL_CHARS {
+            return Err(format!("detail takes at most {MAX_DETAIL_CHARS} characters."));
+        }
+        if detail.contains('\0') {
+            return Err("detail takes no U+0000.".to_owned());
+        }
+        Ok(Report { status, at, detail })
+    }
+}

@@ -1,0 +1,264 @@
+//! What consumers report of routes: documents in the table `receipts`, each under the id of its route.
+//!
+//! Reports are taken in parts, each of which is a transaction:
+//!
+//! 1. It locks the routes against their deletion, and against nothing else: publishers go on. Retention leaves a record alone of which a
+//!    route is locked, so no receipt is left without its record. What has no route is unknown.
+//! 2. It reads the receipts that there are and locks them, in the order of their keys.
+//! 3. The domain decides. New receipts are inserted, the others replaced.
+//!
+//! Two transactions may find that a route has no receipt, and insert one. Then the second inserts nothing, and its reports of that route are
+//! decided again in another transaction, which finds the receipt and locks it.
+//!
+//! A part of which another transaction has locked a row is halved until that row is found, so that the others are taken. Then the request
+//! fails, and its repetition takes the rest.
+//!
+//! No deadlock: whoever waits for a receipt that is locked holds earlier keys only. Whoever inserts waits for receipts that
+//! are being inserted and for no others, in the order of their keys, too.
+//!
+//! Crash recovery: a crash leaves the parts that were committed. The consumer has no answer and repeats its request; those reports are stale then.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::LazyLock;
+
+use domain::ports::{ReceiptStore, StoreError};
+use domain::receipt::{Receipt, ReportOutcome, RouteReport};
+use domain::route::{Channel, RouteKey};
+use futures_util::future::join;
+use pg::Session;
+use sea_query::{LockType, Query, SelectStatement};
+use state::{Document, Key, StateError, TableName, Value, insert_many_in, lock_many_in, put_many_in};
+
+use crate::PgStore;
+use crate::codec::{corrupt, loggable, name, route_key};
+use crate::error::{document_error, store_error};
+use crate::routes::{given_keys, on_key};
+use crate::schema::{Input, Routes, receipts_table};
+
+/// The most reports of one transaction. With the longest histories their receipts take 30 MB.
+const MAX_PART_REPORTS: usize = 100;
+/// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless somebody deletes them
+/// by hand.
+const MAX_ROUNDS: usize = 4;
+/// How often a request waits for rows that other transactions have locked, half a second each time. Two rows of one part are found by
+/// then.
+const MAX_LOCK_WAITS: u32 = 16;
+/// Receipts that are read together to be shown. With the longest histories they take 15 MiB, which [`state::MAX_ANSWER_BYTES`] allows.
+const READ_AT_ONCE: usize = 50;
+const OPERATION: &str = "record receipts";
+
+/// The table, made once: it is needed by every statement.
+pub(crate) static TABLE: LazyLock<TableName> = LazyLock::new(receipts_table);
+
+impl ReceiptStore for PgStore {
+    async fn record_reports(
+        &self,
+        reports: &[RouteReport],
+        channel: Option<Channel>,
+    ) -> Result<Vec<ReportOutcome>, StoreError> {
+        let mut outcomes = vec![ReportOutcome::UnknownRoute; reports.len()];
+        // The id of a route is the key of a document. What is too long for one, or holds NUL, is the id of no route.
+        let placed = reports.iter().enumerate().filter_map(|(place, about)| {
+            let key = document_key(&about.key)?;
+            Some(Placed { place, key, about })
+        });
+        let placed: Vec<Placed<'_>> = placed.collect();
+        let mut parts: VecDeque<Vec<Placed<'_>>> =
+            placed.chunks(MAX_PART_REPORTS).map(<[_]>::to_vec).collect();
+        let (mut waits, mut locked) = (0, None);
+        while let Some(mut part) = parts.pop_front() {
+            // Each part may take as long as an operation may.
+            let session = self.session(OPERATION).await?;
+            match record_part(&session, &mut part, channel, &mut outcomes).await {
+                Ok(()) => {}
+                Err(error @ StoreError::Locked { .. }) => {
+                    waits += 1;
+                    if waits == MAX_LOCK_WAITS {
+                        return Err(error);
+                    }
+                    match part.split_at(part.len() / 2) {
+                        ([], _) => locked = Some(error),
+                        (first, second) => {
+                            parts.push_front(second.to_vec());
+                            parts.push_front(first.to_vec());
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        locked.map_or(Ok(outcomes), Err)
+    }
+}
+
+/// A report, the key of its document and its place in the request.
+#[derive(Clone)]
+struct Placed<'a> {
+    place: usize,
+    key: Key,
+    about: &'a RouteReport,
+}
+
+/// The key of the document of a route; `None` if no document can have it.
+pub(crate) fn document_key(key: &RouteKey) -> Option<Key> {
+    Key::new(&key.to_string()).ok()
+}
+
+/// After an error, `left` are the reports that were not taken.
+async fn record_part(
+    session: &Session,
+    left: &mut Vec<Placed<'_>>,
+    channel: Option<Channel>,
+    outcomes: &mut [ReportOutcome],
+) -> Result<(), StoreError> {
+    for _ in 0..MAX_ROUNDS {
+        let written = match write(session, left, channel).await {
+            Ok(written) => written,
+            Err(error) => {
+                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                drop(session.rollback().await);
+                return Err(error);
+            }
+        };
+        for (place, outcome) in written.outcomes {
+            outcomes[place] = outcome;
+        }
+        left.retain(|placed| written.overtaken.contains(&placed.key));
+        if left.is_empty() {
+            return Ok(());
+        }
+    }
+    let source = "other transactions inserted and deleted receipts again and again".into();
+    Err(StoreError::Unavailable { operation: OPERATION, source })
+}
+
+/// What a transaction did.
+struct Written {
+    /// By place; without those of receipts that were overtaken.
+    outcomes: Vec<(usize, ReportOutcome)>,
+    /// Receipts that another transaction has inserted meanwhile.
+    overtaken: HashSet<Key>,
+}
+
+async fn write(
+    session: &Session,
+    reports: &[Placed<'_>],
+    channel: Option<Channel>,
+) -> Result<Written, StoreError> {
+    let channels = begin_with_routes(session, reports).await?;
+    let is_known = |placed: &&Placed<'_>| {
+        let of_route = channels.get(&placed.about.key);
+        of_route.is_some_and(|of_route| channel.is_none_or(|channel| channel == *of_route))
+    };
+    let (known, unknown): (Vec<_>, Vec<_>) = reports.iter().partition(is_known);
+    let mut outcomes: Vec<_> =
+        unknown.iter().map(|placed| (placed.place, ReportOutcome::UnknownRoute)).collect();
+    if known.is_empty() {
+        session.rollback().await.map_err(store_error)?;
+        return Ok(Written { outcomes, overtaken: HashSet::new() });
+    }
+    let keys: Vec<Key> =
+        known.iter().map(|placed| placed.key.clone()).collect::<BTreeSet<_>>().into_iter().collect();
+    let failed = |error| document_error(OPERATION, error);
+    let there = lock_many_in(session, &TABLE, &keys).await.map_err(failed)?;
+    let Decision { new, replaced, outcomes: decided } = decide(&known, &there).map_err(failed)?;
+    let mut overtaken = HashSet::new();
+    if !new.is_empty() {
+        let inserted = insert_many_in(session, &TABLE, &new).await.map_err(failed)?;
+        let inserted: HashSet<Key> = inserted.into_iter().collect();
+        overtaken.extend(new.into_iter().map(|(key, _)| key).filter(|key| !inserted.contains(key)));
+    }
+    if !replaced.is_empty() {
+        put_many_in(session, &TABLE, &replaced).await.map_err(failed)?;
+    }
+    session.commit().await.map_err(store_error)?;
+    let taken = decided.into_iter().filter(|(placed, _)| !overtaken.contains(&placed.key));
+    outcomes.extend(taken.map(|(placed, outcome)| (placed.place, outcome)));
+    Ok(Written { outcomes, overtaken })
+}
+
+/// What reports of known routes come to.
+struct Decision<'a> {
+    /// Receipts of routes that have none.
+    new: Vec<(Key, Value)>,
+    /// Receipts in place of those that there are.
+    replaced: Vec<(Key, Value)>,
+    outcomes: Vec<(&'a Placed<'a>, ReportOutcome)>,
+}
+
+/// `there` are the documents of these routes. One that is no receipt, which another program wrote, is replaced as if there were none: nothing could
+/// follow it.
+fn decide<'a>(known: &[&'a Placed<'a>], there: &[Document]) -> Result<Decision<'a>, StateError> {
+    let readable = |document: &Document| {
+        Receipt::from_json(document.value.as_str()).ok().map(|receipt| (document.key.clone(), receipt))
+    };
+    let mut receipts: BTreeMap<Key, Receipt> = there.iter().filter_map(readable).collect();
+    let mut outcomes = Vec::with_capacity(known.len());
+    for placed in known {
+        let before = receipts.remove(&placed.key);
+        let (receipt, recorded) = Receipt::after(before, placed.about.report.clone());
+        receipts.insert(placed.key.clone(), receipt);
+        outcomes.push((*placed, ReportOutcome::Known(recorded)));
+    }
+    let documents = receipts.into_iter().map(|(key, receipt)| Ok((key, Value::parse(receipt.to_json())?)));
+    let documents = documents.collect::<Result<Vec<_>, StateError>>()?;
+    let there: HashSet<&Key> = there.iter().map(|document| &document.key).collect();
+    let (replaced, new) = documents.into_iter().partition(|(key, _)| there.contains(key));
+    Ok(Decision { new, replaced, outcomes })
+}
+
+/// Opens a transaction, and locks the routes that there are. Their channels.
+async fn begin_with_routes(
+    session: &Session,
+    reports: &[Placed<'_>],
+) -> Result<HashMap<RouteKey, Channel>, StoreError> {
+    let keys: BTreeSet<&RouteKey> = reports.iter().map(|placed| &placed.about.key).collect();
+    let lock = session.prepare(&lock_routes(&keys)).await.map_err(store_error)?;
+    let (begun, rows) = join(session.begin(), session.run(&lock)).await;
+    begun.map_err(store_error)?;
+    let channel = |row| {
+        let key = route_key(row)?;
+        let channel = name(row, "routes.channel", &loggable(&key))?;
+        Ok((key, channel))
+    };
+    rows.map_err(store_error)?.iter().map(channel).collect()
+}
+
+/// The receipts of those of the routes that have one.
+pub(crate) async fn receipts_of(
+    session: &Session,
+    routes: &[&RouteKey],
+) -> Result<HashMap<RouteKey, Receipt>, StoreError> {
+    let by_document: HashMap<Key, &RouteKey> =
+        routes.iter().filter_map(|key| document_key(key).map(|document| (document, *key))).collect();
+    let keys: Vec<Key> = by_document.keys().cloned().collect();
+    let mut found = Vec::new();
+    for some in keys.chunks(READ_AT_ONCE) {
+        let some = state::get_many_in(session, &TABLE, some).await;
+        found.extend(some.map_err(|error| document_error(session.operation(), error))?);
+    }
+    let receipt = |document: &Document| {
+        let Some(key) = by_document.get(&document.key) else { return Ok(None) };
+        match Receipt::from_json(document.value.as_str()) {
+            Ok(receipt) => Ok(Some(((*key).clone(), receipt))),
+            Err(error) => Err(corrupt("receipts.value", &loggable(key), error.to_string())),
+        }
+    };
+    found.iter().filter_map(|document| receipt(document).transpose()).collect()
+}
+
+pub(crate) async fn prepare_all(session: &Session) -> Result<(), StoreError> {
+    session.prepare(&lock_routes(&BTreeSet::new())).await.map_err(store_error)?;
+    let prepared = state::prepare_many_in(session, &TABLE).await;
+    prepared.map_err(|error| document_error(session.operation(), error))
+}
+
+/// The routes of these keys, locked as a row that refers to them would lock them. By the primary key, once for each.
+pub(crate) fn lock_routes(keys: &BTreeSet<&RouteKey>) -> SelectStatement {
+    Query::select()
+        .columns([Routes::NotificationId, Routes::RouteId, Routes::Channel].map(|it| (Routes::Table, it)))
+        .from_subquery(given_keys(keys.iter().copied()), Input::Table)
+        .inner_join(Routes::Table, on_key())
+        .lock_with_tables(LockType::KeyShare, [Routes::Table])
+        .take()
+}

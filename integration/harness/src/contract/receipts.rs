@@ -1,0 +1,253 @@
+//! What consumers report of routes.
+
+use std::time::Duration;
+
+use ReceiptStatus::{Bounced, Complained, Delivered, Failed, Opened};
+use domain::outcome::Outcome;
+use domain::ports::{
+    AcceptanceStore, Completion, Cutoff, Published, Queries, ReceiptStore, RetentionStore, RouteStore,
+    RowLocks,
+};
+use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome, RouteReport};
+use domain::record::NotificationId;
+use domain::route::{Channel, RouteKey};
+use futures_util::future::join_all;
+
+use super::accepted::{accept, at};
+
+const RECORDED: ReportOutcome = ReportOutcome::Known(Recorded::Recorded);
+const STALE: ReportOutcome = ReportOutcome::Known(Recorded::Stale);
+const UNKNOWN: ReportOutcome = ReportOutcome::UnknownRoute;
+
+/// A store to try, and what a test must see of it.
+pub trait ReceiptsFixture {
+    /// The store; acceptance gives it its rows.
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>);
+
+    /// What reads them.
+    fn queries(&self) -> &impl Queries;
+
+    /// The ids of the routes that have a receipt, sorted.
+    fn receipts(&self) -> impl Future<Output = Vec<String>>;
+}
+
+/// Runs every case of [`crate::contract::receipts`], each on a fixture of its own.
+#[macro_export]
+macro_rules! receipts_contract {
+    ($fixture:expr) => {
+        $crate::contract_cases!(
+            receipts, $fixture;
+            each_report_is_told_what_it_came_to,
+            a_repeated_request_is_stale_and_leaves_the_status,
+            of_all_orders_of_all_statuses_each_ends_at_the_highest,
+            reports_at_once_end_at_the_highest_and_each_is_in_the_history,
+            routes_of_another_channel_are_unknown_and_get_no_receipt,
+            what_is_no_route_is_unknown_and_gets_no_receipt,
+            the_notification_shows_the_receipt_of_each_route,
+            receipts_go_with_their_record_and_no_other_does,
+        );
+    };
+}
+
+fn id(number: u64, channel: Channel) -> String {
+    format!("{number}-0/{channel}:user:u-1")
+}
+
+fn about(id: &str, status: ReceiptStatus) -> RouteReport {
+    let report = Report { status, at: at(100), detail: format!("{} {id}", status.as_str()) };
+    RouteReport { key: id.parse().expect("the id of a route"), report }
+}
+
+async fn record(store: &impl ReceiptStore, reports: &[RouteReport]) -> Vec<ReportOutcome> {
+    store.record_reports(reports, None).await.expect("the store is there")
+}
+
+async fn receipt(queries: &impl Queries, id: &str) -> Option<Receipt> {
+    let key: RouteKey = id.parse().expect("the id of a route");
+    let found = queries.get_notification(&key.notification_id).await.expect("the store is there");
+    let route = found.expect("it is accepted").routes.into_iter().find(|route| route.key == key);
+    route.expect("it has this route").receipt
+}
+
+/// Every order of all statuses.
+fn orders() -> Vec<Vec<ReceiptStatus>> {
+    let mut orders = vec![Vec::new()];
+    for _ in ReceiptStatus::ALL {
+        let longer = |order: &Vec<ReceiptStatus>| {
+            let others = ReceiptStatus::ALL.into_iter().filter(|status| !order.contains(status));
+            others.map(|status| [&order[..], &[status]].concat()).collect::<Vec<_>>()
+        };
+        orders = orders.iter().flat_map(longer).collect();
+    }
+    orders
+}
+
+pub async fn each_report_is_told_what_it_came_to(fixture: impl ReceiptsFixture) {
+    accept(fixture.store(), [1, 2], at(0)).await;
+    let (mail, push) = (id(1, Channel::Email), id(2, Channel::Push));
+    let outcomes = record(
+        fixture.store(),
+        &[
+            about(&mail, Delivered),
+            about(&push, Failed),
+            about("9-0/push:user:u-1", Delivered),
+            about(&mail, Failed),
+            about(&mail, Opened),
+            about(&mail, Opened),
+            about(&push, Delivered),
+        ],
+    )
+    .await;
+    assert_eq!(outcomes, [RECORDED, RECORDED, UNKNOWN, STALE, RECORDED, STALE, RECORDED]);
+    assert_eq!(fixture.receipts().await, [mail.clone(), push]);
+    let receipt = receipt(fixture.queries(), &mail).await.expect("it is known");
+    assert_eq!(receipt.highest, about(&mail, Opened).report);
+    let history: Vec<_> = receipt.history.iter().map(|past| (past.report.status, past.outcome)).collect();
+    let expected = [
+        (Opened, Recorded::Stale),
+        (Opened, Recorded::Recorded),
+        (Failed, Recorded::Stale),
+        (Delivered, Recorded::Recorded),
+    ];
+    assert_eq!(history, expected);
+    assert_eq!(record(fixture.store(), &[]).await, []);
+}
+
+pub async fn a_repeated_request_is_stale_and_leaves_the_status(fixture: impl ReceiptsFixture) {
+    accept(fixture.store(), [1], at(0)).await;
+    let mail = id(1, Channel::Email);
+    let reports = [about(&mail, Delivered), about(&mail, Complained)];
+    assert_eq!(record(fixture.store(), &reports).await, [RECORDED, RECORDED]);
+    for repeats in 1..=30 {
+        assert_eq!(record(fixture.store(), &reports).await, [STALE, STALE]);
+        let receipt = receipt(fixture.queries(), &mail).await.expect("it is known");
+        assert_eq!(receipt.highest, reports[1].report);
+        assert_eq!(receipt.history.len(), 50.min(2 + 2 * repeats));
+    }
+}
+
+pub async fn of_all_orders_of_all_statuses_each_ends_at_the_highest(fixture: impl ReceiptsFixture) {
+    let orders = orders();
+    assert_eq!(orders.len(), 120);
+    accept(fixture.store(), 1..=60, at(0)).await;
+    let routes: Vec<String> =
+        (1..=60).flat_map(|number| Channel::ALL.map(|channel| id(number, channel))).collect();
+    // Half of the orders in one request each, the others one report a request.
+    for step in 0..=5 {
+        let reports: Vec<RouteReport> = routes
+            .iter()
+            .zip(&orders)
+            .enumerate()
+            .flat_map(|(place, (route, order))| {
+                let part = match (place % 2 == 0, step) {
+                    (true, 0) => &order[..],
+                    (true, _) | (false, 0) => &[],
+                    (false, step) => &order[step - 1..step],
+                };
+                part.iter().map(|status| about(route, *status))
+            })
+            .collect();
+        drop(record(fixture.store(), &reports).await);
+    }
+    for (route, order) in routes.iter().zip(&orders) {
+        let receipt = receipt(fixture.queries(), route).await.expect("it is known");
+        assert_eq!(receipt.highest.status, Bounced, "{order:?}");
+        let seen: Vec<ReceiptStatus> = receipt.history.iter().rev().map(|past| past.report.status).collect();
+        assert_eq!(&seen, order);
+    }
+}
+
+pub async fn reports_at_once_end_at_the_highest_and_each_is_in_the_history(fixture: impl ReceiptsFixture) {
+    accept(fixture.store(), 1..=20, at(0)).await;
+    let routes: Vec<String> =
+        (1..=20).flat_map(|number| Channel::ALL.map(|channel| id(number, channel))).collect();
+    // Each caller reports one status of all routes, every other one in the opposite order.
+    let callers = (0..10).map(|caller| {
+        let mut reports: Vec<RouteReport> =
+            routes.iter().map(|route| about(route, ReceiptStatus::ALL[caller % 5])).collect();
+        if caller % 2 == 1 {
+            reports.reverse();
+        }
+        let store = fixture.store();
+        async move { record(store, &reports).await }
+    });
+    let outcomes = join_all(callers).await;
+    assert!(outcomes.iter().flatten().all(|outcome| *outcome != UNKNOWN), "{outcomes:?}");
+    for route in &routes {
+        let receipt = receipt(fixture.queries(), route).await.expect("it is known");
+        assert_eq!((receipt.highest.status, receipt.history.len()), (Bounced, 10));
+        let recorded = receipt.history.iter().rev().filter(|past| past.outcome == Recorded::Recorded);
+        let rising: Vec<ReceiptStatus> = recorded.map(|past| past.report.status).collect();
+        assert!(rising.is_sorted_by(|one, next| one < next), "{rising:?}");
+    }
+}
+
+pub async fn routes_of_another_channel_are_unknown_and_get_no_receipt(fixture: impl ReceiptsFixture) {
+    accept(fixture.store(), [1], at(0)).await;
+    let (mail, push) = (id(1, Channel::Email), id(1, Channel::Push));
+    let reports = [about(&mail, Delivered), about(&push, Delivered)];
+    let of_mail = fixture.store().record_reports(&reports, Some(Channel::Email)).await;
+    assert_eq!(of_mail.expect("the store is there"), [RECORDED, UNKNOWN]);
+    assert_eq!(fixture.receipts().await, std::slice::from_ref(&mail));
+    let of_gateway = fixture.store().record_reports(&reports, Some(Channel::Push)).await;
+    assert_eq!(of_gateway.expect("the store is there"), [UNKNOWN, RECORDED]);
+    assert_eq!(fixture.receipts().await, [mail, push]);
+}
+
+pub async fn what_is_no_route_is_unknown_and_gets_no_receipt(fixture: impl ReceiptsFixture) {
+    accept(fixture.store(), [1], at(0)).await;
+    let ids = [
+        "2-0/push:user:u-1",
+        "1-0/push:user:u-2",
+        "1-0/push:user:u-1 ",
+        "1-0/PUSH:user:u-1",
+        "1-0/nul\0",
+        "nul\0/push:user:u-1",
+        &format!("1-0/push:user:{}", "u".repeat(2_000)),
+        &format!("1-0/{}", "ä".repeat(512)),
+    ];
+    let reports: Vec<RouteReport> = ids.iter().map(|id| about(id, Delivered)).collect();
+    assert_eq!(record(fixture.store(), &reports).await, [UNKNOWN; 8]);
+    assert_eq!(fixture.receipts().await, [""; 0]);
+}
+
+pub async fn the_notification_shows_the_receipt_of_each_route(fixture: impl ReceiptsFixture) {
+    accept(fixture.store(), [1], at(0)).await;
+    let (mail, push) = (id(1, Channel::Email), id(1, Channel::Push));
+    assert_eq!(receipt(fixture.queries(), &mail).await, None);
+    let mut report = about(&mail, Bounced);
+    report.report.detail = "\"\\ 550 <u-1@example.com> \u{1}\u{7f}ä🦀".repeat(20);
+    assert_eq!(record(fixture.store(), std::slice::from_ref(&report)).await, [RECORDED]);
+    let (known, _) = Receipt::after(None, report.report);
+    assert_eq!(receipt(fixture.queries(), &mail).await, Some(known));
+    assert_eq!(receipt(fixture.queries(), &push).await, None);
+}
+
+/// Publishes all routes of an intent, so that its record may go.
+async fn publish(store: &impl RouteStore, outcome: &Outcome) {
+    for route in outcome.acceptance().expect("accepted").live_routes() {
+        let published = Published { key: route.key, version: route.version, entry_id: "7-0".to_owned() };
+        let completed = store.complete_routes_published(&[published], at(10), RowLocks::Wait).await;
+        assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
+    }
+}
+
+pub async fn receipts_go_with_their_record_and_no_other_does(fixture: impl ReceiptsFixture) {
+    let store = fixture.store();
+    for outcome in accept(store, [1, 10, 11], at(0)).await {
+        publish(store, &outcome).await;
+    }
+    let (first, push) = (id(1, Channel::Email), id(1, Channel::Push));
+    let (second, third) = (id(10, Channel::Email), id(11, Channel::Push));
+    let reports = [&first, &push, &second, &third].map(|id| about(id, Delivered));
+    assert_eq!(record(store, &reports).await, [RECORDED; 4]);
+    let cutoff = Cutoff::new(at(120), Duration::from_secs(60));
+    let expired = store.list_expired(cutoff, None, 10).await.expect("the store is there");
+    assert_eq!(expired.iter().map(|expired| expired.rows).collect::<Vec<_>>(), [5, 4, 4]);
+    let removal = store.delete_expired(&[&NotificationId::from("1-0".to_owned())], cutoff).await;
+    assert_eq!(removal.expect("the store is there").removed, 1);
+    assert_eq!(fixture.receipts().await, [second, third]);
+    // The consumer is late.
+    assert_eq!(record(store, &[about(&first, Opened)]).await, [UNKNOWN]);
+    assert_eq!(fixture.receipts().await.len(), 2);
+}
