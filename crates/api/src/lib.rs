@@ -3,7 +3,7 @@
 //! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of the domain, calls a
 //! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
 //!
-//! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
+//! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `search.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
 //! read, `changes.rs` replays and discards, `receipts.rs` takes what consumers report. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of
 //! it in the document that `GET /openapi.json` answers with.
 
@@ -18,6 +18,7 @@ mod params;
 mod ports;
 mod problems;
 mod receipts;
+mod search;
 mod status;
 mod view;
 
@@ -47,6 +48,7 @@ pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
         .route("/v1/intents", producer(post(intents::send::<P>)))
         .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit)))
         .route("/v1/notifications", reader(get(notifications::list::<P>)))
+        .route("/v1/notifications:query", operator(post(search::search::<P>)))
         .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
         .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))

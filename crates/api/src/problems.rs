@@ -14,6 +14,18 @@ use http_server::tokens::{Consumer, Principal};
 const MALFORMED_INTENT: Kind =
     Kind::new("malformed-intent", "Malformed intent", StatusCode::UNPROCESSABLE_ENTITY);
 
+/// A search that takes longer than a query may.
+const QUERY_TOO_EXPENSIVE: Kind =
+    Kind::new("query-too-expensive", "Query too expensive", StatusCode::UNPROCESSABLE_ENTITY);
+
+/// A search took too long.
+pub(crate) fn query_too_expensive() -> Problem {
+    let detail = "The search took longer than NOTIFICATION_API_QUERY_TIMEOUT allows. Narrow it: bound accepted_at by $after and $before, or \
+        add, outside of $or and $not, a condition that an index serves: equality of notification_id, idempotency_key or recipient, \
+        or of route.status with another status than published.";
+    Problem::new(QUERY_TOO_EXPENSIVE, detail)
+}
+
 /// The intent breaks a rule.
 pub(crate) fn malformed_intent(rejection: &Rejection) -> Problem {
     Problem::new(MALFORMED_INTENT, &rejection.message).with("code", rejection.code.as_str())

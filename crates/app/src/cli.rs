@@ -10,6 +10,7 @@ use crate::allocator;
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::send::SendArgs;
 use crate::commands::token::{self, TokenCommand};
+use crate::commands::users::{self, UsersCommand};
 use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve, state};
 
 /// Turns intents of other services into push events and e-mail commands
@@ -55,7 +56,10 @@ enum Command {
     /// Make tokens for clients of the HTTP API and of the state store
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(TokenCommand),
-    /// Run everything on this machine: PostgreSQL, Redis, a user directory and the service
+    /// Look after the users of a user directory in the service's schema
+    #[command(subcommand, after_help = users::EXAMPLES)]
+    Users(UsersCommand),
+    /// Run everything on this machine: PostgreSQL, Redis and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
 }
@@ -151,6 +155,7 @@ impl Cli {
                 block_on(state::run(vars))
             }
             Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
+            Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

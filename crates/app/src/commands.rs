@@ -12,6 +12,7 @@ pub mod send;
 pub mod serve;
 pub mod state;
 pub mod token;
+pub mod users;
 
 /// The variables that a command is run with.
 pub type Vars = Vec<(String, String)>;

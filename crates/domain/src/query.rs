@@ -8,6 +8,7 @@ mod cursor;
 mod dead_letters;
 mod malformed;
 mod notifications;
+mod search;
 mod status;
 
 pub use cursor::{InvalidCursor, Place};
@@ -16,6 +17,7 @@ pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMal
 pub use notifications::{
     NotificationDetail, NotificationFilter, NotificationSummary, RouteCounts, StoredRoute,
 };
+pub use search::{FilterFault, SEARCH_NAMES, SearchFilter, SearchName, SearchOutcome, SearchPlace};
 pub use status::{
     CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
     Status, StoreStatus, StreamBacklog, Waiting,

@@ -18,6 +18,7 @@ pub mod http;
 mod index_spec;
 pub mod json;
 mod key;
+mod members;
 mod memory;
 mod postgres;
 pub mod query;
@@ -33,6 +34,7 @@ pub use document::{Document, Value, Version};
 pub use error::StateError;
 pub use index_spec::{IndexSpec, IndexSpecErrors, MAX_DECLARED_INDEXES};
 pub use key::{Key, MAX_KEY_BYTES, Prefix};
+pub use members::{Member, Members};
 pub use memory::MemoryStore;
 pub use postgres::{
     MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in,

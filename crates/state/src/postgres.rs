@@ -18,14 +18,14 @@ pub use self::in_transaction::{
     delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
 };
 use self::operation::Operation;
-use self::rows::{in_order, last_of_each, read_document};
+use self::rows::{in_order, last_of_each, members_in_order, read_document};
 use crate::condition::Seen;
 use crate::json::{Json, MAX_LEVELS, merge};
 use crate::query::{Query, compile};
 use crate::store::if_fitting;
 use crate::{
-    Delete, Document, IndexSpec, Key, KeyPage, Page, Patch, Prefix, StateError, Store, TableName, Value,
-    Version, VersionCondition, Write, WriteConditions, statements,
+    Delete, Document, IndexSpec, Key, KeyPage, Members, Page, Patch, Prefix, StateError, Store, TableName,
+    Value, Version, VersionCondition, Write, WriteConditions, statements,
 };
 
 /// The largest value that a patch makes, unless [`PostgresStore::with_max_value_bytes`] says otherwise.
@@ -166,6 +166,17 @@ impl Store for PostgresStore {
         let rows =
             operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
         if_fitting(in_order(&self.table, keys, &rows)?)
+    }
+
+    async fn get_members(
+        &self,
+        keys: &[Key],
+        names: &[&str],
+        max_bytes: usize,
+    ) -> Result<Vec<Members>, StateError> {
+        let operation = self.operation("get members of documents").await?;
+        let rows = operation.query(&statements::get_members(&self.table, keys, names, max_bytes)).await?;
+        members_in_order(&self.table, keys, &rows)
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {

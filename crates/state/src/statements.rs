@@ -74,7 +74,22 @@ pub(crate) fn get_many(table: &TableName, keys: &[&Key]) -> Written {
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
 }
 
-/// The same, locked until the transaction ends, in the order of their keys' bytes. Plan: the index on the key, once for each
+/// Members of those documents that there are, in no order, as texts in the order of their names: NULL for one that is not there, and
+/// no text for one that is too large. NULL in their place if the document is no object. Plan: as of [`get_many`].
+pub(crate) fn get_members(table: &TableName, keys: &[Key], names: &[&str], max_bytes: usize) -> Written {
+    let text = format!(
+        "SELECT d.key, CASE jsonb_typeof(d.value) WHEN 'object' THEN ARRAY( \
+             SELECT CASE WHEN octet_length((d.value -> m.name)::text) > $3 THEN '' ELSE (d.value -> m.name)::text END \
+             FROM unnest($2) WITH ORDINALITY AS m (name, place) ORDER BY m.place) END AS members \
+         FROM {} AS d WHERE d.key = ANY ($1)",
+        table.quoted()
+    );
+    let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
+    let keys = bind::texts(keys.iter().map(Key::as_str));
+    Written::new(text, [keys, bind::texts(names.iter().copied()), bind::bigint(max_bytes)])
+}
+
+/// As [`get_many`], locked until the transaction ends, in the order of their keys' bytes. Plan: the index on the key, once for each
 /// key; rows are sorted before they are locked.
 pub(crate) fn lock_many(table: &TableName, keys: &[&Key]) -> Written {
     let text = format!(

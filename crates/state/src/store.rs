@@ -2,7 +2,8 @@
 
 use crate::query::Query;
 use crate::{
-    Delete, Document, Key, Patch, Prefix, StateError, Value, VersionCondition, Write, WriteConditions,
+    Delete, Document, Key, Members, Patch, Prefix, StateError, Value, VersionCondition, Write,
+    WriteConditions,
 };
 
 /// The most bytes that the values of one answer have together, as text, so that no request makes a process hold all of a table. A
@@ -64,6 +65,20 @@ pub trait Store: Send + Sync + 'static {
     /// The documents of those keys that exist, in the order asked; a key that is asked twice once. [`StateError::TooLarge`] if their
     /// values have more than [`MAX_ANSWER_BYTES`] together.
     fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Document>, StateError>> + Send;
+
+    /// The members of these names of those documents that exist, in the order of `keys`; a key that is asked twice once. A member
+    /// whose text has more than `max_bytes` is not read.
+    fn get_members(
+        &self,
+        keys: &[Key],
+        names: &[&str],
+        max_bytes: usize,
+    ) -> impl Future<Output = Result<Vec<Members>, StateError>> + Send {
+        async move {
+            let documents = self.get_many(keys).await?;
+            documents.iter().map(|document| Members::of(document, names, max_bytes)).collect()
+        }
+    }
 
     /// Stores the value if the conditions hold: inserts it, or replaces the one that is there.
     fn put(

@@ -1,21 +1,23 @@
 //! Reading for operators and producers, on a pool of its own: a slow search takes no connection from the traffic.
 //!
 //! Every list is read from an index in the order of the list, from a place on, and examines at most [`MAX_EXAMINED`] rows
-//! (ADR 0029). What is searched for often has an index from which all of it is known at once: `candidates.rs`.
+//! (ADR 0029). What is searched for often has an index from which all of it is known at once: `candidates.rs`. An operator's search by
+//! a filter (`search.rs`) is bounded by its time instead.
 
 mod candidates;
 mod dead_letters;
 mod detail;
 mod malformed;
 mod notifications;
+mod search;
 mod status;
 
 use ambient::Timestamp;
 use domain::ports::{Queries, StoreError};
 use domain::query::{
     DeadLetter, DeadLetterFilter, DeadLetterPlace, MalformedFilter, MalformedPlace, MalformedSummary,
-    NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, StoreStatus,
-    StoredMalformedIntent,
+    NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter,
+    SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use pg::sql::any;
@@ -66,6 +68,15 @@ impl Queries for PgQueries {
         notifications::list(&self.session("list notifications").await?, filter, after, limit).await
     }
 
+    async fn search_notifications(
+        &self,
+        filter: &SearchFilter,
+        after: Option<&RecordCursor>,
+        limit: PageLimit,
+    ) -> Result<SearchOutcome, StoreError> {
+        search::search(&self.pool, filter, after, limit).await
+    }
+
     async fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -102,6 +113,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     detail::prepare_all(session).await?;
     candidates::prepare_all(session).await?;
     notifications::prepare_all(session).await?;
+    search::prepare_all(session).await?;
     dead_letters::prepare_all(session).await?;
     malformed::prepare_all(session).await?;
     status::prepare_all(session).await

@@ -183,6 +183,8 @@ pub(crate) enum Input {
     Recipients,
     Discarded,
     At,
+    Payload,
+    Document,
 }
 
 /// What the service does in each of its tables.

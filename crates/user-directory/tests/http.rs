@@ -264,7 +264,7 @@ impl DirectoryFixture for OverHttp {
         &self.directory
     }
 
-    fn set(&self, user_id: &str, lookup: &Lookup) {
+    async fn set(&self, user_id: &str, lookup: &Lookup) {
         // Late by no time is no fault any more.
         let mut fault = Fault::Slow(Duration::ZERO);
         match lookup {

@@ -282,7 +282,7 @@ impl DirectoryFixture for Directory {
         &self.0
     }
 
-    fn set(&self, user_id: &str, lookup: &Lookup) {
+    async fn set(&self, user_id: &str, lookup: &Lookup) {
         self.0.set(user_id, lookup.clone());
     }
 }
@@ -375,6 +375,10 @@ mod queries {
 
 mod receipts {
     harness::receipts_contract!(super::Database(Default::default()));
+}
+
+mod search {
+    harness::search_contract!(super::Database(Default::default()));
 }
 
 mod retention {

@@ -1,5 +1,7 @@
 //! Queries on the database in memory. It examines all it has, so that no page is short.
 
+mod search;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use domain::ports::{Queries, StoreError};
 use domain::query::{
     CauseCounts, ChannelStatus, Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, MAX_RECORDS,
     MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
-    NotificationSummary, Page, PageLimit, RouteCounts, StoreStatus, StoredMalformedIntent, StoredRoute,
+    NotificationSummary, Page, PageLimit, RouteCounts, SearchFilter, SearchOutcome, StoreStatus,
+    StoredMalformedIntent, StoredRoute,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
@@ -46,6 +49,15 @@ impl Queries for MemoryDatabase {
         let items = selected.map(|record| summary(&tables, record)).collect();
         let place = |found: &RecordCursor| (found.accepted_at, found.notification_id.clone());
         Ok(page(items, after.map(place), limit, NotificationSummary::place, place))
+    }
+
+    async fn search_notifications(
+        &self,
+        filter: &SearchFilter,
+        after: Option<&RecordCursor>,
+        limit: PageLimit,
+    ) -> Result<SearchOutcome, StoreError> {
+        Ok(search::search(&lock(&self.0), filter, after, limit))
     }
 
     async fn list_dead_letters(

@@ -164,6 +164,19 @@ fn detail() -> NotificationDetail {
     NotificationDetail { record: record(), updated_at: after(438), routes: vec![failed, published] }
 }
 
+/// Searches of operators.
+pub(super) fn searches() -> Value {
+    let failed = json!({
+        "accepted_at": {"$after": after(-3_600_000).to_string()},
+        "route.channel": "email",
+        "route.status": {"$in": ["failed", "dead_letter"]},
+    });
+    json!({
+        "failed e-mails of an hour": {"value": {"filter": failed, "limit": 100}},
+        "by payload": {"value": {"filter": {"recipient": "u-1", "payload.turn_number": {"$gte": 54}}}},
+    })
+}
+
 /// The answer to that intent, and that to a later one that is the same.
 pub(super) fn accepted() -> Value {
     let start = Start::Pending { due: after(5_438) };

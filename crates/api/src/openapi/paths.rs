@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use super::operations::{
     Body, Callers, KeyHeader, Operation, answer, change, get, list, path_parameter, query_parameter,
 };
-use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, REQUEST_CONFLICT};
+use super::problems::{IN_PROGRESS, INTENT_REFUSED, NOT_FOUND, QUERY_TOO_EXPENSIVE, REQUEST_CONFLICT};
 use super::{Schemas, examples, header_refs, schema_ref};
 use crate::batch::Results;
 use crate::changes::{DiscardRequest, ReplayRequest};
 use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
+use crate::search::SearchRequest;
 use crate::view::{
     Accepted, DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Notification, Notifications,
     Planned, ReceiptResults, Replayed, ServiceStatus,
@@ -23,6 +24,7 @@ pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
         "/v1/intents": {"post": send(settings, schemas).render()},
         "/v1/intents:batch": {"post": send_batch(settings, schemas).render()},
         "/v1/notifications": {"get": list_notifications(schemas).render()},
+        "/v1/notifications:query": {"post": search_notifications(settings, schemas).render()},
         "/v1/notifications/{notification_id}": {"get": get_notification(schemas).render()},
         "/v1/dead-letters": {"get": list_dead_letters(schemas).render()},
         "/v1/dead-letters:replay": {"post": replay(settings, schemas).render()},
@@ -100,6 +102,26 @@ fn list_notifications(schemas: &mut Schemas) -> Operation {
             "notifications",
             "Lists notifications, newest first.",
             &notifications::PARAMS,
+            answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
+        )
+    }
+}
+
+fn search_notifications(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
+    Operation {
+        description: "By the query language of the state store. A search is bounded by `NOTIFICATION_API_QUERY_TIMEOUT`; those for a notification_id, \
+            an idempotency_key, a recipient, or a route.status other than published are served by an index."
+            .to_owned(),
+        body: Some(Body {
+            schema: schemas.request::<SearchRequest<'_>>(),
+            examples: examples::searches(),
+            max_bytes: settings.max_body_bytes,
+        }),
+        problems: vec![("422", QUERY_TOO_EXPENSIVE)],
+        ..get(
+            "searchNotifications",
+            "notifications",
+            "Searches notifications by a filter, newest first.",
             answer("A page.", schemas.answer::<Notifications<'_>>(), examples::notifications(), &[]),
         )
     }

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{header_refs, schema_ref};
 use crate::problems::{
-    bad_request, idempotency_conflict, in_progress, malformed_intent, not_found, request_conflict,
-    unavailable,
+    bad_request, idempotency_conflict, in_progress, malformed_intent, not_found, query_too_expensive,
+    request_conflict, unavailable,
 };
 
 /// A problem of the document.
@@ -40,6 +40,7 @@ pub(super) const BODY_TOO_LARGE: &str = "BodyTooLarge";
 pub(super) const UNSUPPORTED_MEDIA_TYPE: &str = "UnsupportedMediaType";
 pub(super) const INTENT_REFUSED: &str = "IntentRefused";
 pub(super) const REQUEST_CONFLICT: &str = "RequestConflict";
+pub(super) const QUERY_TOO_EXPENSIVE: &str = "QueryTooExpensive";
 pub(super) const TOO_MANY_REQUESTS: &str = "TooManyRequests";
 pub(super) const UNAVAILABLE: &str = "Unavailable";
 
@@ -129,6 +130,14 @@ fn samples() -> Vec<Sample> {
         Sample {
             instance: "/v1/dead-letters:replay",
             ..sample(REQUEST_CONFLICT, "The key belongs to another request.", request_conflict())
+        },
+        Sample {
+            instance: "/v1/notifications:query",
+            ..sample(
+                QUERY_TOO_EXPENSIVE,
+                "The search took too long; a narrower one may not.",
+                query_too_expensive(),
+            )
         },
         Sample {
             headers: &["Retry-After"],

@@ -294,7 +294,7 @@ knobs! {
         NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, WEEK,
             "How long an idempotency key stays with a request whose replica died.");
         NOTIFICATION_API_QUERY_TIMEOUT = time("2s", MS, MINUTE,
-            "How long an operator's query may take in PostgreSQL.");
+            "How long an operator's query may take in PostgreSQL; a search that takes longer is answered with 422.");
     }
     "Intake" => {
         NOTIFICATION_INTENTS_STREAM = optional("notification:intents", STREAM,
@@ -403,8 +403,10 @@ knobs! {
             "The pause between two retention passes.");
     }
     "User directory" => {
-        NOTIFICATION_USER_SERVICE_BASE_URL = required(Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
-            "The user directory; /api/v1/internal/users/{user_id} is added to it.");
+        NOTIFICATION_USER_DIRECTORY = optional("http", Takes::Word(&["http", "state"]),
+            "http: users are asked for at NOTIFICATION_USER_SERVICE_BASE_URL. state: they are documents in the table kv of the service's schema, which `notification users` imports.");
+        NOTIFICATION_USER_SERVICE_BASE_URL = optional("", Takes::Text("an http:// or https:// URL without credentials, query or fragment"),
+            "The user directory; /api/v1/internal/users/{user_id} is added to it. Required unless NOTIFICATION_USER_DIRECTORY is state, and without effect then.");
         NOTIFICATION_USER_SERVICE_TIMEOUT = time("1s", MS, MINUTE,
             "How long the look-up of one user may take.");
     }

@@ -32,6 +32,20 @@ fn effective(loaded: &Loaded<Config>, name: &str) -> String {
 }
 
 #[test]
+fn users_in_the_own_schema_need_no_user_service() {
+    let state = ("NOTIFICATION_USER_DIRECTORY", "state");
+    let url = "NOTIFICATION_USER_SERVICE_BASE_URL";
+    for given in ["", "http://users:8080"] {
+        assert_eq!(loaded(&[state, (url, given)]).config.user_directory, UserDirectory::State);
+    }
+    assert!(errors(&[state, (url, "users:8080")]).contains(url), "a wrong value is reported all the same");
+    let missing = errors(&[("NOTIFICATION_USER_DIRECTORY", "http"), (url, "")]);
+    assert!(missing.starts_with(&format!("error: {url} is required and not set")), "{missing}");
+    assert!(errors(&[("NOTIFICATION_USER_DIRECTORY", "ldap")]).contains("NOTIFICATION_USER_DIRECTORY"));
+    assert_eq!(effective(&loaded(&[]), "NOTIFICATION_USER_DIRECTORY"), "http");
+}
+
+#[test]
 fn three_variables_are_enough() {
     let Loaded { config, warnings, .. } = loaded(&[]);
     assert_eq!(warnings, Vec::<String>::new());

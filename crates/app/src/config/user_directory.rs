@@ -4,32 +4,55 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::knobs::{NOTIFICATION_USER_SERVICE_BASE_URL, NOTIFICATION_USER_SERVICE_TIMEOUT};
+use super::knobs::{
+    NOTIFICATION_USER_DIRECTORY, NOTIFICATION_USER_SERVICE_BASE_URL, NOTIFICATION_USER_SERVICE_TIMEOUT,
+};
 use super::reader::Reader;
 
 /// The user directory.
-#[derive(Debug, Clone)]
-pub struct UserDirectory {
-    /// What the paths of its endpoints are added to; its own path may be more than `/`.
-    pub base_url: Url,
-    /// The deadline of one look-up.
-    pub timeout: Duration,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UserDirectory {
+    /// Another service.
+    Http {
+        /// What the paths of its endpoints are added to; its own path may be more than `/`.
+        base_url: Url,
+        /// The deadline of one look-up.
+        timeout: Duration,
+    },
+    /// Documents in the service's own schema.
+    State,
 }
 
 impl UserDirectory {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let base_url = reader.read(&NOTIFICATION_USER_SERVICE_BASE_URL, parse_base_url, Url::to_string);
+        let kind = reader.word(&NOTIFICATION_USER_DIRECTORY);
+        let base_url = reader.read(&NOTIFICATION_USER_SERVICE_BASE_URL, parse_base_url, show);
         let timeout = reader.duration(&NOTIFICATION_USER_SERVICE_TIMEOUT);
-        Some(Self { base_url: base_url?, timeout: timeout? })
+        let (kind, base_url, timeout) = (kind?, base_url?, timeout?);
+        match (kind, base_url) {
+            (Some("state"), _) => Some(Self::State),
+            (_, Some(base_url)) => Some(Self::Http { base_url, timeout }),
+            (_, None) => {
+                reader.missing(&NOTIFICATION_USER_SERVICE_BASE_URL);
+                None
+            }
+        }
     }
 }
 
-fn parse_base_url(text: &str) -> Result<Url, String> {
+fn show(url: &Option<Url>) -> String {
+    url.as_ref().map(Url::to_string).unwrap_or_default()
+}
+
+fn parse_base_url(text: &str) -> Result<Option<Url>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
     let url = parse_http_url(text)?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err("it has a query or a fragment, after which no path can be added".to_owned());
     }
-    Ok(url)
+    Ok(Some(url))
 }
 
 /// An absolute `http` or `https` URL without credentials.

@@ -3,10 +3,8 @@
 //! On a stop, intake ends first, then the publishers complete what it dispatched, then the rest (`supervisor.rs`).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ambient::{RandomJitter, RandomTokens, SystemClock};
-use anyhow::Context;
 use domain::policy::Policy;
 use domain::route::Channel;
 use election::{Leadership, NoNotice, Notice};
@@ -14,7 +12,6 @@ use store_redis::{
     Keyspace, LeaderNotice, RedisCheckpoints, RedisIntentStream, RedisLeases, RedisOutbound, StreamTarget,
 };
 use tokio_util::sync::CancellationToken;
-use user_directory::{HttpUserDirectory, UserDirectorySettings};
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
     Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, SubmissionIntake,
@@ -22,6 +19,7 @@ use workers::{
 };
 
 use super::api::{self, ApiParts};
+use super::directory::UserDirectory;
 use super::election::{Election, RedisNotice};
 use super::leader::intake_leadership;
 use super::relay::ServiceRelay;
@@ -32,23 +30,16 @@ use crate::shutdown::{Parts, Watchdog};
 use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
 
-/// How many users are looked up concurrently.
-const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
-/// How many users are cached.
-const DIRECTORY_CACHE_ENTRIES: usize = 10_000;
-/// How long a user is cached.
-const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
-
 /// Runs the service until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
 pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) -> anyhow::Result<Stopped> {
     tracing::info!(replica = replica.as_str(), "the service is starting");
-    let directory = user_directory(&config)?;
     let Some(stores) = stop.run_until_cancelled(start::connect(&config)).await else {
         tracing::info!("the service was stopped before it was ready");
         let watchdog = Watchdog::start(config.shutdown_timeout, Parts::default());
         return Ok(Stopped { watchdog, failed: false });
     };
     let stores = stores?;
+    let directory = UserDirectory::open(&config, &stores).await?;
     let ready = ReadyState::default();
     ready.add_replica(&replica);
     let parts = Parts::default();
@@ -97,7 +88,7 @@ impl Wiring<'_> {
     fn spawn_workers(
         self,
         supervisor: &mut Supervisor,
-        directory: HttpUserDirectory,
+        directory: UserDirectory,
         api: Option<ApiParts>,
     ) -> anyhow::Result<()> {
         let (dispatcher, [push, email]) = dispatch(Channel::ALL);
@@ -131,7 +122,7 @@ impl Wiring<'_> {
         let (queue, receiver) = submission_queue(self.metrics.clone(), health.clone());
         let submissions = SubmissionIntake {
             store: self.stores.postgres.clone(),
-            directory: user_directory(self.config)?,
+            directory: UserDirectory::new(self.config, self.stores)?,
             clock: SystemClock,
             tokens: RandomTokens,
             policy: Arc::new(policy(self.config)),
@@ -154,7 +145,7 @@ impl Wiring<'_> {
         &self,
         supervisor: &mut Supervisor,
         intents: RedisIntentStream,
-        directory: HttpUserDirectory,
+        directory: UserDirectory,
         dispatcher: Dispatcher,
     ) {
         let config = self.config;
@@ -292,17 +283,6 @@ impl Wiring<'_> {
         let (gateway, mail) = (&self.config.outbound.gateway, &self.config.outbound.mail);
         RedisOutbound::new(&self.stores.redis, &self.keyspace(), target(gateway), target(mail))
     }
-}
-
-fn user_directory(config: &Config) -> anyhow::Result<HttpUserDirectory> {
-    let directory = HttpUserDirectory::new(UserDirectorySettings {
-        base_url: config.user_directory.base_url.clone(),
-        timeout: config.user_directory.timeout,
-        concurrency: DIRECTORY_MAX_CONCURRENT_LOOKUPS,
-        cache_ttl: DIRECTORY_CACHE_TTL,
-        cache_entries: DIRECTORY_CACHE_ENTRIES,
-    });
-    directory.context("the user directory cannot be used as configured")
 }
 
 fn policy(config: &Config) -> Policy {

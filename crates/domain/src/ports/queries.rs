@@ -9,12 +9,12 @@ use crate::entry::EntryId;
 use crate::query::{
     DeadLetter, DeadLetterFilter, DeadLetterPlace, LeaderTerm, MalformedFilter, MalformedPlace,
     MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
-    StoreStatus, StoredMalformedIntent, StreamBacklog,
+    SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent, StreamBacklog,
 };
 use crate::record::{NotificationId, Record, RecordCursor};
 
-/// What the tables have. Every call examines a bounded number of rows, however large the tables are: a page may be short or empty and
-/// still have a next one.
+/// What the tables have. Every call but a search examines a bounded number of rows, however large the tables are: a page may be short or
+/// empty and still have a next one.
 pub trait Queries: Send + Sync {
     /// A notification with all its routes; `None` if there is none of this id.
     fn get_notification(
@@ -37,6 +37,15 @@ pub trait Queries: Send + Sync {
         after: Option<&RecordCursor>,
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<NotificationSummary, RecordCursor>, StoreError>> + Send;
+
+    /// Notifications that the filter of a search selects, the newest first, from after the place `after`. Unlike the other calls it may
+    /// examine every row: it is bounded by the time that a query may take.
+    fn search_notifications(
+        &self,
+        filter: &SearchFilter,
+        after: Option<&RecordCursor>,
+        limit: PageLimit,
+    ) -> impl Future<Output = Result<SearchOutcome, StoreError>> + Send;
 
     /// Dead letters that `filter` selects, the newest first, from after the place `after`.
     fn list_dead_letters(

@@ -7,7 +7,7 @@ use pg::{RawTimestamp, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use crate::{Document, Key, StateError, TableName, Value, Version};
+use crate::{Document, Key, Member, Members, StateError, TableName, Value, Version};
 
 /// By key, in the order of its bytes. Of equal keys the last one.
 pub(super) fn last_of_each(documents: &[(Key, Value)]) -> Vec<(&Key, &Value)> {
@@ -21,6 +21,22 @@ pub(super) fn in_order(table: &TableName, keys: &[Key], rows: &[Row]) -> Result<
         .iter()
         .map(|row| read_document(table, row).map(|document| (document.key.clone(), document)))
         .collect::<Result<HashMap<Key, Document>, StateError>>()?;
+    Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
+}
+
+/// Rows of members, in the order of `keys`, one that is named twice once.
+pub(super) fn members_in_order(
+    table: &TableName,
+    keys: &[Key],
+    rows: &[Row],
+) -> Result<Vec<Members>, StateError> {
+    let read = |row: &Row| {
+        let key = Key::from_store(column(table, row, "key")?);
+        let texts: Option<Vec<Option<&str>>> = column(table, row, "members")?;
+        let members = texts.map(|texts| texts.into_iter().map(Member::from_column).collect());
+        Ok((key.clone(), Members { key, members }))
+    };
+    let mut found = rows.iter().map(read).collect::<Result<HashMap<Key, Members>, StateError>>()?;
     Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
 }
 

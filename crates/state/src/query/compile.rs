@@ -115,8 +115,8 @@ impl Filter {
         every(all)
     }
 
-    /// The names of it and of its groups.
-    fn names(&self) -> Vec<&str> {
+    /// The names of it and of its groups, in any order and as often as they occur.
+    pub fn names(&self) -> Vec<&str> {
         let own = self.conditions.iter().map(|condition| &*condition.name);
         let of_groups = self.groups.iter().flat_map(|group| match group {
             Group::And(filters) | Group::Or(filters) => filters.iter().flat_map(Filter::names).collect(),

@@ -84,6 +84,9 @@ async fn look_at_plans(session: &Session) {
     let keys = [&one];
     let three = "ARRAY['b/7', 'b/8', 'none']";
     check("get_many", &plan(session, &get_many(&table, &keys), three).await, 3.0);
+    let members = get_members(&table, &keys.map(Key::clone), &["a"], 10);
+    let literals = format!("{three}, ARRAY['a', 'b'], 10");
+    check("get_members", &plan(session, &members, &literals).await, 6.0);
     check("lock_many", &plan(session, &lock_many(&table, &keys), three).await, 3.0);
     check("delete_many", &plan(session, &delete_many(&table, &keys), three).await, 3.0);
     check("upsert", &plan(session, &upsert(&table, &one, &value), "'b/7', '1'").await, 1.0);

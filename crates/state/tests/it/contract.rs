@@ -2,8 +2,8 @@
 
 use state::query::Query;
 use state::{
-    Advance, Delete, Key, MAX_ANSWER_BYTES, Page, Patch, StateError, StatusCondition, Store, Value, Version,
-    VersionCondition, Write, WriteConditions, advance_status,
+    Advance, Delete, Key, MAX_ANSWER_BYTES, Member, Members, Page, Patch, StateError, StatusCondition, Store,
+    Value, Version, VersionCondition, Write, WriteConditions, advance_status,
 };
 use tokio::task::JoinSet;
 
@@ -42,6 +42,7 @@ on_both_stores! {
     keys_are_listed_by_their_bytes_page_by_page
     a_prefix_ends_where_its_last_code_point_ends
     many_documents_come_in_the_order_asked_and_each_once
+    members_come_without_the_rest_of_the_document_and_large_ones_not_at_all
     a_patch_is_merged_and_keeps_every_digit
     patches_that_race_lose_nothing
     a_patch_of_an_absent_key_is_not_found_whatever_its_conditions
@@ -316,6 +317,29 @@ async fn many_documents_come_in_the_order_asked_and_each_once(store: impl Store)
         [r#""c""#, r#""a""#, r#""b""#]
     );
     assert!(store.get_many(&[]).await.expect("no failure").is_empty());
+}
+
+async fn members_come_without_the_rest_of_the_document_and_large_ones_not_at_all(store: impl Store) {
+    let letters = "ä".repeat(10);
+    put(&store, "a", r#"{"y": 1.50, "x": null, "rest": {"x": 2}}"#).await;
+    put(&store, "b", &format!(r#"{{"x": "{letters}", "y": "{letters}a"}}"#)).await;
+    put(&store, "c", r#"["x"]"#).await;
+    put(&store, "d", "{}").await;
+    let keys = ["d", "b", "absent", "c", "a", "b"].map(key);
+    let text = |text: &str| Member::Value(value(text));
+    let of = |name: &str, members: Option<[Member; 2]>| Members {
+        key: key(name),
+        members: members.map(Into::into),
+    };
+    let found = store.get_members(&keys, &["x", "y"], 22).await.expect("no failure");
+    let expected = [
+        of("d", Some([Member::Absent, Member::Absent])),
+        of("b", Some([text(&format!("\"{letters}\"")), Member::TooLarge])),
+        of("c", None),
+        of("a", Some([text("null"), text("1.50")])),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(store.get_members(&[], &["x"], 22).await.expect("no failure"), []);
 }
 
 async fn a_patch_is_merged_and_keeps_every_digit(store: impl Store) {

@@ -11,6 +11,7 @@ use domain::route::{Channel, RouteStatus};
 use pg::sql::any;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, Iden, Order, Query, SelectStatement};
+use state::query::MAX_ELEMENTS;
 use tokio_postgres::Row;
 
 use crate::codec::{column, instant};
@@ -89,6 +90,16 @@ pub(super) async fn find(
         }
         _ => Ok(found),
     }
+}
+
+/// Those of these ids that are there.
+pub(super) async fn by_ids(
+    session: &Session,
+    ids: &[String],
+    range: &Range,
+) -> Result<Candidates, StoreError> {
+    let rows = session.query(&with_record_ids(ids)).await.map_err(store_error)?;
+    Ok(Candidates::new(record_places(&rows)?, None, range))
 }
 
 async fn by_key(
@@ -184,6 +195,16 @@ pub(super) fn next_producer(after: &str) -> SelectStatement {
         .and_where(Expr::col(Records::Producer).gt(bind::text(after)))
         .order_by(Records::Producer, Order::Asc)
         .limit(1)
+        .take()
+}
+
+/// By the primary key.
+pub(super) fn with_record_ids(ids: &[String]) -> SelectStatement {
+    Query::select()
+        .columns([Records::NotificationId, Records::AcceptedAt])
+        .from(Records::Table)
+        .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
+        .limit(MAX_ELEMENTS as u64)
         .take()
 }
 

@@ -18,15 +18,15 @@ use crate::error::store_error;
 use crate::schema::{Input, Records, Routes};
 
 /// The most candidates that are checked by one statement.
-const CHECKED_AT_ONCE: usize = 500;
+pub(super) const CHECKED_AT_ONCE: usize = 500;
 /// About the most routes that are counted for one page; a page with more of them ends early.
 const MAX_PAGE_ROUTES: usize = 20_000;
 /// The channels by which one recipient may be reached.
 const CHANNELS: usize = domain::route::Channel::ALL.len();
 
 /// A notification without its routes, and how many users it is to.
-struct Found {
-    summary: NotificationSummary,
+pub(super) struct Found {
+    pub(super) summary: NotificationSummary,
     recipients: usize,
 }
 
@@ -61,10 +61,7 @@ async fn check(
     for chunk in candidates.places.chunks(CHECKED_AT_ONCE) {
         let rows = session.query(&with_ids(filter, chunk)).await.map_err(store_error)?;
         let mut found = rows.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-        found.sort_by(|one, other| {
-            let place = |found: &Found| (found.summary.accepted_at, found.summary.notification_id.clone());
-            place(other).cmp(&place(one))
-        });
+        newest_first(&mut found);
         items.extend(found);
         if items.len() >= limit {
             items.truncate(limit);
@@ -75,8 +72,13 @@ async fn check(
     Ok(Page { items, next: candidates.end })
 }
 
+pub(super) fn newest_first(found: &mut [Found]) {
+    let place = |found: &Found| (found.summary.accepted_at, found.summary.notification_id.clone());
+    found.sort_by(|one, other| place(other).cmp(&place(one)));
+}
+
 /// Cuts a page whose notifications have very many routes.
-fn end_early(page: Page<Found, RecordCursor>) -> Page<NotificationSummary, RecordCursor> {
+pub(super) fn end_early(page: Page<Found, RecordCursor>) -> Page<NotificationSummary, RecordCursor> {
     let mut routes = 0;
     let fits = |found: &&Found| {
         routes += found.recipients.max(1) * CHANNELS;
@@ -90,7 +92,10 @@ fn end_early(page: Page<Found, RecordCursor>) -> Page<NotificationSummary, Recor
     Page { items, next }
 }
 
-async fn count_routes_of(session: &Session, items: &mut [NotificationSummary]) -> Result<(), StoreError> {
+pub(super) async fn count_routes_of(
+    session: &Session,
+    items: &mut [NotificationSummary],
+) -> Result<(), StoreError> {
     if items.is_empty() {
         return Ok(());
     }
@@ -108,7 +113,7 @@ async fn count_routes_of(session: &Session, items: &mut [NotificationSummary]) -
     Ok(())
 }
 
-fn parse(row: &Row) -> Result<Found, StoreError> {
+pub(super) fn parse(row: &Row) -> Result<Found, StoreError> {
     let id: String = column(row, "records.notification_id", "")?;
     let summary = NotificationSummary {
         notification_type: column(row, "records.notification_type", &id)?,
@@ -142,7 +147,7 @@ const SHOWN: [Records; 7] = [
     Records::OccurredAt,
 ];
 
-fn show<T: Iden + Copy + 'static>(select: &mut SelectStatement, record: T) {
+pub(super) fn show<T: Iden + Copy + 'static>(select: &mut SelectStatement, record: T) {
     let recipients = Func::cust("jsonb_array_length").arg(Expr::col((record, Records::RecipientUserIds)));
     select.columns(SHOWN.map(|column| (record, column))).expr_as(recipients, Input::Recipients);
 }
@@ -231,7 +236,7 @@ fn has_status<T: Iden + Copy + 'static>(record: T, status: Option<RouteStatus>) 
 }
 
 /// Whether there is a row. Unlike `EXISTS`, this is never turned into a look at all rows of the table.
-fn first(select: SelectStatement) -> Expr {
+pub(super) fn first(select: SelectStatement) -> Expr {
     let row = Expr::SubQuery(None, Box::new(SubQueryStatement::SelectStatement(select)));
     Expr::expr(Func::coalesce([row, Expr::cust("false")]))
 }

@@ -7,6 +7,7 @@ use pg::{Dsn, PoolSettings};
 use serde_json::Value;
 
 use super::candidates::*;
+use super::search::tests::searched;
 use super::*;
 use crate::QUERY_SESSION;
 use crate::routes::tests::{most_rows, nodes, number, plan};
@@ -20,6 +21,13 @@ async fn queries(database: &TestDatabase) -> PgQueries {
     let settings = PoolSettings { max_connections: 1, operation_timeout, session: QUERY_SESSION };
     PgQueries::new(PgPool::new(&dsn, settings).expect("a pool"))
 }
+
+/// A condition on a column, on a route, on a payload and on its times, so that all of it is read.
+const EVERY_KIND: &str = r#"{"producer": "p", "recipient": {"$exists": true}, "payload.x": {"$exists": false},
+    "$not": {"payload.y": {"$after": "2026-01-01T00:00:00Z"}}}"#;
+/// Nothing has it.
+const RARE_OF_AN_HOUR: &str =
+    r#"{"accepted_at": {"$after": "2026-01-01T04:33:20Z"}, "route.status": "none"}"#;
 
 /// 20,000 notifications with two routes each: published, but for one in four, half of which are live and half dead letters, and as many malformed
 /// intents.
@@ -66,6 +74,10 @@ async fn look_at_plans(statistics: bool) {
     let filter = NotificationFilter::default();
     let rare = NotificationFilter { notification_type: Some("rare".into()), ..filter.clone() };
     let range = Range::new(&filter, None);
+    let hour = Range {
+        since: Timestamp::from_millis(1_767_225_600_000 + 16_400_000).expect("in range"),
+        ..range.clone()
+    };
     let some: Vec<RecordCursor> = (1..=200)
         .map(|n| RecordCursor { notification_id: format!("{n}-0").into(), ..range.after.clone() })
         .collect();
@@ -149,6 +161,42 @@ async fn look_at_plans(statistics: bool) {
             "routes_unpublished_idx",
             candidates,
             2 * candidates,
+        ),
+        (
+            "searched by ids",
+            plan(&session, &search::with_ids(&searched(EVERY_KIND), &some)).await,
+            "records_pkey",
+            400,
+            4 * BLOCKS * 200,
+        ),
+        (
+            "a search",
+            plan(&session, &search::listed(&searched(r#"{"payload.x": {"$exists": false}}"#), &range, 50))
+                .await,
+            "records_listing_idx",
+            page,
+            2 * BLOCKS * page,
+        ),
+        (
+            "a search for routes",
+            plan(&session, &search::listed(&searched(r#"{"route.channel": "push"}"#), &range, 50)).await,
+            "routes_pkey",
+            2 * page,
+            2 * BLOCKS * page,
+        ),
+        (
+            "a search within a time",
+            plan(&session, &search::listed(&searched(RARE_OF_AN_HOUR), &hour, 50)).await,
+            "records_listing_idx",
+            2 * 3_700,
+            8 * 3_700,
+        ),
+        (
+            "record ids",
+            plan(&session, &with_record_ids(&["8-0".to_owned()])).await,
+            "records_pkey",
+            few,
+            BLOCKS,
         ),
         ("live routes", plan(&session, &live()).await, "routes_due_idx", candidates, 2 * candidates),
         (

@@ -252,6 +252,10 @@ mod receipts {
     harness::receipts_contract!(super::World::new().await);
 }
 
+mod search {
+    harness::search_contract!(super::World::new().await);
+}
+
 mod replicas {
     harness::replicas_contract!(super::World::new().await);
 }

@@ -12,6 +12,7 @@ mod replicas;
 mod republish;
 mod retention;
 mod routes;
+mod search;
 
 use std::collections::HashMap;
 use std::sync::Arc;

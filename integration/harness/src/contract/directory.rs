@@ -8,7 +8,7 @@ pub trait DirectoryFixture {
     fn directory(&self) -> &impl UserDirectory;
 
     /// Answers this about a user from now on; of [`Lookup::Unavailable`] the cause is the directory's.
-    fn set(&self, user_id: &str, lookup: &Lookup);
+    fn set(&self, user_id: &str, lookup: &Lookup) -> impl Future<Output = ()>;
 }
 
 /// Runs every case of [`crate::contract::directory`], each on a fixture of its own.
@@ -35,16 +35,16 @@ fn unavailable() -> Lookup {
 
 pub async fn answers_are_in_the_order_asked_and_as_many_as_asked(fixture: impl DirectoryFixture) {
     for (user, lookup) in [("one", found("one")), ("two", found("two")), ("gone", Lookup::Missing)] {
-        fixture.set(user, &lookup);
+        fixture.set(user, &lookup).await;
     }
     let answers = fixture.directory().look_up(&["two", "gone", "one", "two"]).await;
     assert_eq!(answers, [found("two"), Lookup::Missing, found("one"), found("two")]);
 }
 
 pub async fn a_user_without_an_answer_keeps_no_other_from_one(fixture: impl DirectoryFixture) {
-    fixture.set("one", &found("one"));
-    fixture.set("down", &unavailable());
-    fixture.set("two", &found("two"));
+    fixture.set("one", &found("one")).await;
+    fixture.set("down", &unavailable()).await;
+    fixture.set("two", &found("two")).await;
     let answers = fixture.directory().look_up(&["one", "down", "two"]).await;
     assert!(
         matches!(&answers[..], [Lookup::Found(_), Lookup::Unavailable(_), Lookup::Found(_)]),
@@ -54,11 +54,11 @@ pub async fn a_user_without_an_answer_keeps_no_other_from_one(fixture: impl Dire
 
 pub async fn a_user_is_found_again_when_the_directory_answers_again(fixture: impl DirectoryFixture) {
     for missing in [unavailable(), Lookup::Missing] {
-        fixture.set("one", &missing);
+        fixture.set("one", &missing).await;
         let answers = fixture.directory().look_up(&["one"]).await;
         assert_eq!(std::mem::discriminant(&answers[0]), std::mem::discriminant(&missing));
     }
-    fixture.set("one", &found("one"));
+    fixture.set("one", &found("one")).await;
     assert_eq!(fixture.directory().look_up(&["one"]).await, [found("one")]);
 }
 

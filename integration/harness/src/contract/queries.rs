@@ -47,9 +47,9 @@ macro_rules! queries_contract {
 }
 
 /// The administrators' address of one type.
-const ADMINISTRATOR: &str = "ops@example.com";
-const WITH_ADMINISTRATOR: &str = "game.generation_failed";
-const WITHOUT_ADMINISTRATOR: &str = "lobby.runtime_paused_after_start";
+pub(super) const ADMINISTRATOR: &str = "ops@example.com";
+pub(super) const WITH_ADMINISTRATOR: &str = "game.generation_failed";
+pub(super) const WITHOUT_ADMINISTRATOR: &str = "lobby.runtime_paused_after_start";
 
 fn limit(items: usize) -> PageLimit {
     PageLimit::new(items).expect("within the bounds")
@@ -59,7 +59,7 @@ fn everything() -> NotificationFilter {
     NotificationFilter::default()
 }
 
-fn to_administrators(notification_type: &str, producer: &str, key: &str) -> IntentDraft {
+pub(super) fn to_administrators(notification_type: &str, producer: &str, key: &str) -> IntentDraft {
     let reason =
         if notification_type == WITH_ADMINISTRATOR { r#","failure_reason":"disk full""# } else { "" };
     IntentDraft {
@@ -72,7 +72,12 @@ fn to_administrators(notification_type: &str, producer: &str, key: &str) -> Inte
 }
 
 /// Accepts a draft as entry `number`. Every user exists and has an address.
-async fn accept_draft(store: &impl AcceptanceStore, number: u64, draft: IntentDraft, now: Timestamp) {
+pub(super) async fn accept_draft(
+    store: &impl AcceptanceStore,
+    number: u64,
+    draft: IntentDraft,
+    now: Timestamp,
+) -> Vec<Outcome> {
     let mut policy = policy();
     policy.admin_emails.insert(WITH_ADMINISTRATOR.to_owned(), vec![ADMINISTRATOR.to_owned()]);
     let users: Vec<String> = match &draft.recipients {
@@ -91,19 +96,25 @@ async fn accept_draft(store: &impl AcceptanceStore, number: u64, draft: IntentDr
     let outcomes: Vec<Outcome> = decision.decided.into_iter().map(|decided| decided.outcome).collect();
     assert!(outcomes[0].acceptance().is_some(), "{outcomes:?}");
     let _ = commit(store, &outcomes, None).await;
+    outcomes
 }
 
-fn live(outcomes: &[Outcome]) -> Vec<LiveRoute> {
+pub(super) fn live(outcomes: &[Outcome]) -> Vec<LiveRoute> {
     outcomes.iter().filter_map(Outcome::acceptance).flat_map(|acceptance| acceptance.live_routes()).collect()
 }
 
-async fn publish(store: &impl RouteStore, route: &LiveRoute, now: Timestamp) {
+pub(super) async fn publish(store: &impl RouteStore, route: &LiveRoute, now: Timestamp) {
     let done = [Published { key: route.key.clone(), version: route.version, entry_id: "7-0".to_owned() }];
     let completed = store.complete_routes_published(&done, now, RowLocks::Wait).await;
     assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
 }
 
-async fn fail(store: &impl RouteStore, route: &LiveRoute, retry_at: Option<Timestamp>, now: Timestamp) {
+pub(super) async fn fail(
+    store: &impl RouteStore,
+    route: &LiveRoute,
+    retry_at: Option<Timestamp>,
+    now: Timestamp,
+) {
     let failed = [Failed {
         key: route.key.clone(),
         version: route.version,

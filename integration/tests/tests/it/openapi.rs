@@ -204,8 +204,7 @@ async fn every_answer_to_a_request_of_the_document_valid_or_broken_in_one_place_
                 failures.extend(repeated(&addr, &documented, &document, &operation, &ask, &answer).await);
             }
             if let Some(cursor) = answer.json()["next_cursor"].as_str() {
-                let mut next = ask.clone();
-                next.query.push(("cursor".to_owned(), cursor.to_owned()));
+                let next = operation.with_cursor(&ask, cursor);
                 failures.extend(check(&addr, &documented, &document, &operation, &next).await.1);
             }
         }

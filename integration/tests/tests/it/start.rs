@@ -72,7 +72,10 @@ async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readab
         .expect("traces are sent")
         .expect("it can be accepted");
     wait_for("the sample comes out", BOUND, async || {
-        dev.output().iter().any(|line| line.starts_with("Any user exists here")).then_some(())
+        dev.output()
+            .iter()
+            .any(|line| line.starts_with("Users that were not imported do not exist"))
+            .then_some(())
     })
     .await;
     let output = dev.output();
@@ -95,6 +98,11 @@ async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readab
     ];
     let accepted = request(addr, "POST", "/v1/intents", &headers, intent).await.expect("the API answers");
     assert_eq!(accepted.status, 202, "{}", accepted.body);
+    import_and_send_as_the_readme_says(&dev.output());
+    wait_for("the mail to the imported user comes out", BOUND, async || {
+        dev.output().iter().any(|line| line.contains("\"ada@example.com\"")).then_some(())
+    })
+    .await;
     insert_into_the_outbox(&dev.output());
     wait_for("the event of the outbox comes out", BOUND, async || {
         dev.output()
@@ -106,6 +114,26 @@ async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readab
     drop(collector);
     dev.signal("INT");
     assert_eq!(dev.wait_exit(BOUND).await.code(), Some(0), "{:?}", dev.output());
+}
+
+/// Runs the first commands of README.md, with the addresses that `dev` printed.
+fn import_and_send_as_the_readme_says(output: &[String]) {
+    let readme = include_str!("../../../../README.md");
+    let section = readme.split("## A first notification").nth(1).expect("the section");
+    let commands = section.split("```").nth(1).expect("commands");
+    assert!(commands.contains("users import") && commands.contains("notification send"), "{commands}");
+    let addresses = output.iter().find(|line| line.trim().starts_with("export ")).expect("the addresses");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let binaries = harness::service_binary().parent().expect("it is in a folder").display().to_string();
+    let script = format!("set -e\nPATH={binaries}:$PATH\n{addresses}\n{commands}");
+    let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output();
+    let done = done.expect("there is a shell");
+    assert!(done.status.success(), "{script}: {done:?}");
+    assert!(String::from_utf8_lossy(&done.stdout).contains("imported 1, refused 0"), "{done:?}");
+    for line in commands.lines().filter(|line| line.contains("--") || line.contains("users import")) {
+        let printed = |line: &str| line.trim().trim_start_matches("notification ").to_owned();
+        assert!(output.iter().any(|out| out.ends_with(&printed(line))), "`dev` does not print {line}");
+    }
 }
 
 /// Runs the command that `dev` printed for it.

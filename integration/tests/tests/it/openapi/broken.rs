@@ -154,7 +154,7 @@ impl Operation<'_> {
             .map(|text| text.as_bytes().to_vec())
             .collect();
         wrong.push(format!("{text}x").into_bytes());
-        wrong.push(text.replacen('"', "\u{feff}\"", 1).into_bytes());
+        wrong.push(format!("\u{feff}{text}").into_bytes());
         wrong.push([text.as_bytes(), b"\xff"].concat());
         wrong.push(vec![b'['; 100_000]);
         for body in wrong {

@@ -160,6 +160,16 @@ impl Operation<'_> {
         self.item["security"].as_array().is_some_and(Vec::is_empty)
     }
 
+    /// The request for the next page: a request with a body has the cursor there.
+    pub(crate) fn with_cursor(&self, ask: &Ask, cursor: &str) -> Ask {
+        if self.body.is_none() {
+            return ask.clone().with_query("cursor", cursor);
+        }
+        let mut body = ask.body_json();
+        body["cursor"] = cursor.into();
+        Ask { body: body.to_string().into_bytes(), ..ask.clone() }
+    }
+
     fn schema(&self) -> &Value {
         &self.item["requestBody"]["content"]["application/json"]["schema"]
     }
@@ -178,7 +188,9 @@ impl Operation<'_> {
             expected.push(404);
         }
         let body = self.body.as_ref().map(|schema| {
-            let body = draw(self.document, self.schema(), random);
+            let mut body = draw(self.document, self.schema(), random);
+            // A cursor is that of an answer.
+            body.as_object_mut().map(|members| members.remove("cursor"));
             assert!(schema.is_valid(&body), "a valid body is drawn: {body}");
             body
         });

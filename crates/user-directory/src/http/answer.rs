@@ -3,10 +3,7 @@
 use domain::ports::User;
 use serde::Deserialize;
 
-/// The longest address that mail can go to, in bytes.
-const MAX_EMAIL_BYTES: usize = 320;
-/// No language tag is longer.
-const MAX_LANGUAGE_TAG_BYTES: usize = 64;
+use crate::user;
 
 #[derive(Deserialize)]
 struct Found {
@@ -38,10 +35,7 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     if user.user_id != asked {
         return Err("the answer is about another user".to_owned());
     }
-    let email = user.email.filter(|email| is_address(email)).unwrap_or_default();
-    let plain = |text: &String| text.len() <= MAX_LANGUAGE_TAG_BYTES && !text.chars().any(char::is_control);
-    let preferred_language = user.preferred_language.filter(plain).unwrap_or_default();
-    Ok(User { email, preferred_language })
+    Ok(user::of(user.email, user.preferred_language))
 }
 
 /// Whether the body of a 404 means that the user does not exist; any other 404 is from another server or path.
@@ -56,14 +50,6 @@ pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
 fn not_as_agreed(status: u16, error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     format!("status {status} with a body that is not as agreed (line {line}, column {column})")
-}
-
-fn is_address(email: &str) -> bool {
-    let has_both_sides =
-        email.split_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
-    has_both_sides
-        && email.len() <= MAX_EMAIL_BYTES
-        && !email.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
 #[cfg(test)]

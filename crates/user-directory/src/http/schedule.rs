@@ -14,7 +14,7 @@ use std::time::Duration;
 use domain::ports::Lookup;
 use tokio::time::Instant;
 
-use crate::concurrency::Concurrency;
+use super::concurrency::Concurrency;
 
 /// No request is sent later than this after the beginning of a look-up.
 const MAX_CALL_TIME: Duration = Duration::from_secs(20);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use crate::schedule::Outcome;
+use super::schedule::Outcome;
 
 type Request = BoxFuture<'static, Outcome>;
 

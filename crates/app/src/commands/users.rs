@@ -1,0 +1,153 @@
+//! `users`: what operators do with the users of a directory of documents. It needs the connection string alone.
+
+mod args;
+mod csv;
+mod import;
+mod lines;
+mod records;
+mod refusals;
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use pg::{PgPool, PoolSettings, SessionSettings};
+use serde_json::json;
+use serde_json::value::RawValue;
+use state::{Delete, Key, PostgresStore, Prefix, StateError, Store, TableName, VersionCondition};
+use user_directory::USERS_PREFIX;
+
+pub use args::{EXAMPLES, UsersCommand};
+use args::{ListArgs, UserArgs};
+
+use super::output::{print_json, print_line, printable};
+use super::{Failure, Vars, print_warnings};
+use crate::config::MigrateConfig;
+
+/// How long one statement may take: a batch of users on a busy server.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The most ids that one statement lists.
+const MAX_LISTED_PER_PAGE: u32 = 1_000;
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(command: UsersCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    match command {
+        UsersCommand::Import(args) => {
+            let file = import::open(&args.file)?;
+            let users = Users::open(vars)?;
+            users.migrate().await?;
+            users.import(file, args.output, out).await
+        }
+        UsersCommand::Get(args) => Users::open(vars)?.get(&args, out).await,
+        UsersCommand::List(args) => Users::open(vars)?.list(&args, out).await,
+        UsersCommand::Delete(args) => Users::open(vars)?.delete(&args, out).await,
+    }
+}
+
+/// The users of one schema.
+struct Users {
+    config: MigrateConfig,
+    store: PostgresStore,
+}
+
+/// A document as `get --json` prints it.
+#[derive(serde::Serialize)]
+struct Shown<'a> {
+    user_id: &'a str,
+    document: &'a RawValue,
+    created_at: String,
+    updated_at: String,
+}
+
+impl Users {
+    fn open(vars: Vars) -> Result<Self, Failure> {
+        let loaded = MigrateConfig::load(vars)?;
+        print_warnings(&loaded.warnings);
+        let settings = PoolSettings {
+            max_connections: 1,
+            operation_timeout: STATEMENT_TIMEOUT,
+            session: SessionSettings {
+                application_name: "notification-users",
+                parameters: state::PLANNER_PARAMETERS,
+            },
+        };
+        let pool = PgPool::new(&loaded.config.postgres.dsn, settings);
+        let pool = pool.context("PostgreSQL cannot be used as configured")?;
+        Ok(Self { config: loaded.config, store: PostgresStore::new(pool, TableName::default()) })
+    }
+
+    async fn migrate(&self) -> anyhow::Result<()> {
+        let dsn = &self.config.postgres.dsn;
+        let applied = crate::migrations::migrate(dsn).await;
+        applied.map(drop).with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))
+    }
+
+    /// The same, with where it failed.
+    fn explained<T>(&self, result: Result<T, StateError>) -> anyhow::Result<T> {
+        result.with_context(|| {
+            format!("the users in the table kv at {} cannot be used", self.config.postgres.dsn)
+        })
+    }
+
+    async fn get(&self, args: &UserArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let found = match key(&args.user_id) {
+            Some(key) => self.explained(self.store.get(&key).await)?,
+            None => None,
+        };
+        let document = found.ok_or_else(|| no_user(&args.user_id))?;
+        if !args.output.json {
+            return Ok(print_line(out, document.value.as_str())?);
+        }
+        let shown = Shown {
+            user_id: &args.user_id,
+            document: serde_json::from_str(document.value.as_str()).context("the document is no JSON")?,
+            created_at: document.created_at.to_string(),
+            updated_at: document.updated_at.to_string(),
+        };
+        Ok(print_line(out, &serde_json::to_string(&shown).context("the document is no JSON")?)?)
+    }
+
+    async fn list(&self, args: &ListArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let none = || anyhow!("there is no user whose id begins with {:?}", args.prefix);
+        let prefix = Prefix::new(&format!("{USERS_PREFIX}{}", args.prefix)).map_err(|_| none())?;
+        let (mut after, mut is_any) = (None, false);
+        loop {
+            let page = self.explained(self.store.list(&prefix, after.as_ref(), MAX_LISTED_PER_PAGE).await)?;
+            for key in &page.keys {
+                is_any = true;
+                let user_id = key.as_str().strip_prefix(USERS_PREFIX).unwrap_or_default();
+                match args.output.json {
+                    true => print_json(out, &json!({ "user_id": user_id }))?,
+                    false => print_line(out, &printable(user_id))?,
+                }
+            }
+            after = page.next_after;
+            if after.is_none() {
+                return if is_any { Ok(()) } else { Err(none().into()) };
+            }
+        }
+    }
+
+    async fn delete(&self, args: &UserArgs, out: &mut impl Write) -> Result<(), Failure> {
+        let outcome = match key(&args.user_id) {
+            Some(key) => self.explained(self.store.delete(&key, VersionCondition::Any).await)?,
+            None => Delete::NotFound,
+        };
+        if outcome != Delete::Applied {
+            return Err(no_user(&args.user_id).into());
+        }
+        match args.output.json {
+            true => Ok(print_json(out, &json!({ "user_id": args.user_id, "deleted": true }))?),
+            false => Ok(print_line(out, &format!("the user {} is deleted", printable(&args.user_id)))?),
+        }
+    }
+}
+
+/// `None` if no document can have it.
+fn key(user_id: &str) -> Option<Key> {
+    Key::new(&format!("{USERS_PREFIX}{user_id}")).ok()
+}
+
+fn no_user(user_id: &str) -> anyhow::Error {
+    anyhow!("there is no user {}", printable(user_id))
+}

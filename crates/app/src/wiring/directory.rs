@@ -1,0 +1,84 @@
+//! The user directory that is configured.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use domain::ports::{self, Lookup};
+use state::{PostgresStore, TableName};
+use user_directory::{HttpUserDirectory, StateDirectorySettings, StateUserDirectory, UserDirectorySettings};
+
+use crate::config::{self, Config};
+use crate::start::Stores;
+
+/// How many users are looked up concurrently over HTTP.
+const DIRECTORY_MAX_CONCURRENT_LOOKUPS: usize = 32;
+/// How many statements read users at a time, each with a connection of the service's pool.
+const DIRECTORY_MAX_CONCURRENT_READS: usize = 2;
+/// How many users are cached.
+const DIRECTORY_CACHE_ENTRIES: usize = 10_000;
+/// How long a user is cached.
+const DIRECTORY_CACHE_TTL: Duration = Duration::from_secs(5);
+
+/// The user directory, of either kind.
+pub(super) enum UserDirectory {
+    Http(Box<HttpUserDirectory>),
+    State(StateUserDirectory<PostgresStore>),
+}
+
+impl UserDirectory {
+    /// The same as [`UserDirectory::new`], once it is known that its table can be read.
+    pub(super) async fn open(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
+        let directory = Self::new(config, stores)?;
+        if let Self::State(users) = &directory {
+            let dsn = &config.postgres.dsn;
+            users
+                .check()
+                .await
+                .with_context(|| format!("the users in the table kv at {dsn} cannot be read"))?;
+        }
+        Ok(directory)
+    }
+
+    /// The one that is configured, with a cache of its own.
+    pub(super) fn new(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
+        match &config.user_directory {
+            config::UserDirectory::Http { base_url, timeout } => {
+                let directory = HttpUserDirectory::new(UserDirectorySettings {
+                    base_url: base_url.clone(),
+                    timeout: *timeout,
+                    concurrency: DIRECTORY_MAX_CONCURRENT_LOOKUPS,
+                    cache_ttl: DIRECTORY_CACHE_TTL,
+                    cache_entries: DIRECTORY_CACHE_ENTRIES,
+                });
+                directory
+                    .map(|directory| Self::Http(Box::new(directory)))
+                    .context("the user directory cannot be used as configured")
+            }
+            config::UserDirectory::State => {
+                let store = PostgresStore::new(stores.pool.clone(), TableName::default());
+                let settings = StateDirectorySettings {
+                    concurrency: DIRECTORY_MAX_CONCURRENT_READS,
+                    cache_ttl: DIRECTORY_CACHE_TTL,
+                    cache_entries: DIRECTORY_CACHE_ENTRIES,
+                };
+                Ok(Self::State(StateUserDirectory::new(store, settings)))
+            }
+        }
+    }
+}
+
+impl ports::UserDirectory for UserDirectory {
+    fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
+        match self {
+            Self::Http(directory) => directory.recall(user_ids),
+            Self::State(directory) => directory.recall(user_ids),
+        }
+    }
+
+    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        match self {
+            Self::Http(directory) => directory.look_up(user_ids).await,
+            Self::State(directory) => directory.look_up(user_ids).await,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Operators' searches: notifications by conditions on themselves, on their routes and on their payloads.
+//!
+//! What may be asked, and where each name leads, is said here; the language is that of the stores, which read the filter.
+
+use ambient::Timestamp;
+
+use super::cursor::{Place, Query};
+use super::{NotificationSummary, Page};
+use crate::record::RecordCursor;
+
+/// The names of a search, as the end of the sentence "a name must be …".
+pub const SEARCH_NAMES: &str = "one of notification_id, producer, notification_type, audience_kind, idempotency_key, accepted_at, \
+     occurred_at, request_id, trace_id, recipient, route.channel, route.status, route.attempt_count, \
+     route.last_error_classification, route.published_at and payload.<member>";
+
+/// How a name begins that is about a member of the payload.
+const PAYLOAD: &str = "payload.";
+
+/// What a name of a search is about. A text that is empty in the tables counts as missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SearchName<'a> {
+    /// The id of the notification.
+    NotificationId,
+    /// Who sent it.
+    Producer,
+    /// Its type.
+    NotificationType,
+    /// `user` or `admin_email`.
+    AudienceKind,
+    /// The key that the producer chose.
+    IdempotencyKey,
+    /// When it was accepted.
+    AcceptedAt,
+    /// When the producer says that it happened.
+    OccurredAt,
+    /// The request from which it comes.
+    RequestId,
+    /// The trace to which it belongs.
+    TraceId,
+    /// Of a route: the user's id or the administrator's address.
+    Recipient,
+    /// Of a route: its channel.
+    RouteChannel,
+    /// Of a route: its state.
+    RouteStatus,
+    /// Of a route: its failed attempts.
+    RouteAttemptCount,
+    /// Of a route: why its last attempt failed, or why it was skipped.
+    RouteLastErrorClassification,
+    /// Of a route: when it was published.
+    RoutePublishedAt,
+    /// This member of the payload.
+    Payload(&'a str),
+}
+
+impl SearchName<'static> {
+    /// All names but those of members of the payload.
+    pub const FIXED: [(&'static str, Self); 15] = [
+        ("notification_id", Self::NotificationId),
+        ("producer", Self::Producer),
+        ("notification_type", Self::NotificationType),
+        ("audience_kind", Self::AudienceKind),
+        ("idempotency_key", Self::IdempotencyKey),
+        ("accepted_at", Self::AcceptedAt),
+        ("occurred_at", Self::OccurredAt),
+        ("request_id", Self::RequestId),
+        ("trace_id", Self::TraceId),
+        ("recipient", Self::Recipient),
+        ("route.channel", Self::RouteChannel),
+        ("route.status", Self::RouteStatus),
+        ("route.attempt_count", Self::RouteAttemptCount),
+        ("route.last_error_classification", Self::RouteLastErrorClassification),
+        ("route.published_at", Self::RoutePublishedAt),
+    ];
+}
+
+impl<'a> SearchName<'a> {
+    /// What a name is about; `None` if there is no such name.
+    pub fn parse(name: &'a str) -> Option<Self> {
+        if let Some(member) = name.strip_prefix(PAYLOAD) {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            let begins_well = member.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
+            return (begins_well && member.bytes().all(is_part)).then_some(Self::Payload(member));
+        }
+        let fixed = SearchName::FIXED.iter().find(|(known, _)| *known == name);
+        fixed.map(|(_, found)| *found)
+    }
+
+    /// Whether it is a time, of which only what was before and after may be asked.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::AcceptedAt | Self::OccurredAt | Self::RoutePublishedAt)
+    }
+
+    /// Whether it is about a route: all such conditions of one object of a filter speak of one and the same route.
+    pub fn is_of_route(self) -> bool {
+        use SearchName as Name;
+        matches!(
+            self,
+            Name::Recipient
+                | Name::RouteChannel
+                | Name::RouteStatus
+                | Name::RouteAttemptCount
+                | Name::RouteLastErrorClassification
+                | Name::RoutePublishedAt
+        )
+    }
+}
+
+/// A filter of a search, as the JSON that the client sent. The store reads it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SearchFilter(String);
+
+impl SearchFilter {
+    /// The filter that this JSON is.
+    pub fn new(json: impl Into<String>) -> Self {
+        Self(json.into())
+    }
+
+    /// The JSON.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Selects every notification.
+impl Default for SearchFilter {
+    fn default() -> Self {
+        Self::new("{}")
+    }
+}
+
+/// The same text without the white space between its tokens is the same filter.
+impl Query for SearchFilter {
+    const LIST: &'static str = "search";
+
+    fn conditions(&self) -> Vec<Option<String>> {
+        let (mut in_string, mut escaped) = (false, false);
+        let kept = |character: &char| {
+            let keep = in_string || !character.is_ascii_whitespace();
+            in_string ^= *character == '"' && !escaped;
+            escaped = in_string && *character == '\\' && !escaped;
+            keep
+        };
+        vec![Some(self.0.chars().filter(kept).collect())]
+    }
+}
+
+/// A place in what a search finds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SearchPlace(pub RecordCursor);
+
+impl Place for SearchPlace {
+    type Filter = SearchFilter;
+
+    fn parts(&self) -> (Timestamp, Vec<&str>) {
+        self.0.parts()
+    }
+
+    fn from_parts(at: Timestamp, texts: Vec<String>) -> Option<Self> {
+        RecordCursor::from_parts(at, texts).map(Self)
+    }
+}
+
+/// What is wrong with a filter, and where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilterFault {
+    /// What is wrong.
+    pub reason: String,
+    /// In the text of the filter, from 1.
+    pub line: usize,
+    /// In bytes, from 1.
+    pub column: usize,
+}
+
+/// What became of a search.
+#[must_use]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SearchOutcome {
+    /// A page of what it found.
+    Found(Page<NotificationSummary, RecordCursor>),
+    /// The filter is none.
+    Invalid(FilterFault),
+    /// It took longer than a query may. The same search may succeed if it is narrowed.
+    TooExpensive,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_what_it_is_called_and_is_told_to_the_client() {
+        for (name, expected) in SearchName::FIXED {
+            assert_eq!(SearchName::parse(name), Some(expected));
+            assert!(SEARCH_NAMES.split([' ', ',']).any(|word| word == name), "{name}");
+            assert_eq!(expected.is_time(), name.ends_with("_at"), "{name}");
+            assert_eq!(expected.is_of_route(), name.starts_with("route.") || name == "recipient", "{name}");
+        }
+        assert_eq!(SearchName::parse("payload.turn_number"), Some(SearchName::Payload("turn_number")));
+        for name in [
+            "",
+            "payload",
+            "payload.",
+            "payload.a.b",
+            "payload.1",
+            "payload.a-b",
+            "payload.é",
+            "route.",
+            "Producer",
+        ] {
+            assert_eq!(SearchName::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_of_its_filter_however_that_is_laid_out_and_of_no_other() {
+        let place = SearchPlace(RecordCursor::before(Timestamp::UNIX_EPOCH));
+        let cursor = place.to_cursor(&SearchFilter::new(r#"{"producer":"a \" b"}"#));
+        let same = SearchFilter::new("{ \"producer\" :\n\t\"a \\\" b\" }");
+        assert_eq!(SearchPlace::from_cursor(&cursor, &same), Ok(place));
+        for other in
+            [r#"{"producer":"a\"b"}"#, r#"{"producer":"a \"  b"}"#, r#"{"producer":"a \" b"} "x y""#, "{}"]
+        {
+            assert!(SearchPlace::from_cursor(&cursor, &SearchFilter::new(other)).is_err(), "{other}");
+        }
+    }
+}

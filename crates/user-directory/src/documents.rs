@@ -1,0 +1,208 @@
+//! The user directory as documents: `users/<user_id>` is `{"email":"…","preferred_language":"…"}`, with any further members.
+//!
+//! All users of a call are read by one statement, which reads these two members alone, however large the documents are. Calls that
+//! wait at the same moment share a statement (`reads.rs`). A document that is not there is a user that does not exist. One that
+//! is no object, or whose `email` is no string, is a user without an address and without a language; a warning says so, at most
+//! one in [`WARNING_INTERVAL`].
+
+mod reads;
+mod warnings;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::ports::{Lookup, User, UserDirectory, error_chain};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use state::{Key, Member, Members, StateError, Store};
+
+use self::reads::Reads;
+use self::warnings::Warnings;
+use crate::cache::Cache;
+use crate::user;
+
+/// The keys of users begin with it.
+pub const USERS_PREFIX: &str = "users/";
+/// The members that are read, in this order.
+const MEMBERS: [&str; 2] = ["email", "preferred_language"];
+/// The largest member that is read, in bytes: more than an address takes whose every character is escaped.
+const MAX_MEMBER_BYTES: usize = 2_048;
+/// The most users that one statement reads.
+const MAX_USERS_PER_READ: usize = 4_096;
+/// No further statement is run later than this after the first one, for users whose documents fail it.
+const MAX_READ_TIME: Duration = Duration::from_secs(20);
+/// At most one warning about documents in this time; it counts those since the last one.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How the directory reads.
+#[derive(Clone, Copy, Debug)]
+pub struct StateDirectorySettings {
+    /// The most statements at a time, each with a connection of the store; 0 means 1.
+    pub concurrency: usize,
+    /// How long an answer may be used again.
+    pub cache_ttl: Duration,
+    /// The most answers that are kept; 0 keeps none.
+    pub cache_entries: usize,
+}
+
+/// The directory. Clones share what they know.
+#[derive(Clone, Debug)]
+pub struct StateUserDirectory<S> {
+    shared: Arc<Shared<S>>,
+    reads: Reads,
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    store: S,
+    cache_ttl: Duration,
+    cache: Mutex<Cache>,
+    warnings: Warnings,
+}
+
+impl<S: Store> StateUserDirectory<S> {
+    /// A directory on the documents of a store.
+    pub fn new(store: S, settings: StateDirectorySettings) -> Self {
+        let shared = Shared {
+            store,
+            cache_ttl: settings.cache_ttl,
+            cache: Mutex::new(Cache::new(settings.cache_entries)),
+            warnings: Warnings::default(),
+        };
+        Self { shared: Arc::new(shared), reads: Reads::new(settings.concurrency, MAX_USERS_PER_READ) }
+    }
+
+    /// Whether the store can be read: its table is there, and the role has the right.
+    pub async fn check(&self) -> Result<(), StateError> {
+        let key = Key::new(USERS_PREFIX)?;
+        self.shared.store.get_members(&[key], &MEMBERS, MAX_MEMBER_BYTES).await.map(drop)
+    }
+
+    /// Answers about users that are all different, in their order.
+    async fn read(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        let reads = user_ids.chunks(MAX_USERS_PER_READ).map(|chunk| {
+            let shared = Arc::clone(&self.shared);
+            let read = self.reads.join(chunk, |users| async move { shared.read(users).await }.boxed());
+            async move {
+                let answers = read.await;
+                chunk.iter().map(|id| answers[*id].clone()).collect::<Vec<_>>()
+            }
+        });
+        join_all(reads).await.concat()
+    }
+}
+
+impl<S: Store> Shared<S> {
+    /// One answer for each user. A statement that fails because of what it reads is run again for one half and then the other.
+    async fn read(&self, user_ids: Vec<String>) -> HashMap<String, Lookup> {
+        let mut lookups = HashMap::with_capacity(user_ids.len());
+        let mut keys = Vec::with_capacity(user_ids.len());
+        for id in user_ids {
+            match Key::new(&format!("{USERS_PREFIX}{id}")) {
+                Ok(key) => keys.push(key),
+                // No document can have this key.
+                Err(_) => drop(lookups.insert(id, Lookup::Missing)),
+            }
+        }
+        let deadline = Instant::now() + MAX_READ_TIME;
+        let mut parts = vec![&keys[..]];
+        while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+            match self.store.get_members(part, &MEMBERS, MAX_MEMBER_BYTES).await {
+                Ok(found) => lookups.extend(self.answers(part, &found)),
+                Err(error) if part.len() > 1 && is_about_documents(&error) && Instant::now() < deadline => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                Err(error) => {
+                    let cause = format!("the user directory gave no usable answer: {}", error_chain(&error));
+                    let unavailable = Lookup::Unavailable(cause);
+                    lookups.extend(part.iter().map(|key| (user_id(key).to_owned(), unavailable.clone())));
+                }
+            }
+        }
+        lookups
+    }
+
+    fn answers(&self, keys: &[Key], found: &[Members]) -> HashMap<String, Lookup> {
+        let missing = |key: &Key| (user_id(key).to_owned(), Lookup::Missing);
+        let mut lookups: HashMap<String, Lookup> = keys.iter().map(missing).collect();
+        let (until, mut unusable) = (Instant::now() + self.cache_ttl, Vec::new());
+        let mut cache = self.cache();
+        for members in found {
+            let (id, (user, is_as_agreed)) = (user_id(&members.key), user_of(members));
+            if !is_as_agreed {
+                unusable.push(id);
+            }
+            cache.insert(id, user.clone(), until);
+            lookups.insert(id.to_owned(), Lookup::Found(user));
+        }
+        drop(cache);
+        self.warnings.note(&unusable, Instant::now());
+        lookups
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        // Nothing panics while the lock is held.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The user, and whether the document is as agreed.
+fn user_of(members: &Members) -> (User, bool) {
+    let Some([email, language]) = members.members.as_deref() else { return (User::default(), false) };
+    match (text(email), text(language)) {
+        (Err(NoText), _) => (User::default(), false),
+        (Ok(email), language) => (user::of(email, language.clone().unwrap_or_default()), language.is_ok()),
+    }
+}
+
+/// The member is there and is no string, or too large to be what it should be.
+#[derive(Clone, Copy)]
+struct NoText;
+
+fn text(member: &Member) -> Result<Option<String>, NoText> {
+    match member {
+        Member::Absent => Ok(None),
+        Member::TooLarge => Err(NoText),
+        Member::Value(value) => {
+            value.to_json().ok().and_then(|json| json.as_str().map(str::to_owned)).map(Some).ok_or(NoText)
+        }
+    }
+}
+
+fn user_id(key: &Key) -> &str {
+    key.as_str().strip_prefix(USERS_PREFIX).unwrap_or_default()
+}
+
+/// Whether the statement may succeed without one of the documents.
+fn is_about_documents(error: &StateError) -> bool {
+    matches!(error, StateError::TimedOut { .. } | StateError::InvalidValue(_) | StateError::Corrupt { .. })
+}
+
+impl<S: Store> UserDirectory for StateUserDirectory<S> {
+    fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
+        let (cache, now) = (self.shared.cache(), Instant::now());
+        user_ids.iter().map(|id| cache.get(id, now).map(|user| Lookup::Found(user.clone()))).collect()
+    }
+
+    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        let mut lookups: HashMap<String, Lookup> = HashMap::new();
+        let mut unknown = Vec::new();
+        {
+            let (cache, now, mut seen) = (self.shared.cache(), Instant::now(), HashSet::new());
+            for id in user_ids.iter().filter(|id| seen.insert(**id)) {
+                match cache.get(id, now) {
+                    Some(user) => drop(lookups.insert((*id).to_owned(), Lookup::Found(user.clone()))),
+                    None => unknown.push(*id),
+                }
+            }
+        }
+        let answers = self.read(&unknown).await;
+        lookups.extend(unknown.iter().map(|id| (*id).to_owned()).zip(answers));
+        user_ids.iter().map(|id| lookups[*id].clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Statements that calls share. A call joins the statement that waits for its turn, or makes one. There is no timer: while a
+//! statement may run at once, each call has its own, and while all are in use, those that come wait together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::ports::Lookup;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::Semaphore;
+
+/// What a statement says of each of its users.
+type Answers = Arc<HashMap<String, Lookup>>;
+type Read = BoxFuture<'static, Answers>;
+
+/// The statements. Clones share them. What waits is as bounded as the calls are, since it is dropped with them.
+#[derive(Clone, Debug)]
+pub(super) struct Reads {
+    turns: Arc<Semaphore>,
+    forming: Arc<Mutex<Option<Forming>>>,
+    max_users: usize,
+}
+
+/// A statement that may still be joined.
+#[derive(Debug)]
+struct Forming {
+    /// `None` once it runs.
+    users: Arc<Mutex<Option<Vec<String>>>>,
+    read: WeakShared<Read>,
+}
+
+impl Reads {
+    /// At most `concurrency` statements at a time, each for at most `max_users` that several calls name.
+    pub(super) fn new(concurrency: usize, max_users: usize) -> Self {
+        Self { turns: Arc::new(Semaphore::new(concurrency.max(1))), forming: Arc::default(), max_users }
+    }
+
+    /// What `run` answers about these users, and about those of other calls. A user may be named twice there.
+    pub(super) fn join(
+        &self,
+        user_ids: &[&str],
+        run: impl FnOnce(Vec<String>) -> BoxFuture<'static, HashMap<String, Lookup>> + Send + 'static,
+    ) -> Shared<Read> {
+        let mut forming = lock(&self.forming);
+        if let Some(read) = forming.as_ref().and_then(|forming| forming.join(user_ids, self.max_users)) {
+            return read;
+        }
+        let users = Arc::new(Mutex::new(Some(user_ids.iter().map(|id| (*id).to_owned()).collect())));
+        let (taken, turns) = (Arc::clone(&users), Arc::clone(&self.turns));
+        let read = async move {
+            // It fails only if the semaphore is closed, which it never is.
+            let _turn = turns.acquire().await;
+            let user_ids: Vec<String> = lock(&taken).take().unwrap_or_default();
+            Arc::new(run(user_ids).await)
+        };
+        let read = read.boxed().shared();
+        *forming = read.downgrade().map(|read| Forming { users, read });
+        read
+    }
+}
+
+impl Forming {
+    fn join(&self, user_ids: &[&str], max_users: usize) -> Option<Shared<Read>> {
+        let read = self.read.upgrade()?;
+        let mut users = lock(&self.users);
+        let users = users.as_mut().filter(|users| users.len() + user_ids.len() <= max_users)?;
+        users.extend(user_ids.iter().map(|id| (*id).to_owned()));
+        Some(read)
+    }
+}
+
+/// Nothing panics while a lock is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn all_missing(user_ids: Vec<String>) -> HashMap<String, Lookup> {
+        user_ids.into_iter().map(|id| (id, Lookup::Missing)).collect()
+    }
+
+    fn at_once(user_ids: Vec<String>) -> BoxFuture<'static, HashMap<String, Lookup>> {
+        async { all_missing(user_ids) }.boxed()
+    }
+
+    async fn users(read: Shared<Read>) -> Vec<String> {
+        let mut users: Vec<String> = read.await.keys().cloned().collect();
+        users.sort();
+        users
+    }
+
+    #[tokio::test]
+    async fn calls_that_come_while_every_turn_is_taken_share_a_statement_as_far_as_it_may_grow() {
+        let (reads, (release, released)) = (Reads::new(1, 3), oneshot::channel());
+        let first = reads.join(&["a"], |users| {
+            async { released.await.map(|()| all_missing(users)).unwrap_or_default() }.boxed()
+        });
+        assert!(first.clone().now_or_never().is_none(), "it runs");
+        let waiting: Vec<_> =
+            [&["b"][..], &["c", "d"], &["e"], &["f"]].iter().map(|ids| reads.join(ids, at_once)).collect();
+        release.send(()).expect("it waits");
+        assert_eq!(users(first).await, ["a"]);
+        let mut seen = Vec::new();
+        for read in waiting {
+            seen.push(users(read).await.concat());
+        }
+        assert_eq!(seen, ["bcd", "bcd", "ef", "ef"]);
+        assert_eq!(users(reads.join(&["g"], at_once)).await, ["g"], "what has run is joined by no call");
+    }
+
+    #[tokio::test]
+    async fn a_statement_ends_with_its_last_caller_and_leaves_its_turn_to_the_next() {
+        let reads = Reads::new(1, 3);
+        let first = reads.join(&["a"], |_| pending().boxed());
+        assert!(first.clone().now_or_never().is_none(), "it runs");
+        let (second, third) = (reads.join(&["b"], at_once), reads.join(&["c"], at_once));
+        assert!(second.clone().now_or_never().is_none(), "it waits");
+        drop((first, second));
+        assert_eq!(users(third).await, ["b", "c"]);
+    }
+}

@@ -1,0 +1,245 @@
+//! The user directory over HTTP.
+//!
+//! `GET {base}/api/v1/internal/users/{user_id}`. Calls that ask for one user at the same time share one request (`flights.rs`).
+//!
+//! A directory that sheds load gets fewer concurrent requests (`concurrency.rs`, kept between calls), and refused users are
+//! requested again within the call (`schedule.rs`). Users without an answer after that are [`Lookup::Unavailable`]; all other
+//! answers are returned, and the caller tries again later.
+
+mod answer;
+mod concurrency;
+mod flights;
+mod schedule;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ports::{Lookup, UserDirectory, error_chain};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::header::{HeaderMap, RETRY_AFTER};
+use hyper::{Request, StatusCode, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::{Instant, sleep_until};
+use url::Url;
+
+use self::concurrency::Concurrency;
+use self::flights::Flights;
+use self::schedule::{Outcome, Schedule};
+use crate::cache::Cache;
+
+/// The largest answer that is read, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// The statuses with which a directory or a proxy in front of it reports that it cannot serve now.
+const OVERLOADED: [StatusCode; 4] = [
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::BAD_GATEWAY,
+    StatusCode::SERVICE_UNAVAILABLE,
+    StatusCode::GATEWAY_TIMEOUT,
+];
+/// All but letters, digits, `-`, `_` and `~`. The dot is encoded, too: `..` is a user id like any other.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
+/// Where the directory is and how it is asked.
+#[derive(Clone, Debug)]
+pub struct UserDirectorySettings {
+    /// `http` or `https`, with whatever path the service is under.
+    pub base_url: Url,
+    /// The longest that one answer may take.
+    pub timeout: Duration,
+    /// The most requests that one call has in flight; 0 means 1. Fewer while some of them fail.
+    pub concurrency: usize,
+    /// How long an answer may be used again.
+    pub cache_ttl: Duration,
+    /// The most answers that are kept; 0 keeps none.
+    pub cache_entries: usize,
+}
+
+/// The directory. Clones share their connections and what they know.
+#[derive(Clone, Debug)]
+pub struct HttpUserDirectory {
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    settings: Arc<UserDirectorySettings>,
+    cache: Arc<Mutex<Cache>>,
+    concurrency: Arc<Mutex<Concurrency>>,
+    flights: Flights,
+}
+
+/// The operating system offers no roots of trust for `https`.
+#[derive(Debug, thiserror::Error)]
+#[error("could not set up TLS for the user directory")]
+pub struct NoTls(#[source] std::io::Error);
+
+impl HttpUserDirectory {
+    /// A directory; connects when it is first asked. A provider of cryptography must be installed.
+    pub fn new(settings: UserDirectorySettings) -> Result<Self, NoTls> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(settings.timeout));
+        let connector = HttpsConnectorBuilder::new()
+            .try_with_platform_verifier()
+            .map_err(|error| NoTls(std::io::Error::other(error)))?;
+        let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_max_idle_per_host(settings.concurrency)
+            .build(connector);
+        let cache = Arc::new(Mutex::new(Cache::new(settings.cache_entries)));
+        let concurrency = Arc::new(Mutex::new(Concurrency::new(settings.concurrency)));
+        let flights = Flights::default();
+        Ok(Self { client, settings: Arc::new(settings), cache, concurrency, flights })
+    }
+
+    /// Asks for one user, or waits for another call that does. Returns the outcome, and whether this call asked.
+    async fn ask(&self, user_id: &str) -> (Outcome, bool) {
+        let flight = self.flights.join(user_id, || {
+            let (directory, user_id) = (self.clone(), user_id.to_owned());
+            async move { directory.ask_and_remember(&user_id).await }.boxed()
+        });
+        (flight.outcome().await, flight.is_own)
+    }
+
+    async fn ask_and_remember(&self, user_id: &str) -> Outcome {
+        let outcome = self.ask_in_time(user_id).await;
+        if let Outcome::Answer(Lookup::Found(user)) = &outcome {
+            let until = Instant::now().into_std() + self.settings.cache_ttl;
+            self.cache().insert(user_id, user.clone(), until);
+        }
+        outcome
+    }
+
+    async fn ask_in_time(&self, user_id: &str) -> Outcome {
+        match tokio::time::timeout(self.settings.timeout, self.request(user_id)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let cause = format!("the user directory gave no answer within {:?}", self.settings.timeout);
+                Outcome::Refused { cause, retry_after: None }
+            }
+        }
+    }
+
+    async fn request(&self, user_id: &str) -> Outcome {
+        let unusable = |cause: String| Outcome::Unusable { cause: no_usable_answer(&cause) };
+        let request = match self.uri_of(user_id) {
+            Ok(uri) => Request::get(uri).header("accept", "application/json").body(Empty::new()),
+            Err(cause) => return unusable(cause),
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return unusable(error.to_string()),
+        };
+        let response = match self.client.request(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                let cause = no_usable_answer(&error_chain(&error));
+                return Outcome::Refused { cause, retry_after: None };
+            }
+        };
+        let status = response.status();
+        if OVERLOADED.contains(&status) {
+            let cause = no_usable_answer(&format!("status {}", status.as_u16()));
+            return Outcome::Refused { cause, retry_after: retry_after(response.headers()) };
+        }
+        if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
+            return unusable(format!("status {}", status.as_u16()));
+        }
+        let body = match Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return unusable(format!("the answer could not be read: {error}")),
+        };
+        let lookup = match status {
+            StatusCode::OK => answer::user(user_id, &body).map(Lookup::Found),
+            _ => answer::missing(&body).map(|()| Lookup::Missing),
+        };
+        lookup.map_or_else(unusable, Outcome::Answer)
+    }
+
+    /// Built as text, because a URL type would resolve `..`.
+    fn uri_of(&self, user_id: &str) -> Result<Uri, String> {
+        let base = &self.settings.base_url;
+        let path = base.path().trim_end_matches('/');
+        let segment = utf8_percent_encode(user_id, SEGMENT);
+        let authority = &base[url::Position::BeforeHost..url::Position::AfterPort];
+        let text = format!("{}://{authority}{path}/api/v1/internal/users/{segment}", base.scheme());
+        text.parse().map_err(|_| "the base URL and the user id make no URL".to_owned())
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        // Nothing panics while the lock is held.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn concurrency(&self) -> MutexGuard<'_, Concurrency> {
+        self.concurrency.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HttpUserDirectory {
+    /// Asks for users that are all different. Their answers are in the order given.
+    async fn ask_all(&self, user_ids: &[String]) -> Vec<Lookup> {
+        let mut schedule =
+            Schedule::new(user_ids.len(), self.settings.timeout, &self.concurrency(), Instant::now());
+        let mut in_flight = FuturesUnordered::new();
+        loop {
+            let limit = self.concurrency().limit();
+            while in_flight.len() < limit
+                && let Some(index) = schedule.next(Instant::now())
+            {
+                in_flight.push(async move { (index, self.ask(&user_ids[index]).await) });
+            }
+            let retry = schedule.next_retry().filter(|_| in_flight.len() < limit);
+            tokio::select! {
+                Some((index, (outcome, is_own))) = in_flight.next() => {
+                    let mut concurrency = self.concurrency();
+                    // One request counts once, however many calls wait for it.
+                    let mut copy = concurrency.clone();
+                    let concurrency = if is_own { &mut *concurrency } else { &mut copy };
+                    schedule.record(index, outcome, concurrency, Instant::now());
+                }
+                () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {}
+                else => return schedule.into_lookups().collect(),
+            }
+        }
+    }
+}
+
+impl UserDirectory for HttpUserDirectory {
+    fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
+        let (cache, now) = (self.cache(), Instant::now().into_std());
+        user_ids.iter().map(|id| cache.get(id, now).map(|user| Lookup::Found(user.clone()))).collect()
+    }
+
+    async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
+        let now = Instant::now().into_std();
+        let mut lookups: HashMap<&str, Lookup> = HashMap::new();
+        let mut unknown = Vec::new();
+        let mut seen = HashSet::new();
+        for id in user_ids.iter().filter(|id| seen.insert(**id)) {
+            match self.cache().get(id, now) {
+                Some(user) => drop(lookups.insert(id, Lookup::Found(user.clone()))),
+                None => unknown.push((*id).to_owned()),
+            }
+        }
+        let answers = self.ask_all(&unknown).await;
+        lookups.extend(unknown.iter().map(String::as_str).zip(answers));
+        user_ids.iter().map(|id| lookups[id].clone()).collect()
+    }
+}
+
+fn no_usable_answer(cause: &str) -> String {
+    format!("the user directory gave no usable answer: {cause}")
+}
+
+/// How long the directory asks to wait. A date is not read: it would be compared with the clock of another machine.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
