@@ -74,7 +74,7 @@ async fn check(
 
 pub(super) fn newest_first(found: &mut [Found]) {
     let place = |found: &Found| (found.summary.accepted_at, found.summary.notification_id.clone());
-    found.sort_by(|one, other| place(other).cmp(&place(one)));
+    found.sort_by_key(|found| std::cmp::Reverse(place(found)));
 }
 
 /// Cuts a page whose notifications have very many routes.
