@@ -28,7 +28,7 @@ pub async fn lock_many_in(
     in_order(table, keys, &rows)
 }
 
-/// Stores documents within the transaction that is open on `session`, as [`PostgresStore::put_many`] does.
+/// Stores documents within the transaction that is open on `session`, as [`crate::PostgresStore::put_many`] does.
 pub async fn put_many_in(
     session: &Session,
     table: &TableName,
