@@ -254,6 +254,6 @@ mod tests {
 
     #[test]
     fn a_query_by_times_names_instants_that_the_language_knows() {
-        assert_eq!(deadline(1), "2026-01-01T00:01:00Z");
+        assert_eq!(deadline(1), "2026-01-01T00:01:00.000000Z");
     }
 }
