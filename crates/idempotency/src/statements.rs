@@ -202,17 +202,8 @@ pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
         .expr_as(by_bytes(each().map(|completion| completion.id.key.as_str())), Given::Key)
         .expr_as(by_bytes(each().map(|completion| completion.id.token.to_text())), Given::Token)
         .expr_as(by_bytes(completions.iter().map(|free| free.fingerprint.as_str())), Given::Fingerprint)
-        .expr_as(
-            unnest(bind::bigints(each().map(|completion| completion.answer.status.into()))),
-            Given::Status,
-        )
-        .expr_as(unnest(bind::byteas(each().map(|completion| &*completion.answer.headers))), Given::Headers)
-        .expr_as(unnest(bind::byteas(each().map(|completion| &*completion.answer.body))), Given::Body)
-        .expr_as(
-            unnest(bind::bigints(each().map(|completion| completion.retention_ttl.as_millis()))),
-            Given::TtlMs,
-        )
         .take();
+    let given = with_answers(given, each);
     let mut rows = free();
     rows.expr(bind::text(COMPLETED))
         .columns([Given::Token, Given::Fingerprint])
@@ -237,6 +228,21 @@ pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
     );
     insert.with_cte(WithClause::new().cte(step(Given::Table, given)).to_owned());
     insert
+}
+
+/// Adds the answers and their retention TTLs to the parameters.
+fn with_answers<'a, I: Iterator<Item = &'a Completion>>(
+    mut given: SelectStatement,
+    completions: impl Fn() -> I,
+) -> SelectStatement {
+    let answers = || completions().map(|completion| &completion.answer);
+    let ttls = completions().map(|completion| completion.retention_ttl.as_millis());
+    given
+        .expr_as(unnest(bind::bigints(answers().map(|answer| answer.status.into()))), Given::Status)
+        .expr_as(unnest(bind::byteas(answers().map(|answer| &*answer.headers))), Given::Headers)
+        .expr_as(unnest(bind::byteas(answers().map(|answer| &*answer.body))), Given::Body)
+        .expr_as(unnest(bind::bigints(ttls)), Given::TtlMs)
+        .take()
 }
 
 /// Inserts those of the given keys that are absent, and takes over those that are expired.
@@ -333,22 +339,8 @@ fn update(given: SelectStatement) -> UpdateStatement {
 /// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
 /// many rows as there are completions, one of them is fenced. [`crate::complete_in`] tells which.
 pub fn complete(completions: &[Completion]) -> UpdateStatement {
-    let (mut given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
-    let distinct = || positions.iter().map(|position| &completions[*position]);
-    given
-        .expr_as(
-            unnest(bind::bigints(distinct().map(|completion| completion.answer.status.into()))),
-            Given::Status,
-        )
-        .expr_as(
-            unnest(bind::byteas(distinct().map(|completion| &*completion.answer.headers))),
-            Given::Headers,
-        )
-        .expr_as(unnest(bind::byteas(distinct().map(|completion| &*completion.answer.body))), Given::Body)
-        .expr_as(
-            unnest(bind::bigints(distinct().map(|completion| completion.retention_ttl.as_millis()))),
-            Given::TtlMs,
-        );
+    let (given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
+    let given = with_answers(given, || positions.iter().map(|position| &completions[*position]));
     let of_given = |column: Given| Expr::col((Given::Table, column));
     update(given)
         .value(Keys::State, bind::text(COMPLETED))

@@ -94,7 +94,9 @@ enum Looked {
 impl Setup<'_> {
     async fn run(&self, declared: &[IndexSpec]) -> Result<(), StateError> {
         self.set_lock_timeout(LOCK_TIMEOUT).await?;
-        if let Looked::Ready(schema) = self.look(declared).await? {
+        // Another process may change the table between the statements of a look, so that only a table that is ready is believed.
+        // Whatever else is wrong is wrong again when it is looked at alone.
+        if let Ok(Looked::Ready(schema)) = self.look(declared).await {
             return self.check_rights(&schema).await;
         }
         self.lock().await?;

@@ -59,13 +59,9 @@ impl<S: Store> Http<S> {
         body: Body,
         rest: &str,
     ) -> Result<Response, ApiError> {
-        let key = key(rest)?;
-        scope.check_key(&key)?;
-        let text = read_text(head, body, MediaTypes::Json).await?;
-        let status = status_condition(head)?;
-        let conditions = WriteConditions { version: preconditions::of_put(&head.headers)?, status };
-        let value = Value::parse(text.as_bytes())?;
-        drop(text);
+        let (key, value) = key_and_value(scope, head, body, rest, MediaTypes::Json).await?;
+        let version = preconditions::of_put(&head.headers)?;
+        let conditions = WriteConditions { version, status: status_condition(head)? };
         written(self.ask(self.store.put(&key, &value, &conditions)).await?)
     }
 
@@ -76,13 +72,9 @@ impl<S: Store> Http<S> {
         body: Body,
         rest: &str,
     ) -> Result<Response, ApiError> {
-        let key = key(rest)?;
-        scope.check_key(&key)?;
-        let text = read_text(head, body, MediaTypes::MergePatch).await?;
-        let status = status_condition(head)?;
-        let conditions = WriteConditions { version: preconditions::of_change(&head.headers)?, status };
-        let patch = Value::parse(text.as_bytes())?;
-        drop(text);
+        let (key, patch) = key_and_value(scope, head, body, rest, MediaTypes::MergePatch).await?;
+        let version = preconditions::of_change(&head.headers)?;
+        let conditions = WriteConditions { version, status: status_condition(head)? };
         match self.ask(self.store.patch(&key, &patch, &conditions)).await? {
             Patch::NotFound => Err(ApiError::no_such_key()),
             Patch::Written(outcome) => written(outcome),
@@ -135,6 +127,20 @@ impl<S: Store> Http<S> {
         let page = self.ask(self.queries.query(&query)).await?;
         Ok(answer::page(page, &query))
     }
+}
+
+/// What a write is about, and what it sends.
+async fn key_and_value(
+    scope: &Scope,
+    head: &Parts,
+    body: Body,
+    rest: &str,
+    types: MediaTypes,
+) -> Result<(Key, Value), ApiError> {
+    let key = key(rest)?;
+    scope.check_key(&key)?;
+    let text = read_text(head, body, types).await?;
+    Ok((key, Value::parse(text.as_bytes())?))
 }
 
 /// The key of a path.
