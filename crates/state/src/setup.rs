@@ -94,10 +94,15 @@ enum Looked {
 impl Setup<'_> {
     async fn run(&self, declared: &[IndexSpec]) -> Result<(), StateError> {
         self.set_lock_timeout(LOCK_TIMEOUT).await?;
-        // Another process may change the table between the statements of a look, so that only a table that is ready is believed.
-        // Whatever else is wrong is wrong again when it is looked at alone.
-        if let Ok(Looked::Ready(schema)) = self.look(declared).await {
-            return self.check_rights(&schema).await;
+        match self.look(declared).await {
+            Ok(Looked::Ready(schema)) => return self.check_rights(&schema).await,
+            Ok(_) => {}
+            // Another process may have changed the table between two statements of the look. If it is wrong, it is wrong again when
+            // it is looked at alone.
+            Err(StateError::NotATable { .. }) => {
+                self.session.rollback().await.map_err(|error| self.error(error))?;
+            }
+            Err(error) => return Err(error),
         }
         self.lock().await?;
         for _ in 0..MAX_LOOKS {
