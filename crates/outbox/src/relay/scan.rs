@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::Position;
 
 /// How much longer a sweep is than the way to its first event that can be claimed, at least.
-const SWEEP_FACTOR: u32 = 10;
+const SWEEP_FACTOR: u32 = 20;
 
 /// The same if a key has become free, of which there may be many in a row.
 const FREED_FACTOR: u32 = 2;
@@ -92,16 +92,16 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn it_continues_where_the_last_claim_ended_until_ten_times_the_way_have_passed() {
+    fn it_continues_where_the_last_claim_ended_until_twenty_times_the_way_have_passed() {
         let start = Instant::now();
         let mut scan = Scan::new(start);
         assert_eq!(scan.next(start), None);
         assert!(!scan.advance(start + MS * 3, 0, Some(position(1))));
         assert_eq!(scan.next(start + MS * 3), Some(&position(1)), "no way is known yet");
         assert!(!scan.advance(start + MS * 5, 9, Some(position(2))));
-        assert_eq!(scan.next(start + MS * 49), Some(&position(2)));
-        assert!(!scan.advance(start + MS * 49, 9, Some(position(3))));
-        assert_eq!(scan.next(start + MS * 50), None);
+        assert_eq!(scan.next(start + MS * 99), Some(&position(2)));
+        assert!(!scan.advance(start + MS * 99, 9, Some(position(3))));
+        assert_eq!(scan.next(start + MS * 100), None);
     }
 
     #[test]
@@ -111,8 +111,8 @@ mod tests {
         assert_eq!(scan.next(start), None);
         assert!(!scan.advance(start + MS * 10, 0, Some(position(1))));
         assert!(!scan.advance(start + MS * 20, 0, None));
-        assert_eq!(scan.next(start + MS * 199), Some(&position(1)));
-        assert_eq!(scan.next(start + MS * 200), None);
+        assert_eq!(scan.next(start + MS * 399), Some(&position(1)));
+        assert_eq!(scan.next(start + MS * 400), None);
     }
 
     #[test]
