@@ -37,7 +37,8 @@ pub(crate) const DOCUMENT: &str = "d.key, d.value::text AS value, d.version, d.c
 /// The member `status` of a document `d` if it is a string.
 const STATUS: &str = "CASE jsonb_typeof(d.value -> 'status') WHEN 'string' THEN d.value ->> 'status' END";
 
-/// Of a row `d` that is written again: strictly later, and the time now if somebody wrote a time there by hand that is no time.
+/// Of a row `d` that is written again: strictly later than it was. The time now if an infinite time, or one beyond 9999-12-30, was
+/// written there by hand.
 const UPDATED_AT: &str = "GREATEST(clock_timestamp(), \
      CASE WHEN d.updated_at < '9999-12-31' THEN d.updated_at + interval '1 microsecond' END)";
 
