@@ -213,26 +213,27 @@ pub(crate) fn delete_many(table: &TableName, keys: &[&Key]) -> Written {
 /// Inserts or replaces documents under distinct keys, in the order of the keys' bytes: statements that meet never deadlock.
 /// Plan: the index on the key, as arbiter.
 pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
-    let (name, next) = (table.quoted(), next_version(table));
-    let text = format!(
-        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
-         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
-         FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
-         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT}"
-    );
-    let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
-    Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
+    let next = next_version(table);
+    let replace =
+        format!("DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT}");
+    write_many(table, documents, &replace)
 }
 
 /// Inserts those of the documents, under distinct keys, whose key has none, and returns their keys. In the order of the keys' bytes, and
 /// it waits for no row but one that is being inserted: statements that meet never deadlock. Plan: the index on the key, as arbiter.
 pub(crate) fn insert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
-    let (name, next) = (table.quoted(), next_version(table));
+    write_many(table, documents, "DO NOTHING RETURNING d.key")
+}
+
+/// Inserts documents in the order of their keys' bytes; `on_conflict` says what happens to one whose key is there.
+fn write_many(table: &TableName, documents: &[(&Key, &Value)], on_conflict: &str) -> Written {
     let text = format!(
-        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
-         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
+        "INSERT INTO {} AS d (key, value, version, created_at, updated_at) \
+         SELECT given.key, given.value::jsonb, {}, statement_timestamp(), statement_timestamp() \
          FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
-         ON CONFLICT (key) DO NOTHING RETURNING d.key"
+         ON CONFLICT (key) {on_conflict}",
+        table.quoted(),
+        next_version(table)
     );
     let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
     Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
