@@ -5,6 +5,7 @@
 
 mod accept;
 mod api;
+mod api_crash;
 mod api_edges;
 mod api_races;
 mod asyncapi;
