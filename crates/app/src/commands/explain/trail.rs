@@ -160,8 +160,8 @@ impl<'a> Trail<'a> {
         let stream = &self.tables.config.intents_stream;
         self.searched.push(match &self.progress.unread {
             Some(UnreadEntries { entries, is_all }) => {
-                let part = if *is_all { "all" } else { "the first" };
-                format!("{part} {} unread entries of the stream {stream}", entries.len())
+                let cut = if *is_all { "" } else { ", the first of more" };
+                format!("the unread entries of the stream {stream} ({}{cut})", entries.len())
             }
             None => format!("not the stream {stream}: Redis could not be asked"),
         });
