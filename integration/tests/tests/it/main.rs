@@ -10,6 +10,7 @@ mod api_edges;
 mod api_races;
 mod asyncapi;
 mod bad_input;
+mod commands_reading;
 mod crash;
 mod directory_load;
 mod docs;
