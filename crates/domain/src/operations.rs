@@ -150,28 +150,47 @@ pub struct Plan {
     pub remaining: Counted,
 }
 
+/// Counts the dead letters of a plan, page by page.
+#[derive(Clone, Debug, Default)]
+pub struct PlanCounter {
+    groups: BTreeMap<(Channel, String), u64>,
+    first: Vec<RouteKey>,
+    count: u64,
+}
+
+impl PlanCounter {
+    /// Counts these, too.
+    pub fn add(&mut self, targets: &[Target]) {
+        for target in targets {
+            *self.groups.entry((target.channel, target.classification.clone())).or_default() += 1;
+        }
+        let shown = PLAN_IDS - self.first.len();
+        self.first.extend(targets.iter().take(shown).map(|target| target.key.clone()));
+        self.count += targets.len() as u64;
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The plan of a request that changes what was counted and leaves `remaining` for another one.
+    pub fn plan(self, unknown: Vec<String>, remaining: Counted) -> Plan {
+        let group = |((channel, classification), count)| PlanGroup { channel, classification, count };
+        let mut by: Vec<PlanGroup> = self.groups.into_iter().map(group).collect();
+        by.sort_by_key(|group| std::cmp::Reverse(group.count));
+        let Counted { count, capped } = remaining;
+        let count = Counted { count: count + self.count, capped };
+        Plan { count, by, first: self.first, unknown, remaining }
+    }
+}
+
 impl Targets {
     /// What a request that is about these would do.
     pub fn plan(&self) -> Plan {
-        let mut groups: BTreeMap<(Channel, &str), u64> = BTreeMap::new();
-        for target in &self.targets {
-            *groups.entry((target.channel, &target.classification)).or_default() += 1;
-        }
-        let group = |((channel, classification), count): ((Channel, &str), u64)| PlanGroup {
-            channel,
-            classification: classification.to_owned(),
-            count,
-        };
-        let mut by: Vec<PlanGroup> = groups.into_iter().map(group).collect();
-        by.sort_by_key(|group| std::cmp::Reverse(group.count));
-        let Counted { count, capped } = self.remaining;
-        Plan {
-            count: Counted { count: count + self.targets.len() as u64, capped },
-            by,
-            first: self.targets.iter().take(PLAN_IDS).map(|target| target.key.clone()).collect(),
-            unknown: self.unknown.clone(),
-            remaining: self.remaining,
-        }
+        let mut counter = PlanCounter::default();
+        counter.add(&self.targets);
+        counter.plan(self.unknown.clone(), self.remaining)
     }
 
     /// The chunks in which they are changed.
@@ -300,6 +319,16 @@ mod tests {
         assert_eq!(plan.count, Counted { count: 31, capped: false });
         assert_eq!((plan.first.len(), plan.first[0].to_string()), (20, "0-0/email:user:u".to_owned()));
         assert_eq!(plan.unknown, ["x"]);
+    }
+
+    #[test]
+    fn a_plan_that_is_counted_page_by_page_is_that_of_all_pages() {
+        let all: Vec<Target> = (0..70).map(|n| target(n, Channel::Push, ["a", "b"][n % 2])).collect();
+        let mut counter = PlanCounter::default();
+        all.chunks(15).for_each(|page| counter.add(page));
+        assert_eq!(counter.count(), 70);
+        let whole = Targets { targets: all, ..Targets::default() }.plan();
+        assert_eq!(counter.plan(Vec::new(), Counted::default()), whole);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The durable state in PostgreSQL: records, routes and what became of them.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
-//! `replicas` with `activity`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
+//! `replicas` with `activity` and `step_down`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
 //! `republish`, `operations`, `queries`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
 //! [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to the comment that says what
 //! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
@@ -27,6 +27,7 @@ mod retention;
 mod routes;
 mod schema;
 mod session;
+mod step_down;
 
 pub use installation::Installation;
 pub use migrations::migrate;
@@ -34,8 +35,10 @@ pub use queries::PgQueries;
 pub use schema::receipts_table;
 pub use session::{QUERY_SESSION, SESSION};
 
+use ambient::Timestamp;
 use pg::rights::missing_rights;
 use pg::{PgPool, Session};
+use sea_query::{Expr, Query};
 
 use crate::error::{document_error, store_error};
 use domain::ports::StoreError;
@@ -62,6 +65,7 @@ impl PgStore {
         installation::prepare_all(&session).await.map_err(store_error)?;
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
+        step_down::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         operations::prepare_all(&session).await.map_err(store_error)?;
         receipts::prepare_all(&session).await?;
@@ -83,6 +87,16 @@ impl PgStore {
             denied.join(", ")
         );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
+    }
+
+    /// The time by the clock of the server.
+    pub async fn time(&self) -> Result<Timestamp, StoreError> {
+        let session = self.session("read the clock").await?;
+        let now = Query::select().expr_as(Expr::cust("clock_timestamp()"), schema::Input::At).take();
+        let rows = session.query(&now).await.map_err(store_error)?;
+        let row =
+            rows.first().ok_or_else(|| codec::corrupt("at", "", "the server gave no row".to_owned()))?;
+        codec::instant(row, "at", "")
     }
 
     async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
