@@ -20,15 +20,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-pub(crate) use changes::{Discarded, Planned, Replayed};
-pub(crate) use dead_letters::{DeadLetter, DeadLetters};
+pub use changes::{Discarded, Planned, Replayed};
+pub use dead_letters::{DeadLetter, DeadLetters};
 pub(crate) use malformed::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 pub(crate) use notifications::{
     Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED,
     OUTCOME_DUPLICATE,
 };
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};
-pub(crate) use status::ServiceStatus;
+pub use status::ServiceStatus;
 
 /// A time, as RFC 3339 in UTC with microseconds.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,11 @@
 
 use crate::config::ConfigErrors;
 
+mod actor;
 pub mod check_config;
+pub mod dead_letters;
 pub mod dev;
+pub mod leader;
 pub mod migrate;
 mod operators;
 pub mod outbox;

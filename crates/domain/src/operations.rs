@@ -16,6 +16,8 @@ use crate::route::{Channel, RouteKey, RouteStatus, Version};
 pub const MAX_ROUTES_PER_REQUEST: usize = 10_000;
 /// The most routes that are changed in one transaction.
 pub const CHUNK_ROUTES: usize = 500;
+/// The longest reason for a discard, in bytes.
+pub const MAX_REASON_BYTES: usize = 1_024;
 /// How many ids a plan shows.
 pub const PLAN_IDS: usize = 20;
 
@@ -51,6 +53,12 @@ pub enum DeadLetterChange {
 }
 
 impl DeadLetterChange {
+    /// A discard for this reason: 1 to [`MAX_REASON_BYTES`] bytes without U+0000. `None` if it is none.
+    pub fn discard(reason: String) -> Option<Self> {
+        let is_reason = (1..=MAX_REASON_BYTES).contains(&reason.len()) && !reason.contains('\0');
+        is_reason.then_some(Self::Discard { reason })
+    }
+
     /// As it is spelled in `operator_actions.action`.
     pub fn action(&self) -> &'static str {
         match self {
@@ -272,6 +280,19 @@ mod tests {
             RouteKey { notification_id: format!("{n}-0").into(), route_id: format!("{channel}:user:u") };
         let version = Version::read(Timestamp::UNIX_EPOCH);
         Target { key, version, channel, classification: classification.to_owned() }
+    }
+
+    #[test]
+    fn a_reason_has_1_to_1024_bytes_without_nul() {
+        for (reason, expected) in [
+            (String::new(), false),
+            ("x".to_owned(), true),
+            ("a\0b".to_owned(), false),
+            ("x".repeat(MAX_REASON_BYTES), true),
+            ("x".repeat(MAX_REASON_BYTES + 1), false),
+        ] {
+            assert_eq!(DeadLetterChange::discard(reason.clone()).is_some(), expected, "{}", reason.len());
+        }
     }
 
     #[test]
