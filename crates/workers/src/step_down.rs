@@ -207,11 +207,11 @@ mod tests {
         // The request was not made to this one.
         assert!(timeout(SOON, other.over()).await.is_err());
         other.step_down().await;
-        for _ in 0..13 {
+        for _ in 0..8 {
             assert!(win(&a).await.is_none(), "it rests");
             wait(&world, Duration::from_secs(1)).await;
         }
-        wait(&world, Duration::from_secs(2)).await;
+        wait(&world, Duration::from_secs(7)).await;
         let again = win(&a).await.expect("it campaigns again");
         assert!(timeout(SOON, again.over()).await.is_err(), "the request is older than the term");
     }

@@ -34,6 +34,7 @@ pub struct LeaderArgs {
     /// Ask the leader to hand over, and wait until another replica leads
     #[arg(long)]
     pub step_down: bool,
+    /// How to print.
     #[command(flatten)]
     pub output: Output,
 }

@@ -28,13 +28,8 @@ async fn fail(world: &World, routes: &[LiveRoute]) {
             message: "WRONGTYPE".to_owned(),
         };
         let at = ambient::Clock::now(&world.clock);
-        let done = domain::ports::RouteStore::complete_routes_failed(
-            &*world.database,
-            &[failed],
-            at,
-            RowLocks::Wait,
-        );
-        assert_eq!(done.await.expect("the store is there"), [Completion::Applied]);
+        let done = RouteStore::complete_routes_failed(&*world.database, &[failed], at, RowLocks::Wait).await;
+        assert_eq!(done.expect("the store is there"), [Completion::Applied]);
     }
 }
 
