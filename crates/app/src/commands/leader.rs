@@ -23,8 +23,10 @@ use crate::wiring::leader::LockLookup;
 
 /// How long the command waits for another leader.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it waits for the name of the new leader and for the report of the former one, which follow a second later.
+/// How long it waits for the reports of the new leader and of the former one, which follow a second later.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after a change of leader the reports name the new one, and not the former one.
+const NAME_DELAY: Duration = Duration::from_secs(3);
 /// How often it looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -135,10 +137,12 @@ impl Command {
     }
 
     async fn step_down(&self, status: &Status, actor: String, out: &mut impl Write) -> Result<(), Failure> {
-        let Some(leader) = &status.leader else {
-            return Err(anyhow!("no replica leads, so none can hand over").into());
-        };
-        let Some(replica) = leader.replica.clone().or(self.name_of(leader.term.fence).await?) else {
+        let none = || anyhow!("no replica leads, so none can hand over");
+        let led_for =
+            status.leader.as_ref().map(|leader| status.store.at.saturating_since(leader.term.since));
+        sleep(NAME_DELAY.saturating_sub(led_for.ok_or_else(none)?)).await;
+        let leader = self.status().await?.leader.ok_or_else(none)?;
+        let Some(replica) = leader.replica else {
             return Err(
                 anyhow!("a replica leads that has not reported itself: try again in some seconds").into()
             );
@@ -164,20 +168,6 @@ impl Command {
                 printable(&replica)
             )
             .into()),
-        }
-    }
-
-    /// The name of the leader of the present term, once it has reported itself. `None` if it has another fence, or does not in time.
-    async fn name_of(&self, fence: u64) -> anyhow::Result<Option<String>> {
-        let begun = Instant::now();
-        loop {
-            let leader = self.status().await?.leader.filter(|leader| leader.term.fence == fence);
-            match leader {
-                None => return Ok(None),
-                Some(leader) if leader.replica.is_some() => return Ok(leader.replica),
-                Some(_) if begun.elapsed() > REPORT_TIMEOUT => return Ok(None),
-                Some(_) => sleep(POLL_INTERVAL).await,
-            }
         }
     }
 

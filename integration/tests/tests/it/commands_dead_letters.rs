@@ -146,7 +146,9 @@ async fn retention_and_a_replay_at_once_leave_no_record_torn_and_no_replayed_rou
     let world = World::new().await;
     insert_dead_letters(&world, 2_000).await;
     // All of them are expired.
-    let service = world.service().env("NOTIFICATION_CLEANUP_INTERVAL", "1s").spawn();
+    let service =
+        world.service().env("NOTIFICATION_IDEMPOTENCY_TTL", "1m").env("NOTIFICATION_RECORD_RETENTION", "1m");
+    let service = service.env("NOTIFICATION_CLEANUP_INTERVAL", "1s").spawn();
     let done = run(&world, &["replay", "--all", "--yes", "--no-wait", "--json"]).await;
     let report = lines(&done).remove(0);
     assert_eq!(report["finished"], json!(true), "{done:?}");
