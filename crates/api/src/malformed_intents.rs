@@ -12,7 +12,7 @@ use http_server::problem::Problem;
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, read_failed};
-use crate::view::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+use crate::view::{MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 
 /// What a list may be narrowed by.
 pub(crate) const PARAMS: [Param; 6] = [
@@ -36,6 +36,7 @@ pub(crate) async fn list<P: Ports>(
     let filter = MalformedFilter {
         code: params.text("code"),
         producer: params.text("producer"),
+        idempotency_key: None,
         recorded_after: params.time("recorded_after")?,
         recorded_before: params.time("recorded_before")?,
     };
@@ -61,6 +62,5 @@ pub(crate) async fn show<P: Ports>(
     if found.is_empty() {
         return Err(not_found("malformed intent"));
     }
-    let malformed_intents = found.iter().map(MalformedIntent::new).collect();
-    Ok(Json(MalformedIntents { malformed_intents }).into_response())
+    Ok(Json(MalformedIntents::new(&found)).into_response())
 }

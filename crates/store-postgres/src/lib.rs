@@ -35,10 +35,8 @@ pub use queries::PgQueries;
 pub use schema::receipts_table;
 pub use session::{QUERY_SESSION, SESSION};
 
-use ambient::Timestamp;
 use pg::rights::missing_rights;
 use pg::{PgPool, Session};
-use sea_query::{Expr, Query};
 
 use crate::error::{document_error, store_error};
 use domain::ports::StoreError;
@@ -87,16 +85,6 @@ impl PgStore {
             denied.join(", ")
         );
         Err(StoreError::Unavailable { operation: "check the schema", source: source.into() })
-    }
-
-    /// The time by the clock of the server.
-    pub async fn time(&self) -> Result<Timestamp, StoreError> {
-        let session = self.session("read the clock").await?;
-        let now = Query::select().expr_as(Expr::cust("clock_timestamp()"), schema::Input::At).take();
-        let rows = session.query(&now).await.map_err(store_error)?;
-        let row =
-            rows.first().ok_or_else(|| codec::corrupt("at", "", "the server gave no row".to_owned()))?;
-        codec::instant(row, "at", "")
     }
 
     async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {

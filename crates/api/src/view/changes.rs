@@ -33,7 +33,7 @@ struct PlannedGroup {
 }
 
 impl Planned {
-    /// A plan as it is.
+    /// The plan as it is shown.
     pub fn new(plan: Plan) -> Self {
         let by = plan.by.into_iter().map(|group| PlannedGroup {
             channel: group.channel.as_str(),

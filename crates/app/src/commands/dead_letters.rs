@@ -6,15 +6,16 @@ mod change;
 use std::io::Write;
 
 use anyhow::anyhow;
+use api::view;
 use domain::ports::Queries;
-use domain::query::{DeadLetter, DeadLetterFilter, Page, Place};
-use serde_json::Value;
+use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Place};
+use domain::route::Channel;
 
 pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, ShowArgs};
 
-use super::operators::{Cell, Style, Tables, Tone, print_cells};
-use super::output::{print_json, print_line, print_table, printable};
+use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_cells};
+use super::output::{print_line, print_serialized, print_table, printable};
 use super::{Failure, Vars};
 
 /// The most characters of an error in a list.
@@ -37,30 +38,51 @@ pub async fn run(
 async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     let style = Style::of_stdout(&vars);
     let tables = Tables::load(vars).await?;
-    let now = tables.explained(tables.store()?.time().await)?;
+    let now = tables.explained(tables.queries.now().await)?;
     let filter = DeadLetterFilter { discarded: args.discarded, ..args.filter.filter(now) };
-    let after = args.paging.after(&filter)?;
+    let after: Option<DeadLetterPlace> = args.paging.after(&filter)?;
     let page = tables.queries.list_dead_letters(&filter, after.as_ref(), args.paging.limit()).await;
-    let Page { items, next } = tables.explained(page)?;
-    if args.output.json {
-        items.iter().try_for_each(|letter| print_json(out, &json(letter)))?;
-    } else if items.is_empty() && next.is_none() {
-        print_line(out, "there is no such dead letter")?;
-    } else {
-        let heading = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
-        let heading = heading.map(|text| Cell::new(text, Tone::Strong)).to_vec();
-        let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
-        print_cells(out, style, &rows)?;
+    let page = tables.explained(page)?;
+    let cursor = page.next.map(|place| place.to_cursor(&filter));
+    match args.output.json {
+        true => print_serialized(
+            out,
+            &view::DeadLetters {
+                dead_letters: page.items.iter().map(view::DeadLetter::new).collect(),
+                next_cursor: cursor.clone(),
+            },
+        )?,
+        false => print_page(out, style, &page.items, cursor.is_some())?,
     }
-    if let Some(place) = next {
-        // An age would mean another time then: a cursor is one of a list with the times of its first page.
-        let mut conditions = String::new();
-        change::filter_arguments(&mut conditions, &filter);
-        let discarded = if args.discarded { " --discarded" } else { "" };
-        let cursor = place.to_cursor(&filter);
-        eprintln!("next page: notification dead-letters list{conditions}{discarded} --cursor {cursor}");
-    }
+    with_filter(CommandLine::new("notification dead-letters list"), &filter)
+        .flag("--discarded", args.discarded)
+        .print_next(&args.paging, args.output, cursor);
     Ok(())
+}
+
+/// The options that select what `filter` selects.
+fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
+    line.option("--channel", filter.channel.map(Channel::as_str))
+        .option("--classification", filter.classification.as_ref())
+        .option("--type", filter.notification_type.as_ref())
+        .option("--since", filter.created_after)
+        .option("--until", filter.created_before)
+}
+
+fn print_page(
+    out: &mut impl Write,
+    style: Style,
+    items: &[DeadLetter],
+    has_next: bool,
+) -> anyhow::Result<()> {
+    if items.is_empty() {
+        let where_to = if has_next { " among the rows of this page" } else { "" };
+        return print_line(out, &format!("no dead letter is found{where_to}"));
+    }
+    let heading = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
+    let heading = heading.map(|text| Cell::new(text, Tone::Strong)).to_vec();
+    let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
+    print_cells(out, style, &rows)
 }
 
 fn row(letter: &DeadLetter) -> Vec<Cell> {
@@ -73,12 +95,6 @@ fn row(letter: &DeadLetter) -> Vec<Cell> {
         Cell::new(printable(&letter.failure_classification), Tone::Bad),
         printable(&error).into(),
     ]
-}
-
-/// As the API answers.
-fn json(letter: &DeadLetter) -> Value {
-    // Cannot fail: it holds texts and numbers.
-    serde_json::to_value(api::view::DeadLetter::new(letter)).expect("texts and numbers")
 }
 
 async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
@@ -94,7 +110,7 @@ async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
         .into());
     };
     if args.output.json {
-        return Ok(print_json(out, &json(&letter))?);
+        return Ok(print_serialized(out, &view::DeadLetter::new(&letter))?);
     }
     let mut rows = vec![
         ("id", id),

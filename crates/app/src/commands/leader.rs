@@ -35,10 +35,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub struct LeaderArgs {
     /// Ask the leader to hand over, and wait until another replica leads
     #[arg(long)]
-    pub step_down: bool,
-    /// How to print.
+    step_down: bool,
     #[command(flatten)]
-    pub output: Output,
+    output: Output,
 }
 
 /// The examples of `leader`.
@@ -85,8 +84,8 @@ enum Outcome {
 
 impl Command {
     async fn status(&self) -> anyhow::Result<Status> {
-        let Self { tables, lookup, store, .. } = self;
-        let now = tables.explained(store.time().await)?;
+        let Self { tables, lookup, .. } = self;
+        let now = tables.explained(tables.queries.now().await)?;
         // The term first: a leader that was followed since then has a report that is as new as the other.
         let term = tables.explained(lookup.leader().await)?;
         let known = tables.explained(tables.queries.status(&tables.config.intents_stream, now).await)?;

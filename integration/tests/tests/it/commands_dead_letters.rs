@@ -31,6 +31,11 @@ fn lines(finished: &Finished) -> Vec<Value> {
     finished.stdout.lines().map(parse).collect()
 }
 
+/// The dead letters of a list.
+fn letters(finished: &Finished) -> Vec<Value> {
+    lines(finished)[0]["dead_letters"].as_array().expect("a list").clone()
+}
+
 /// How many routes the actions of operators changed, in all.
 async fn affected(world: &World) -> i64 {
     world.number("SELECT coalesce(sum(affected), 0)::bigint FROM operator_actions").await
@@ -209,16 +214,11 @@ async fn dead_letters_are_listed_in_pages_shown_whole_and_discarded_with_a_reaso
     let world = World::new().await;
     insert_dead_letters(&world, 3).await;
     let page = run(&world, &["list", "--since", "2000-01-01T00:00:00Z", "--limit", "4", "--json"]).await;
-    assert_eq!((page.code, lines(&page).len()), (Some(0), 4), "{page:?}");
-    let next: Vec<&str> = page
-        .stderr
-        .trim()
-        .strip_prefix("next page: notification dead-letters ")
-        .expect("there are more")
-        .split(' ')
-        .collect();
-    let last = run(&world, &[&next[..], &["--limit", "4", "--json"]].concat()).await;
-    let ids: BTreeSet<String> = [lines(&page), lines(&last)]
+    assert_eq!((page.code, letters(&page).len()), (Some(0), 4), "{page:?}");
+    let next =
+        page.stderr.trim().strip_prefix("next page: notification dead-letters ").expect("there are more");
+    let last = run(&world, &next.split(' ').collect::<Vec<_>>()).await;
+    let ids: BTreeSet<String> = [letters(&page), letters(&last)]
         .concat()
         .iter()
         .map(|letter| letter["id"].as_str().expect("a text").to_owned())
@@ -246,10 +246,10 @@ async fn dead_letters_are_listed_in_pages_shown_whole_and_discarded_with_a_reaso
     let report = lines(&done).remove(0);
     assert_eq!((&report["discarded"], &report["unknown"]), (&json!(1), &json!(["9-0/push:user:u-9"])));
     let discarded = run(&world, &["list", "--discarded", "--json"]).await;
-    let discarded = lines(&discarded).remove(0);
+    let discarded = letters(&discarded).remove(0);
     assert_eq!((&discarded["id"], &discarded["discard_reason"]), (&json!(id), &json!("it's over")));
     assert!(discarded["discarded_by"].as_str().is_some_and(|by| by.starts_with("ada@")), "{discarded}");
-    assert_eq!(lines(&run(&world, &["list", "--json"]).await).len(), 5);
+    assert_eq!(letters(&run(&world, &["list", "--json"]).await).len(), 5);
     // By its id, it may still be replayed; and then it is no dead letter.
     let replayed = run(&world, &["replay", "--id", id, "--yes"]).await;
     assert_eq!(replayed.code, Some(0), "{replayed:?}");

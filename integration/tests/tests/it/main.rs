@@ -11,6 +11,7 @@ mod asyncapi;
 mod bad_input;
 mod commands_dead_letters;
 mod commands_leader;
+mod commands_reading;
 mod crash;
 mod dead_letters;
 mod directory_load;

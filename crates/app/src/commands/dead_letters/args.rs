@@ -30,24 +30,24 @@ pub enum DeadLettersCommand {
 pub struct FilterArgs {
     /// Of this channel: push or email
     #[arg(long, value_parser = parse_channel)]
-    pub channel: Option<Channel>,
+    pub(super) channel: Option<Channel>,
     /// Whose last attempt failed for this reason
     #[arg(long, value_parser = parse_text)]
-    pub classification: Option<String>,
+    pub(super) classification: Option<String>,
     /// Of notifications of this type
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_text)]
-    pub notification_type: Option<String>,
+    pub(super) notification_type: Option<String>,
     /// Whose last attempt failed then or later: a time, or how long ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]
-    pub since: Option<Moment>,
+    pub(super) since: Option<Moment>,
     /// Whose last attempt failed before then
     #[arg(long, value_name = "TIME")]
-    pub until: Option<Moment>,
+    pub(super) until: Option<Moment>,
 }
 
 impl FilterArgs {
     /// The filter, if it is `now`.
-    pub fn filter(&self, now: Timestamp) -> DeadLetterFilter {
+    pub(super) fn filter(&self, now: Timestamp) -> DeadLetterFilter {
         DeadLetterFilter {
             channel: self.channel,
             classification: self.classification.clone(),
@@ -63,23 +63,23 @@ impl FilterArgs {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub(super) filter: FilterArgs,
     /// Those that were discarded, in place of the others
     #[arg(long)]
-    pub discarded: bool,
+    pub(super) discarded: bool,
     #[command(flatten)]
-    pub paging: Paging,
+    pub(super) paging: Paging,
     #[command(flatten)]
-    pub output: Output,
+    pub(super) output: Output,
 }
 
 /// Which one to show.
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// `<notification_id>/<route_id>`, as the list has it
-    pub id: RouteKey,
+    pub(super) id: RouteKey,
     #[command(flatten)]
-    pub output: Output,
+    pub(super) output: Output,
 }
 
 /// Which ones to change.
@@ -89,25 +89,25 @@ pub struct ShowArgs {
 pub struct SelectionArgs {
     /// This one, `<notification_id>/<route_id>`; may be given up to 10,000 times
     #[arg(long = "id", value_name = "ID", conflicts_with_all = ["all", "channel", "classification", "notification_type", "since", "until"])]
-    pub ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     /// All of them
     #[arg(long, conflicts_with_all = ["channel", "classification", "notification_type", "since", "until"])]
-    pub all: bool,
+    pub(super) all: bool,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub(super) filter: FilterArgs,
     /// Print what would be done, and change nothing
     #[arg(long)]
-    pub dry_run: bool,
+    pub(super) dry_run: bool,
     /// Do not ask
     #[arg(long)]
-    pub yes: bool,
+    pub(super) yes: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub(super) output: Output,
 }
 
 impl SelectionArgs {
     /// The selection, for a command that begins at `now`: what becomes a dead letter later is not in it. `Err` if there are too many ids.
-    pub fn selection(&self, now: Timestamp) -> Result<Selection, String> {
+    pub(super) fn selection(&self, now: Timestamp) -> Result<Selection, String> {
         if self.ids.len() > MAX_ROUTES_PER_REQUEST {
             return Err(format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times"));
         }
@@ -124,20 +124,20 @@ impl SelectionArgs {
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
     #[command(flatten)]
-    pub selection: SelectionArgs,
+    pub(super) selection: SelectionArgs,
     /// Replay at once, however many routes are due
     #[arg(long)]
-    pub no_wait: bool,
+    pub(super) no_wait: bool,
 }
 
 /// Which ones to discard.
 #[derive(Args, Debug)]
 pub struct DiscardArgs {
     #[command(flatten)]
-    pub selection: SelectionArgs,
+    pub(super) selection: SelectionArgs,
     /// Why, for whoever asks later
     #[arg(long, value_parser = parse_reason)]
-    pub reason: String,
+    pub(super) reason: String,
 }
 
 fn parse_channel(text: &str) -> Result<Channel, String> {
@@ -167,10 +167,11 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   notification dead-letters list
   notification dead-letters list --channel email --classification mail_stream_publish_failed --limit 200
-  notification dead-letters list --since 1d --json | jq -r .failure_message | sort | uniq -c
+  notification dead-letters list --since 1d --json | jq -r '.dead_letters[].failure_message' | sort | uniq -c
   notification dead-letters list --discarded
 
---json prints one object a line. The cursor of the next page goes to standard error.";
+The newest first. If there are more, standard error has the command of the next page. One page examines a bounded number of
+rows: it may be short or empty and still have a next one. --json prints one document, as GET /v1/dead-letters answers.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:

@@ -6,15 +6,16 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use domain::operations::{DeadLetterChange, OperatorAction, Plan, PlanCounter, Selection};
 use domain::ports::{Operations, error_chain};
-use domain::query::{Counted, DeadLetterFilter};
+use domain::query::Counted;
 use serde_json::{Value, json};
 use store_postgres::PgStore;
 use tokio::time::Instant;
 use workers::{BulkChange, BulkEnd, BulkReport};
 
 use super::args::{DiscardArgs, ReplayArgs, SelectionArgs};
+use super::with_filter;
 use crate::commands::actor::{StoreClock, actor, request_id};
-use crate::commands::operators::{Progress, Tables};
+use crate::commands::operators::{CommandLine, Progress, Tables};
 use crate::commands::output::{confirm, print_json, print_line, print_table, printable};
 use crate::commands::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, ReplayConfig};
@@ -79,7 +80,7 @@ impl<'a> Command<'a> {
     ) -> Result<Self, Failure> {
         let tables = Tables::open(config).await?;
         let store = tables.store()?;
-        let clock = StoreClock::new(tables.explained(store.time().await)?);
+        let clock = StoreClock::new(tables.explained(tables.queries.now().await)?);
         let selection = args.selection(clock.begun()).map_err(Failure::Usage)?;
         let request_id = request_id();
         let action = OperatorAction { actor, request_id, idempotency_key: None, selection };
@@ -228,40 +229,16 @@ impl<'a> Command<'a> {
 
     /// The command that continues: what became a dead letter since the beginning is not in it.
     fn rest(&self) -> String {
-        let mut line = format!("notification dead-letters {}", self.words.command);
-        match &self.action.selection {
-            Selection::Ids(ids) => ids.iter().for_each(|id| line += &format!(" --id {}", quoted(id))),
-            Selection::Filter(filter) => filter_arguments(&mut line, filter),
-        }
-        if let DeadLetterChange::Discard { reason } = &self.change {
-            line += &format!(" --reason {}", quoted(reason));
-        }
-        line
-    }
-}
-
-/// As arguments of `dead-letters`.
-pub(super) fn filter_arguments(line: &mut String, filter: &DeadLetterFilter) {
-    let arguments = [
-        ("channel", filter.channel.map(|channel| channel.as_str().to_owned())),
-        ("classification", filter.classification.clone()),
-        ("type", filter.notification_type.clone()),
-        ("since", filter.created_after.map(|at| at.to_string())),
-        ("until", filter.created_before.map(|at| at.to_string())),
-    ];
-    for (name, value) in arguments {
-        if let Some(value) = value {
-            *line += &format!(" --{name} {}", quoted(&value));
-        }
-    }
-}
-
-/// As one word of a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", printable(text).replace('\'', r"'\''")),
+        let line = CommandLine::new(&format!("notification dead-letters {}", self.words.command));
+        let line = match &self.action.selection {
+            Selection::Ids(ids) => line.options("--id", ids),
+            Selection::Filter(filter) => with_filter(line, filter),
+        };
+        let reason = match &self.change {
+            DeadLetterChange::Discard { reason } => Some(reason),
+            DeadLetterChange::Replay(_) => None,
+        };
+        line.option("--reason", reason).into_text()
     }
 }
 
@@ -286,33 +263,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_quoted_where_a_shell_would_read_them_otherwise() {
-        for (text, expected) in [
-            ("1775121700000-0/push:user:u-1", "1775121700000-0/push:user:u-1"),
-            ("2026-04-02T09:00:00.000000Z", "2026-04-02T09:00:00.000000Z"),
-            ("", "''"),
-            ("the games are over", "'the games are over'"),
-            ("it's $HOME", r"'it'\''s $HOME'"),
-        ] {
-            assert_eq!(quoted(text), expected);
-        }
-    }
-
-    #[test]
     fn a_count_that_is_not_complete_says_so() {
         assert_eq!(counted(Counted { count: 7, capped: false }), "7");
         assert_eq!(counted(Counted { count: 20_000, capped: true }), "at least 20000");
-    }
-
-    #[test]
-    fn a_filter_is_repeated_with_its_times() {
-        let filter = DeadLetterFilter {
-            classification: Some("a b".to_owned()),
-            created_before: Some("2026-04-02T09:00:00Z".parse().expect("a time")),
-            ..DeadLetterFilter::default()
-        };
-        let mut line = String::new();
-        filter_arguments(&mut line, &filter);
-        assert_eq!(line, " --classification 'a b' --until 2026-04-02T09:00:00.000000Z");
     }
 }
