@@ -47,7 +47,7 @@ Examples:
   notification leader --json | jq -r .leader.replica
   notification leader --step-down          before maintenance of the machine that leads
 
-The exit code is 1 if no replica leads. --step-down: within 2 s the leader finishes its batch, hands over, and does not campaign for 15 s
+The exit code is 1 if no replica leads. --step-down: within 10 s the leader finishes its batch, hands over, and does not campaign until 15 s
 after the request. A replica that runs alone goes on leading, and one that hangs does not answer: both are said, within 30 s.";
 
 /// Runs the command with these variables, and prints to `out`.

@@ -1,6 +1,6 @@
 //! `notification leader` as a shell meets it: who leads, and the hand-over.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use harness::{Finished, Service, ServiceBuilder, wait_for};
 use serde_json::{Value, json};
@@ -59,32 +59,33 @@ async fn a_leader_that_is_asked_hands_over_beside_traffic_and_no_intent_is_lost_
     let world = World::new().await;
     let a = leader(&world).await;
     let b = replica(&world, "b").await;
-    let stepping = async {
-        let begun = Instant::now();
-        let done = run(&world, &["--step-down", "--json"]).await;
-        (done, begun.elapsed())
-    };
-    let sending = async {
-        for round in 0..20_u32 {
-            world.send(round * 50..(round + 1) * 50).await;
-            tokio::task::yield_now().await;
+    let begun = Instant::now();
+    let stepping = run(&world, &["--step-down", "--json"]);
+    tokio::pin!(stepping);
+    let (mut ticks, mut sent) = (tokio::time::interval(Duration::from_millis(100)), 0);
+    let done = loop {
+        tokio::select! {
+            done = &mut stepping => break done,
+            _ = ticks.tick() => {
+                world.send(sent..sent + 10).await;
+                sent += 10;
+            }
         }
     };
-    let ((done, took), ()) = tokio::join!(stepping, sending);
+    println!("it took {:?}", begun.elapsed());
     assert_eq!(done.code, Some(0), "{done:?}");
     let outcome = document(&done);
     let expected = json!({"asked": "a", "handed_over": true, "leader": "b", "fence": 2});
     for (name, value) in expected.as_object().expect("an object") {
         assert_eq!(&outcome[name], value, "{outcome}");
     }
-    println!("it took {took:?}");
     assert!(leads(&b).await && !leads(&a).await);
     let action = "SELECT concat_ws('|', action, arguments, affected, request_id, split_part(actor, '@', 1)) FROM operator_actions";
     let request_id = outcome["request_id"].as_str().expect("a text");
     assert_eq!(world.column(action).await, [format!(r#"step_down|{{"replica": "a"}}|1|{request_id}|ada"#)]);
     assert!(a.logged("an operator asked this replica to step down; handing over").is_some());
-    world.settled(1_000).await;
-    world.check(0..1_000).await;
+    world.settled(sent.into()).await;
+    world.check(0..sent).await;
 }
 
 #[tokio::test]

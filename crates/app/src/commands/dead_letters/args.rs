@@ -27,7 +27,7 @@ pub enum DeadLettersCommand {
 
 /// What dead letters have in common.
 #[derive(Args, Debug, Clone, Default)]
-pub struct FilterArgs {
+pub(super) struct FilterArgs {
     /// Of this channel: push or email
     #[arg(long, value_parser = parse_channel)]
     pub(super) channel: Option<Channel>,
@@ -86,7 +86,7 @@ pub struct ShowArgs {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true)
     .args(["ids", "all", "channel", "classification", "notification_type", "since", "until"]))]
-pub struct SelectionArgs {
+pub(super) struct SelectionArgs {
     /// This one, `<notification_id>/<route_id>`; may be given up to 10,000 times
     #[arg(long = "id", value_name = "ID", conflicts_with_all = ["all", "channel", "classification", "notification_type", "since", "until"])]
     pub(super) ids: Vec<String>,
