@@ -112,7 +112,8 @@ fn record_rows(detail: &NotificationDetail) -> Vec<Vec<Cell>> {
 }
 
 fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
-    let heading = ["ROUTE", "STATUS", "ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
+    let heading =
+        ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
     let row = |route: &StoredRoute| {
         let next = match route.next_attempt_at {
             Some(Timestamp::MAX) => "parked".to_owned(),

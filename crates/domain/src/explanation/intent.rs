@@ -5,8 +5,9 @@
 
 mod fate;
 mod name;
+mod sentence;
 
-use crate::checkpoint::StreamState;
+use crate::checkpoint::{StreamCheck, StreamState, check_stream};
 use crate::entry::{EntryId, RawFields};
 use crate::intent::Intent;
 use crate::malformed::{FailureCode, Rejection};
@@ -22,7 +23,7 @@ pub type Content = Result<Intent, Rejection>;
 /// What is known of the intents stream and its reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Everything up to and including this entry has its outcome; `None` before the first batch.
+    /// Everything up to and including this entry has its outcome; `None` before the first batch. See [`read_until`].
     pub checkpoint: Option<EntryId>,
     /// The entries after it; `None` if Redis could not be asked.
     pub unread: Option<UnreadEntries>,
@@ -30,6 +31,12 @@ pub struct Progress {
     pub leads: bool,
     /// What it waits for.
     pub waiting: Option<Waiting>,
+}
+
+/// The entry of the stream up to which it is read: the checkpoint, unless the stream ends before it. Then it was recreated, or cut
+/// short, and intake is about to find that out: nothing of it counts as read.
+pub fn read_until(checkpoint: Option<EntryId>, stream: Option<StreamState>) -> Option<EntryId> {
+    checkpoint.filter(|checkpoint| check_stream(*checkpoint, stream) != StreamCheck::EndsBefore)
 }
 
 /// What is known under the id of an entry.

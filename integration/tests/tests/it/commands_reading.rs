@@ -265,3 +265,16 @@ async fn tables_that_cannot_be_used_are_said_with_what_to_do() {
     world.execute(&format!("DELETE FROM refinery_schema_history WHERE version = {newest}")).await;
     all(1, &format!("has migration {}, and this program needs {newest}: run", newest - 1), None).await;
 }
+
+#[tokio::test]
+async fn after_an_orderly_stop_the_status_waits_until_no_replica_has_led_for_15_seconds() {
+    let world = World::new().await;
+    let mut service = world.service().start().await;
+    reads(&service).await;
+    service.signal("TERM");
+    assert_eq!(service.wait_exit(BOUND).await.code(), Some(0));
+    assert_eq!(world.number("SELECT count(*) FROM locks WHERE user_key LIKE 'intake:%'").await, 0);
+    let stuck = run(&world, "status").await;
+    assert_eq!((stuck.code, stuck.stderr.as_str()), (Some(1), ""), "{stuck:?}");
+    assert!(stuck.stdout.starts_with("STUCK  No replica has led for 15 s"), "{stuck:?}");
+}

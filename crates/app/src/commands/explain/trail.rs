@@ -8,10 +8,10 @@ use domain::catalog::Catalog;
 use domain::entry::EntryId;
 use domain::explanation::intent::{
     Content, EntryFindings, Fate, KeyFindings, MAX_ID_NUMBERS, Progress, Reading, entry_fates, key_fates,
-    unread_with_key,
+    read_until, unread_with_key,
 };
 use domain::intent::decode;
-use domain::ports::{LeaderLookup, Queries, StreamQueries, error_chain};
+use domain::ports::{IntentStream, LeaderLookup, Queries, StoreError, StreamQueries, error_chain};
 use domain::query::{
     MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit, Status, StreamEntry,
     UnreadEntries,
@@ -51,14 +51,16 @@ impl<'a> Trail<'a> {
         let term = tables.explained(tables.leader()?.leader().await)?;
         let status = Status::new(store, term, None);
         let checkpoint = status.intake.checkpoint;
-        let unread = stream.list_unread(checkpoint.unwrap_or(EntryId::ZERO)).await;
-        let stream_error = unread.as_ref().err().map(|error| error_chain(error));
-        let progress = Progress {
-            checkpoint,
-            unread: unread.ok(),
-            leads: term.is_some(),
-            waiting: status.intake.waiting,
+        let unread = async {
+            let checkpoint = read_until(checkpoint, stream.inspect().await?);
+            let unread = stream.list_unread(checkpoint.unwrap_or(EntryId::ZERO)).await?;
+            Ok::<_, StoreError>((checkpoint, unread))
         };
+        let (checkpoint, unread, stream_error) = match unread.await {
+            Ok((checkpoint, unread)) => (checkpoint, Some(unread), None),
+            Err(error) => (checkpoint, None, Some(error_chain(&error))),
+        };
+        let progress = Progress { checkpoint, unread, leads: term.is_some(), waiting: status.intake.waiting };
         Ok(Self { tables, stream, catalog, progress, stream_error, searched: Vec::new() })
     }
 
@@ -158,8 +160,8 @@ impl<'a> Trail<'a> {
         let stream = &self.tables.config.intents_stream;
         self.searched.push(match &self.progress.unread {
             Some(UnreadEntries { entries, is_all }) => {
-                let part = if *is_all { "all" } else { "the first" };
-                format!("{part} {} unread entries of the stream {stream}", entries.len())
+                let cut = if *is_all { "" } else { ", the first of more" };
+                format!("the unread entries of the stream {stream} ({}{cut})", entries.len())
             }
             None => format!("not the stream {stream}: Redis could not be asked"),
         });

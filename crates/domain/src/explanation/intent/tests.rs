@@ -235,6 +235,20 @@ fn every_entry_is_unread_before_the_first_batch() {
 }
 
 #[test]
+fn nothing_of_a_stream_that_ends_before_the_checkpoint_counts_as_read() {
+    let cases = [
+        (Some(id(35)), Some(stream()), Some(id(35))),
+        (Some(id(40)), Some(stream()), Some(id(40))),
+        (Some(id(41)), Some(stream()), None),
+        (Some(id(41)), None, Some(id(41))),
+        (None, Some(stream()), None),
+    ];
+    for (checkpoint, stream, expected) in cases {
+        assert_eq!(read_until(checkpoint, stream), expected, "{checkpoint:?} {stream:?}");
+    }
+}
+
+#[test]
 fn an_entry_that_was_read_and_has_no_row_is_where_the_trail_ends() {
     let fields_of = fields("k", 1);
     let (name, sentence) = only(&present(30, &fields_of));
