@@ -177,24 +177,29 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
         Ok(())
     }
 
-    /// Waits until few routes are due.
+    /// Before a chunk: waits until few routes are due, if it adds some.
     async fn wait_for_publishers(&mut self) -> Early {
-        let BulkChange { store, clock, change, wait_for_publishers, .. } = self.bulk;
+        if self.bulk.wait_for_publishers && matches!(self.bulk.change, DeadLetterChange::Replay(_)) {
+            self.wait_until_few_are_due().await?;
+        }
+        if self.stop.is_cancelled() { Err(BulkEnd::Stopped) } else { Ok(()) }
+    }
+
+    async fn wait_until_few_are_due(&mut self) -> Early {
+        let BulkChange { store, clock, .. } = self.bulk;
         let begun = Instant::now();
-        while *wait_for_publishers && matches!(change, DeadLetterChange::Replay(_)) {
+        loop {
             let due = store.count_due_routes(clock.now(), MAX_DUE_ROUTES).await.map_err(BulkEnd::Failed)?;
-            if due < MAX_DUE_ROUTES as u64 {
-                break;
+            self.report.waiting = due >= MAX_DUE_ROUTES as u64;
+            if !self.report.waiting {
+                return Ok(());
             }
             if begun.elapsed() >= MAX_DUE_WAIT {
                 return Err(BulkEnd::Backlog);
             }
-            self.report.waiting = true;
             (self.progress)(&self.report);
             self.pause(DUE_POLL_INTERVAL).await?;
         }
-        self.report.waiting = false;
-        if self.stop.is_cancelled() { Err(BulkEnd::Stopped) } else { Ok(()) }
     }
 
     async fn pause(&self, time: Duration) -> Early {
