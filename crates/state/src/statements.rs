@@ -7,7 +7,7 @@
 use pg::bind;
 use pg::sql::Written;
 
-use sea_query::{Alias, Expr, Order, Query as Statement, SelectStatement};
+use sea_query::{Alias, Expr, Query as Statement, SelectStatement};
 
 use crate::query::{Query, compile};
 use crate::schema::next_version;
@@ -47,23 +47,22 @@ pub(crate) fn get(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Of rows `found`, those until their values have more bytes than an answer, and the one after them.
+/// Of rows `found`, in their order, those until their values have more bytes than an answer, and up to two after them. A window without
+/// an order passes rows on as they come.
 fn within_an_answer(found: &str) -> String {
     format!(
         "SELECT key, value, version, created_at, updated_at \
-         FROM (SELECT found.*, {PLACE} AS place, {BYTES_BEFORE} AS bytes_before FROM ({found}) AS found) AS sized \
-         WHERE {} ORDER BY place",
+         FROM (SELECT found.*, {BYTES_BEFORE} AS bytes_before FROM ({found}) AS found) AS sized WHERE {}",
         is_within()
     )
 }
 
-/// Of rows `found`, in their order: where each stands, and how many bytes the values before it have.
-const PLACE: &str = "row_number() OVER ()";
-const BYTES_BEFORE: &str = "sum(octet_length(value)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(value)";
+/// Of rows `found`, in their order: how many bytes the values before the previous one have; NULL for the first two rows. So a first row
+/// that is too large is seen to have a next one.
+const BYTES_BEFORE: &str = "sum(octet_length(value)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
 
-/// The second row always, so that a first one that is too large is seen to have a next one.
 fn is_within() -> String {
-    format!("(bytes_before <= {MAX_ANSWER_BYTES} OR place <= 2)")
+    format!("(bytes_before <= {MAX_ANSWER_BYTES}) IS NOT FALSE")
 }
 
 /// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer. Plan: the
@@ -270,7 +269,6 @@ pub(crate) fn page(
     let found = select.expr(columns).from(Alias::new(table.as_str())).take();
     let sized = Statement::select()
         .expr(Expr::cust("found.*"))
-        .expr_as(Expr::cust(PLACE), "place")
         .expr_as(Expr::cust(BYTES_BEFORE), "bytes_before")
         .from_subquery(found, "found")
         .take();
@@ -278,7 +276,6 @@ pub(crate) fn page(
         .expr(Expr::cust("key, value, version, created_at, updated_at"))
         .from_subquery(sized, "sized")
         .and_where(Expr::cust(is_within()))
-        .order_by("place", Order::Asc)
         .take())
 }
 
