@@ -91,10 +91,11 @@ impl<'a> Command<'a> {
         let json = self.args.output.json;
         let plan = self.tables.explained(self.plan().await)?;
         if self.args.dry_run {
-            return Ok(match json {
+            match json {
                 true => print_json(out, &planned(&plan)?)?,
                 false => self.print_plan(out, &plan)?,
-            });
+            }
+            return Ok(());
         }
         // With --json, standard output has one document: the result.
         match json {
