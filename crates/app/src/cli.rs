@@ -7,8 +7,10 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::allocator;
+use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
+use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
 use crate::commands::outbox::{self, OutboxCommand};
@@ -82,6 +84,12 @@ enum Command {
     /// Look after the users of a user directory in the service's schema
     #[command(subcommand, after_help = users::EXAMPLES)]
     Users(UsersCommand),
+    /// Look after dead letters: list, show, replay, discard
+    #[command(subcommand, after_help = dead_letters::EXAMPLES)]
+    DeadLetters(DeadLettersCommand),
+    /// Show which replica reads the intents stream, or ask it to hand over
+    #[command(after_help = leader::EXAMPLES)]
+    Leader(LeaderArgs),
     /// Run everything on this machine: PostgreSQL, Redis and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
@@ -194,6 +202,10 @@ impl Cli {
             }
             Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
             Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
+            Command::DeadLetters(command) => {
+                block_on(dead_letters::run(command, vars, &mut std::io::stdout()))
+            }
+            Command::Leader(args) => block_on(leader::run(args, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

@@ -2,10 +2,13 @@
 
 use crate::config::ConfigErrors;
 
+mod actor;
 pub mod check_config;
+pub mod dead_letters;
 pub mod dev;
 pub mod explain;
 pub mod generated;
+pub mod leader;
 pub mod list;
 pub mod malformed;
 pub mod migrate;

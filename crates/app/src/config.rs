@@ -48,6 +48,7 @@ pub use user_directory::UserDirectory;
 
 use ambient::Tokens;
 use domain::catalog::Catalog;
+use domain::operations::Budgets;
 use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
 use reader::Reader;
 use std::sync::Arc;
@@ -125,6 +126,15 @@ pub struct OperatorStreamConfig {
     pub tables: OperatorConfig,
     /// Where Redis is.
     pub redis: Redis,
+}
+
+/// What the commands need that replay dead letters.
+#[derive(Debug, Clone)]
+pub struct ReplayConfig {
+    /// Where the tables are.
+    pub tables: OperatorConfig,
+    /// The retry budgets that replayed routes get.
+    pub budgets: Budgets,
 }
 
 /// What `send` needs.
@@ -234,6 +244,17 @@ impl OperatorStreamConfig {
         let tables = OperatorConfig::read(reader);
         let redis = Redis::read(reader);
         Some(Self { tables: tables?, redis: redis? })
+    }
+}
+
+impl ReplayConfig {
+    /// Reads and checks what concerns PostgreSQL, the name of the stream and the budgets; other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let tables = OperatorConfig::read(reader);
+            let budgets = routes::read_budgets(reader);
+            Some(Self { tables: tables?, budgets: budgets? })
+        })
     }
 }
 

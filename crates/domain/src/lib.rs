@@ -25,4 +25,5 @@ pub mod record;
 pub mod replica;
 pub mod republish;
 pub mod route;
+pub mod step_down;
 pub mod submission;

@@ -22,6 +22,7 @@ mod replicas;
 mod republish;
 mod retention;
 mod routes;
+mod step_down;
 mod streams;
 mod submissions;
 
@@ -31,9 +32,9 @@ pub use answers::{
 };
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
-pub use election::{Election, Term};
+pub use election::{Election, Term, TermEnd};
 pub use error::{BoxError, StoreError, Swap, error_chain};
-pub use operations::{Operations, apply_change};
+pub use operations::{ChunkReport, Operations, apply_change, apply_to_chunk};
 pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
@@ -41,6 +42,7 @@ pub use replicas::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerR
 pub use republish::{OutboundInspection, OutboundServer, PublishedEntry, PublishedPage, RepublishStore};
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
+pub use step_down::StepDownStore;
 pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
 pub use submissions::Submissions;
 

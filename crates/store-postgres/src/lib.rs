@@ -1,7 +1,7 @@
 //! The durable state in PostgreSQL: records, routes and what became of them.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
-//! `replicas` with `activity`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
+//! `replicas` with `activity` and `step_down`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
 //! `republish`, `operations`, `queries`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
 //! [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to the comment that says what
 //! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
@@ -27,6 +27,7 @@ mod retention;
 mod routes;
 mod schema;
 mod session;
+mod step_down;
 
 pub use installation::Installation;
 pub use migrations::migrate;
@@ -62,6 +63,7 @@ impl PgStore {
         installation::prepare_all(&session).await.map_err(store_error)?;
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
+        step_down::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         operations::prepare_all(&session).await.map_err(store_error)?;
         receipts::prepare_all(&session).await?;

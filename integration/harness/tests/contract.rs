@@ -12,7 +12,7 @@ use domain::ports::{
     AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer,
     IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations, Outbound,
     OutboundInspection, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
-    StreamQueries, UserDirectory,
+    StepDownStore, StreamQueries, UserDirectory,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
@@ -240,8 +240,12 @@ impl Replicas {
 }
 
 impl ReplicasFixture for Replicas {
-    fn store(&self) -> &impl ReplicaStore {
+    fn store(&self) -> &(impl ReplicaStore + StepDownStore) {
         &self.store
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        self.store.actions()
     }
 
     async fn replicas(&self) -> Vec<(String, Vec<String>)> {

@@ -5,7 +5,6 @@
 //! [`printable`](super::output::printable) before a terminal gets it.
 
 mod args;
-#[expect(dead_code, reason = "the progress of commands that change many rows")]
 mod terminal;
 
 use std::sync::Arc;
@@ -19,7 +18,6 @@ use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
 pub(crate) use args::{CommandLine, Moment, Output, Paging};
-#[expect(unused_imports, reason = "for commands that change many rows")]
 pub(crate) use terminal::Progress;
 pub(crate) use terminal::{Cell, Style, Tone, print_cells};
 
@@ -98,7 +96,6 @@ impl Tables {
     }
 
     /// The tables to write.
-    #[expect(dead_code, reason = "for commands that change something")]
     pub(crate) fn store(&self) -> anyhow::Result<PgStore> {
         Ok(PgStore::new(pool(&self.config, store_postgres::SESSION)?))
     }

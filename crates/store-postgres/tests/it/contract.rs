@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::ports::{
     AcceptanceStore, Activity, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries,
-    ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
+    ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, StepDownStore,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
@@ -177,8 +177,12 @@ impl RepublishFixture for World {
 }
 
 impl ReplicasFixture for World {
-    fn store(&self) -> &impl ReplicaStore {
+    fn store(&self) -> &(impl ReplicaStore + StepDownStore) {
         &self.store
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        OperationsFixture::actions(self).await
     }
 
     async fn replicas(&self) -> Vec<(String, Vec<String>)> {
@@ -210,7 +214,10 @@ impl ReplicasFixture for World {
 
     async fn age(&self, by: Duration) {
         let by = format!("interval '{} seconds'", by.as_secs());
-        self.execute(&format!("UPDATE replicas SET seen_at = seen_at - {by}")).await;
+        self.execute(&format!(
+            "UPDATE replicas SET seen_at = seen_at - {by}, step_down_at = step_down_at - {by}"
+        ))
+        .await;
         self.execute(&format!("UPDATE activity SET minute = minute - {by}")).await;
     }
 }

@@ -75,6 +75,16 @@ impl CommandLine {
         self
     }
 
+    /// The same with an option that is given several times.
+    pub(crate) fn options(self, name: &str, values: &[String]) -> Self {
+        values.iter().fold(self, |line, value| line.option(name, Some(value)))
+    }
+
+    /// The line.
+    pub(crate) fn into_text(self) -> String {
+        self.0
+    }
+
     /// Says on standard error how to continue: with the same conditions, times as they were this time.
     pub(crate) fn print_next(self, paging: &Paging, output: Output, cursor: Option<String>) {
         if cursor.is_some() {
