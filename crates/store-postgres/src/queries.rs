@@ -6,6 +6,7 @@
 
 mod activity;
 mod candidates;
+mod database;
 mod dead_letters;
 mod detail;
 mod malformed;
