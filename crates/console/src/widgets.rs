@@ -130,11 +130,16 @@ pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
     }
 }
 
-/// What happened, or what needs attention, above the content of a page.
+/// What a request did or why it failed, above the content of a page. A screen reader announces it.
 pub(crate) fn notice(tone: Tone, content: &Markup) -> Markup {
     let role = if tone == Tone::Bad { "alert" } else { "status" };
+    html! { div role=(role) { (callout(tone, content)) } }
+}
+
+/// What needs attention, within a page. It is not announced: a part that refreshes itself would say it again and again.
+pub(crate) fn callout(tone: Tone, content: &Markup) -> Markup {
     html! {
-        div class={ "notice " (tone.class()) } role=(role) {
+        div class={ "notice " (tone.class()) } {
             span.mark aria-hidden="true" { (tone.mark()) }
             div { (content) }
         }

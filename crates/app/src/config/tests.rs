@@ -502,7 +502,10 @@ fn the_console_is_off_unless_it_is_turned_on_beside_the_api() {
     assert_eq!(effective(&loaded, proxies.0), "10.0.0.0/8,192.0.2.1/32");
     assert!(loaded.config.api.expect("is on").console);
     let report = errors(&[on]);
-    assert!(report.starts_with("error: NOTIFICATION_CONSOLE is on, but the console is served where"), "{report}");
+    assert!(
+        report.starts_with("error: NOTIFICATION_CONSOLE is on, but the console is served where"),
+        "{report}"
+    );
     for (name, value) in [("NOTIFICATION_CONSOLE", "yes"), ("NOTIFICATION_API_TRUSTED_PROXIES", "proxy")] {
         assert!(errors(&[API_ON, tokens, (name, value)]).contains(name), "{name}");
     }

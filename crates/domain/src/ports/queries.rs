@@ -89,10 +89,7 @@ pub trait StreamQueries: Send + Sync {
 
     /// The first entries after `after`, within [`MAX_UNREAD_ENTRIES`](crate::query::MAX_UNREAD_ENTRIES) and
     /// [`MAX_UNREAD_BYTES`](crate::query::MAX_UNREAD_BYTES).
-    fn list_unread(
-        &self,
-        after: EntryId,
-    ) -> impl Future<Output = Result<UnreadEntries, StoreError>> + Send;
+    fn list_unread(&self, after: EntryId) -> impl Future<Output = Result<UnreadEntries, StoreError>> + Send;
 }
 
 /// Who leads.

@@ -105,7 +105,9 @@ impl Stuck {
             }
             Self::Channel { channel, oldest_due } => {
                 let age = seconds(oldest_due);
-                format!("The channel {channel} has a route that has been due for {age} s and is not published")
+                format!(
+                    "The channel {channel} has a route that has been due for {age} s and is not published"
+                )
             }
         }
     }
