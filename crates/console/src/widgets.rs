@@ -28,6 +28,11 @@ pub(crate) fn visible(text: &str) -> Markup {
     }
 }
 
+/// A text from outside where no markup can be, such as the title of a window: what [`visible`] shows by its number is replaced.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(is_hidden, "\u{fffd}")
+}
+
 /// Line feeds and tabs are seen where white space is kept, and harmless elsewhere.
 fn is_hidden(character: char) -> bool {
     match character {
@@ -252,6 +257,7 @@ mod tests {
             <span class=\"hidden-char\">U+0000</span><span class=\"hidden-char\">U+200B</span>";
         assert_eq!(shown, expected);
         assert_eq!(visible("two\nlines\täß漢").into_string(), "two\nlines\täß漢");
+        assert_eq!(plain("a\u{202e}b<"), "a\u{fffd}b<");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use domain::outcome::Outcome;
 use domain::policy::Policy;
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, RouteStore, RowLocks};
 use domain::recipient::{Lookup, User};
-use domain::route::{Failed, LiveRoute, RouteKey};
+use domain::route::{Channel, Failed, LiveRoute, RouteKey};
 use store_postgres::PgStore;
 
 use super::{PRODUCER, USERS};
@@ -42,8 +42,7 @@ pub(super) async fn record_failures(store: &PgStore) -> anyhow::Result<()> {
     let keys: Vec<RouteKey> = routes.map(|route| route.key.clone()).collect();
     let keys: Vec<&RouteKey> = keys.iter().collect();
     let routes = store.get_live_routes(&keys).await.context("the samples of failures could not be read")?;
-    let failed: Vec<Failed> =
-        routes.routes.iter().enumerate().map(|(n, route)| failure(route, n % 3 == 0, now)).collect();
+    let failed: Vec<Failed> = routes.routes.iter().map(|route| failure(route, now)).collect();
     let completed = store.complete_routes_failed(&failed, now, RowLocks::Wait).await;
     completed.map(drop).context("the samples of failures could not be stored")
 }
@@ -77,8 +76,9 @@ fn accepted(at: Timestamp) -> anyhow::Result<Vec<Outcome>> {
     Ok(decision.decided.into_iter().map(|decided| decided.outcome).collect())
 }
 
-/// A dead letter, or a failed attempt that is followed by another one.
-fn failure(route: &LiveRoute, is_last: bool, now: Timestamp) -> Failed {
+/// A dead letter of each channel and user, and for the other two a failed attempt that is followed by another one.
+fn failure(route: &LiveRoute, now: Timestamp) -> Failed {
+    let is_last = (route.channel == Channel::Push) == route.recipient_ref.ends_with(USERS[0].0);
     Failed {
         key: route.key.clone(),
         version: route.version,
