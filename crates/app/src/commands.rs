@@ -4,6 +4,10 @@ use crate::config::ConfigErrors;
 
 pub mod check_config;
 pub mod dev;
+pub mod explain;
+pub mod generated;
+pub mod list;
+pub mod malformed;
 pub mod migrate;
 mod operators;
 pub mod outbox;
@@ -11,7 +15,9 @@ mod output;
 pub mod relay;
 pub mod send;
 pub mod serve;
+pub mod show;
 pub mod state;
+pub mod status;
 pub mod token;
 pub mod users;
 

@@ -216,11 +216,24 @@ impl OperatorConfig {
 impl OperatorStreamConfig {
     /// Reads and checks what concerns PostgreSQL, Redis and the name of the stream; other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, Self::read)
+    }
+
+    /// The same, and the catalogue, by which entries of the stream are read.
+    pub fn load_with_catalog(
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Loaded<(Self, Arc<Catalog>)>, ConfigErrors> {
         load(vars, |reader| {
-            let tables = OperatorConfig::read(reader);
-            let redis = Redis::read(reader);
-            Some(Self { tables: tables?, redis: redis? })
+            let config = Self::read(reader);
+            let catalog = audience::read_catalog(reader);
+            Some((config?, catalog?))
         })
+    }
+
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let tables = OperatorConfig::read(reader);
+        let redis = Redis::read(reader);
+        Some(Self { tables: tables?, redis: redis? })
     }
 }
 

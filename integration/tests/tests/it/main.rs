@@ -9,6 +9,7 @@ mod api_edges;
 mod api_races;
 mod asyncapi;
 mod bad_input;
+mod commands_reading;
 mod console;
 mod crash;
 mod directory_load;
