@@ -4,6 +4,7 @@
 //! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
 //! short or empty and still have a next one: no request examines more than a bounded number of rows.
 
+mod activity;
 mod cursor;
 mod dead_letters;
 mod malformed;
@@ -13,6 +14,7 @@ mod status;
 mod stream;
 mod stuck;
 
+pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};

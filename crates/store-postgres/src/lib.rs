@@ -27,6 +27,7 @@ mod retention;
 mod routes;
 mod schema;
 mod session;
+mod sessions;
 mod step_down;
 
 pub use installation::Installation;
@@ -64,6 +65,7 @@ impl PgStore {
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
         step_down::prepare_all(&session).await.map_err(store_error)?;
+        sessions::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         operations::prepare_all(&session).await.map_err(store_error)?;
         receipts::prepare_all(&session).await?;

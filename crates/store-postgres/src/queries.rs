@@ -4,6 +4,7 @@
 //! (ADR 0029). What is searched for often has an index from which all of it is known at once: `candidates.rs`. An operator's search by
 //! a filter (`search.rs`) is bounded by its time instead.
 
+mod activity;
 mod candidates;
 mod database;
 mod dead_letters;
@@ -14,11 +15,11 @@ mod search;
 mod status;
 
 use ambient::Timestamp;
-use domain::ports::{Queries, StoreError};
+use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
-    DeadLetter, DeadLetterFilter, DeadLetterPlace, MalformedFilter, MalformedPlace, MalformedSummary,
-    NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter,
-    SearchOutcome, StoreStatus, StoredMalformedIntent,
+    ActivityHistory, DeadLetter, DeadLetterFilter, DeadLetterPlace, MalformedFilter, MalformedPlace,
+    MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
+    SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use pg::sql::any;
@@ -109,6 +110,12 @@ impl Queries for PgQueries {
     }
 }
 
+impl ActivityQueries for PgQueries {
+    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
+        activity::read(&self.session("read the activity").await?).await
+    }
+}
+
 /// Prepares every statement, as [`crate::PgStore::check_needs`] does.
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     detail::prepare_all(session).await?;
@@ -117,7 +124,8 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     search::prepare_all(session).await?;
     dead_letters::prepare_all(session).await?;
     malformed::prepare_all(session).await?;
-    status::prepare_all(session).await
+    status::prepare_all(session).await?;
+    activity::prepare_all(session).await
 }
 
 /// `column = value`, or nothing if there is no value; one text for both.

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
-use domain::ports::{Activity, ReplicaReport, ReplicaStore, StepDownStore, StoreError};
-use domain::query::REPLICA_FRESH_FOR;
+use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StepDownStore, StoreError};
+use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity, REPLICA_FRESH_FOR};
 use domain::step_down::{StepDown, StepDownState};
 
 use super::lock;
 use super::operations::RecordedAction;
 
-/// The replicas and their activity. Its time is that of the clock.
-#[derive(Debug)]
+/// The replicas and their activity. Its time is that of the clock. Clones share them.
+#[derive(Clone, Debug)]
 pub struct MemoryReplicas {
     clock: Arc<ManualClock>,
-    tables: Mutex<Tables>,
+    tables: Arc<Mutex<Tables>>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ struct Tables {
 impl MemoryReplicas {
     /// No replicas.
     pub fn new(clock: Arc<ManualClock>) -> Self {
-        Self { clock, tables: Mutex::default() }
+        Self { clock, tables: Arc::default() }
     }
 
     /// The last report of each replica, by name.
@@ -127,5 +127,20 @@ impl StepDownStore for MemoryReplicas {
                 .into_iter()
                 .any(|(_, (seen_at, _))| now.saturating_since(*seen_at) <= REPLICA_FRESH_FOR),
         })
+    }
+}
+
+impl ActivityQueries for MemoryReplicas {
+    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
+        let present = minute(self.clock.now());
+        let first = present - Duration::from_mins(ACTIVITY_MINUTES as u64 - 1);
+        let mut sums: BTreeMap<Timestamp, Activity> = BTreeMap::new();
+        for ((minute, _), activity) in &lock(&self.tables).activity {
+            if *minute >= first {
+                *sums.entry(*minute).or_default() += *activity;
+            }
+        }
+        let minutes = sums.into_iter().map(|(minute, activity)| MinuteActivity { minute, activity });
+        Ok(ActivityHistory { present, minutes: minutes.collect() })
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use domain::ports::{
-    AcceptanceStore, Activity, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries,
-    ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, StepDownStore,
+    AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointStore, KeySweep, MalformedKey,
+    Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, SessionHash,
+    SessionStore, SessionSweep, StepDownStore,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
@@ -18,6 +19,7 @@ use harness::contract::replicas::ReplicasFixture;
 use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
+use harness::contract::sessions::SessionsFixture;
 use memory_stores::RecordedAction;
 use tokio_postgres::Client;
 
@@ -185,6 +187,10 @@ impl ReplicasFixture for World {
         OperationsFixture::actions(self).await
     }
 
+    fn queries(&self) -> &impl ActivityQueries {
+        &self.queries
+    }
+
     async fn replicas(&self) -> Vec<(String, Vec<String>)> {
         let sql = "SELECT replica, leader_of FROM replicas ORDER BY replica";
         let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
@@ -219,6 +225,26 @@ impl ReplicasFixture for World {
         ))
         .await;
         self.execute(&format!("UPDATE activity SET minute = minute - {by}")).await;
+    }
+}
+
+impl SessionsFixture for World {
+    fn store(&self) -> &(impl SessionStore + SessionSweep) {
+        &self.store
+    }
+
+    async fn sessions(&self) -> Vec<SessionHash> {
+        let sql = "SELECT id_sha256 FROM console_sessions ORDER BY 1";
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        let id = |row: &tokio_postgres::Row| row.get::<_, Vec<u8>>(0).try_into().expect("32 bytes");
+        rows.iter().map(id).map(SessionHash).collect()
+    }
+
+    async fn age(&self, by: Duration) {
+        let seconds = by.as_secs();
+        let sql =
+            format!("UPDATE console_sessions SET expires_at = expires_at - interval '{seconds} seconds'");
+        self.execute(&sql).await;
     }
 }
 
@@ -261,6 +287,10 @@ mod receipts {
 
 mod search {
     harness::search_contract!(super::World::new().await);
+}
+
+mod sessions {
+    harness::sessions_contract!(super::World::new().await);
 }
 
 mod replicas {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::entry::EntryId;
-use domain::ports::{Activity, BlockedReport, ReplicaReport, ReplicaStore, StepDownStore, WorkerReport};
+use domain::ports::{
+    Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, StepDownStore, WorkerReport,
+};
 use domain::query::REPLICA_FRESH_FOR;
 use domain::step_down::{StepDown, StepDownState};
 use memory_stores::RecordedAction;
@@ -15,6 +17,9 @@ use serde_json::json;
 pub trait ReplicasFixture {
     /// It.
     fn store(&self) -> &(impl ReplicaStore + StepDownStore);
+
+    /// What reads the activity of all replicas together.
+    fn queries(&self) -> &impl ActivityQueries;
 
     /// Each replica and what it leads, by name.
     fn replicas(&self) -> impl Future<Output = Vec<(String, Vec<String>)>>;
@@ -37,6 +42,7 @@ macro_rules! replicas_contract {
             replicas, $fixture;
             a_replica_has_one_row_with_its_last_report,
             activity_is_added_up_for_each_replica,
+            the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour,
             only_replicas_unseen_for_the_age_are_deleted_and_no_more_than_the_limit,
             only_activity_older_than_the_age_is_deleted_and_no_more_than_the_limit,
             a_replica_reads_back_the_last_request_to_step_down,
@@ -190,4 +196,38 @@ pub async fn another_replica_counts_while_it_has_been_seen_lately(fixture: impl 
     assert!(state(&fixture, "a").await.other_replica);
     fixture.age(REPLICA_FRESH_FOR * 2).await;
     assert!(!state(&fixture, "a").await.other_replica);
+}
+
+pub async fn the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour(
+    fixture: impl ReplicasFixture,
+) {
+    let of = |accepted, published| Activity {
+        accepted,
+        duplicates: 1,
+        conflicts: 2,
+        malformed: 3,
+        published,
+        failed: 4,
+        dead_lettered: 5,
+    };
+    let store = fixture.store();
+    store.add_activity("one", &of(100, 100)).await.expect("the store is there");
+    fixture.age(Duration::from_mins(50)).await;
+    store.add_activity("one", &of(10, 20)).await.expect("the store is there");
+    fixture.age(Duration::from_mins(20)).await;
+    store.add_activity("one", &of(1, 2)).await.expect("the store is there");
+    store.add_activity("other", &of(5, 7)).await.expect("the store is there");
+    let history = fixture.queries().activity().await.expect("the store is there");
+    let (mut both, newest) = (of(1, 2), history.minutes.last().expect("a minute"));
+    both += of(5, 7);
+    // The two may fall into two minutes.
+    let counted: Vec<Activity> = history.minutes.iter().map(|minute| minute.activity).collect();
+    let sum = counted.iter().skip(1).fold(Activity::default(), |mut sum, activity| {
+        sum += *activity;
+        sum
+    });
+    assert_eq!((counted.first(), sum), (Some(&of(10, 20)), both));
+    assert!(newest.minute <= history.present && newest.minute + Duration::from_mins(2) > history.present);
+    let apart = newest.minute.saturating_since(history.minutes[0].minute);
+    assert!((Duration::from_mins(20)..=Duration::from_mins(21)).contains(&apart), "{apart:?}");
 }

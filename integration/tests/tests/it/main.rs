@@ -13,6 +13,7 @@ mod bad_input;
 mod commands_dead_letters;
 mod commands_leader;
 mod commands_reading;
+mod console;
 mod crash;
 mod dead_letters;
 mod directory_load;
