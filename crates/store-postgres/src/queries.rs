@@ -5,6 +5,7 @@
 //! a filter (`search.rs`) is bounded by its time instead.
 
 mod candidates;
+mod database;
 mod dead_letters;
 mod detail;
 mod malformed;
