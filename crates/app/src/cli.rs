@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::allocator;
+use crate::commands::audit::{self, AuditArgs};
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::send::SendArgs;
 use crate::commands::token::{self, TokenCommand};
@@ -59,6 +60,9 @@ enum Command {
     /// Look after the users of a user directory in the service's schema
     #[command(subcommand, after_help = users::EXAMPLES)]
     Users(UsersCommand),
+    /// Compare the streams and the tables with each other, and print what contradicts
+    #[command(after_help = audit::EXAMPLES)]
+    Audit(AuditArgs),
     /// Run everything on this machine: PostgreSQL, Redis and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
@@ -156,6 +160,7 @@ impl Cli {
             }
             Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
             Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
+            Command::Audit(args) => block_on(audit::run(&args, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::config::ConfigErrors;
 
+pub mod audit;
 pub mod check_config;
 pub mod dev;
 pub mod migrate;

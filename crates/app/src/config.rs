@@ -127,6 +127,21 @@ pub struct OperatorStreamConfig {
     pub redis: Redis,
 }
 
+/// What `audit` needs.
+#[derive(Debug, Clone)]
+pub struct AuditConfig {
+    /// Where the tables are.
+    pub tables: OperatorConfig,
+    /// Where Redis is.
+    pub redis: Redis,
+    /// The streams that are written.
+    pub outbound: Outbound,
+    /// How long things are kept.
+    pub retention: Retention,
+    /// By which entries are decoded.
+    pub catalog: Arc<Catalog>,
+}
+
 /// What `send` needs.
 #[derive(Debug, Clone)]
 pub struct SendConfig {
@@ -220,6 +235,27 @@ impl OperatorStreamConfig {
             let tables = OperatorConfig::read(reader);
             let redis = Redis::read(reader);
             Some(Self { tables: tables?, redis: redis? })
+        })
+    }
+}
+
+impl AuditConfig {
+    /// Reads and checks what concerns PostgreSQL, Redis, the streams, retention and the catalogue; other known variables may be missing or
+    /// wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let tables = OperatorConfig::read(reader);
+            let redis = Redis::read(reader);
+            let outbound = Outbound::read(reader);
+            let retention = Retention::read(reader);
+            let catalog = audience::read_catalog(reader);
+            Some(Self {
+                tables: tables?,
+                redis: redis?,
+                outbound: outbound?,
+                retention: retention?,
+                catalog: catalog?,
+            })
         })
     }
 }

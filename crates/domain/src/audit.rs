@@ -36,7 +36,10 @@ pub struct RetentionCutoffs {
 
 /// The time in the id of an entry, which its producer may have chosen.
 pub fn entry_time(id: EntryId) -> Timestamp {
-    i64::try_from(id.millis).ok().and_then(|millis| Timestamp::from_millis(millis).ok()).unwrap_or(Timestamp::MAX)
+    i64::try_from(id.millis)
+        .ok()
+        .and_then(|millis| Timestamp::from_millis(millis).ok())
+        .unwrap_or(Timestamp::MAX)
 }
 
 /// The time in a notification's id: of the entry that it came by, or of the UUIDv7. `None` if it has neither form.

@@ -4,6 +4,7 @@
 //! does not end before the service is stopped: a failure is logged once and retried after a pause.
 
 mod activity;
+mod audit;
 mod batch_limit;
 mod dispatch;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod republish;
 mod retention;
 mod submissions;
 
+pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::Gauges;
 pub use health::{Blocked, Health, WorkerStatus};

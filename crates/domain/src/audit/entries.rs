@@ -168,7 +168,9 @@ pub fn judge_entry(
         (None, Some((_, true, _))) if entry.may_be_valid() => Ok(EntryOutcome::Accepted),
         (None, Some((_, false, Some(true) | None))) if entry.may_be_valid() => Ok(EntryOutcome::Duplicate),
         (None, Some((_, false, Some(false)))) if context.is_stream_behind => Ok(EntryOutcome::NotRead),
-        (None, Some((_, false, Some(false)))) if entry_time(entry.id) <= context.cutoffs.malformed_intents => {
+        (None, Some((_, false, Some(false))))
+            if entry_time(entry.id) <= context.cutoffs.malformed_intents =>
+        {
             Ok(EntryOutcome::Conflict)
         }
         (None, Some((id, false, Some(false)))) => wrong(
@@ -179,7 +181,10 @@ pub fn judge_entry(
         (None, _) if entry.may_be_expired(context.cutoffs) => Ok(EntryOutcome::Expired),
         (None, _) => wrong(
             Kind::EntryWithoutOutcome,
-            format!("there is neither a record nor a malformed row, and the checkpoint is {}", context.processed),
+            format!(
+                "there is neither a record nor a malformed row, and the checkpoint is {}",
+                context.processed
+            ),
         ),
     }
 }

@@ -48,6 +48,22 @@ impl EntryFigures {
     }
 }
 
+impl EntryFigures {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        let Self { accepted, duplicate, conflict, malformed, not_read, expired } = self;
+        accepted + duplicate + conflict + malformed + not_read + expired
+    }
+}
+
+impl OutboundFigures {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        let Self { published, uncommitted, expired, other } = self;
+        published + uncommitted + expired + other
+    }
+}
+
 /// Routes by status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RouteFigures {
@@ -97,6 +113,14 @@ impl PublishedFigures {
             EntryState::NoStream => self.no_stream += 1,
             EntryState::Missing => {}
         }
+    }
+
+    /// Adds what another page has.
+    pub fn join(&mut self, other: Self) {
+        self.present += other.present;
+        self.trimmed += other.trimmed;
+        self.deleted += other.deleted;
+        self.no_stream += other.no_stream;
     }
 }
 

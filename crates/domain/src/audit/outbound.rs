@@ -1,8 +1,6 @@
 //! Published routes and the outbound streams, seen from both sides.
 
-use super::{
-    Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time, notification_time,
-};
+use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time, notification_time};
 use crate::entry::{EntryId, RawFields};
 use crate::republish::{EntryState, OutboundState, entry_state};
 use crate::route::{Channel, RouteKey, RouteStatus};
@@ -30,7 +28,8 @@ impl PublishedRoute<'_> {
     /// The discrepancy if its entry is missing in `stream`.
     pub fn missing(&self, stream: &str, state: Option<&OutboundState>) -> Discrepancy {
         let last = state.map_or(EntryId::ZERO, |state| state.last_generated);
-        let detail = format!("{stream} lacks its entry {}; the last id of the stream is {last}", self.entry_id);
+        let detail =
+            format!("{stream} lacks its entry {}; the last id of the stream is {last}", self.entry_id);
         Discrepancy::new(Kind::PublishedEntryMissing, Subject::Route(self.key.clone()), detail)
     }
 }
@@ -100,7 +99,8 @@ pub fn judge_outbound(
         OutboundVerdict::Wrong(Discrepancy::new(kind, subject, detail))
     };
     let Some(route) = route else {
-        let oldest = notification_time(&key.notification_id).map_or(entry_time(id), |time| time.min(entry_time(id)));
+        let oldest =
+            notification_time(&key.notification_id).map_or(entry_time(id), |time| time.min(entry_time(id)));
         if oldest <= cutoffs.records {
             return OutboundVerdict::Expired;
         }

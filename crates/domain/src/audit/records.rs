@@ -113,7 +113,8 @@ pub fn judge_record(record: &AuditedRecord) -> Vec<Discrepancy> {
     let mut wrong = Vec::new();
     let subject = || Subject::Notification(record.notification_id.clone());
     if record.updated_at != record.accepted_at {
-        let detail = format!("it was accepted at {} and changed at {}", record.accepted_at, record.updated_at);
+        let detail =
+            format!("it was accepted at {} and changed at {}", record.accepted_at, record.updated_at);
         wrong.push(Discrepancy::new(Kind::RecordChanged, subject(), detail));
     }
     if record.routes.is_empty() {
@@ -152,7 +153,9 @@ fn judge_recipients(record: &AuditedRecord, wrong: &mut Vec<Discrepancy>) {
     }
     let is_known = |id: &str| match record.audience {
         AudienceKind::User => expected.contains(id),
-        AudienceKind::AdminEmail => ["email:email:", "email:config:"].iter().any(|start| id.starts_with(start)),
+        AudienceKind::AdminEmail => {
+            ["email:email:", "email:config:"].iter().any(|start| id.starts_with(start))
+        }
     };
     for row in record.routes.iter().filter(|row| !is_known(&row.key().route_id)) {
         let detail = "its record names no such recipient";
@@ -166,7 +169,9 @@ fn judge_route(route: &AuditedRoute, wrong: &mut Vec<Discrepancy>) {
         wrong.push(Discrepancy::new(kind, Subject::Route(route.key.clone()), detail));
     };
     match route.next_attempt_at {
-        None if route.status.is_live() => report(Kind::ScheduleMismatch, format!("it is {status} without a next attempt")),
+        None if route.status.is_live() => {
+            report(Kind::ScheduleMismatch, format!("it is {status} without a next attempt"))
+        }
         Some(at) if !route.status.is_live() => {
             report(Kind::ScheduleMismatch, format!("it is {status} with a next attempt at {at}"));
         }
@@ -179,9 +184,11 @@ fn judge_route(route: &AuditedRoute, wrong: &mut Vec<Discrepancy>) {
     if route.key.route_id != format!("{}:{}", route.channel, route.recipient_ref) {
         report(Kind::RouteIdMismatch, format!("it is for {} by {}", route.recipient_ref, route.channel));
     }
-    let was_changed = matches!(route.status, RouteStatus::Failed | RouteStatus::Published | RouteStatus::DeadLetter);
+    let was_changed =
+        matches!(route.status, RouteStatus::Failed | RouteStatus::Published | RouteStatus::DeadLetter);
     if route.updated_at < route.created_at || (was_changed && route.updated_at == route.created_at) {
-        let detail = format!("it was created at {} and its version is {}", route.created_at, route.updated_at);
+        let detail =
+            format!("it was created at {} and its version is {}", route.created_at, route.updated_at);
         report(Kind::VersionDidNotRise, detail);
     }
     let ended = match route.status {
@@ -191,14 +198,19 @@ fn judge_route(route: &AuditedRoute, wrong: &mut Vec<Discrepancy>) {
         RouteStatus::Skipped => route.skipped_at.is_some(),
     };
     if !ended {
-        report(Kind::TerminalWithoutTime, format!("it is {status}, and there is no time at which that happened"));
+        report(
+            Kind::TerminalWithoutTime,
+            format!("it is {status}, and there is no time at which that happened"),
+        );
     }
     if route.status == RouteStatus::Published && route.entry_id().is_none() {
         report(Kind::PublishedWithoutEntry, format!("{:?} is no entry id", route.published_entry_id));
     }
     match (route.status == RouteStatus::DeadLetter, route.has_dead_letter) {
         (true, false) => report(Kind::DeadLetterWithoutRow, "dead_letters has no row of it".to_owned()),
-        (false, true) => report(Kind::RowWithoutDeadLetter, format!("it is {status}, and dead_letters has a row of it")),
+        (false, true) => {
+            report(Kind::RowWithoutDeadLetter, format!("it is {status}, and dead_letters has a row of it"))
+        }
         _ => {}
     }
 }
