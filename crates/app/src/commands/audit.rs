@@ -22,12 +22,12 @@ use report::Report;
 pub struct AuditArgs {
     /// Only what was accepted or appended at this time or later: a time, or how long ago
     #[arg(long, value_name = "WHEN")]
-    pub since: Option<Moment>,
+    since: Option<Moment>,
     /// Only what was accepted or appended by this time: a time, or how long ago
     #[arg(long, value_name = "WHEN")]
-    pub until: Option<Moment>,
+    until: Option<Moment>,
     #[command(flatten)]
-    pub output: Output,
+    output: Output,
 }
 
 /// The examples of `audit`.

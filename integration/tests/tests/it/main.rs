@@ -8,6 +8,7 @@ mod api;
 mod api_edges;
 mod api_races;
 mod asyncapi;
+mod audit;
 mod bad_input;
 mod crash;
 mod directory_load;

@@ -22,6 +22,9 @@ pub(crate) const BOUND: Duration = Duration::from_secs(180);
 /// What the tests configure.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(2);
 
+/// Longer than the age of the events that the tests send.
+const AUDIT_RETENTION: &str = "17520h";
+
 /// Everything that a service needs, and nothing that another test uses.
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
@@ -167,6 +170,7 @@ impl World {
             "an outage costs no attempt"
         );
         self.check_tables().await;
+        self.check_audit().await;
     }
 
     /// The invariants of the tables, whatever came in.
@@ -197,6 +201,21 @@ impl World {
         ] {
             assert_eq!(self.number(sql).await, 0, "{what}");
         }
+    }
+
+    /// `notification audit --json` on these servers. The events of the tests are months old, and so may be the first intent of a duplicate:
+    /// records are kept for longer.
+    pub(crate) fn audit(&self) -> ServiceBuilder {
+        let service = self.service().env("NOTIFICATION_RECORD_RETENTION", AUDIT_RETENTION);
+        service.env("NOTIFICATION_MALFORMED_INTENT_RETENTION", AUDIT_RETENTION).arguments(["audit", "--json"])
+    }
+
+    /// Checks that the streams and the tables do not contradict each other, and returns the figures.
+    pub(crate) async fn check_audit(&self) -> serde_json::Value {
+        let audit = self.audit().run().await;
+        assert_eq!(audit.code, Some(0), "{}{}", audit.stdout, audit.stderr);
+        let figures = audit.stdout.lines().last().expect("figures");
+        serde_json::from_str(figures).expect("JSON")
     }
 
     /// The checkpoint cached in Redis, as stored.
