@@ -1,7 +1,8 @@
 //! A million records, with as many entries of the intents stream and two outbound entries each, are audited within bounded memory.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use ambient::{Clock, SystemClock};
 use domain::catalog::Catalog;
 use harness::wait_for;
 
@@ -19,7 +20,7 @@ const MAX_MEMORY_KIB: u64 = 200 * 1024;
 
 /// Records of one user each, published to both channels, with all their entries.
 async fn insert(world: &World, records: u32) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    let now = SystemClock.now().as_millis();
     // A record a millisecond, up to now.
     let first = u64::try_from(now).expect("in range") - u64::from(records);
     let (client, mut redis) = (world.database.client().await, world.redis().await);
