@@ -178,3 +178,6 @@ where
 fn still_found(before: &[Discrepancy], now: Vec<Discrepancy>) -> Vec<Discrepancy> {
     now.into_iter().filter(|found| before.iter().any(|former| former.is_same(found))).collect()
 }
+
+#[cfg(test)]
+mod tests;
