@@ -16,6 +16,8 @@ use crate::connect::{RedisClient, ScriptCall, unexpected};
 use crate::intents::{FIRST_IN_RANGE, entries};
 use crate::stream_state::{self, entry_id, parse_state};
 
+/// How long a read may take beyond the operation timeout: it may return megabytes, and nothing waits for it.
+const MAX_READ_TIME: Duration = Duration::from_secs(10);
 const OBSERVE: &str = "return outbound_state(KEYS[1])";
 
 /// Streams of one Redis. Clones share the connection.
@@ -83,7 +85,7 @@ impl StreamReader for RedisStreamReader {
         loop {
             let mut command = cmd("XRANGE");
             command.arg(stream).arg(format!("({after}")).arg(until.to_string()).arg("COUNT").arg(count);
-            match self.reader.ask(OPERATION, &command, Duration::ZERO, limit.bytes).await? {
+            match self.reader.ask(OPERATION, &command, MAX_READ_TIME, limit.bytes).await? {
                 Some(answer) => {
                     self.fitted.store(count, Ordering::Relaxed);
                     let whole = |entry: domain::entry::RawEntry| StreamEntry {

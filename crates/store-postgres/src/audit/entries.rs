@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use domain::audit::{EntryTrace, FoundOutcome, MalformedTrace, RouteState};
 use domain::ports::StoreError;
 use domain::route::{RouteKey, RouteStatus};
-use pg::sql::any;
+use pg::sql::Written;
 use pg::{Session, bind};
-use sea_query::{Expr, ExprTrait, Query, SelectStatement};
+use sea_query::{Query, SelectStatement};
 
 use crate::codec::{column, loggable, route_key};
 use crate::error::store_error;
 use crate::records::{requests, requests_of};
 use crate::routes::{given_keys, on_key};
-use crate::schema::{Input, MalformedIntents, Routes};
+use crate::schema::{Input, Routes};
 
 /// The most malformed rows of one entry that are read: more than one only if its stream was recreated.
 const MAX_ROWS_PER_ENTRY: usize = 16;
@@ -61,20 +61,18 @@ pub(super) async fn routes(
     Ok(keys.iter().map(|key| states.get(*key).cloned()).collect())
 }
 
-/// By the primary key.
-pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> SelectStatement {
+/// The primary key for each entry: it alone has the order that is asked for. Without it the planner, whose statistics may be of an empty table,
+/// would read the whole index by time.
+pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> Written {
+    let text = format!(
+        "SELECT found.stream_entry_id, found.fields_fingerprint, found.failure_code \
+         FROM (SELECT unnest($2) AS stream_entry_id) AS input \
+         JOIN LATERAL (SELECT m.stream_entry_id, m.fields_fingerprint, m.failure_code FROM malformed_intents AS m \
+                       WHERE m.stream = $1 AND m.stream_entry_id = input.stream_entry_id \
+                       ORDER BY m.stream, m.stream_entry_id, m.fields_fingerprint LIMIT {MAX_ROWS_PER_ENTRY}) AS found ON true"
+    );
     let ids = bind::texts(entries.iter().map(|entry| entry.id.to_string()));
-    Query::select()
-        .columns([
-            MalformedIntents::StreamEntryId,
-            MalformedIntents::FieldsFingerprint,
-            MalformedIntents::FailureCode,
-        ])
-        .from(MalformedIntents::Table)
-        .and_where(Expr::col(MalformedIntents::Stream).eq(bind::text(stream)))
-        .and_where(Expr::col(MalformedIntents::StreamEntryId).eq(any(ids)))
-        .limit((entries.len() * MAX_ROWS_PER_ENTRY) as u64)
-        .take()
+    Written::new(text, [bind::text(stream), ids])
 }
 
 /// By the primary key. An entry may be there twice, and so may its key.
