@@ -17,7 +17,7 @@ use crate::intents::{FIRST_IN_RANGE, entries};
 use crate::stream_state::{self, entry_id, parse_state};
 
 /// How long a read may take beyond the operation timeout: it may return megabytes, and nothing waits for it.
-const MAX_READ_TIME: Duration = Duration::from_secs(10);
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
 const OBSERVE: &str = "return outbound_state(KEYS[1])";
 
 /// Streams of one Redis. Clones share the connection.
@@ -85,8 +85,8 @@ impl StreamReader for RedisStreamReader {
         loop {
             let mut command = cmd("XRANGE");
             command.arg(stream).arg(format!("({after}")).arg(until.to_string()).arg("COUNT").arg(count);
-            match self.reader.ask(OPERATION, &command, MAX_READ_TIME, limit.bytes).await? {
-                Some(answer) => {
+            match self.reader.ask(OPERATION, &command, MAX_READ_TIME, limit.bytes).await {
+                Ok(Some(answer)) => {
                     self.fitted.store(count, Ordering::Relaxed);
                     let whole = |entry: domain::entry::RawEntry| StreamEntry {
                         id: entry.id,
@@ -94,8 +94,11 @@ impl StreamReader for RedisStreamReader {
                     };
                     return Ok(entries(OPERATION, answer)?.into_iter().map(whole).collect());
                 }
-                None if count == 1 => return self.too_large(stream, after, until).await,
-                None => count /= 2,
+                Ok(None) if count == 1 => return self.too_large(stream, after, until).await,
+                // Entries of very many fields take long to be read.
+                Err(StoreError::Unavailable { .. }) if count > 1 => count /= 2,
+                Err(error) => return Err(error),
+                Ok(None) => count /= 2,
             }
         }
     }

@@ -33,7 +33,7 @@ const READ_LIMIT: ReadLimit = ReadLimit { entries: MAX_READ_ENTRIES, bytes: MAX_
 /// The most entries of one read of a stream.
 const MAX_READ_ENTRIES: usize = 512;
 /// The most bytes of one read of a stream: an entry that is larger is compared by its id alone.
-const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
+const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
 
 /// What an audit reads.
 #[derive(Clone, Debug)]
