@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::allocator;
+use crate::commands::audit::{self, AuditArgs};
 use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
@@ -90,6 +91,9 @@ enum Command {
     /// Show which replica reads the intents stream, or ask it to hand over
     #[command(after_help = leader::EXAMPLES)]
     Leader(LeaderArgs),
+    /// Compare the streams and the tables with each other, and print what contradicts
+    #[command(after_help = audit::EXAMPLES)]
+    Audit(AuditArgs),
     /// Run everything on this machine: PostgreSQL, Redis and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
@@ -206,6 +210,7 @@ impl Cli {
                 block_on(dead_letters::run(command, vars, &mut std::io::stdout()))
             }
             Command::Leader(args) => block_on(leader::run(args, vars, &mut std::io::stdout())),
+            Command::Audit(args) => block_on(audit::run(&args, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }

@@ -3,6 +3,7 @@
 use crate::config::ConfigErrors;
 
 mod actor;
+pub mod audit;
 pub mod check_config;
 pub mod dead_letters;
 pub mod dev;

@@ -137,6 +137,21 @@ pub struct ReplayConfig {
     pub budgets: Budgets,
 }
 
+/// What `audit` needs.
+#[derive(Debug, Clone)]
+pub struct AuditConfig {
+    /// Where the tables are.
+    pub tables: OperatorConfig,
+    /// Where Redis is.
+    pub redis: Redis,
+    /// The streams that are written.
+    pub outbound: Outbound,
+    /// How long things are kept.
+    pub retention: Retention,
+    /// By which entries are decoded.
+    pub catalog: Arc<Catalog>,
+}
+
 /// What `send` needs.
 #[derive(Debug, Clone)]
 pub struct SendConfig {
@@ -254,6 +269,27 @@ impl ReplayConfig {
             let tables = OperatorConfig::read(reader);
             let budgets = routes::read_budgets(reader);
             Some(Self { tables: tables?, budgets: budgets? })
+        })
+    }
+}
+
+impl AuditConfig {
+    /// Reads and checks what concerns PostgreSQL, Redis, the streams, retention and the catalogue; other known variables may be missing or
+    /// wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let tables = OperatorConfig::read(reader);
+            let redis = Redis::read(reader);
+            let outbound = Outbound::read(reader);
+            let retention = Retention::read(reader);
+            let catalog = audience::read_catalog(reader);
+            Some(Self {
+                tables: tables?,
+                redis: redis?,
+                outbound: outbound?,
+                retention: retention?,
+                catalog: catalog?,
+            })
         })
     }
 }

@@ -4,6 +4,7 @@
 //! stores write the results. The modules, in reading order:
 
 pub mod accept;
+pub mod audit;
 pub mod backoff;
 pub mod catalog;
 pub mod checkpoint;

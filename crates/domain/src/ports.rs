@@ -10,6 +10,7 @@
 
 mod acceptance;
 mod answers;
+mod audit;
 mod checkpoints;
 mod directory;
 mod election;
@@ -31,6 +32,7 @@ pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
 pub use answers::{
     Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
 };
+pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, StreamReader};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};

@@ -4,6 +4,7 @@
 //! does not end before the service is stopped: a failure is logged once and retried after a pause.
 
 mod activity;
+mod audit;
 mod batch_limit;
 mod bulk_change;
 mod dispatch;
@@ -22,6 +23,7 @@ mod retention;
 mod step_down;
 mod submissions;
 
+pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::Gauges;

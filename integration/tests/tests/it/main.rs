@@ -9,6 +9,7 @@ mod api_crash;
 mod api_edges;
 mod api_races;
 mod asyncapi;
+mod audit;
 mod bad_input;
 mod commands_dead_letters;
 mod commands_leader;
