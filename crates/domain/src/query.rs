@@ -4,6 +4,7 @@
 //! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
 //! short or empty and still have a next one: no request examines more than a bounded number of rows.
 
+mod causes;
 mod cursor;
 mod dead_letters;
 mod malformed;
@@ -11,6 +12,7 @@ mod notifications;
 mod search;
 mod status;
 
+pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};

@@ -1,0 +1,213 @@
+//! A browser without a window, driven through ChromeDriver: what a person with a screen and a keyboard does, and what the page says to
+//! them.
+//!
+//! Both processes end with the [`Browser`]. Its profile is a folder of its own, so that it knows no cookie and no setting of another
+//! browser, and it asks no server for anything but what a test opens.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use thirtyfour::{ChromiumLikeCapabilities, DesiredCapabilities, LoggingPrefsLogLevel, WebDriver};
+
+use crate::poll::wait_for;
+
+/// How long a browser may take to start.
+const START_BOUND: Duration = Duration::from_secs(60);
+/// What installs what is missing.
+const INSTALL: &str = "run `sh scripts/ensure-tools.sh --browser`, which installs it or says how";
+/// The programs that are the browser, on the systems that have it; the same names as in `scripts/ensure-tools.sh`.
+const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+/// Without a window, without a sandbox (which needs rights that a container lacks), and silent on the network.
+const FLAGS: [&str; 10] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+];
+/// The height of its window, in pixels.
+const HEIGHT: u32 = 900;
+
+/// The colours that a person prefers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Theme {
+    /// Dark text on a light page.
+    Light,
+    /// The reverse.
+    Dark,
+}
+
+impl Theme {
+    /// As CSS spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+}
+
+/// A browser with one window.
+#[derive(Debug)]
+pub struct Browser {
+    /// What it is driven by.
+    pub driver: WebDriver,
+    processes: Processes,
+    _profile: TempDir,
+}
+
+/// What must end with the browser.
+#[derive(Debug)]
+struct Processes {
+    driver: Child,
+    browser: Option<u64>,
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        if let Some(browser) = self.browser {
+            // It may have ended by itself.
+            drop(Command::new("kill").arg("-KILL").arg(browser.to_string()).stderr(Stdio::null()).status());
+        }
+        drop(self.driver.kill());
+        drop(self.driver.wait());
+    }
+}
+
+impl Browser {
+    /// Starts one. Panics with what to do if it is not installed.
+    pub async fn start() -> Self {
+        let profile = TempDir::new().expect("a temporary folder");
+        // ChromeDriver chooses no port itself in a way that could be read; what takes this one in between makes the start fail.
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
+        let port = port.expect("a free port").port();
+        let driver = Command::new(installed(&["chromedriver"]))
+            .arg(format!("--port={port}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("ChromeDriver starts");
+        let mut processes = Processes { driver, browser: None };
+        let (url, capabilities) = (format!("http://127.0.0.1:{port}"), capabilities(profile.path()));
+        let driver = wait_for("the browser starts", START_BOUND, async || {
+            WebDriver::new(&url, capabilities.clone()).await.ok()
+        })
+        .await;
+        let known = serde_json::to_value(driver.capabilities()).unwrap_or_default();
+        processes.browser = known["goog:processID"].as_u64();
+        let browser = Self { driver, processes, _profile: profile };
+        browser.set_width(1_280).await;
+        browser
+    }
+
+    /// The process of the browser; `None` if ChromeDriver does not tell.
+    pub fn pid(&self) -> Option<u64> {
+        self.processes.browser
+    }
+
+    /// Opens an address, and waits until the page is loaded.
+    pub async fn open(&self, url: &str) {
+        self.driver.goto(url).await.unwrap_or_else(|error| panic!("{url}: {error}"));
+    }
+
+    /// Makes the window so many pixels wide.
+    pub async fn set_width(&self, width: u32) {
+        let metrics = json!({"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
+    }
+
+    /// Lets the person prefer these colours.
+    pub async fn set_theme(&self, theme: Theme) {
+        let features = json!([{"name": "prefers-color-scheme", "value": theme.as_str()}]);
+        self.devtools("Emulation.setEmulatedMedia", json!({"features": features})).await;
+    }
+
+    /// Runs the scripts of pages that are opened from now on, or none.
+    pub async fn set_javascript(&self, on: bool) {
+        self.devtools("Emulation.setScriptExecutionDisabled", json!({"value": !on})).await;
+    }
+
+    /// The value of an expression in the page.
+    pub async fn value(&self, expression: &str) -> Value {
+        let found = self.driver.execute(format!("return ({expression})"), Vec::new()).await;
+        found.unwrap_or_else(|error| panic!("{expression}: {error}")).json().clone()
+    }
+
+    /// Whether the page can be scrolled sideways, which makes a phone unusable.
+    pub async fn scrolls_sideways(&self) -> bool {
+        let root = "document.documentElement";
+        self.value(&format!("{root}.scrollWidth > {root}.clientWidth")).await == json!(true)
+    }
+
+    /// What the page, or the browser about it, has written to the console as an error or a warning since the last call.
+    pub async fn console_errors(&self) -> Vec<String> {
+        let entries = self.driver.browser_log().await.expect("the browser keeps a log");
+        entries.into_iter().map(|entry| entry.message).collect()
+    }
+
+    /// The rules of accessibility (WCAG 2.2 A and AA, and good practice) that the page breaks, each with where. `axe` is the text of axe-core.
+    pub async fn accessibility_violations(&self, axe: &str) -> Vec<String> {
+        self.driver.execute(axe, Vec::new()).await.expect("axe-core loads");
+        let script = "const done = arguments[arguments.length - 1];
+            axe.run(document, { resultTypes: ['violations'] }).then((results) => done(results.violations.map((rule) =>
+                rule.id + ': ' + rule.help + ': ' + rule.nodes.map((node) => node.html + ' ' + node.failureSummary).join(' | '))),
+                (error) => done(['axe-core failed: ' + error]));";
+        let found = self.driver.execute_async(script, Vec::new()).await.expect("axe-core ends");
+        let found = found.json().as_array().cloned().unwrap_or_default();
+        found.iter().map(|rule| rule.as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Writes a picture of the whole page.
+    pub async fn screenshot(&self, file: &Path) {
+        let size = self.devtools("Page.getLayoutMetrics", json!({})).await["cssContentSize"].clone();
+        let clip = json!({"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1});
+        let picture = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let picture = self.devtools("Page.captureScreenshot", picture).await;
+        let bytes = BASE64.decode(picture["data"].as_str().unwrap_or_default()).expect("base64");
+        std::fs::create_dir_all(file.parent().expect("a file is in a folder")).expect("the folder is made");
+        std::fs::write(file, bytes).expect("the picture is written");
+    }
+
+    /// Ends it.
+    pub async fn quit(self) {
+        // Whatever it answers, its processes are ended.
+        drop(self.driver.clone().quit().await);
+    }
+
+    async fn devtools(&self, method: &str, parameters: Value) -> Value {
+        let answer = self.driver.cdp().send_raw(method, parameters).await;
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+}
+
+fn capabilities(profile: &Path) -> thirtyfour::ChromeCapabilities {
+    let mut capabilities = DesiredCapabilities::chrome();
+    capabilities.set_binary(&installed(&BROWSERS).display().to_string()).expect("it is a text");
+    for flag in FLAGS {
+        capabilities.add_arg(flag).expect("it is a text");
+    }
+    capabilities.add_arg(&format!("--user-data-dir={}", profile.display())).expect("it is a text");
+    capabilities.set_browser_log_level(LoggingPrefsLogLevel::Warning).expect("it is a text");
+    capabilities
+}
+
+/// The first of these programs that is on `PATH`.
+fn installed(programs: &[&str]) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let mut places =
+        programs.iter().flat_map(|program| folders.iter().map(move |folder| folder.join(program)));
+    let found = places.find(|place| place.is_file());
+    found.unwrap_or_else(|| panic!("{} is not installed: {INSTALL}", programs[0]))
+}
