@@ -22,6 +22,7 @@ mod replicas;
 mod republish;
 mod retention;
 mod routes;
+mod sessions;
 mod streams;
 mod submissions;
 
@@ -37,10 +38,11 @@ pub use operations::{Operations, apply_change};
 pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
-pub use replicas::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
+pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
 pub use republish::{OutboundInspection, OutboundServer, PublishedEntry, PublishedPage, RepublishStore};
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
+pub use sessions::{SessionHash, SessionStore, SessionSweep, TokenHash};
 pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
 pub use submissions::Submissions;
 

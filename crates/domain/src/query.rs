@@ -4,6 +4,7 @@
 //! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
 //! short or empty and still have a next one: no request examines more than a bounded number of rows.
 
+mod activity;
 mod causes;
 mod cursor;
 mod dead_letters;
@@ -12,6 +13,7 @@ mod notifications;
 mod search;
 mod status;
 
+pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};

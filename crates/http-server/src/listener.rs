@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Activity, Watched};
+use crate::proxies::Peer;
 use crate::service::{Service, Settings};
 use crate::socket::Listener;
 
@@ -52,7 +53,7 @@ const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\
 
 /// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle. Returns when
 /// all are closed, at the latest after the drain timeout.
-pub async fn serve(listener: impl Listener, router: Router, settings: Settings, stop: CancellationToken) {
+pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings, stop: CancellationToken) {
     let (drain_delay, drain_timeout) = (settings.drain_delay, settings.drain_timeout);
     let room = Room::new(settings.max_connections);
     let service = Arc::new(Service::new(router, settings));
@@ -70,7 +71,8 @@ pub async fn serve(listener: impl Listener, router: Router, settings: Settings, 
         };
         match accepted {
             Ok((stream, permit)) => {
-                let connection = Connection::new(Arc::clone(&service), &room, drain.clone(), permit);
+                let peer = Peer { addr: L::peer(&stream), tls: service.settings.tls.is_some() };
+                let connection = Connection::new(Arc::clone(&service), peer, &room, drain.clone(), permit);
                 connections.spawn(connection.serve(stream));
             }
             Err(error) => {
@@ -148,6 +150,7 @@ impl Room {
 /// One connection, until it is dropped.
 struct Connection {
     service: Arc<Service>,
+    peer: Peer,
     activity: Activity,
     drain: CancellationToken,
     room: Room,
@@ -171,13 +174,14 @@ enum End {
 impl Connection {
     fn new(
         service: Arc<Service>,
+        peer: Peer,
         room: &Room,
         drain: CancellationToken,
         permit: OwnedSemaphorePermit,
     ) -> Self {
         let activity = Activity::new(service.settings.timeouts);
         let number = room.enter(&activity);
-        Self { service, activity, drain, room: room.clone(), number, _permit: permit }
+        Self { service, peer, activity, drain, room: room.clone(), number, _permit: permit }
     }
 
     /// Serves the connection until it ends, its deadline passes, or it is idle and the listener stops.
@@ -197,7 +201,8 @@ impl Connection {
     }
 
     async fn serve_http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let service = service_fn(|request| Arc::clone(&self.service).answer(request, self.activity.clone()));
+        let service =
+            service_fn(|request| Arc::clone(&self.service).answer(request, self.peer, self.activity.clone()));
         let io = TokioIo::new(Watched::new(stream, self.activity.clone()));
         let mut connection = http1::Builder::new()
             // See connection.rs.
@@ -217,8 +222,8 @@ impl Connection {
     }
 
     async fn serve_http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let (service, activity) = (Arc::clone(&self.service), self.activity.clone());
-        let service = service_fn(move |request| Arc::clone(&service).answer(request, activity.clone()));
+        let (service, peer, activity) = (Arc::clone(&self.service), self.peer, self.activity.clone());
+        let service = service_fn(move |request| Arc::clone(&service).answer(request, peer, activity.clone()));
         let window = u32::try_from(CONNECTION_BUFFER_BYTES).unwrap_or(u32::MAX);
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())

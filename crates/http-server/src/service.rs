@@ -26,6 +26,7 @@ use crate::budget::{Budget, Reservation};
 use crate::connection::{Activity, Timeouts};
 use crate::exchange::{BodyProgress, Exchange, Occupancy, Route};
 use crate::problem::PROBLEM_JSON;
+use crate::proxies::Peer;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::tls::Tls;
 
@@ -116,10 +117,12 @@ impl Service {
     /// Answers one request. Never fails.
     pub(crate) async fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
+        peer: Peer,
         activity: Activity,
     ) -> Result<Response, Infallible> {
         let (started, progress) = activity.begin();
+        request.extensions_mut().insert(peer);
         let id = RequestId::of(request.headers());
         let (path, version) = (request.uri().path().to_owned(), request.version());
         let deadline = started + self.settings.timeouts.request;

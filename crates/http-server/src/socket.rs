@@ -1,7 +1,7 @@
 //! What connections are accepted from: a TCP port, or a Unix socket (unix.rs).
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
@@ -21,6 +21,9 @@ pub trait Listener: Send + Sync + 'static {
     /// The next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
+    /// The address of the other end of a connection, if it has one.
+    fn peer(stream: &Self::Stream) -> Option<IpAddr>;
+
     /// Refuses further connections.
     fn close(self) -> Self::Remains;
 }
@@ -34,6 +37,10 @@ impl Listener for TcpListener {
         // Fails for a connection that is gone already, which its first read shows.
         let _ = stream.set_nodelay(true);
         Ok(stream)
+    }
+
+    fn peer(stream: &TcpStream) -> Option<IpAddr> {
+        stream.peer_addr().ok().map(|addr| addr.ip())
     }
 
     fn close(self) {}

@@ -81,10 +81,9 @@ pub(crate) struct TokenSet(HashMap<TokenHash, Principal>);
 #[derive(Clone, Copy, Eq)]
 struct TokenHash([u8; 32]);
 
-impl TokenHash {
-    fn of(token: &str) -> Self {
-        Self(Sha256::digest(token.as_bytes()).into())
-    }
+/// The SHA-256 of a token.
+pub fn token_sha256(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
 }
 
 impl PartialEq for TokenHash {
@@ -125,7 +124,12 @@ impl Tokens {
 
     /// Whose token it is.
     pub fn authenticate(&self, token: &str) -> Option<Principal> {
-        self.0.current().0.get(&TokenHash::of(token)).cloned()
+        self.by_sha256(&token_sha256(token))
+    }
+
+    /// Whose token has this SHA-256: for what remembers who has presented a token, and not the token.
+    pub fn by_sha256(&self, sha256: &[u8; 32]) -> Option<Principal> {
+        self.0.current().0.get(&TokenHash(*sha256)).cloned()
     }
 
     /// The tokens, by name, whose producer `known` lacks.

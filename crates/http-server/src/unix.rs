@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -87,6 +88,10 @@ impl Listener for BoundUnix {
 
     async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
+    }
+
+    fn peer(_: &UnixStream) -> Option<IpAddr> {
+        None
     }
 
     fn close(self) -> SocketFile {

@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use crate::ports::StoreError;
+use crate::query::ActivityHistory;
 pub use crate::replica::{BlockedReport, ReplicaReport, WorkerReport};
 
 /// What a replica did in some time: entries by outcome and attempts by result.
@@ -63,4 +64,10 @@ pub trait ReplicaStore: Send + Sync {
         age: Duration,
         limit: usize,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+/// What all replicas did together.
+pub trait ActivityQueries: Send + Sync {
+    /// The sums of the last [`ACTIVITY_MINUTES`](crate::query::ACTIVITY_MINUTES), the present one included.
+    fn activity(&self) -> impl Future<Output = Result<ActivityHistory, StoreError>> + Send;
 }

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use toml::Value;
 
-use super::{Access, Consumer, TokenHash, file};
+use super::{Access, Consumer, file, token_sha256};
 
 /// What a new token is to allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +38,7 @@ impl fmt::Debug for NewToken {
 /// A token of two draws from `random`. `Err` says what the file would not take.
 pub fn new_token(name: &str, grant: &Grant, random: &impl ambient::Tokens) -> Result<NewToken, String> {
     let token = URL_SAFE_NO_PAD.encode([random.next(), random.next()].concat());
-    let mut members =
-        vec![("name", Value::from(name)), ("sha256", hex::encode(TokenHash::of(&token).0).into())];
+    let mut members = vec![("name", Value::from(name)), ("sha256", hex::encode(token_sha256(&token)).into())];
     match grant {
         Grant::Producer(producer) => members.push(("producer", producer.as_str().into())),
         Grant::Operator => members.push(("role", "operator".into())),

@@ -14,13 +14,13 @@ fn problems(text: &str) -> Vec<String> {
 
 /// An entry with a hash of its own for each name.
 fn entry(name: &str, rest: &str) -> String {
-    let hash = hex::encode(TokenHash::of(name).0);
+    let hash = hex::encode(token_sha256(name));
     format!("[[token]]\nname = {name:?}\nsha256 = \"{hash}\"\n{rest}\n")
 }
 
 #[test]
 fn a_token_is_known_by_its_hash_and_has_what_its_entry_says() {
-    assert_eq!(hex::encode(TokenHash::of("secret").0), HASH);
+    assert_eq!(hex::encode(token_sha256("secret")), HASH);
     let upper = format!("[[token]]\nname = \"all\"\nsha256 = \"{}\"\n", HASH.to_uppercase());
     let all = "producer = \"game\"\nrole = \"operator\"\nconsumer = \"gateway\"\nprefixes = [\"users/\", \"\"]\naccess = \"write\"\n";
     let tokens =
@@ -110,7 +110,7 @@ fn everything_that_is_wrong_is_said_at_once_and_no_hash_ever() {
         assert!(!format!("{error} {error:?}").contains(&HASH[..8]), "{error:?}");
     }
     let right = Tokens::from_toml(&entry("a", "role = \"operator\"")).expect("right");
-    assert!(!format!("{right:?}").contains(&hex::encode(TokenHash::of("a").0)[..8]), "{right:?}");
+    assert!(!format!("{right:?}").contains(&hex::encode(token_sha256("a"))[..8]), "{right:?}");
 }
 
 #[test]

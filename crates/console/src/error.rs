@@ -1,0 +1,121 @@
+//! What goes wrong, as a page: what happened and what to do.
+
+use std::time::Duration;
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use domain::ports::{StoreError, error_chain};
+use maud::html;
+
+use crate::layout::{Page, Section};
+
+/// After how long a page whose data is unavailable is worth another try.
+const RETRY_UNAVAILABLE: Duration = Duration::from_secs(5);
+
+/// Why a page cannot be shown.
+#[derive(Debug)]
+pub(crate) enum PageError {
+    /// There is no such page or thing; says which.
+    NotFound(String),
+    /// The address or the form has a wrong value; says which, and what it takes.
+    Invalid(String),
+    /// The form does not come from a page of this session.
+    Forged,
+    /// The form is larger than this many bytes.
+    TooLarge(usize),
+    /// The page does not take this method.
+    Method,
+    /// A store cannot be reached, or failed.
+    Unavailable,
+    /// The query took longer than it may.
+    TooExpensive,
+}
+
+impl From<StoreError> for PageError {
+    /// A value that the store refuses to look for came from the address.
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused { .. } => {
+                Self::Invalid("A value in the address cannot be looked for.".to_owned())
+            }
+            error => {
+                tracing::debug!(cause = %error_chain(&error), "a page could not be shown");
+                Self::Unavailable
+            }
+        }
+    }
+}
+
+impl PageError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::Forged => StatusCode::FORBIDDEN,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooExpensive => StatusCode::UNPROCESSABLE_ENTITY,
+        }
+    }
+
+    /// Title, what happened, and what to do.
+    fn texts(self) -> (&'static str, String, &'static str) {
+        match self {
+            Self::NotFound(what) => ("Not found", what, "Check the address, or start from one of the pages above."),
+            Self::Invalid(what) => ("That does not work", what, "Go back and change the value."),
+            Self::Forged => (
+                "The form was refused",
+                "It does not come from a page of this session: it may be from before you signed in, or from another site.".to_owned(),
+                "Nothing was changed. Open the page again and repeat what you did.",
+            ),
+            Self::TooLarge(limit) => (
+                "The form is too large",
+                format!("A form has at most {limit} bytes."),
+                "Nothing was changed. Choose fewer items.",
+            ),
+            Self::Method => {
+                ("Not possible here", "The page does not take this kind of request.".to_owned(), "Start from one of the pages above.")
+            }
+            Self::Unavailable => (
+                "The data cannot be read now",
+                "PostgreSQL cannot be reached, or did not answer in time.".to_owned(),
+                "Try again in a few seconds. If it lasts, look at /readyz and at the log of this replica; accepted notifications are safe.",
+            ),
+            Self::TooExpensive => (
+                "The search took too long",
+                "It takes longer than NOTIFICATION_API_QUERY_TIMEOUT allows.".to_owned(),
+                "Narrow it: choose a time range, or look for an id, a key, a recipient or a status.",
+            ),
+        }
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let (title, what, advice) = self.texts();
+        let content = html! {
+            div.state.failed role="alert" {
+                p { strong { (what) } }
+                p { (advice) }
+            }
+        };
+        let mut response = Page::new(Section::None, title, content).with_status(status).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_UNAVAILABLE.as_secs()));
+        }
+        response
+    }
+}
+
+/// The page for every other path below `/console/`.
+pub(crate) async fn not_found() -> PageError {
+    PageError::NotFound("There is no page at this address.".to_owned())
+}
+
+/// The page for another method.
+pub(crate) async fn method_not_allowed() -> PageError {
+    PageError::Method
+}

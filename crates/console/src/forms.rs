@@ -1,0 +1,93 @@
+//! Forms that were sent: read within a bound, and checked for where they come from.
+//!
+//! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something, before a handler sees
+//! the request; the sign-in, which has no session yet, makes its own.
+
+use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::request::Parts;
+use http_server::{BodyError, BodyLimit, has_media_type, is_compressed, read_body};
+use subtle::ConstantTimeEq;
+use url::form_urlencoded;
+
+use crate::error::PageError;
+use crate::session::FormToken;
+
+/// The largest form, in bytes: the ids of a page of dead letters.
+const MAX_FORM_BYTES: usize = 256 * 1024;
+/// The most fields of a form.
+const MAX_FORM_FIELDS: usize = 1_000;
+
+/// The field with the token of the session.
+pub(crate) const FORM_TOKEN: &str = "form_token";
+
+/// The fields of a form of this session.
+#[derive(Clone, Debug)]
+pub(crate) struct Form(Vec<(String, String)>);
+
+impl Form {
+    /// Reads a form and checks that a page with `token` has sent it.
+    pub(crate) async fn read(
+        mut head: Parts,
+        body: Body,
+        token: &FormToken,
+    ) -> Result<(Parts, Self), PageError> {
+        if is_foreign(&head.headers) {
+            return Err(PageError::Forged);
+        }
+        if is_compressed(&head.headers) || !has_media_type(&head.headers, "application/x-www-form-urlencoded")
+        {
+            return Err(PageError::Invalid("The request is no form.".to_owned()));
+        }
+        head.extensions.insert(BodyLimit(MAX_FORM_BYTES));
+        let bytes = read_body(&head, body).await.map_err(|error| match error {
+            BodyError::TooLarge(limit) => PageError::TooLarge(limit),
+            BodyError::Incomplete => PageError::Invalid("The form ended before it was complete.".to_owned()),
+        })?;
+        let fields = form_urlencoded::parse(&bytes).take(MAX_FORM_FIELDS + 1);
+        let form = Self(fields.map(|(name, value)| (name.into_owned(), value.into_owned())).collect());
+        if form.0.len() > MAX_FORM_FIELDS {
+            return Err(PageError::Invalid(format!("A form has at most {MAX_FORM_FIELDS} fields.")));
+        }
+        let mut given = form.all(FORM_TOKEN);
+        let is_own = matches!((given.next(), given.next()), (Some(given), None) if given.as_bytes().ct_eq(token.0.as_bytes()).into());
+        drop(given);
+        if is_own { Ok((head, form)) } else { Err(PageError::Forged) }
+    }
+
+    /// The first value of a field; `None` if it is absent or empty.
+    pub(crate) fn text<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        self.all(name).next().filter(|value| !value.is_empty())
+    }
+
+    /// All values of a field, in their order.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Form {
+    type Rejection = PageError;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, PageError> {
+        head.extensions.remove::<Self>().ok_or(PageError::Forged)
+    }
+}
+
+/// Whether the browser says that another site makes the request. `Sec-Fetch-Site` decides where it is sent, which is with HTTPS and to this
+/// machine; else `Origin`, if it names an origin: with the referrer policy of the console it is `null` for its own forms.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).map(|value: &axum::http::HeaderValue| value.to_str().unwrap_or("?"));
+    if let Some(site) = text(axum::http::HeaderName::from_static("sec-fetch-site")) {
+        return site != "same-origin";
+    }
+    match text(ORIGIN) {
+        None | Some("null") => false,
+        Some(origin) => {
+            let authority = origin.split_once("://").map(|(_, authority)| authority);
+            authority.is_none() || authority != text(HOST)
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The headers of every answer of the console, against scripts, framing and caches.
+
+use axum::extract::{Request, State};
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use http_server::TrustedProxies;
+
+/// What the browser may load: what the service itself serves, and nothing inline.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// No feature of the device is used.
+const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(), camera=(), cross-origin-isolated=(), display-capture=(), \
+    encrypted-media=(), fullscreen=(), geolocation=(), gyroscope=(), keyboard-map=(), magnetometer=(), microphone=(), midi=(), \
+    payment=(), picture-in-picture=(), publickey-credentials-get=(), screen-wake-lock=(), sync-xhr=(self), usb=(), web-share=(), \
+    xr-spatial-tracking=()";
+
+const HEADERS: [(&str, &str); 9] = [
+    ("content-security-policy", CONTENT_SECURITY_POLICY),
+    ("permissions-policy", PERMISSIONS_POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("x-permitted-cross-domain-policies", "none"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-embedder-policy", "require-corp"),
+];
+
+/// A year of HTTPS alone. Only for this host: the service knows nothing of others under its name.
+const STRICT_TRANSPORT_SECURITY: HeaderValue = HeaderValue::from_static("max-age=31536000");
+
+pub(crate) async fn add(State(proxies): State<TrustedProxies>, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let https = proxies.client(&head).https;
+    let mut response = next.run(Request::from_parts(head, body)).await;
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    if https {
+        headers.insert("strict-transport-security", STRICT_TRANSPORT_SECURITY);
+    }
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,154 @@
+//! The frame of a page: head, navigation, who is signed in, content.
+//!
+//! A handler answers with a [`Page`], which knows nothing of the session. [`render`] makes HTML of it, once the session is known: for
+//! pages in `session.rs`, for those without a session in [`frame`].
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+
+use crate::assets::{CSS_PATH, ICON_PATH, JS_PATH};
+use crate::session::Operator;
+use crate::widgets::{form_token, visible};
+
+/// The entry of the navigation that a page belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Section {
+    Overview,
+    Notifications,
+    DeadLetters,
+    Malformed,
+    Catalogue,
+    /// Of no entry: errors, the sign-in.
+    None,
+}
+
+/// The navigation: section, path, label.
+const NAVIGATION: [(Section, &str, &str); 5] = [
+    (Section::Overview, "/console/", "Overview"),
+    (Section::Notifications, "/console/notifications", "Notifications"),
+    (Section::DeadLetters, "/console/dead-letters", "Dead letters"),
+    (Section::Malformed, "/console/malformed", "Malformed"),
+    (Section::Catalogue, "/console/catalogue", "Catalogue"),
+];
+
+/// A page without its frame. As an answer it has no body yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    section: Section,
+    title: String,
+    content: Markup,
+    status: StatusCode,
+    is_live: bool,
+}
+
+impl Page {
+    /// `title` is the heading as well. `content` is what follows it.
+    pub(crate) fn new(section: Section, title: impl Into<String>, content: Markup) -> Self {
+        Self { section, title: title.into(), content, status: StatusCode::OK, is_live: false }
+    }
+
+    /// With another status than 200.
+    #[must_use]
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// With a link that loads it again; the script does so by itself every few seconds, part by part: an element with `data-live` and
+    /// an id is replaced by the one of the same id.
+    #[must_use]
+    pub(crate) fn live(mut self) -> Self {
+        self.is_live = true;
+        self
+    }
+
+    fn html(&self, operator: Option<&Operator>) -> Markup {
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    meta name="robots" content="noindex";
+                    title { (self.title) " · Notification console" }
+                    link rel="stylesheet" href=(CSS_PATH.as_str());
+                    link rel="icon" type="image/svg+xml" href=(ICON_PATH.as_str());
+                    script src=(JS_PATH.as_str()) defer {}
+                }
+                body {
+                    a.skip href="#main" { "Skip to the content" }
+                    (self.header(operator))
+                    main #main tabindex="-1" data-refresh[self.is_live] {
+                        div.heading {
+                            h1 { (visible(&self.title)) }
+                            @if self.is_live { (refresh()) }
+                        }
+                        (self.content)
+                    }
+                }
+            }
+        }
+    }
+
+    fn header(&self, operator: Option<&Operator>) -> Markup {
+        html! {
+            header.top {
+                a.brand href="/console/" { "Notification" }
+                @if let Some(operator) = operator {
+                    nav aria-label="Pages" {
+                        ul {
+                            @for (section, path, label) in NAVIGATION {
+                                li { a href=(path) aria-current=[(section == self.section).then_some("page")] { (label) } }
+                            }
+                        }
+                    }
+                    form.who method="post" action="/console/sign-out" {
+                        (form_token(operator))
+                        span { "Signed in as " strong { (visible(&operator.name)) } }
+                        button.quiet type="submit" { "Sign out" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The link that loads the page again, and where the script says what it does.
+fn refresh() -> Markup {
+    html! {
+        p.refresh {
+            span #refresh-state role="status" {}
+            " "
+            a href="" data-refresh-now { "Refresh" }
+        }
+    }
+}
+
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Makes HTML of an answer that is a page; others stay as they are.
+pub(crate) fn render(mut response: Response, operator: Option<&Operator>) -> Response {
+    if let Some(page) = response.extensions_mut().remove::<Page>() {
+        let html = page.html(operator).into_string();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+        *response.body_mut() = Body::from(html);
+    }
+    response
+}
+
+/// Renders pages that have no session.
+pub(crate) async fn frame(request: Request, next: Next) -> Response {
+    render(next.run(request).await, None)
+}

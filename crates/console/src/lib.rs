@@ -1,0 +1,58 @@
+//! The operators' console: pages that the service renders, on ports.
+//!
+//! [`router`] has every path below `/console/`. Pages work without JavaScript; the script only refreshes them and saves steps. A
+//! handler reads values through ports and gives them to a pure function that renders them with [`maud`], which escapes whatever
+//! a producer controls.
+//!
+//! Nothing below `/console/` but the sign-in and the assets is reached without an operator's session, and no form without its
+//! token: `session.rs` checks both in front of every page, so that no handler can forget it. `headers.rs` adds the headers of
+//! every answer. `layout.rs` is the frame of a page, `widgets.rs` what pages have in common, `params.rs` reads the address.
+
+mod assets;
+mod attempts;
+mod error;
+mod forms;
+mod headers;
+mod layout;
+mod pages;
+mod params;
+mod ports;
+mod session;
+mod sign_in;
+mod widgets;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::Redirect;
+use axum::routing::{any, get};
+
+pub use attempts::Attempts;
+pub use ports::{Console, ConsoleSettings, Ports};
+
+/// Every path below `/console/`. It has no fallback, to be merged with the other routes of the listener.
+pub fn router<P: Ports>(console: Console<P>) -> Router {
+    let proxies = console.proxies.clone();
+    let console = Arc::new(console);
+    let pages = Router::new()
+        .merge(pages::overview::routes())
+        .merge(pages::notifications::routes())
+        .merge(pages::dead_letters::routes())
+        .merge(pages::malformed::routes())
+        .merge(pages::catalogue::routes())
+        .merge(sign_in::sign_out_routes())
+        .route("/console/{*path}", any(error::not_found))
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(from_fn_with_state(Arc::clone(&console), session::require_operator::<P>));
+    let open = Router::new()
+        .route("/console", get(|| async { Redirect::permanent("/console/") }))
+        .route("/console/assets/{name}", get(assets::show))
+        .merge(sign_in::routes())
+        .method_not_allowed_fallback(error::method_not_allowed);
+    pages
+        .merge(open)
+        .layer(from_fn(layout::frame))
+        .layer(from_fn_with_state(proxies, headers::add))
+        .with_state(console)
+}

@@ -1,0 +1,7 @@
+//! The pages: each a handler that reads ports, and a pure function that renders what it got.
+
+pub(crate) mod catalogue;
+pub(crate) mod dead_letters;
+pub(crate) mod malformed;
+pub(crate) mod notifications;
+pub(crate) mod overview;

@@ -1,0 +1,267 @@
+//! What pages have in common: texts from outside, times, counts, states, tables, notices.
+//!
+//! Everything here gives HTML in which texts are escaped. Texts from outside go through [`visible`]: characters that a reader cannot see, or
+//! that reorder what follows, are shown by their number.
+
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::query::Counted;
+use maud::{Markup, html};
+
+use crate::forms::FORM_TOKEN;
+use crate::session::Operator;
+
+/// A text from outside. Controls, characters without width and those that change the direction of text are shown as `U+202E`.
+pub(crate) fn visible(text: &str) -> Markup {
+    let parts = text.split_inclusive(is_hidden);
+    html! {
+        @for part in parts {
+            @match part.chars().next_back().filter(|last| is_hidden(*last)) {
+                Some(hidden) => {
+                    (&part[..part.len() - hidden.len_utf8()])
+                    span.hidden-char { "U+" (format!("{:04X}", u32::from(hidden))) }
+                }
+                None => (part),
+            }
+        }
+    }
+}
+
+/// Line feeds and tabs are seen where white space is kept, and harmless elsewhere.
+fn is_hidden(character: char) -> bool {
+    match character {
+        '\n' | '\t' => false,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}'
+        | '\u{ffa0}' => true,
+        '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{fff9}'..='\u{fffb}' => true,
+        '\u{e0000}'..='\u{e007f}' => true,
+        other => other.is_control(),
+    }
+}
+
+/// An id, in a fixed width, with a button to copy it if there is a script.
+pub(crate) fn id(text: &str) -> Markup {
+    html! { code.id data-copy=(text) { (visible(text)) } }
+}
+
+/// A time, in UTC to the second; the whole of it where a pointer rests.
+pub(crate) fn time(at: Timestamp) -> Markup {
+    let whole = at.to_string();
+    // A time has 19 characters up to its second, of ASCII alone.
+    let (date, clock) = (whole.get(..10).unwrap_or_default(), whole.get(11..19).unwrap_or_default());
+    html! { time datetime=(whole) title=(whole) { (date) " " (clock) " UTC" } }
+}
+
+/// A span of time in its two largest units.
+pub(crate) fn span(length: Duration) -> String {
+    let seconds = length.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// A number with separators of thousands.
+pub(crate) fn number(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A count that may have stopped early: `10,000 or more`.
+pub(crate) fn counted(counted: Counted) -> String {
+    match counted.capped {
+        true => format!("{} or more", number(counted.count)),
+        false => number(counted.count),
+    }
+}
+
+/// How good or bad something is. Its mark and its words say so as well as its colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tone {
+    Good,
+    Busy,
+    Warning,
+    Bad,
+    Neutral,
+}
+
+impl Tone {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Busy => "busy",
+            Self::Warning => "warning",
+            Self::Bad => "bad",
+            Self::Neutral => "neutral",
+        }
+    }
+
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Good => "✓",
+            Self::Busy => "↻",
+            Self::Warning => "!",
+            Self::Bad => "✕",
+            Self::Neutral => "•",
+        }
+    }
+}
+
+/// A status in a word.
+pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
+    html! {
+        span class={ "badge " (tone.class()) } {
+            span.mark aria-hidden="true" { (tone.mark()) }
+            " " (visible(text))
+        }
+    }
+}
+
+/// What happened, or what needs attention, above the content of a page.
+pub(crate) fn notice(tone: Tone, content: &Markup) -> Markup {
+    let role = if tone == Tone::Bad { "alert" } else { "status" };
+    html! {
+        div class={ "notice " (tone.class()) } role=(role) {
+            span.mark aria-hidden="true" { (tone.mark()) }
+            div { (content) }
+        }
+    }
+}
+
+/// In place of a list that has nothing to show: that it is so, and what that means or what to do.
+pub(crate) fn empty(what: &str, advice: &str) -> Markup {
+    html! {
+        div.state.empty {
+            p { strong { (what) } }
+            p { (advice) }
+        }
+    }
+}
+
+/// In place of a part of a page that could not be read, when the others could.
+pub(crate) fn failed(what: &str, advice: &str) -> Markup {
+    html! {
+        div.state.failed role="alert" {
+            p { strong { (what) } }
+            p { (advice) }
+        }
+    }
+}
+
+/// Below a list of which not all is shown.
+pub(crate) fn too_many(what: &str, advice: &str) -> Markup {
+    html! {
+        div.state.too-many role="status" {
+            p { strong { (what) } " " (advice) }
+        }
+    }
+}
+
+/// The links from page to page of a list. Without a link there is nothing in that direction.
+pub(crate) fn pager(first: Option<&str>, next: Option<&str>) -> Markup {
+    html! {
+        @if first.is_some() || next.is_some() {
+            nav.pager aria-label="Pages of the list" {
+                @if let Some(first) = first { a.button href=(first) { "First page" } }
+                @if let Some(next) = next { a.button href=(next) rel="next" { "Next page" } }
+            }
+        }
+    }
+}
+
+/// The hidden field that every form needs.
+pub(crate) fn form_token(operator: &Operator) -> Markup {
+    html! { input type="hidden" name=(FORM_TOKEN) value=(operator.form_token.0); }
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    /// Its heading, which stands before each value where the table is shown as cards.
+    pub(crate) heading: &'static str,
+    /// Whether its values are numbers.
+    pub(crate) is_number: bool,
+}
+
+/// A column of texts.
+pub(crate) const fn column(heading: &'static str) -> Column {
+    Column { heading, is_number: false }
+}
+
+/// A column of numbers.
+pub(crate) const fn numbers(heading: &'static str) -> Column {
+    Column { heading, is_number: true }
+}
+
+/// A table, which becomes a list of cards on a narrow screen. The roles are written out, because browsers forget them then. The first cell
+/// of a row is its heading. `rows` have a cell for each column.
+pub(crate) fn table(caption: &str, columns: &[Column], rows: &[Vec<Markup>]) -> Markup {
+    html! {
+        table.cards role="table" {
+            caption { (caption) }
+            thead role="rowgroup" {
+                tr role="row" {
+                    @for column in columns {
+                        th scope="col" role="columnheader" .number[column.is_number] { (column.heading) }
+                    }
+                }
+            }
+            tbody role="rowgroup" {
+                @for row in rows {
+                    tr role="row" {
+                        @for (index, (column, cell)) in columns.iter().zip(row).enumerate() {
+                            @if index == 0 {
+                                th scope="row" role="rowheader" .number[column.is_number] data-label=(column.heading) { (cell) }
+                            } @else {
+                                td role="cell" .number[column.is_number] data-label=(column.heading) { (cell) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_from_outside_is_escaped_and_what_it_hides_is_shown() {
+        let shown = visible("<b>&\"'\u{202e}evil\u{0}\u{200b}").into_string();
+        let expected = "&lt;b&gt;&amp;&quot;'<span class=\"hidden-char\">U+202E</span>evil\
+            <span class=\"hidden-char\">U+0000</span><span class=\"hidden-char\">U+200B</span>";
+        assert_eq!(shown, expected);
+        assert_eq!(visible("two\nlines\täß漢").into_string(), "two\nlines\täß漢");
+    }
+
+    #[test]
+    fn a_time_is_shown_in_utc_to_the_second() {
+        let at = "2026-04-02T09:21:40.123456Z".parse().expect("a time");
+        let expected = "<time datetime=\"2026-04-02T09:21:40.123456Z\" title=\"2026-04-02T09:21:40.123456Z\">2026-04-02 09:21:40 UTC</time>";
+        assert_eq!(time(at).into_string(), expected);
+    }
+
+    #[test]
+    fn numbers_and_spans_are_shown_for_people() {
+        let shown = [0, 999, 1_000, 1_234_567].map(number);
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(counted(Counted { count: 10_000, capped: true }), "10,000 or more");
+        let spans = [59, 61, 7_260, 90_000].map(|seconds| span(Duration::from_secs(seconds)));
+        assert_eq!(spans, ["59 s", "1 min 1 s", "2 h 1 min", "1 d 1 h"]);
+    }
+}

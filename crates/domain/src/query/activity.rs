@@ -1,0 +1,68 @@
+//! What all replicas together did lately, minute by minute.
+
+use std::time::Duration;
+
+use ambient::Timestamp;
+
+use crate::ports::Activity;
+
+/// How many minutes a history goes back, the present one included.
+pub const ACTIVITY_MINUTES: usize = 60;
+/// The length of a minute.
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// A minute and what all replicas did in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MinuteActivity {
+    /// Its beginning.
+    pub minute: Timestamp,
+    /// The sum of all replicas.
+    pub activity: Activity,
+}
+
+/// The last minutes in which something happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ActivityHistory {
+    /// The beginning of the present minute, by the store's clock.
+    pub present: Timestamp,
+    /// The minutes with a count, the oldest first.
+    pub minutes: Vec<MinuteActivity>,
+}
+
+impl ActivityHistory {
+    /// The last [`ACTIVITY_MINUTES`], the oldest first. A minute in which nothing was counted has zeros.
+    pub fn series(&self) -> Vec<MinuteActivity> {
+        let minutes = (0..ACTIVITY_MINUTES as u32).rev().map(|back| self.present - MINUTE * back);
+        let counted = |minute| self.minutes.iter().find(|counted| counted.minute == minute);
+        let whole = |minute| MinuteActivity {
+            minute,
+            activity: counted(minute).map_or_else(Activity::default, |counted| counted.activity),
+        };
+        minutes.map(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minute(number: i64) -> Timestamp {
+        Timestamp::from_millis(1_775_121_660_000 + number * 60_000).expect("in range")
+    }
+
+    #[test]
+    fn a_minute_without_a_count_is_zero_and_what_is_older_than_an_hour_is_left_out() {
+        let counted = |number, accepted| MinuteActivity {
+            minute: minute(number),
+            activity: Activity { accepted, ..Activity::default() },
+        };
+        let history = ActivityHistory {
+            present: minute(60),
+            minutes: vec![counted(0, 9), counted(1, 3), counted(60, 4)],
+        };
+        let series = history.series();
+        assert_eq!(series.len(), ACTIVITY_MINUTES);
+        assert_eq!((series[0], series[59]), (counted(1, 3), counted(60, 4)));
+        assert!(series[1..59].iter().all(|quiet| quiet.activity == Activity::default()));
+    }
+}

@@ -1,0 +1,156 @@
+//! Whose request it is when proxies stand in between.
+//!
+//! `X-Forwarded-For` and `X-Forwarded-Proto` count only if the peer of the connection is a trusted proxy: anyone can write them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use ipnet::IpNet;
+
+/// The header in which each proxy adds the address of its peer.
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+/// The header in which a proxy says by which protocol it was asked.
+const X_FORWARDED_PROTO: &str = "x-forwarded-proto";
+
+/// The other end of the connection of a request. The listener adds it to the extensions of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address; `None` if the connection is no TCP connection.
+    pub addr: Option<IpAddr>,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+}
+
+/// Who sent a request, as far as it can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    /// The address; `None` if it is not known.
+    pub addr: Option<IpAddr>,
+    /// Whether the client uses HTTPS.
+    pub https: bool,
+}
+
+/// The networks of the proxies that are trusted. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct TrustedProxies(Arc<[IpNet]>);
+
+impl TrustedProxies {
+    /// These networks.
+    pub fn new(networks: Vec<IpNet>) -> Self {
+        Self(networks.into())
+    }
+
+    fn contains(&self, addr: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(&addr))
+    }
+
+    /// Who sent the request: the peer, or, if that is a trusted proxy, the last address of `X-Forwarded-For` that is none.
+    pub fn client(&self, head: &Parts) -> Client {
+        let peer = head.extensions.get::<Peer>().copied().unwrap_or(Peer { addr: None, tls: false });
+        let Some(addr) = peer.addr.map(|addr| addr.to_canonical()) else {
+            return Client { addr: None, https: peer.tls };
+        };
+        if !self.contains(addr) {
+            return Client { addr: Some(addr), https: peer.tls };
+        }
+        let https = peer.tls || last_value(&head.headers).eq_ignore_ascii_case("https");
+        Client { addr: Some(self.forwarded(addr, &head.headers)), https }
+    }
+
+    /// Each proxy appends the address of its peer: from the end on, entries are credible as long as those who wrote them are trusted.
+    /// What is no address ends the walk, and the proxy that passed it on counts as the client.
+    fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let values: Vec<&str> =
+            headers.get_all(X_FORWARDED_FOR).iter().map(|value| value.to_str().unwrap_or("")).collect();
+        let mut client = proxy;
+        for entry in values.iter().rev().flat_map(|value| value.rsplit(',')) {
+            match address(entry.trim()) {
+                Some(addr) => client = addr,
+                None => break,
+            }
+            if !self.contains(client) {
+                break;
+            }
+        }
+        client
+    }
+}
+
+/// The last value of `X-Forwarded-Proto`, which the nearest proxy set.
+fn last_value(headers: &HeaderMap) -> &str {
+    let last = headers.get_all(X_FORWARDED_PROTO).iter().next_back().and_then(|value| value.to_str().ok());
+    last.and_then(|value| value.rsplit(',').next()).unwrap_or_default().trim()
+}
+
+/// An address, with or without a port.
+fn address(text: &str) -> Option<IpAddr> {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let addr = bracketed.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|addr| addr.ip()));
+    addr.map(|addr: IpAddr| addr.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::*;
+
+    /// The client of a request from `peer`, where 10.0.0.0/8 and fd00::/8 are proxies.
+    fn client(peer: &str, headers: &[(&str, &str)]) -> (String, bool) {
+        let networks = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
+        let mut request = Request::builder();
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (mut head, ()) = request.body(()).expect("a request").into_parts();
+        head.extensions.insert(Peer { addr: Some(peer.parse().expect("an address")), tls: false });
+        let client = TrustedProxies::new(networks.into()).client(&head);
+        (client.addr.expect("an address").to_string(), client.https)
+    }
+
+    #[test]
+    fn what_a_peer_that_is_no_trusted_proxy_forwards_does_not_count() {
+        let forged = [("x-forwarded-for", "192.0.2.1"), ("x-forwarded-proto", "https")];
+        assert_eq!(client("198.51.100.7", &forged), ("198.51.100.7".to_owned(), false));
+    }
+
+    #[test]
+    fn behind_trusted_proxies_the_last_address_that_is_none_of_them_is_the_client() {
+        for (header, expected) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("203.0.113.9, 192.0.2.1", "192.0.2.1"),
+            ("203.0.113.9, 192.0.2.1, 10.0.0.2", "192.0.2.1"),
+            ("10.0.0.3, 10.0.0.2", "10.0.0.3"),
+            ("192.0.2.1:4711", "192.0.2.1"),
+            ("[2001:db8::1]:4711,fd00::2", "2001:db8::1"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("192.0.2.1, unknown, 10.0.0.2", "10.0.0.2"),
+            ("", "10.0.0.1"),
+        ] {
+            assert_eq!(client("10.0.0.1", &[("x-forwarded-for", header)]).0, expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn several_headers_are_read_as_one_list() {
+        let headers = [("x-forwarded-for", "203.0.113.9"), ("x-forwarded-for", "192.0.2.1, 10.0.0.2")];
+        assert_eq!(client("10.0.0.1", &headers).0, "192.0.2.1");
+    }
+
+    #[test]
+    fn a_trusted_proxy_says_whether_the_client_uses_https() {
+        for (header, https) in
+            [("https", true), ("HTTPS", true), ("http, https", true), ("https, http", false), ("", false)]
+        {
+            assert_eq!(client("10.0.0.1", &[("x-forwarded-proto", header)]).1, https, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_peer_with_an_ipv4_address_mapped_to_ipv6_is_found_among_ipv4_networks() {
+        assert_eq!(client("::ffff:10.0.0.1", &[("x-forwarded-for", "192.0.2.1")]).0, "192.0.2.1");
+    }
+}
