@@ -36,6 +36,7 @@ pub(crate) async fn list<P: Ports>(
     let filter = MalformedFilter {
         code: params.text("code"),
         producer: params.text("producer"),
+        idempotency_key: None,
         recorded_after: params.time("recorded_after")?,
         recorded_before: params.time("recorded_before")?,
     };

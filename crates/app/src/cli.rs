@@ -173,7 +173,7 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
 /// The exit code of an outcome. Prints the error to standard error, unless the log has it.
 pub fn report(outcome: Result<(), Failure>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };
-    if !matches!(failure, Failure::Logged { .. }) {
+    if !matches!(failure, Failure::Logged { .. } | Failure::Reported) {
         eprintln!("{failure}");
     }
     failure.exit_code().into()

@@ -5,6 +5,7 @@ use crate::config::ConfigErrors;
 pub mod check_config;
 pub mod dev;
 pub mod migrate;
+mod operators;
 pub mod outbox;
 mod output;
 pub mod relay;
@@ -29,6 +30,9 @@ pub enum Failure {
     /// It failed while running. Shows the chain of causes, each once.
     #[error("error: {}", domain::ports::error_chain(.0.as_ref()))]
     Run(#[from] anyhow::Error),
+    /// It found what it exists to report, and has printed it.
+    #[error("error: see above")]
+    Reported,
     /// It failed, and its log has the cause.
     #[error("error: see the log")]
     Logged {
@@ -42,7 +46,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Usage(_) => 2,
-            Self::Run(_) => 1,
+            Self::Run(_) | Self::Reported => 1,
             Self::Logged { exit_code } => *exit_code,
         }
     }

@@ -109,6 +109,24 @@ pub struct MigrateConfig {
     pub postgres: Postgres,
 }
 
+/// What the commands of operators need that read the tables.
+#[derive(Debug, Clone)]
+pub struct OperatorConfig {
+    /// Where PostgreSQL is.
+    pub postgres: Postgres,
+    /// The key of the stream that the service reads.
+    pub intents_stream: String,
+}
+
+/// What the commands of operators need that ask the stream as well.
+#[derive(Debug, Clone)]
+pub struct OperatorStreamConfig {
+    /// Where the tables are.
+    pub tables: OperatorConfig,
+    /// Where Redis is.
+    pub redis: Redis,
+}
+
 /// What `send` needs.
 #[derive(Debug, Clone)]
 pub struct SendConfig {
@@ -179,6 +197,30 @@ impl MigrateConfig {
     /// Reads and checks what concerns PostgreSQL; other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| Postgres::read(reader).map(|postgres| Self { postgres }))
+    }
+}
+
+impl OperatorConfig {
+    /// Reads and checks what concerns PostgreSQL and the name of the stream; other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, Self::read)
+    }
+
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let postgres = Postgres::read(reader);
+        let intents_stream = streams::read_intents_stream(reader);
+        Some(Self { postgres: postgres?, intents_stream: intents_stream? })
+    }
+}
+
+impl OperatorStreamConfig {
+    /// Reads and checks what concerns PostgreSQL, Redis and the name of the stream; other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let tables = OperatorConfig::read(reader);
+            let redis = Redis::read(reader);
+            Some(Self { tables: tables?, redis: redis? })
+        })
     }
 }
 

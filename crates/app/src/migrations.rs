@@ -16,6 +16,7 @@ pub fn all() -> Vec<Migration> {
         Migration { version: 3, name: "idempotency_keys", sql: idempotency::schema_sql().to_owned().into() },
         Migration { version: 4, name: "documents", sql: Cow::Owned(documents_sql()) },
         service_tables(5, "search", include_str!("../../../migrations/V5__search.sql")),
+        service_tables(6, "console_sessions", include_str!("../../../migrations/V6__console_sessions.sql")),
     ]
 }
 

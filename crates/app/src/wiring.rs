@@ -1,6 +1,7 @@
 //! The wiring of the processes, one file for each mode, and what they share: the probes, and running until a stop.
 
 mod api;
+mod console;
 mod directory;
 mod election;
 pub mod leader;

@@ -10,6 +10,7 @@
 
 mod assets;
 mod attempts;
+mod chart;
 mod error;
 mod forms;
 mod headers;

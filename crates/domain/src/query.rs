@@ -12,6 +12,8 @@ mod malformed;
 mod notifications;
 mod search;
 mod status;
+mod stream;
+mod stuck;
 
 pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
@@ -26,6 +28,8 @@ pub use status::{
     CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
     Status, StoreStatus, StreamBacklog, Waiting,
 };
+pub use stream::{EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamEntry, UnreadEntries};
+pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck, stuck};
 
 /// The most items of a page.
 pub const MAX_PAGE_ITEMS: usize = 200;

@@ -30,7 +30,7 @@ pub use body::{BodyError, BodyLimit, JsonBody, JsonText, Object, has_media_type,
 pub use connection::Timeouts;
 pub use exchange::name_route;
 pub use listener::serve;
-pub use proxies::{Client, Peer, TrustedProxies};
+pub use proxies::{Client, InvalidNetwork, Peer, TrustedProxies};
 pub use reload::ReloadError;
 pub use request_id::{RequestId, X_REQUEST_ID};
 pub use service::{Answered, Observer, Refusal, Settings};

@@ -2,7 +2,9 @@
 //!
 //! `X-Forwarded-For` and `X-Forwarded-Proto` count only if the peer of the connection is a trusted proxy: anyone can write them.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -36,12 +38,33 @@ pub struct Client {
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies(Arc<[IpNet]>);
 
-impl TrustedProxies {
-    /// These networks.
-    pub fn new(networks: Vec<IpNet>) -> Self {
-        Self(networks.into())
-    }
+/// What is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no network such as 10.0.0.0/8 or fd00::/8, and no address")]
+pub struct InvalidNetwork(String);
 
+/// Networks and addresses, separated by commas; none if the text is empty.
+impl FromStr for TrustedProxies {
+    type Err = InvalidNetwork;
+
+    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
+        let parts = text.split(',').map(str::trim).filter(|_| !text.trim().is_empty());
+        let network = |part: &str| {
+            let parsed = part.parse().or_else(|_| part.parse::<IpAddr>().map(IpNet::from));
+            parsed.map_err(|_| InvalidNetwork(part.to_owned()))
+        };
+        parts.map(network).collect::<Result<Vec<_>, _>>().map(|networks| Self(networks.into()))
+    }
+}
+
+impl fmt::Display for TrustedProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let networks: Vec<String> = self.0.iter().map(IpNet::to_string).collect();
+        f.write_str(&networks.join(","))
+    }
+}
+
+impl TrustedProxies {
     fn contains(&self, addr: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&addr))
     }
@@ -99,14 +122,13 @@ mod tests {
 
     /// The client of a request from `peer`, where 10.0.0.0/8 and fd00::/8 are proxies.
     fn client(peer: &str, headers: &[(&str, &str)]) -> (String, bool) {
-        let networks = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
         let mut request = Request::builder();
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let (mut head, ()) = request.body(()).expect("a request").into_parts();
         head.extensions.insert(Peer { addr: Some(peer.parse().expect("an address")), tls: false });
-        let client = TrustedProxies::new(networks.into()).client(&head);
+        let client = "10.0.0.0/8, fd00::/8".parse::<TrustedProxies>().expect("networks").client(&head);
         (client.addr.expect("an address").to_string(), client.https)
     }
 
@@ -146,6 +168,16 @@ mod tests {
             [("https", true), ("HTTPS", true), ("http, https", true), ("https, http", false), ("", false)]
         {
             assert_eq!(client("10.0.0.1", &[("x-forwarded-proto", header)]).1, https, "{header}");
+        }
+    }
+
+    #[test]
+    fn networks_are_read_and_shown_and_an_address_is_one_of_its_own() {
+        let shown = |text: &str| text.parse::<TrustedProxies>().map(|proxies| proxies.to_string());
+        assert_eq!(shown(""), Ok(String::new()));
+        assert_eq!(shown("10.0.0.0/8, 192.0.2.1,::1"), Ok("10.0.0.0/8,192.0.2.1/32,::1/128".to_owned()));
+        for wrong in ["10.0.0.0/33", "proxy", "10.0.0.0/8,"] {
+            assert!(shown(wrong).is_err(), "{wrong}");
         }
     }
 

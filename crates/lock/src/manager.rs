@@ -164,6 +164,13 @@ impl LockManager {
         self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Key(&key))).await
     }
 
+    /// When the lease of `key` ended that no client has released, in milliseconds since 1970 by the server's clock. `None` if it is live, or if
+    /// it is not known: the lock was released or purged, or never acquired.
+    pub async fn expired_at_ms(&self, key: &str) -> Result<Option<i64>, LockError> {
+        let key = Key::parse(key)?;
+        self.unless_aborted(Operation::Lookup, self.store.expired_at_ms(&key)).await
+    }
+
     /// The live lock of `lock_id`, with the same caution.
     pub async fn lookup_by_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>, LockError> {
         self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Id(lock_id))).await

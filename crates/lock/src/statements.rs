@@ -244,6 +244,16 @@ impl Statements {
             .take()
     }
 
+    /// When the lease of a row ends or ended, and whether it is live; by the primary key.
+    pub(crate) fn lease_end(&self, key: &Key) -> SelectStatement {
+        Query::select()
+            .column(Locks::ExpiresAtMs)
+            .expr_as(is_live(), Computed::IsLive)
+            .from(self.locks.clone())
+            .and_where(Selector::Key(key).matches())
+            .take()
+    }
+
     /// Deletes rows that expired long enough ago, the oldest first, except those that another transaction has locked.
     pub(crate) fn purge(&self, limit: u64) -> DeleteStatement {
         let expired = Query::select()

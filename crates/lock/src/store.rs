@@ -195,6 +195,13 @@ impl Store {
         }))
     }
 
+    pub(crate) async fn expired_at_ms(&self, key: &Key) -> Result<Option<i64>, LockError> {
+        let session = self.pool.session("look up an expired lock").await?;
+        let rows = session.query(&self.statements.lease_end(key)).await?;
+        let Some(row) = rows.first().filter(|_| !is_live(&rows).unwrap_or(false)) else { return Ok(None) };
+        column(row, "expires_at_ms").map(Some)
+    }
+
     pub(crate) async fn purge(&self, limit: u64) -> Result<u64, LockError> {
         let session = self.pool.session("purge expired locks").await?;
         Ok(session.execute(&self.statements.purge(limit)).await?)
@@ -231,6 +238,7 @@ impl Store {
         session.prepare(&self.statements.raise_counter(&key, 0)).await?;
         session.prepare(&self.statements.peek(&key)).await?;
         session.prepare(&self.statements.lock_row(&key)).await?;
+        session.prepare(&self.statements.lease_end(&key)).await?;
         for which in [Selector::Key(&key), Selector::Id(&id)] {
             session.prepare(&self.statements.lookup(which)).await?;
         }

@@ -27,6 +27,7 @@ mod retention;
 mod routes;
 mod schema;
 mod session;
+mod sessions;
 
 pub use installation::Installation;
 pub use migrations::migrate;
@@ -62,6 +63,7 @@ impl PgStore {
         installation::prepare_all(&session).await.map_err(store_error)?;
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
+        sessions::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         operations::prepare_all(&session).await.map_err(store_error)?;
         receipts::prepare_all(&session).await?;

@@ -4,8 +4,10 @@
 //! (ADR 0029). What is searched for often has an index from which all of it is known at once: `candidates.rs`. An operator's search by
 //! a filter (`search.rs`) is bounded by its time instead.
 
+mod activity;
 mod candidates;
 mod causes;
+mod database;
 mod dead_letters;
 mod detail;
 mod malformed;
@@ -14,11 +16,11 @@ mod search;
 mod status;
 
 use ambient::Timestamp;
-use domain::ports::{Queries, StoreError};
+use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
-    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, MalformedCause, MalformedFilter,
-    MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page,
-    PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
+    ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, MalformedCause,
+    MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
+    NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use pg::sql::any;
@@ -117,6 +119,12 @@ impl Queries for PgQueries {
     }
 }
 
+impl ActivityQueries for PgQueries {
+    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
+        activity::read(&self.session("read the activity").await?).await
+    }
+}
+
 /// Prepares every statement, as [`crate::PgStore::check_needs`] does.
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     detail::prepare_all(session).await?;
@@ -126,7 +134,8 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     dead_letters::prepare_all(session).await?;
     malformed::prepare_all(session).await?;
     causes::prepare_all(session).await?;
-    status::prepare_all(session).await
+    status::prepare_all(session).await?;
+    activity::prepare_all(session).await
 }
 
 /// `column = value`, or nothing if there is no value; one text for both.

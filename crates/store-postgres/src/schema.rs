@@ -146,6 +146,15 @@ pub(crate) enum OperatorActions {
     RequestId,
 }
 
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum ConsoleSessions {
+    Table,
+    IdSha256,
+    TokenSha256,
+    CreatedAt,
+    ExpiresAt,
+}
+
 /// A table of documents of the crate `state`.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Receipts {
@@ -194,7 +203,7 @@ pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
 }
 
 /// The names of the tables.
-pub(crate) fn tables() -> [String; 10] {
+pub(crate) fn tables() -> [String; 11] {
     [
         Records::Table.to_string(),
         Routes::Table.to_string(),
@@ -206,6 +215,7 @@ pub(crate) fn tables() -> [String; 10] {
         Replicas::Table.to_string(),
         Activity::Table.to_string(),
         OperatorActions::Table.to_string(),
+        ConsoleSessions::Table.to_string(),
     ]
 }
 

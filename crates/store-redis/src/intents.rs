@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
-use domain::query::{Counted, StreamBacklog};
+use domain::query::{
+    Counted, EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, StreamEntry, UnreadEntries,
+};
 use redis::{Script, Value, cmd};
 
 use crate::blocking::{BlockingConnection, ask_within};
@@ -176,11 +178,7 @@ impl IntentStream for RedisIntentStream {
 }
 
 /// What a look at the backlog reads at most.
-const BACKLOG_LIMIT: ReadLimit = ReadLimit { entries: MAX_BACKLOG_ENTRIES, bytes: MAX_BACKLOG_BYTES };
-/// The most entries of a backlog that are read to count them.
-const MAX_BACKLOG_ENTRIES: usize = 1_000;
-/// The most bytes of a backlog that are read to count it.
-const MAX_BACKLOG_BYTES: usize = 4 * 1024 * 1024;
+const BACKLOG_LIMIT: ReadLimit = ReadLimit { entries: MAX_UNREAD_ENTRIES, bytes: MAX_UNREAD_BYTES };
 
 impl StreamQueries for RedisIntentStream {
     /// The length of the stream is known without reading it; a part of it must be read. A stream that ends before `after` was
@@ -215,6 +213,32 @@ impl StreamQueries for RedisIntentStream {
         };
         let count = (found.len() as u64).max(u64::from(first.is_some()));
         Ok(StreamBacklog { last_entry_id, first, entries: Counted { count, capped: !is_all } })
+    }
+
+    async fn find_entry(&self, id: EntryId) -> Result<EntryLook, StoreError> {
+        const OPERATION: &str = "look for an intent";
+        let stream = self.inspect().await?;
+        let mut command = cmd("XRANGE");
+        command.arg(&self.key).arg(id.to_string()).arg(id.to_string());
+        let mut connection = self.client.dedicated(OPERATION).await?;
+        let bound = self.client.operation_timeout();
+        let answer = ask_within(OPERATION, &mut connection, &command, MAX_UNREAD_BYTES, bound).await?;
+        let entry = match answer {
+            Some(answer) => {
+                entries(OPERATION, answer)?.into_iter().next().map(|entry| StreamEntry::Fields(entry.fields))
+            }
+            None => Some(StreamEntry::TooLarge),
+        };
+        Ok(EntryLook { stream, entry })
+    }
+
+    async fn list_unread(&self, after: EntryId) -> Result<UnreadEntries, StoreError> {
+        // Redis refuses a range after the highest possible id.
+        if after == EntryId::new(u64::MAX, u64::MAX) {
+            return Ok(UnreadEntries { entries: Vec::new(), is_all: true });
+        }
+        let (entries, is_all) = self.pages(Order::OldestFirst, Some(after), BACKLOG_LIMIT).await?;
+        Ok(UnreadEntries { entries, is_all })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A record with a live route is kept, however old it is. A row that another transaction holds, or that cannot be deleted, is
 //! skipped until the next pass. Both are counted and reported, and neither stops the deletion of other rows. Idempotency keys
-//! that have expired are deleted too ([`keys`]).
+//! that have expired are deleted too ([`keys`]), and sessions of the console that have ended ([`sessions`]).
 //!
 //! # Crash recovery
 //!
@@ -11,13 +11,14 @@
 //! delete each row once: the leadership only avoids repeated work. The adapted sizes are lost and adapted again.
 
 mod keys;
+mod sessions;
 
 use std::time::Duration;
 
 use ambient::Clock;
 use domain::ports::{
-    Cutoff, Election, Expired, KeySweep, MalformedKey, OperatorActionId, RetentionStore, StoreError,
-    error_chain,
+    Cutoff, Election, Expired, KeySweep, MalformedKey, OperatorActionId, RetentionStore, SessionSweep,
+    StoreError, error_chain,
 };
 use domain::record::NotificationId;
 use tokio::time::Instant;
@@ -43,7 +44,7 @@ const MAX_PAGE_ROWS: usize = 200;
 const REST_FACTOR: u32 = 3;
 const MAX_REST: Duration = Duration::from_secs(1);
 /// The tables that a pass deletes from.
-const TABLES: usize = 4;
+const TABLES: usize = 5;
 
 /// The configuration of retention.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +133,11 @@ struct TablePass {
 
 /// A store of all the tables that a pass deletes from.
 pub trait RetainedTables:
-    RetentionStore<NotificationId> + RetentionStore<MalformedKey> + RetentionStore<OperatorActionId> + KeySweep
+    RetentionStore<NotificationId>
+    + RetentionStore<MalformedKey>
+    + RetentionStore<OperatorActionId>
+    + KeySweep
+    + SessionSweep
 {
 }
 
@@ -141,6 +146,7 @@ impl<S> RetainedTables for S where
         + RetentionStore<MalformedKey>
         + RetentionStore<OperatorActionId>
         + KeySweep
+        + SessionSweep
 {
 }
 
@@ -179,12 +185,15 @@ where
             .await;
         let mut keys = TablePass::default();
         let fourth = self.sweep_keys(&mut limits.idempotency_keys, &mut keys, stop).await;
-        let result = first.and(second).and(third).and(fourth);
+        let mut sessions = TablePass::default();
+        let fifth = self.sweep_sessions(&mut sessions, stop).await;
+        let result = first.and(second).and(third).and(fourth).and(fifth);
         let passes = [
             ("records", &records),
             ("malformed_intents", &malformed),
             ("operator_actions", &actions),
             (keys::TABLE, &keys),
+            (sessions::TABLE, &sessions),
         ];
         report_deleted(passes);
         // A pass that failed is repeated soon, and would log the same again.
@@ -338,7 +347,7 @@ fn report_what_stays(passes: [(&'static str, &TablePass); TABLES]) {
 
 fn report_deleted(passes: [(&'static str, &TablePass); TABLES]) {
     let deleted = passes.map(|(_, pass)| pass.deleted);
-    let [records, malformed_intents, operator_actions, idempotency_keys] = deleted;
+    let [records, malformed_intents, operator_actions, idempotency_keys, console_sessions] = deleted;
     if deleted != [0; TABLES] {
         let longest = passes.map(|(_, pass)| pass.longest_chunk).into_iter().max().unwrap_or_default();
         tracing::info!(
@@ -346,6 +355,7 @@ fn report_deleted(passes: [(&'static str, &TablePass); TABLES]) {
             malformed_intents,
             operator_actions,
             idempotency_keys,
+            console_sessions,
             longest_chunk_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
             "retention removed old rows"
         );

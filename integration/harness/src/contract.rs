@@ -42,6 +42,8 @@ pub mod routes;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod search;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod sessions;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod streams;
 
 /// Makes each case of a suite a test, each on a fixture of its own.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, Activity, AnswerStore, CheckpointCache, CheckpointStore, Election, IntentProducer,
-    IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations, Outbound,
-    OutboundInspection, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
-    StreamQueries, UserDirectory,
+    AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointCache, CheckpointStore, Election,
+    IntentProducer, IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations,
+    Outbound, OutboundInspection, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
+    RouteStore, SessionHash, SessionStore, SessionSweep, StreamQueries, UserDirectory,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
@@ -33,10 +33,11 @@ use harness::contract::replicas::ReplicasFixture;
 use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
+use harness::contract::sessions::SessionsFixture;
 use harness::contract::streams::StreamsFixture;
 use memory_stores::{
     MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing,
-    MemoryReplicas, PublishedFields, RecordedAction, RowLock,
+    MemoryReplicas, MemorySessions, PublishedFields, RecordedAction, RowLock,
 };
 
 struct Publishing {
@@ -244,12 +245,42 @@ impl ReplicasFixture for Replicas {
         &self.store
     }
 
+    fn queries(&self) -> &impl ActivityQueries {
+        &self.store
+    }
+
     async fn replicas(&self) -> Vec<(String, Vec<String>)> {
         self.store.replicas().into_iter().map(|report| (report.replica, report.leader_of)).collect()
     }
 
     async fn activity(&self) -> BTreeMap<String, Activity> {
         self.store.activity()
+    }
+
+    async fn age(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+}
+
+struct Sessions {
+    clock: Arc<ManualClock>,
+    store: MemorySessions,
+}
+
+impl Sessions {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
+        Self { store: MemorySessions::new(Arc::clone(&clock)), clock }
+    }
+}
+
+impl SessionsFixture for Sessions {
+    fn store(&self) -> &(impl SessionStore + SessionSweep) {
+        &self.store
+    }
+
+    async fn sessions(&self) -> Vec<SessionHash> {
+        self.store.ids()
     }
 
     async fn age(&self, by: Duration) {
@@ -335,6 +366,10 @@ mod republish {
 
 mod replicas {
     harness::replicas_contract!(super::Replicas::new());
+}
+
+mod sessions {
+    harness::sessions_contract!(super::Sessions::new());
 }
 
 mod election {

@@ -30,6 +30,8 @@ struct State {
     /// That of the newest term, or what it was raised to.
     fence: Fence,
     leader: Option<Leader>,
+    /// Whether the newest term ended without its leader.
+    expired: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +60,7 @@ impl MemoryElection {
 
     /// Ends the present term, as when its lease expires: it is lost, and the next candidate wins.
     pub fn end_term(&self) {
-        self.change(|state| state.leader = None);
+        self.change(|state| (state.leader, state.expired) = (None, true));
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -76,7 +78,7 @@ impl Election for MemoryElection {
             return Ok(None);
         }
         state.fence += 1;
-        state.leader = Some(Leader::Term(state.fence));
+        (state.leader, state.expired) = (Some(Leader::Term(state.fence)), false);
         Ok(Some(MemoryTerm { shared: Arc::clone(&self.0), fence: state.fence }))
     }
 
@@ -103,6 +105,14 @@ impl LeaderLookup for MemoryElection {
         let since =
             Timestamp::from_millis(i64::try_from(fence).unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX);
         Ok(state.leader.map(|_| LeaderTerm { since, fence }))
+    }
+
+    /// A term that ended without its leader ended as it began.
+    async fn last_term_end(&self) -> Result<Option<Timestamp>, StoreError> {
+        let state = lock(&self.0.state);
+        let millis = i64::try_from(state.fence).unwrap_or(i64::MAX);
+        Ok((state.leader.is_none() && state.expired)
+            .then(|| Timestamp::from_millis(millis).unwrap_or(Timestamp::MAX)))
     }
 }
 

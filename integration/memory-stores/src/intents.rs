@@ -7,7 +7,9 @@ use std::time::Duration;
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, StoreError, StreamQueries};
-use domain::query::{Counted, StreamBacklog};
+use domain::query::{
+    Counted, EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, StreamEntry, UnreadEntries,
+};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -95,11 +97,6 @@ impl MemoryIntents {
     }
 }
 
-/// The most entries of a backlog after an entry that are counted.
-const MAX_BACKLOG_ENTRIES: usize = 1_000;
-/// The most bytes of them.
-const MAX_BACKLOG_BYTES: usize = 4 * 1024 * 1024;
-
 impl StreamQueries for MemoryIntents {
     async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
         let Some(stream) = self.visible() else {
@@ -111,16 +108,41 @@ impl StreamQueries for MemoryIntents {
             Counted::up_to_cap(backlog.len() as u64)
         } else {
             let mut bytes = 0;
-            let within = backlog.iter().take(MAX_BACKLOG_ENTRIES).take_while(|entry| {
+            let within = backlog.iter().take(MAX_UNREAD_ENTRIES).take_while(|entry| {
                 bytes += entry.fields.size();
-                bytes <= MAX_BACKLOG_BYTES
+                bytes <= MAX_UNREAD_BYTES
             });
             let count = within.count();
-            let capped = count < backlog.len() || count == MAX_BACKLOG_ENTRIES;
+            let capped = count < backlog.len() || count == MAX_UNREAD_ENTRIES;
             Counted { count: count.max(usize::from(capped)) as u64, capped }
         };
         let first = backlog.first().map(|entry| entry.id);
         Ok(StreamBacklog { last_entry_id: Some(stream.last_generated), first, entries })
+    }
+
+    async fn find_entry(&self, id: EntryId) -> Result<EntryLook, StoreError> {
+        let stream = self.inspect().await?;
+        let visible = self.visible();
+        let found = visible.iter().flat_map(|stream| &stream.entries).find(|entry| entry.id == id);
+        let entry = found.map(|entry| match entry.fields.size() > MAX_UNREAD_BYTES {
+            true => StreamEntry::TooLarge,
+            false => StreamEntry::Fields(entry.fields.clone()),
+        });
+        Ok(EntryLook { stream, entry })
+    }
+
+    async fn list_unread(&self, after: EntryId) -> Result<UnreadEntries, StoreError> {
+        let visible = self.visible();
+        let all: Vec<&RawEntry> =
+            visible.iter().flat_map(|stream| &stream.entries).filter(|entry| entry.id > after).collect();
+        let mut bytes = 0;
+        let within = all.iter().take(MAX_UNREAD_ENTRIES).take_while(|entry| {
+            bytes += entry.fields.size();
+            bytes <= MAX_UNREAD_BYTES
+        });
+        let entries: Vec<RawEntry> = within.map(|entry| (*entry).clone()).collect();
+        let is_all = entries.len() == all.len() && all.len() < MAX_UNREAD_ENTRIES;
+        Ok(UnreadEntries { entries, is_all })
     }
 }
 

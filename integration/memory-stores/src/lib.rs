@@ -22,6 +22,7 @@ mod republish;
 mod retention;
 mod script;
 mod scripted;
+mod sessions;
 mod test_access;
 
 pub use checkpoints::MemoryCheckpoints;
@@ -34,6 +35,7 @@ pub use publishing::{MemoryPublishing, PublishedFields};
 pub use replicas::MemoryReplicas;
 pub use script::{Call, Effect, Script};
 pub use scripted::Scripted;
+pub use sessions::MemorySessions;
 pub use test_access::{Backup, RouteState};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

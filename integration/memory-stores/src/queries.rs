@@ -80,6 +80,7 @@ impl Queries for MemoryDatabase {
         let selected = malformed(&lock(&self.0)).into_iter().map(|row| row.summary).filter(|row| {
             is_or_any(filter.code.as_ref(), &row.failure_code)
                 && is_or_any(filter.producer.as_ref(), &row.producer)
+                && is_or_any(filter.idempotency_key.as_ref(), &row.idempotency_key)
                 && within(row.recorded_at, filter.recorded_after, filter.recorded_before)
         });
         let place = |found: &MalformedPlace| {

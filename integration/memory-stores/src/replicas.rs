@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
-use domain::ports::{Activity, ReplicaReport, ReplicaStore, StoreError};
+use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StoreError};
+use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 
 use super::lock;
 
@@ -86,5 +87,20 @@ impl ReplicaStore for MemoryReplicas {
     async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         let before = self.clock.now() - age;
         Ok(remove(&mut lock(&self.tables).activity, limit, |(minute, _), _| *minute < before))
+    }
+}
+
+impl ActivityQueries for MemoryReplicas {
+    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
+        let present = minute(self.clock.now());
+        let first = present - Duration::from_mins(ACTIVITY_MINUTES as u64 - 1);
+        let mut sums: BTreeMap<Timestamp, Activity> = BTreeMap::new();
+        for ((minute, _), activity) in &lock(&self.tables).activity {
+            if *minute >= first {
+                *sums.entry(*minute).or_default() += *activity;
+            }
+        }
+        let minutes = sums.into_iter().map(|(minute, activity)| MinuteActivity { minute, activity });
+        Ok(ActivityHistory { present, minutes: minutes.collect() })
     }
 }

@@ -1,6 +1,7 @@
 //! How commands of operators print and ask.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
+use std::ops::RangeInclusive;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -11,6 +12,15 @@ use super::Failure;
 const GAP: usize = 2;
 /// The most of an answer that is read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 256;
+
+/// Characters that are not seen and change the order in which others are shown, or break the line.
+const DIRECTING: [RangeInclusive<char>; 5] = [
+    '\u{61c}'..='\u{61c}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2066}'..='\u{2069}',
+    '\u{feff}'..='\u{feff}',
+];
 
 /// Prints rows with their columns aligned; the first row is the heading.
 pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
@@ -36,9 +46,10 @@ pub(crate) fn print_line(out: &mut impl Write, line: &str) -> anyhow::Result<()>
     writeln!(out, "{line}").context("could not write to standard output")
 }
 
-/// The text on one line and without what a terminal would act upon.
+/// The text on one line and without what a terminal would act upon, or what would show it in another order.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    let is_escaped = |c: char| c.is_control() || DIRECTING.iter().any(|range| range.contains(&c));
+    text.chars().flat_map(|c| if is_escaped(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// Asks on the terminal, and returns whether the answer is yes. Without a terminal it is wrong usage.
@@ -73,5 +84,6 @@ mod tests {
     #[test]
     fn what_a_terminal_would_act_upon_is_escaped() {
         assert_eq!(printable("a\nb\u{1b}[31mü"), "a\\nb\\u{1b}[31mü");
+        assert_eq!(printable("a\u{202e}b\u{2028}c"), "a\\u{202e}b\\u{2028}c");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use domain::catalog::Catalog;
 use http_server::tokens::Tokens;
-use http_server::{Timeouts, Tls};
+use http_server::{Timeouts, Tls, TrustedProxies};
 
 use super::http::{Http, HttpAddr};
 use super::knobs::{
@@ -15,7 +15,8 @@ use super::knobs::{
     NOTIFICATION_API_MAX_BATCH_BODY_BYTES, NOTIFICATION_API_MAX_BODY_BYTES,
     NOTIFICATION_API_MAX_BUFFERED_BYTES, NOTIFICATION_API_MAX_CONNECTIONS, NOTIFICATION_API_QUERY_TIMEOUT,
     NOTIFICATION_API_RATE_LIMIT, NOTIFICATION_API_REQUEST_TIMEOUT, NOTIFICATION_API_TLS_CERT_FILE,
-    NOTIFICATION_API_TLS_KEY_FILE, NOTIFICATION_API_TOKENS_FILE, NOTIFICATION_INTERNAL_HTTP_ADDR,
+    NOTIFICATION_API_TLS_KEY_FILE, NOTIFICATION_API_TOKENS_FILE, NOTIFICATION_API_TRUSTED_PROXIES,
+    NOTIFICATION_CONSOLE, NOTIFICATION_INTERNAL_HTTP_ADDR,
 };
 use super::reader::Reader;
 
@@ -39,6 +40,10 @@ pub struct Api {
     pub tokens_file: PathBuf,
     /// The limits.
     pub limits: ApiLimits,
+    /// The proxies in front of it.
+    pub trusted_proxies: TrustedProxies,
+    /// Whether the console is served beside it.
+    pub console: bool,
 }
 
 /// The limits of the HTTP API.
@@ -78,13 +83,26 @@ impl Api {
         let key = path(reader, &NOTIFICATION_API_TLS_KEY_FILE);
         let tokens_file = path(reader, &NOTIFICATION_API_TOKENS_FILE);
         let limits = ApiLimits::read(reader);
-        let Some(addr) = addr? else { return limits.map(|_| None) };
+        let trusted_proxies =
+            reader.read(&NOTIFICATION_API_TRUSTED_PROXIES, str::parse::<TrustedProxies>, ToString::to_string);
+        let console = read_console(reader);
+        let Some(addr) = addr? else {
+            check_no_console(reader, console?);
+            return limits.map(|_| None);
+        };
         check_addr(reader, &addr, internal);
         let tls = check_tls(reader, certificates?, key?);
         let tokens_file = check_tokens(reader, tokens_file?, catalog);
         let limits = limits?;
         check_buffered(reader, &limits);
-        Some(Some(Self { addr, tls: tls?, tokens_file: tokens_file?, limits }))
+        Some(Some(Self {
+            addr,
+            tls: tls?,
+            tokens_file: tokens_file?,
+            limits,
+            trusted_proxies: trusted_proxies?,
+            console: console?,
+        }))
     }
 }
 
@@ -120,6 +138,24 @@ fn optional_addr(text: &str) -> Result<Option<HttpAddr>, String> {
 fn path(reader: &mut Reader, knob: &'static Knob) -> Option<Option<PathBuf>> {
     let parse = |text: &str| Ok::<_, Infallible>((!text.is_empty()).then(|| PathBuf::from(text)));
     reader.read(knob, parse, |path| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default())
+}
+
+fn read_console(reader: &mut Reader) -> Option<bool> {
+    let parse = |text: &str| match text {
+        "off" => Ok(false),
+        "on" => Ok(true),
+        _ => Err("it is neither off nor on"),
+    };
+    reader.read(&NOTIFICATION_CONSOLE, parse, |on| if *on { "on" } else { "off" }.to_owned())
+}
+
+/// The console has no listener of its own.
+fn check_no_console(reader: &mut Reader, on: bool) {
+    if on {
+        let api = NOTIFICATION_API_HTTP_ADDR.name;
+        let text = format!("is on, but the console is served where the HTTP API is: set {api} too");
+        reader.problem(NOTIFICATION_CONSOLE.name, text);
+    }
 }
 
 /// The two listeners cannot have one address. Port 0 is a free one.

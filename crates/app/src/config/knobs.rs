@@ -295,6 +295,10 @@ knobs! {
             "How long an idempotency key stays with a request whose replica died.");
         NOTIFICATION_API_QUERY_TIMEOUT = time("2s", MS, MINUTE,
             "How long an operator's query may take in PostgreSQL; a search that takes longer is answered with 422.");
+        NOTIFICATION_API_TRUSTED_PROXIES = optional("", Takes::Text("networks such as 10.0.0.0/8, or addresses, separated by commas"),
+            "The proxies in front of the API. Only from these do X-Forwarded-For and X-Forwarded-Proto count, which the console needs: the one to count attempts to sign in, the other for its cookie.");
+        NOTIFICATION_CONSOLE = optional("off", Takes::Word(&["off", "on"]),
+            "on: the operators' console is served below /console/ on the API's listener. Needs NOTIFICATION_API_HTTP_ADDR.");
     }
     "Intake" => {
         NOTIFICATION_INTENTS_STREAM = optional("notification:intents", STREAM,

@@ -490,3 +490,23 @@ fn a_certificate_without_its_key_stops_the_start() {
         "{report}"
     );
 }
+
+#[test]
+fn the_console_is_off_unless_it_is_turned_on_beside_the_api() {
+    let (_kept, empty) = file("");
+    let tokens = ("NOTIFICATION_API_TOKENS_FILE", &*empty);
+    let on = ("NOTIFICATION_CONSOLE", "on");
+    assert!(!loaded(&[API_ON, tokens]).config.api.expect("is on").console);
+    let proxies = ("NOTIFICATION_API_TRUSTED_PROXIES", "10.0.0.0/8, 192.0.2.1");
+    let loaded = loaded(&[API_ON, tokens, on, proxies]);
+    assert_eq!(effective(&loaded, proxies.0), "10.0.0.0/8,192.0.2.1/32");
+    assert!(loaded.config.api.expect("is on").console);
+    let report = errors(&[on]);
+    assert!(
+        report.starts_with("error: NOTIFICATION_CONSOLE is on, but the console is served where"),
+        "{report}"
+    );
+    for (name, value) in [("NOTIFICATION_CONSOLE", "yes"), ("NOTIFICATION_API_TRUSTED_PROXIES", "proxy")] {
+        assert!(errors(&[API_ON, tokens, (name, value)]).contains(name), "{name}");
+    }
+}

@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use workers::{Metrics, SubmissionQueue};
 
+use super::console::ConsoleParts;
 use super::leader::LockLookup;
 use crate::config::{self, ApiLimits, Config, known_producers};
 use crate::start::{self, Stores};
@@ -88,6 +89,7 @@ pub(super) struct ApiParts {
     stream: RedisIntentStream,
     leader: LockLookup,
     settings: ApiSettings,
+    console: Option<ConsoleParts>,
     limits: ApiLimits,
     known_producers: BTreeSet<String>,
     metrics: Metrics,
@@ -117,6 +119,7 @@ pub(super) async fn prepare(
     let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
     let api_addr = listener.local_addr().with_context(cannot_listen)?;
     tracing::info!(api_addr = %api_addr, tls = tls.is_some(), "the API is listening");
+    let console = api.console.then(|| ConsoleParts::new(stores, &tokens, api));
     Ok(ApiParts {
         listener,
         tokens,
@@ -127,6 +130,7 @@ pub(super) async fn prepare(
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),
         settings: settings(config, &api.limits),
+        console,
         limits: api.limits,
         known_producers: known_producers(&config.audience.catalog),
         metrics,
@@ -196,6 +200,7 @@ impl ApiParts {
             settings: self.settings,
         };
         let metrics = self.metrics;
+        let console = self.console.map(|console| console.router(&api));
         let settings = Settings {
             max_connections: self.limits.max_connections,
             max_body_bytes: self.limits.max_body_bytes,
@@ -209,7 +214,8 @@ impl ApiParts {
             })),
             tls: self.tls,
         };
-        let (listener, router, keys) = (self.listener, ::api::router(api, &guard), self.keys);
+        let router = ::api::router(api, &guard).merge(console.unwrap_or_default());
+        let (listener, keys) = (self.listener, self.keys);
         supervisor.spawn(Stage::Api, "api", |stop| answer(listener, router, settings, keys, stop));
     }
 }

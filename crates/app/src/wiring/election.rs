@@ -108,7 +108,10 @@ mod tests {
         }
 
         async fn end_term(&self) {
-            let ended = self.database.client().await.execute("DELETE FROM locks", &[]).await;
+            // As when it expired a minute ago.
+            let expire = "UPDATE locks SET acquired_at_ms = acquired_at_ms - 100000, \
+                expires_at_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 60000";
+            let ended = self.database.client().await.execute(expire, &[]).await;
             assert_eq!(ended.expect("the statement is right"), 1);
         }
     }

@@ -32,11 +32,23 @@ impl LeaderLookup for LockLookup {
         let held =
             self.locks.lookup(&self.leadership).await.map_err(|error| store_error(OPERATION, error))?;
         let Some(held) = held else { return Ok(None) };
-        let since = Timestamp::from_millis(held.acquired_at_ms).map_err(|error| StoreError::Corrupt {
-            place: "locks.acquired_at_ms",
+        let since = self.time("locks.acquired_at_ms", held.acquired_at_ms)?;
+        Ok(Some(LeaderTerm { since, fence: held.fence }))
+    }
+
+    async fn last_term_end(&self) -> Result<Option<Timestamp>, StoreError> {
+        let ended = self.locks.expired_at_ms(&self.leadership).await;
+        let ended = ended.map_err(|error| store_error("look up the end of the last term", error))?;
+        ended.map(|ended| self.time("locks.expires_at_ms", ended)).transpose()
+    }
+}
+
+impl LockLookup {
+    fn time(&self, place: &'static str, millis: i64) -> Result<Timestamp, StoreError> {
+        Timestamp::from_millis(millis).map_err(|error| StoreError::Corrupt {
+            place,
             key: self.leadership.clone(),
             problem: error.to_string(),
-        })?;
-        Ok(Some(LeaderTerm { since, fence: held.fence }))
+        })
     }
 }

@@ -109,9 +109,9 @@ fn commands(example: &example::Example) -> Markup {
         section.card aria-label={ "Examples for " (audience) } {
             h2 { "An intent for " (audience) }
             h3 #{ "curl-" (kind) } { "Over HTTP, with a producer's token" }
-            pre tabindex="0" aria-labelledby={ "curl-" (kind) } data-copy=(example.curl) { (visible(&example.curl)) }
+            pre tabindex="0" aria-labelledby={ "curl-" (kind) } data-copy=(example.curl) data-copy-label="the command of curl" { (visible(&example.curl)) }
             h3 #{ "redis-" (kind) } { "By the stream" }
-            pre tabindex="0" aria-labelledby={ "redis-" (kind) } data-copy=(example.redis) { (visible(&example.redis)) }
+            pre tabindex="0" aria-labelledby={ "redis-" (kind) } data-copy=(example.redis) data-copy-label="the command of redis-cli" { (visible(&example.redis)) }
             p.hint { "Another intent needs another idempotency key; the same key with the same content is a duplicate." }
         }
     }

@@ -26,7 +26,8 @@ use crate::widgets::{
 };
 
 const PATH: &str = "/console/malformed";
-const PARAMS: [&str; 6] = ["code", "producer", "recorded_after", "recorded_before", "limit", "cursor"];
+const PARAMS: [&str; 7] =
+    ["code", "producer", "idempotency_key", "recorded_after", "recorded_before", "limit", "cursor"];
 
 /// The paths of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -53,6 +54,7 @@ async fn list<P: Ports>(
     let filter = MalformedFilter {
         code: params.text("code").map(str::to_owned),
         producer: params.text("producer").map(str::to_owned),
+        idempotency_key: params.text("idempotency_key").map(str::to_owned),
         recorded_after: params.time("recorded_after")?,
         recorded_before: params.time("recorded_before")?,
     };
@@ -101,6 +103,7 @@ fn filters(catalog: &Catalog, params: &Params, filter: &MalformedFilter, limit: 
             div.fields {
                 (text_field(params, "code", "Code", Some("codes")))
                 (text_field(params, "producer", "Producer", Some("producers")))
+                (text_field(params, "idempotency_key", "Idempotency key", None))
                 (time_field("recorded_after", "Recorded from (UTC)", filter.recorded_after))
                 (time_field("recorded_before", "Recorded before (UTC)", filter.recorded_before))
                 (size_field(limit))

@@ -7,10 +7,10 @@ use ambient::Timestamp;
 use super::StoreError;
 use crate::entry::EntryId;
 use crate::query::{
-    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, LeaderTerm, MalformedCause,
-    MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
-    NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
-    StreamBacklog,
+    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, EntryLook, LeaderTerm,
+    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
+    NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
+    StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
 use crate::record::{NotificationId, Record, RecordCursor};
 
@@ -88,14 +88,25 @@ pub trait Queries: Send + Sync {
     ) -> impl Future<Output = Result<StoreStatus, StoreError>> + Send;
 }
 
-/// What the intents stream has that has no outcome yet.
+/// What the intents stream has.
 pub trait StreamQueries: Send + Sync {
     /// The stream after the entry `after`. At most 1,000 entries and 4 MiB are read; what is beyond is not counted.
     fn backlog(&self, after: EntryId) -> impl Future<Output = Result<StreamBacklog, StoreError>> + Send;
+
+    /// The entry `id`, and the stream as a whole.
+    fn find_entry(&self, id: EntryId) -> impl Future<Output = Result<EntryLook, StoreError>> + Send;
+
+    /// The first entries after `after`, within [`MAX_UNREAD_ENTRIES`](crate::query::MAX_UNREAD_ENTRIES) and
+    /// [`MAX_UNREAD_BYTES`](crate::query::MAX_UNREAD_BYTES).
+    fn list_unread(&self, after: EntryId) -> impl Future<Output = Result<UnreadEntries, StoreError>> + Send;
 }
 
 /// Who leads.
 pub trait LeaderLookup: Send + Sync {
     /// The present term of the leader of intake; `None` if no replica leads. It may be over when the answer arrives.
     fn leader(&self) -> impl Future<Output = Result<Option<LeaderTerm>, StoreError>> + Send;
+
+    /// When the last term ended if its leader did not end it, as after a crash or a hang. `None` if it is not over, if its leader ended
+    /// it, as in a stop, or if there was none: then it is not known since when no replica leads.
+    fn last_term_end(&self) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
 }

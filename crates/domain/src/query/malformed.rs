@@ -12,6 +12,8 @@ pub struct MalformedFilter {
     pub code: Option<String>,
     /// Of this producer, as received.
     pub producer: Option<String>,
+    /// With this idempotency key, as received.
+    pub idempotency_key: Option<String>,
     /// Recorded at this time or later.
     pub recorded_after: Option<Timestamp>,
     /// Recorded before this time.
@@ -22,12 +24,15 @@ impl Query for MalformedFilter {
     const LIST: &'static str = "malformed-intents";
 
     fn conditions(&self) -> Vec<Option<String>> {
-        vec![
+        let mut conditions = vec![
             self.code.clone(),
             self.producer.clone(),
             self.recorded_after.map(|at| at.to_string()),
             self.recorded_before.map(|at| at.to_string()),
-        ]
+        ];
+        // Without a key the cursors are those of versions that did not know this condition.
+        conditions.extend(self.idempotency_key.clone().map(Some));
+        conditions
     }
 }
 

@@ -1,5 +1,6 @@
 //! The state of the service as a whole, put together from what the database, the lock and the stream know.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ambient::Timestamp;
@@ -7,7 +8,7 @@ use ambient::Timestamp;
 use super::Counted;
 use crate::checkpoint::{Checkpoint, Fence};
 use crate::entry::EntryId;
-use crate::replica::ReplicaReport;
+use crate::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use crate::route::Channel;
 
 /// How long after its last report a replica counts as running: it reports every 10 s.
@@ -156,18 +157,29 @@ fn leading_replica(store: &StoreStatus) -> Option<String> {
     leader.map(|replica| replica.report.replica.clone())
 }
 
+/// Each worker that is blocked on a replica that is running, by name, with the replica on which it has been blocked for longest.
+pub(super) fn blocked_workers(store: &StoreStatus) -> Vec<(&str, &str, &BlockedReport)> {
+    let mut longest: BTreeMap<&str, (&str, &BlockedReport)> = BTreeMap::new();
+    for replica in fresh(store) {
+        for WorkerReport { worker, blocked, .. } in &replica.report.workers {
+            let Some(blocked) = blocked else { continue };
+            let known = longest.entry(worker).or_insert((&replica.report.replica, blocked));
+            if blocked.since < known.1.since {
+                *known = (&replica.report.replica, blocked);
+            }
+        }
+    }
+    longest.into_iter().map(|(worker, (replica, blocked))| (worker, replica, blocked)).collect()
+}
+
 fn waiting(store: &StoreStatus, worker: &str) -> Option<Waiting> {
-    let workers = fresh(store).flat_map(|replica| &replica.report.workers);
-    let blocked =
-        workers.filter(|report| report.worker == worker).filter_map(|report| report.blocked.as_ref());
-    let longest = blocked.min_by_key(|blocked| blocked.since)?;
+    let (_, _, longest) = blocked_workers(store).into_iter().find(|(name, _, _)| *name == worker)?;
     Some(Waiting { entry_id: longest.entry_id, cause: longest.cause.clone(), since: longest.since })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::{BlockedReport, WorkerReport};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")

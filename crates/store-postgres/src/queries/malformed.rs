@@ -132,6 +132,7 @@ pub(super) fn listed(
     let matches = || {
         equals_if_given((Input::Table, M::FailureCode), filter.code.as_deref())
             .and(equals_if_given((Input::Table, M::Producer), filter.producer.as_deref()))
+            .and(equals_if_given((Input::Table, M::IdempotencyKey), filter.idempotency_key.as_deref()))
     };
     let mut select = Query::select();
     select

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use domain::ports::{
-    AcceptanceStore, Activity, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries,
-    ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore,
+    AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointStore, KeySweep, MalformedKey,
+    Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, SessionHash,
+    SessionStore, SessionSweep,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
@@ -18,6 +19,7 @@ use harness::contract::replicas::ReplicasFixture;
 use harness::contract::republish::RepublishFixture;
 use harness::contract::retention::RetentionFixture;
 use harness::contract::routes::RoutesFixture;
+use harness::contract::sessions::SessionsFixture;
 use memory_stores::RecordedAction;
 use tokio_postgres::Client;
 
@@ -181,6 +183,10 @@ impl ReplicasFixture for World {
         &self.store
     }
 
+    fn queries(&self) -> &impl ActivityQueries {
+        &self.queries
+    }
+
     async fn replicas(&self) -> Vec<(String, Vec<String>)> {
         let sql = "SELECT replica, leader_of FROM replicas ORDER BY replica";
         let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
@@ -212,6 +218,26 @@ impl ReplicasFixture for World {
         let by = format!("interval '{} seconds'", by.as_secs());
         self.execute(&format!("UPDATE replicas SET seen_at = seen_at - {by}")).await;
         self.execute(&format!("UPDATE activity SET minute = minute - {by}")).await;
+    }
+}
+
+impl SessionsFixture for World {
+    fn store(&self) -> &(impl SessionStore + SessionSweep) {
+        &self.store
+    }
+
+    async fn sessions(&self) -> Vec<SessionHash> {
+        let sql = "SELECT id_sha256 FROM console_sessions ORDER BY 1";
+        let rows = self.database.client().await.query(sql, &[]).await.expect("the query is right");
+        let id = |row: &tokio_postgres::Row| row.get::<_, Vec<u8>>(0).try_into().expect("32 bytes");
+        rows.iter().map(id).map(SessionHash).collect()
+    }
+
+    async fn age(&self, by: Duration) {
+        let seconds = by.as_secs();
+        let sql =
+            format!("UPDATE console_sessions SET expires_at = expires_at - interval '{seconds} seconds'");
+        self.execute(&sql).await;
     }
 }
 
@@ -254,6 +280,10 @@ mod receipts {
 
 mod search {
     harness::search_contract!(super::World::new().await);
+}
+
+mod sessions {
+    harness::sessions_contract!(super::World::new().await);
 }
 
 mod replicas {

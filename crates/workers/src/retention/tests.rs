@@ -87,6 +87,8 @@ struct Store {
     malformed: Mutex<Table<MalformedKey>>,
     actions: Mutex<Table<OperatorActionId>>,
     keys: Mutex<Keys>,
+    /// Sessions that have ended, and how many were asked for each time.
+    sessions: Mutex<(usize, Vec<usize>)>,
 }
 
 /// Expired idempotency keys.
@@ -167,6 +169,16 @@ impl KeySweep for Store {
         }
         let swept = keys.expired.min(limit);
         keys.expired -= swept;
+        Ok(swept as u64)
+    }
+}
+
+impl SessionSweep for Store {
+    async fn sweep_sessions(&self, limit: usize) -> Result<u64, StoreError> {
+        let mut sessions = self.sessions.lock().expect("not poisoned");
+        let swept = sessions.0.min(limit);
+        sessions.0 -= swept;
+        sessions.1.push(limit);
         Ok(swept as u64)
     }
 }
@@ -394,6 +406,22 @@ impl KeySweep for KeptBack {
     async fn sweep_idempotency_keys(&self, _: usize) -> Result<u64, StoreError> {
         panic!("the service is stopped")
     }
+}
+
+impl SessionSweep for KeptBack {
+    async fn sweep_sessions(&self, _: usize) -> Result<u64, StoreError> {
+        panic!("the service is stopped")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_sessions_are_deleted_in_bounded_chunks_even_if_the_tables_before_them_fail() {
+    let store = Store::default();
+    store.records().unavailable = true;
+    store.sessions.lock().expect("not poisoned").0 = 600;
+    let retention = retention(store);
+    retention.pass(&mut Limits::default()).await.expect_err("a table fails");
+    assert_eq!(*retention.store.sessions.lock().expect("not poisoned"), (0, vec![256; 3]));
 }
 
 #[tokio::test(start_paused = true)]

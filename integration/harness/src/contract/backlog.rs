@@ -1,8 +1,9 @@
 //! What of the intents stream has no outcome yet, counted within bounds.
 
+use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawFields};
 use domain::ports::{IntentProducer, StreamQueries};
-use domain::query::{Counted, StreamBacklog};
+use domain::query::{Counted, EntryLook, MAX_UNREAD_ENTRIES, StreamBacklog, StreamEntry, UnreadEntries};
 
 use super::streams::StreamsFixture;
 
@@ -23,6 +24,9 @@ macro_rules! backlog_contract {
             a_stream_that_ends_before_the_checkpoint_was_recreated_and_is_all_backlog,
             a_backlog_after_an_entry_is_counted_up_to_a_thousand_and_a_whole_stream_beyond,
             a_backlog_whose_first_entry_is_larger_than_may_be_read_has_that_entry,
+            an_entry_is_found_by_its_id_and_one_that_is_not_there_leaves_the_stream_to_judge_by,
+            an_entry_that_is_larger_than_may_be_read_is_found_without_its_fields,
+            unread_entries_are_listed_in_stream_order_and_no_more_than_may_be_read,
         );
     };
 }
@@ -92,4 +96,50 @@ pub async fn a_backlog_whose_first_entry_is_larger_than_may_be_read_has_that_ent
     let first = fixture.producer().append(&large).await.expect("the stream is there");
     let last = append(&fixture, 1).await[0];
     assert_eq!(after(&fixture, ids[0]).await, backlog(last, Some(first), 1, true));
+}
+
+async fn find(fixture: &impl BacklogFixture, id: EntryId) -> EntryLook {
+    fixture.queries().find_entry(id).await.expect("the stream can be asked")
+}
+
+async fn unread(fixture: &impl BacklogFixture, after: EntryId) -> UnreadEntries {
+    fixture.queries().list_unread(after).await.expect("the stream can be asked")
+}
+
+pub async fn an_entry_is_found_by_its_id_and_one_that_is_not_there_leaves_the_stream_to_judge_by(
+    fixture: impl BacklogFixture,
+) {
+    assert_eq!(find(&fixture, EntryId::new(1, 0)).await, EntryLook { stream: None, entry: None });
+    let ids = append(&fixture, 3).await;
+    let stream = Some(StreamState { first: Some(ids[0]), last_generated: ids[2] });
+    let entry = Some(StreamEntry::Fields(RawFields::from_iter([("n", "1")])));
+    assert_eq!(find(&fixture, ids[1]).await, EntryLook { stream, entry });
+    for absent in [EntryId::ZERO, EntryId::new(ids[2].millis + 1_000, 0), EntryId::new(u64::MAX, u64::MAX)] {
+        assert_eq!(find(&fixture, absent).await, EntryLook { stream, entry: None }, "{absent}");
+    }
+}
+
+pub async fn an_entry_that_is_larger_than_may_be_read_is_found_without_its_fields(
+    fixture: impl BacklogFixture,
+) {
+    let large = RawFields::from_iter([("n", "x".repeat(TOO_MANY_BYTES))]);
+    let id = fixture.producer().append(&large).await.expect("the stream is there");
+    assert_eq!(find(&fixture, id).await.entry, Some(StreamEntry::TooLarge));
+}
+
+pub async fn unread_entries_are_listed_in_stream_order_and_no_more_than_may_be_read(
+    fixture: impl BacklogFixture,
+) {
+    let none = UnreadEntries { entries: Vec::new(), is_all: true };
+    assert_eq!(unread(&fixture, EntryId::ZERO).await, none, "the stream is absent");
+    let ids = append(&fixture, 3).await;
+    let found = unread(&fixture, ids[0]).await;
+    let found_ids: Vec<EntryId> = found.entries.iter().map(|entry| entry.id).collect();
+    assert_eq!((found_ids, found.is_all), (ids[1..].to_vec(), true));
+    assert_eq!(found.entries[0].fields, RawFields::from_iter([("n", "1")]));
+    assert_eq!(unread(&fixture, ids[2]).await, none);
+    assert_eq!(unread(&fixture, EntryId::new(u64::MAX, u64::MAX)).await, none);
+    append(&fixture, MAX_UNREAD_ENTRIES).await;
+    let found = unread(&fixture, ids[0]).await;
+    assert_eq!((found.entries.len(), found.is_all), (MAX_UNREAD_ENTRIES, false));
 }

@@ -21,6 +21,7 @@ macro_rules! leader_contract {
             a_term_is_found_under_its_fence_and_began_once,
             a_term_that_its_leader_has_ended_is_not_found,
             a_term_that_ended_without_its_leader_is_not_found,
+            the_end_of_a_term_is_known_only_if_its_leader_did_not_end_it_and_no_other_leads,
             a_later_term_began_no_earlier_and_has_a_higher_fence,
         );
     };
@@ -70,4 +71,22 @@ pub async fn a_later_term_began_no_earlier_and_has_a_higher_fence(fixture: impl 
     let later = leader(&fixture).await.expect("it leads");
     assert!(later.fence > earlier.fence && later.since >= earlier.since, "{earlier:?}, {later:?}");
     second.step_down().await;
+}
+
+pub async fn the_end_of_a_term_is_known_only_if_its_leader_did_not_end_it_and_no_other_leads(
+    fixture: impl LeaderFixture,
+) {
+    let end = async || fixture.lookup().last_term_end().await.expect("the store is there");
+    assert_eq!(end().await, None, "there was no term");
+    let candidate = fixture.candidate();
+    let first = win(&candidate).await;
+    assert_eq!(end().await, None, "it is not over");
+    first.step_down().await;
+    assert_eq!(end().await, None, "its leader ended it");
+    let _second = win(&candidate).await;
+    fixture.end_term().await;
+    assert!(end().await.is_some(), "it ended without its leader");
+    let third = win(&candidate).await;
+    assert_eq!(end().await, None, "another one leads");
+    third.step_down().await;
 }

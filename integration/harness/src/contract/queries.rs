@@ -369,6 +369,7 @@ pub async fn malformed_intents_are_listed_newest_first_and_shown_with_their_fiel
         (MalformedFilter { code: unknown_field, ..all.clone() }, vec!["3-0", "2-0", "1-0"]),
         (MalformedFilter { code: Some("missing_field".to_owned()), ..all.clone() }, vec![]),
         (MalformedFilter { producer: Some("game_master".to_owned()), ..all.clone() }, vec![]),
+        (MalformedFilter { idempotency_key: Some("another".to_owned()), ..all.clone() }, vec![]),
         (
             MalformedFilter { recorded_after: Some(at(2)), recorded_before: Some(at(3)), ..all.clone() },
             vec!["2-0"],

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::entry::EntryId;
-use domain::ports::{Activity, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
+use domain::ports::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
 
 /// A store to try, and what a test must do to it or see of it.
 pub trait ReplicasFixture {
     /// It.
     fn store(&self) -> &impl ReplicaStore;
+
+    /// What reads the activity of all replicas together.
+    fn queries(&self) -> &impl ActivityQueries;
 
     /// Each replica and what it leads, by name.
     fn replicas(&self) -> impl Future<Output = Vec<(String, Vec<String>)>>;
@@ -30,6 +33,7 @@ macro_rules! replicas_contract {
             replicas, $fixture;
             a_replica_has_one_row_with_its_last_report,
             activity_is_added_up_for_each_replica,
+            the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour,
             only_replicas_unseen_for_the_age_are_deleted_and_no_more_than_the_limit,
             only_activity_older_than_the_age_is_deleted_and_no_more_than_the_limit,
         );
@@ -131,4 +135,38 @@ pub async fn only_activity_older_than_the_age_is_deleted_and_no_more_than_the_li
     let delete = async || fixture.store().delete_activity(HOUR, 1).await.expect("the store is there");
     assert_eq!((delete().await, delete().await, delete().await), (1, 1, 0));
     assert_eq!(fixture.activity().await, BTreeMap::from([("b".to_owned(), one)]));
+}
+
+pub async fn the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour(
+    fixture: impl ReplicasFixture,
+) {
+    let of = |accepted, published| Activity {
+        accepted,
+        duplicates: 1,
+        conflicts: 2,
+        malformed: 3,
+        published,
+        failed: 4,
+        dead_lettered: 5,
+    };
+    let store = fixture.store();
+    store.add_activity("one", &of(100, 100)).await.expect("the store is there");
+    fixture.age(Duration::from_mins(50)).await;
+    store.add_activity("one", &of(10, 20)).await.expect("the store is there");
+    fixture.age(Duration::from_mins(20)).await;
+    store.add_activity("one", &of(1, 2)).await.expect("the store is there");
+    store.add_activity("other", &of(5, 7)).await.expect("the store is there");
+    let history = fixture.queries().activity().await.expect("the store is there");
+    let (mut both, newest) = (of(1, 2), history.minutes.last().expect("a minute"));
+    both += of(5, 7);
+    // The two may fall into two minutes.
+    let counted: Vec<Activity> = history.minutes.iter().map(|minute| minute.activity).collect();
+    let sum = counted.iter().skip(1).fold(Activity::default(), |mut sum, activity| {
+        sum += *activity;
+        sum
+    });
+    assert_eq!((counted.first(), sum), (Some(&of(10, 20)), both));
+    assert!(newest.minute <= history.present && newest.minute + Duration::from_mins(2) > history.present);
+    let apart = newest.minute.saturating_since(history.minutes[0].minute);
+    assert!((Duration::from_mins(20)..=Duration::from_mins(21)).contains(&apart), "{apart:?}");
 }

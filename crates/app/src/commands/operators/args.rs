@@ -1,0 +1,125 @@
+//! Arguments that several commands take.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use clap::Args;
+use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
+
+use crate::commands::Failure;
+use crate::config::duration;
+
+/// How to print.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct Output {
+    /// Print JSON, as the HTTP API answers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which page of a list.
+#[derive(Args, Debug, Clone)]
+pub struct Paging {
+    /// The most items, up to 200
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAGE_ITEMS, value_parser = parse_limit)]
+    limit: usize,
+    /// Where the page begins: what the page before printed at its end
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<String>,
+}
+
+impl Paging {
+    /// The most items.
+    pub fn limit(&self) -> PageLimit {
+        PageLimit::new(self.limit).unwrap_or_default()
+    }
+
+    /// Where the page begins, in a list with this filter.
+    pub fn after<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Failure> {
+        let place = self.cursor.as_deref().map(|cursor| P::from_cursor(cursor, filter)).transpose();
+        place.map_err(|_| {
+            Failure::Usage(
+                "error: --cursor is not one of this list with these conditions: take both from the line that the page \
+                 before printed at its end"
+                    .to_owned(),
+            )
+        })
+    }
+}
+
+fn parse_limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().and_then(PageLimit::new);
+    limit.map(PageLimit::get).ok_or_else(|| format!("it takes a number from 1 to {MAX_PAGE_ITEMS}"))
+}
+
+/// A time, or how long ago it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// A time.
+    At(Timestamp),
+    /// So long ago.
+    Ago(Duration),
+}
+
+impl Moment {
+    /// The time, if it is `now`.
+    pub fn before(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::Ago(age) => now - age,
+        }
+    }
+}
+
+/// RFC 3339, or a duration: whole days such as `7d`, or what configuration takes, such as `90m`.
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+        if let Ok(at) = text.parse() {
+            return Ok(Self::At(at));
+        }
+        let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+        let age = match days {
+            Some(days) => Some(Duration::from_secs(u64::from(days) * SECONDS_PER_DAY)),
+            None => duration::parse(text).ok(),
+        };
+        age.map(Self::Ago).ok_or_else(|| {
+            "it takes a time such as 2026-04-02T09:30:00Z, or how long ago it was, such as 90m, 2h or 7d"
+                .to_owned()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_or_an_age() {
+        let now: Timestamp = "2026-04-02T12:00:00Z".parse().expect("a time");
+        for (text, expected) in [
+            ("2026-04-02T11:30:00+02:00", "2026-04-02T09:30:00Z"),
+            ("2h", "2026-04-02T10:00:00Z"),
+            ("1h30m", "2026-04-02T10:30:00Z"),
+            ("7d", "2026-03-26T12:00:00Z"),
+            ("0d", "2026-04-02T12:00:00Z"),
+        ] {
+            let moment: Moment = text.parse().expect(text);
+            assert_eq!(moment.before(now), expected.parse().expect("a time"), "{text}");
+        }
+        for wrong in ["", "yesterday", "7", "d", "-1d", "1.5d", "2026-04-02", "7days"] {
+            assert!(wrong.parse::<Moment>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_page_has_1_to_200_items() {
+        assert_eq!([parse_limit("1"), parse_limit("200")], [Ok(1), Ok(200)]);
+        for wrong in ["0", "201", "-1", "ten", ""] {
+            assert!(parse_limit(wrong).is_err(), "{wrong}");
+        }
+    }
+}

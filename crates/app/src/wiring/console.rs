@@ -1,0 +1,83 @@
+//! The console on its ports. It is served on the API's listener, and shares its queries and its tokens.
+
+use std::sync::Arc;
+
+use ::api::{Api, Ports as ApiPorts};
+use ambient::{RandomTokens, SystemClock};
+use axum::Router;
+use console::{Attempts, Console, ConsoleSettings, Ports};
+use http_server::TrustedProxies;
+use http_server::tokens::Tokens;
+use idempotency::{Observed, PostgresStore};
+use store_postgres::{PgQueries, PgStore};
+use store_redis::RedisIntentStream;
+
+use super::leader::LockLookup;
+use crate::config;
+use crate::start::Stores;
+
+/// The ports of the service.
+struct ServicePorts;
+
+impl Ports for ServicePorts {
+    type Queries = PgQueries;
+    type Operations = PgStore;
+    type Stream = RedisIntentStream;
+    type Leader = LockLookup;
+    type Activity = PgQueries;
+    type Sessions = PgStore;
+    type Keys = Observed<PostgresStore>;
+    type Clock = SystemClock;
+}
+
+/// What the console has and the API does not.
+pub(super) struct ConsoleParts {
+    sessions: PgStore,
+    tokens: Tokens,
+    proxies: TrustedProxies,
+}
+
+impl ConsoleParts {
+    pub(super) fn new(stores: &Stores, tokens: &Tokens, api: &config::Api) -> Self {
+        tracing::info!("the console is served below /console/");
+        Self {
+            sessions: stores.postgres.clone(),
+            tokens: tokens.clone(),
+            proxies: api.trusted_proxies.clone(),
+        }
+    }
+
+    /// The paths of the console, which reads and changes what `api` does.
+    pub(super) fn router<P>(self, api: &Api<P>) -> Router
+    where
+        P: ApiPorts<
+                Queries = PgQueries,
+                Operations = PgStore,
+                Stream = RedisIntentStream,
+                Leader = LockLookup,
+                Keys = Observed<PostgresStore>,
+            >,
+    {
+        let settings = &api.settings;
+        console::router(Console::<ServicePorts> {
+            queries: api.queries.clone(),
+            activity: api.queries.clone(),
+            operations: api.operations.clone(),
+            stream: api.stream.clone(),
+            leader: api.leader.clone(),
+            sessions: self.sessions,
+            keys: api.keys.clone(),
+            clock: SystemClock,
+            tokens: self.tokens,
+            ids: Arc::new(RandomTokens),
+            proxies: self.proxies,
+            attempts: Attempts::new(),
+            settings: ConsoleSettings {
+                catalog: Arc::clone(&settings.catalog),
+                stream: settings.stream.clone(),
+                budgets: settings.budgets,
+                version: settings.version,
+            },
+        })
+    }
+}

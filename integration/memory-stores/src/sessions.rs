@@ -1,0 +1,68 @@
+//! Who is signed in to the console.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ambient::{Clock, ManualClock, Timestamp};
+use domain::ports::{SessionHash, SessionStore, SessionSweep, StoreError, TokenHash};
+
+use super::lock;
+
+/// The sessions of the console, by the clock. Clones share them, as replicas share the database.
+#[derive(Clone, Debug)]
+pub struct MemorySessions {
+    clock: Arc<ManualClock>,
+    /// The token of each, and when it ends.
+    sessions: Arc<Mutex<BTreeMap<SessionHash, (TokenHash, Timestamp)>>>,
+}
+
+impl MemorySessions {
+    /// No sessions.
+    pub fn new(clock: Arc<ManualClock>) -> Self {
+        Self { clock, sessions: Arc::default() }
+    }
+
+    /// The ids of all that have not been deleted.
+    pub fn ids(&self) -> Vec<SessionHash> {
+        lock(&self.sessions).keys().copied().collect()
+    }
+}
+
+impl SessionStore for MemorySessions {
+    async fn insert_session(
+        &self,
+        id: &SessionHash,
+        token: &TokenHash,
+        lifetime: Duration,
+    ) -> Result<(), StoreError> {
+        lock(&self.sessions).insert(*id, (*token, self.clock.now() + lifetime));
+        Ok(())
+    }
+
+    async fn get_session(&self, id: &SessionHash) -> Result<Option<TokenHash>, StoreError> {
+        let now = self.clock.now();
+        let sessions = lock(&self.sessions);
+        Ok(sessions.get(id).filter(|(_, expires_at)| *expires_at > now).map(|(token, _)| *token))
+    }
+
+    async fn delete_session(&self, id: &SessionHash) -> Result<(), StoreError> {
+        lock(&self.sessions).remove(id);
+        Ok(())
+    }
+}
+
+impl SessionSweep for MemorySessions {
+    async fn sweep_sessions(&self, limit: usize) -> Result<u64, StoreError> {
+        let now = self.clock.now();
+        let mut sessions = lock(&self.sessions);
+        let ended = sessions.iter().filter(|(_, (_, expires_at))| *expires_at <= now);
+        let mut ended: Vec<(Timestamp, SessionHash)> = ended.map(|(id, (_, at))| (*at, *id)).collect();
+        ended.sort_unstable();
+        ended.truncate(limit);
+        for (_, id) in &ended {
+            sessions.remove(id);
+        }
+        Ok(ended.len() as u64)
+    }
+}
