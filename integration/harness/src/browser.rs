@@ -12,7 +12,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thirtyfour::{ChromiumLikeCapabilities, DesiredCapabilities, LoggingPrefsLogLevel, WebDriver};
+use thirtyfour::{
+    By, ChromiumLikeCapabilities, DesiredCapabilities, LoggingPrefsLogLevel, WebDriver, WebElement,
+};
 
 use crate::poll::wait_for;
 
@@ -57,11 +59,20 @@ impl Theme {
     }
 }
 
+/// Keys that are no characters, for [`Browser::press`].
+pub mod keys {
+    /// To the next element that takes the focus.
+    pub const TAB: &str = "\u{e004}";
+    /// Activates a link or a button.
+    pub const ENTER: &str = "\u{e007}";
+    /// Ticks a box.
+    pub const SPACE: &str = " ";
+}
+
 /// A browser with one window.
 #[derive(Debug)]
 pub struct Browser {
-    /// What it is driven by.
-    pub driver: WebDriver,
+    driver: WebDriver,
     processes: Processes,
     _profile: TempDir,
 }
@@ -136,6 +147,70 @@ impl Browser {
     /// Runs the scripts of pages that are opened from now on, or none.
     pub async fn set_javascript(&self, on: bool) {
         self.devtools("Emulation.setScriptExecutionDisabled", json!({"value": !on})).await;
+    }
+
+    /// Clicks the first element that a CSS selector selects, and waits for the page to which that leads.
+    pub async fn click(&self, css: &str) {
+        let clicked = self.find(css).await.click().await;
+        clicked.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
+    /// Types a text into the first such element, in the place of what was there.
+    pub async fn fill(&self, css: &str, text: &str) {
+        let field = self.find(css).await;
+        field.clear().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        field.send_keys(text).await.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
+    /// The text that a person sees in the first such element.
+    pub async fn text(&self, css: &str) -> String {
+        self.find(css).await.text().await.unwrap_or_else(|error| panic!("{css}: {error}"))
+    }
+
+    /// How many such elements there are.
+    pub async fn count(&self, css: &str) -> usize {
+        self.driver.find_all(By::Css(css)).await.map_or(0, |found| found.len())
+    }
+
+    /// Presses keys one after the other, wherever the focus is: characters, or those of [`keys`].
+    pub async fn press(&self, keys: &str) {
+        let pressed = self.driver.action_chain().send_keys(keys).perform().await;
+        pressed.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+    }
+
+    /// Loads the page again.
+    pub async fn reload(&self) {
+        self.driver.refresh().await.expect("the page is loaded again");
+    }
+
+    /// The address of the page.
+    pub async fn url(&self) -> String {
+        self.driver.current_url().await.expect("the browser runs").to_string()
+    }
+
+    /// Its source, as it is now.
+    pub async fn source(&self) -> String {
+        self.driver.source().await.expect("the browser runs")
+    }
+
+    /// The cookies of the page as the header `Cookie`, those included that no script can read.
+    pub async fn cookies(&self) -> String {
+        let cookies = self.driver.get_all_cookies().await.expect("the browser runs");
+        let pairs: Vec<String> =
+            cookies.iter().map(|cookie| format!("{}={}", cookie.name, cookie.value)).collect();
+        pairs.join("; ")
+    }
+
+    /// Forgets all cookies of the page.
+    pub async fn forget_cookies(&self) {
+        self.driver.delete_all_cookies().await.expect("the browser runs");
+    }
+
+    async fn find(&self, css: &str) -> WebElement {
+        match self.driver.find(By::Css(css)).await {
+            Ok(found) => found,
+            Err(error) => panic!("{css} on {}: {error}", self.url().await),
+        }
     }
 
     /// The value of an expression in the page.

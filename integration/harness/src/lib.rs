@@ -11,7 +11,7 @@ mod poll;
 mod proxy;
 mod service;
 
-pub use browser::{Browser, Theme};
+pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
 pub use local_servers::{Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};

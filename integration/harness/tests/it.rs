@@ -295,15 +295,11 @@ async fn a_proxy_that_was_dropped_closes_its_connections_and_listens_no_more() {
 async fn a_browser_shows_a_page_with_and_without_its_scripts_and_ends_with_its_processes() {
     let page = "data:text/html,<!doctype html><title>t</title><p id=p>plain</p><script>p.textContent='scripted'</script>";
     let browser = Browser::start().await;
-    let text = async || {
-        let found = browser.driver.find(thirtyfour::By::Css("p")).await.expect("it is there");
-        found.text().await.expect("it has a text")
-    };
     browser.open(page).await;
-    assert_eq!(text().await, "scripted");
+    assert_eq!(browser.text("p").await, "scripted");
     browser.set_javascript(false).await;
     browser.open(page).await;
-    assert_eq!(text().await, "plain");
+    assert_eq!(browser.text("p").await, "plain");
     let pid = browser.pid().expect("ChromeDriver tells");
     browser.quit().await;
     let process = std::path::PathBuf::from(format!("/proc/{pid}"));
