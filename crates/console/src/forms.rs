@@ -5,9 +5,8 @@
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
-use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
+use axum::http::uri::Authority;
 use http_server::{BodyError, BodyLimit, has_media_type, is_compressed, read_body};
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
@@ -34,7 +33,7 @@ impl Form {
         body: Body,
         token: &FormToken,
     ) -> Result<(Parts, Self), PageError> {
-        if is_foreign(&head.headers) {
+        if is_foreign(&head) {
             return Err(PageError::Forged);
         }
         if is_compressed(&head.headers) || !has_media_type(&head.headers, "application/x-www-form-urlencoded")
@@ -78,16 +77,15 @@ impl<S: Sync> FromRequestParts<S> for Form {
 
 /// Whether the browser says that another site makes the request. `Sec-Fetch-Site` decides where it is sent, which is with HTTPS and to this
 /// machine; else `Origin`, if it names an origin: with the referrer policy of the console it is `null` for its own forms.
-fn is_foreign(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).map(|value: &axum::http::HeaderValue| value.to_str().unwrap_or("?"));
-    if let Some(site) = text(axum::http::HeaderName::from_static("sec-fetch-site")) {
+fn is_foreign(head: &Parts) -> bool {
+    let text = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(site) = text("sec-fetch-site") {
         return site != "same-origin";
     }
-    match text(ORIGIN) {
+    // HTTP/2 has no header Host.
+    let host = text("host").or(head.uri.authority().map(Authority::as_str));
+    match text("origin") {
         None | Some("null") => false,
-        Some(origin) => {
-            let authority = origin.split_once("://").map(|(_, authority)| authority);
-            authority.is_none() || authority != text(HOST)
-        }
+        Some(origin) => origin.split_once("://").is_none_or(|(_, authority)| Some(authority) != host),
     }
 }

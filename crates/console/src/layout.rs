@@ -13,7 +13,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use crate::assets::{CSS_PATH, ICON_PATH, JS_PATH};
 use crate::session::Operator;
-use crate::widgets::{form_token, visible};
+use crate::widgets::{form_token, plain, visible};
 
 /// The entry of the navigation that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +76,7 @@ impl Page {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     meta name="robots" content="noindex";
-                    title { (self.title) " · Notification console" }
+                    title { (plain(&self.title)) " · Notification console" }
                     link rel="stylesheet" href=(CSS_PATH.as_str());
                     link rel="icon" type="image/svg+xml" href=(ICON_PATH.as_str());
                     script src=(JS_PATH.as_str()) defer {}

@@ -27,6 +27,8 @@ use crate::ports::{Console, Ports};
 pub(crate) const SESSION_LIFETIME: Duration = Duration::from_hours(8);
 /// The path of the sign-in.
 pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
+/// The longest path that a sign-in returns to, in bytes.
+const MAX_NEXT_BYTES: usize = 4_096;
 /// The label of the hash that makes the token of forms.
 const FORM_LABEL: &[u8] = b"notification console form\0";
 /// The length of a secret in a cookie, in hexadecimal digits.
@@ -184,8 +186,6 @@ fn to_sign_in(head: &Parts) -> Response {
 
 /// `text` as the path of a page of the console, as a browser would resolve it; `None` for anything else, such as another host.
 pub(crate) fn own_path(text: &str) -> Option<String> {
-    /// The longest path that is returned to, in bytes.
-    const MAX_NEXT_BYTES: usize = 4_096;
     if text.len() > MAX_NEXT_BYTES || !text.starts_with("/console/") {
         return None;
     }

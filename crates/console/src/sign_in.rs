@@ -86,7 +86,8 @@ async fn sign_in<P: Ports>(
         return Ok(answer(&console, &head, next.as_deref(), &Message::TooMany(delay)));
     }
     let Some((principal, sha256)) = operator_of(&console, form.text("token").unwrap_or_default()) else {
-        tracing::warn!(client_addr = ?client.addr, "a sign-in to the console failed");
+        let client_addr = client.addr.map(tracing::field::display);
+        tracing::warn!(client_addr, "a sign-in to the console failed");
         return Ok(answer(&console, &head, next.as_deref(), &Message::Refused));
     };
     console.attempts.succeeded(client.addr);

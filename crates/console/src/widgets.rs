@@ -28,6 +28,11 @@ pub(crate) fn visible(text: &str) -> Markup {
     }
 }
 
+/// A text from outside where no markup can be, such as the title of a window: what [`visible`] shows by its number is replaced.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(is_hidden, "\u{fffd}")
+}
+
 /// Line feeds and tabs are seen where white space is kept, and harmless elsewhere.
 fn is_hidden(character: char) -> bool {
     match character {
@@ -130,11 +135,16 @@ pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
     }
 }
 
-/// What happened, or what needs attention, above the content of a page.
+/// What a request did or why it failed, above the content of a page. A screen reader announces it.
 pub(crate) fn notice(tone: Tone, content: &Markup) -> Markup {
     let role = if tone == Tone::Bad { "alert" } else { "status" };
+    html! { div role=(role) { (callout(tone, content)) } }
+}
+
+/// What needs attention, within a page. It is not announced: a part that refreshes itself would say it again and again.
+pub(crate) fn callout(tone: Tone, content: &Markup) -> Markup {
     html! {
-        div class={ "notice " (tone.class()) } role=(role) {
+        div class={ "notice " (tone.class()) } {
             span.mark aria-hidden="true" { (tone.mark()) }
             div { (content) }
         }
@@ -247,6 +257,7 @@ mod tests {
             <span class=\"hidden-char\">U+0000</span><span class=\"hidden-char\">U+200B</span>";
         assert_eq!(shown, expected);
         assert_eq!(visible("two\nlines\täß漢").into_string(), "two\nlines\täß漢");
+        assert_eq!(plain("a\u{202e}b<"), "a\u{fffd}b<");
     }
 
     #[test]

@@ -172,6 +172,15 @@ mod tests {
     }
 
     #[test]
+    fn an_encrypted_connection_is_https_whoever_the_peer_is() {
+        for addr in [None, Some("198.51.100.7".parse().expect("an address"))] {
+            let (mut head, ()) = Request::new(()).into_parts();
+            head.extensions.insert(Peer { addr, tls: true });
+            assert_eq!(TrustedProxies::default().client(&head), Client { addr, https: true });
+        }
+    }
+
+    #[test]
     fn networks_are_read_and_shown_and_an_address_is_one_of_its_own() {
         let shown = |text: &str| text.parse::<TrustedProxies>().map(|proxies| proxies.to_string());
         assert_eq!(shown(""), Ok(String::new()));

@@ -10,11 +10,11 @@ use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 
 use super::lock;
 
-/// The replicas and their activity. Its time is that of the clock.
-#[derive(Debug)]
+/// The replicas and their activity. Its time is that of the clock. Clones share them.
+#[derive(Clone, Debug)]
 pub struct MemoryReplicas {
     clock: Arc<ManualClock>,
-    tables: Mutex<Tables>,
+    tables: Arc<Mutex<Tables>>,
 }
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct Tables {
 impl MemoryReplicas {
     /// No replicas.
     pub fn new(clock: Arc<ManualClock>) -> Self {
-        Self { clock, tables: Mutex::default() }
+        Self { clock, tables: Arc::default() }
     }
 
     /// The last report of each replica, by name.

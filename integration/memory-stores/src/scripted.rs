@@ -7,6 +7,7 @@ use domain::ports::StoreError;
 
 use super::Script;
 
+mod console;
 mod durable;
 mod redis;
 

@@ -1,7 +1,7 @@
 //! `dev`: everything on this machine, to try the service out.
 //!
-//! Private servers and the service with its HTTP API in one process; users are documents in its own schema. It sends a sample intent
-//! and prints the published entries. At the end everything is stopped and removed.
+//! Private servers and the service with its HTTP API and console in one process; users are documents in its own schema. It sends a
+//! sample intent, prints the published entries, and has some failures to look at. At the end everything is stopped and removed.
 
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use outbox::{Administration, ChannelName, TableName};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use serde_json::json;
 use state::{Key, PostgresStore};
+use store_postgres::PgStore;
 use store_redis::RedisClient;
 use tempfile::NamedTempFile;
 use user_directory::USERS_PREFIX;
 
+mod samples;
 mod watch;
 
 use watch::Watch;
@@ -46,6 +48,7 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let machine = Machine::start().await?;
     machine.create_outbox().await?;
     machine.import_users().await?;
+    samples::record_failures(&PgStore::new(machine.pool()?)).await?;
     let config = machine.config(vars)?;
     let redis = RedisClient::new(wiring::redis_settings(&config.redis)).context("Redis cannot be used")?;
     let watch = Watch {
@@ -163,6 +166,7 @@ impl Machine {
             ("NOTIFICATION_REDIS_PASSWORD", String::new()),
             ("NOTIFICATION_API_HTTP_ADDR", self.api.addr.clone()),
             ("NOTIFICATION_API_TOKENS_FILE", self.api.tokens_file.path().display().to_string()),
+            ("NOTIFICATION_CONSOLE", "on".to_owned()),
             ("NOTIFICATION_API_TLS_CERT_FILE", String::new()),
             ("NOTIFICATION_API_TLS_KEY_FILE", String::new()),
         ];
@@ -222,6 +226,11 @@ Or as a row of an outbox, which a relay in the service moves to the stream:
 Read what became of them, with the token of an operator:
 
   curl http://{addr}/v1/notifications -H 'Authorization: Bearer {operator}'
+
+Look at all of it in the console, and sign in with the token of an operator; there are dead letters and a malformed intent:
+
+  http://{addr}/console/
+  {operator}
 
 Users that were not imported do not exist. Ctrl-C ends it all and leaves nothing running.
 "

@@ -21,7 +21,7 @@ use crate::layout::{Page, Section};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{
-    Tone, badge, column, counted, failed, id, notice, number, numbers, span, table, time, visible,
+    Tone, badge, callout, column, counted, failed, id, number, numbers, span, table, time, visible,
 };
 
 /// The path of this page.
@@ -94,12 +94,12 @@ fn render(overview: &Overview) -> Markup {
 fn stuck_list(found: &[Stuck], now: Timestamp) -> Markup {
     html! {
         @if found.is_empty() {
-            (notice(Tone::Good, &html! { p { strong { "Nothing is stuck." } " Intents are read and due routes are published." } }))
+            (callout(Tone::Good, &html! { p { strong { "Nothing is stuck." } " Intents are read and due routes are published." } }))
         }
         div.stack {
             @for stuck in found {
                 @let tone = if stuck.stops_traffic() { Tone::Bad } else { Tone::Warning };
-                (notice(tone, &html! {
+                (callout(tone, &html! {
                     p { strong { "Stuck: " (visible(stuck.what())) } }
                     p { (visible(&stuck.sentence(now))) "." }
                 }))
@@ -205,7 +205,7 @@ fn age(since: Option<Timestamp>, now: Timestamp) -> Markup {
 fn waiting(waiting: Option<&Waiting>, now: Timestamp) -> Markup {
     html! {
         @if let Some(waiting) = waiting {
-            (notice(Tone::Warning, &html! {
+            (callout(Tone::Warning, &html! {
                 p {
                     "Waits for " (span(now.saturating_since(waiting.since)))
                     @if let Some(entry) = waiting.entry_id { " at the entry " (id(&entry.to_string())) }
@@ -276,3 +276,6 @@ fn replica_row(replica: &ReplicaStatus, now: Timestamp) -> Vec<Markup> {
         time(report.started_at),
     ]
 }
+
+#[cfg(test)]
+mod tests;

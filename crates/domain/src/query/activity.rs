@@ -8,8 +8,6 @@ use crate::ports::Activity;
 
 /// How many minutes a history goes back, the present one included.
 pub const ACTIVITY_MINUTES: usize = 60;
-/// The length of a minute.
-const MINUTE: Duration = Duration::from_mins(1);
 
 /// A minute and what all replicas did in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +30,7 @@ pub struct ActivityHistory {
 impl ActivityHistory {
     /// The last [`ACTIVITY_MINUTES`], the oldest first. A minute in which nothing was counted has zeros.
     pub fn series(&self) -> Vec<MinuteActivity> {
-        let minutes = (0..ACTIVITY_MINUTES as u32).rev().map(|back| self.present - MINUTE * back);
+        let minutes = (0..ACTIVITY_MINUTES as u64).rev().map(|back| self.present - Duration::from_mins(back));
         let counted = |minute| self.minutes.iter().find(|counted| counted.minute == minute);
         let whole = |minute| MinuteActivity {
             minute,

@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use http_server::problem::{FORBIDDEN, Problem, refuse, with_fallbacks};
 use http_server::tokens::{Guard, Principal, Tokens};
 use http_server::{
-    Answered, BodyLimit, JsonBody, JsonText, Listener, Object, RequestId, Settings, Timeouts, bind,
+    Answered, BodyLimit, JsonBody, JsonText, Listener, Object, Peer, RequestId, Settings, Timeouts, bind,
     bind_unix, serve,
 };
 use serde::Deserialize;
@@ -119,6 +119,7 @@ fn router(release: Arc<Semaphore>, held: Arc<Semaphore>) -> Router {
         .route("/never", get(|| async { std::future::pending::<&str>().await }))
         .route("/panic", get(|| async { if true { panic!("as the test wants it") } else { "" } }))
         .route("/id", get(id))
+        .route("/peer", get(|Extension(peer): Extension<Peer>| async move { format!("{peer:?}") }))
         .route(
             "/bytes/{n}",
             get(|path: axum::extract::Path<usize>| async move { "x".repeat(path.0).into_response() }),

@@ -163,3 +163,17 @@ async fn a_pair_that_does_not_match_is_refused_at_start() {
     fs::remove_file(files.path("cert.pem")).expect("was there");
     assert!(files.load().expect_err("no file").contains("cert.pem cannot be read"));
 }
+
+#[tokio::test]
+async fn a_handler_learns_who_the_peer_is_and_whether_the_connection_is_encrypted() {
+    let plain = start(settings()).await;
+    assert_eq!(plain.get("/peer").await.body, "Peer { addr: Some(127.0.0.1), tls: false }");
+    let files = Files::new();
+    let certificate = files.renew(true);
+    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let mut client = http2(server.addr, &certificate).await;
+    let request = Request::get("https://localhost/peer").body(Body::empty()).expect("a request");
+    let answer = client.send_request(request).await.expect("an answer");
+    let body = answer.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(body, "Peer { addr: Some(127.0.0.1), tls: true }");
+}

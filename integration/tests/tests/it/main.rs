@@ -9,6 +9,7 @@ mod api_edges;
 mod api_races;
 mod asyncapi;
 mod bad_input;
+mod console;
 mod console_browser;
 mod crash;
 mod directory_load;

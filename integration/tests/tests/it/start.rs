@@ -3,6 +3,7 @@
 use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, request, wait_for};
 use tokio::net::TcpListener;
 
+use crate::console::Browser;
 use crate::world::*;
 
 const LARGE_VALUES: &str = "Redis takes values of more than 16 MiB, and a replica that reads one needs a multiple of \
@@ -111,6 +112,7 @@ async fn dev_sends_traces_to_the_configured_endpoint_and_its_output_stays_readab
             .then_some(())
     })
     .await;
+    look_at_the_console(&dev.output()).await;
     drop(collector);
     dev.signal("INT");
     assert_eq!(dev.wait_exit(BOUND).await.code(), Some(0), "{:?}", dev.output());
@@ -134,6 +136,26 @@ fn import_and_send_as_the_readme_says(output: &[String]) {
         let printed = |line: &str| line.trim().trim_start_matches("notification ").to_owned();
         assert!(output.iter().any(|out| out.ends_with(&printed(line))), "`dev` does not print {line}");
     }
+}
+
+/// Signs in where `dev` says, with the token that it prints, and finds something of each kind.
+async fn look_at_the_console(output: &[String]) {
+    let lines: Vec<&str> = output.iter().map(|line| line.trim()).collect();
+    let at = lines.iter().position(|line| line.ends_with("/console/")).expect("the address of the console");
+    let addr = lines[at].trim_start_matches("http://").trim_end_matches("/console/");
+    let mut browser = Browser::default();
+    let answer = browser.sign_in(addr, lines[at + 1]).await;
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    let page = browser.get(addr, "/console/").await.body;
+    let kinds = [
+        "/console/dead-letters?classification=gateway_stream_publish_failed",
+        "/console/dead-letters?classification=mail_stream_publish_failed",
+        "/console/malformed?code=",
+    ];
+    for expected in kinds {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+    assert_eq!(page.matches("<dt>Failing</dt><dd>1</dd>").count(), 2, "{page}");
 }
 
 /// Runs the command that `dev` printed for it.

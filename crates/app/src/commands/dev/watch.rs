@@ -9,6 +9,7 @@ use redis::Value;
 use store_redis::{RedisClient, RedisIntentProducer};
 use tokio_util::sync::CancellationToken;
 
+use super::samples::malformed;
 use super::{PRODUCER, USERS};
 
 /// The pause between two reads of the outbound streams.
@@ -73,6 +74,7 @@ async fn send_sample(redis: &RedisClient, intents: &str) -> Result<(), StoreErro
         trace_id: None,
     };
     let producer = RedisIntentProducer::new(redis, intents.to_owned());
+    producer.append(&malformed().into_entry()).await?;
     producer.append(&draft.into_entry()).await.map(drop)
 }
 

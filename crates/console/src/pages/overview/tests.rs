@@ -1,0 +1,97 @@
+//! What the overview shows of a service.
+
+use std::time::Duration;
+
+use domain::query::{Counted, LeaderTerm, StoreStatus, StreamBacklog};
+use domain::replica::{BlockedReport, ReplicaReport, WorkerReport};
+use domain::route::Channel;
+
+use super::*;
+
+/// What a producer or an error text may hold.
+const SCRIPT: &str = "\"><script>alert('x')</script>\u{202e}";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_775_121_700_000 + seconds * 1_000).expect("in range")
+}
+
+fn counted(count: u64) -> Counted {
+    Counted { count, capped: false }
+}
+
+fn channel(channel: Channel, due: u64, oldest_due: Option<Timestamp>) -> ChannelStatus {
+    ChannelStatus { channel, due: counted(due), oldest_due, failing: counted(3) }
+}
+
+fn replica(name: &str, seen_at: Timestamp, blocked_since: Option<Timestamp>) -> ReplicaStatus {
+    let blocked = |since| BlockedReport { entry_id: None, cause: format!("cause {SCRIPT}"), since };
+    let report = ReplicaReport {
+        replica: name.to_owned(),
+        version: format!("version {SCRIPT}"),
+        started_at: at(0),
+        leader_of: vec![domain::query::INTAKE.to_owned()],
+        workers: vec![WorkerReport {
+            worker: domain::query::INTAKE.to_owned(),
+            last_pass_at: seen_at,
+            blocked: blocked_since.map(blocked),
+            position: None,
+            deferred: 0,
+        }],
+    };
+    ReplicaStatus { report, seen_at }
+}
+
+fn overview(replicas: Vec<ReplicaStatus>, channels: Vec<ChannelStatus>) -> Overview {
+    let causes = |cause: &str| CauseCounts { counts: vec![(cause.to_owned(), 4)], capped: false };
+    let store = StoreStatus {
+        at: at(100),
+        checkpoint: None,
+        channels,
+        dead_letters: causes(&format!("cause {SCRIPT}&")),
+        malformed_intents: causes("unknown_type"),
+        replicas,
+    };
+    let backlog =
+        StreamBacklog { last_entry_id: None, first: None, entries: Counted { count: 1_000, capped: true } };
+    let status = Status::new(store, Some(LeaderTerm { since: at(40), fence: 7 }), Some(backlog));
+    let stuck = stuck(&status, None);
+    Overview { status, stuck, activity: None, stream: format!("stream {SCRIPT}"), version: "0.0.0" }
+}
+
+#[test]
+fn what_is_stuck_is_said_first_with_its_cause() {
+    let channels = vec![channel(Channel::Push, 12, Some(at(20)))];
+    let html = render(&overview(vec![replica("one", at(99), Some(at(50)))], channels)).into_string();
+    let (stuck, rest) = html.split_once("</section>").expect("a section");
+    assert!(stuck.contains("The worker intake of one has been blocked for 50 s: cause"), "{stuck}");
+    assert!(stuck.contains("The channel push has a route that has been due for 80 s"), "{stuck}");
+    assert!(!stuck.contains("Nothing is stuck"), "{stuck}");
+    assert!(rest.contains("1,000 or more") && rest.contains("1 min 20 s old"), "{rest}");
+}
+
+#[test]
+fn a_replica_that_was_not_seen_for_a_while_is_not_called_running() {
+    let replicas = vec![replica("gone", at(10), None), replica("there", at(99), None)];
+    let html = render(&overview(replicas, Vec::new())).into_string();
+    assert!(html.contains("not seen for 1 min 30 s"), "{html}");
+    assert_eq!(html.matches("</span> running").count(), 1, "{html}");
+}
+
+#[test]
+fn texts_from_outside_are_text_and_what_they_hide_is_shown() {
+    let name = format!("name {SCRIPT}");
+    let html = render(&overview(vec![replica(&name, at(99), Some(at(50)))], Vec::new())).into_string();
+    // What is copied is the text as it is.
+    let shown: String =
+        html.split("data-copy=\"").map(|part| part.split_once('"').map_or(part, |(_, rest)| rest)).collect();
+    assert!(!html.contains("<script") && !shown.contains('\u{202e}'), "{html}");
+    for text in ["name", "version", "cause", "stream"] {
+        assert!(
+            html.contains(&format!("{text} &quot;&gt;&lt;script&gt;alert('x')&lt;/script&gt;")),
+            "{text}: {html}"
+        );
+    }
+    assert!(html.contains("U+202E"), "{html}");
+    let link = "/console/dead-letters?classification=cause+%22%3E%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%E2%80%AE%26";
+    assert!(html.contains(link), "{html}");
+}

@@ -1,0 +1,72 @@
+//! The overview, as far as its rendering alone does not show it: what it reads, and what it shows while something cannot be read.
+
+use axum::http::StatusCode;
+use domain::ports::{Activity, ReplicaStore, StoreError};
+
+use crate::support::*;
+
+fn down() -> StoreError {
+    StoreError::Unavailable { operation: "read", source: "it is down".into() }
+}
+
+#[tokio::test]
+async fn the_overview_of_an_empty_service_says_that_nothing_is_there() {
+    let world = World::new();
+    let answer = world.signed_in().await.get("/console/").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    for expected in
+        ["Nothing is stuck.", "no leader", "No dead letter of the last 24 hours", "No replica has reported"]
+    {
+        assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn the_charts_have_the_sums_of_all_replicas() {
+    let world = World::new();
+    let activity =
+        Activity { accepted: 700, published: 1_300, malformed: 3, conflicts: 2, ..Activity::default() };
+    for replica in ["one", "other"] {
+        world.replicas.add_activity(replica, &activity).await.expect("the store is there");
+    }
+    let body = world.signed_in().await.get("/console/").await.body;
+    let sums = [
+        "accepted: 1,400 in the last hour",
+        "malformed or conflicting: 10 in",
+        "published: 2,600 in the last hour",
+    ];
+    for expected in sums {
+        assert!(body.contains(expected), "{expected}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn without_redis_and_without_activity_the_rest_is_shown() {
+    let world = World::new();
+    let mut browser = world.signed_in().await;
+    world.script.fail("backlog", down());
+    world.script.fail("activity", down());
+    let answer = browser.get("/console/").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    for expected in
+        ["Redis cannot be asked", "The activity of the last hour could not be read.", "Channel push"]
+    {
+        assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn without_postgresql_a_page_says_so_and_what_to_do() {
+    let world = World::new();
+    let mut browser = world.signed_in().await;
+    world.script.fail("get_session", down());
+    let answer = browser.get("/console/").await;
+    assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "5"));
+    assert!(answer.body.contains("Try again in a few seconds"), "{}", answer.body);
+    assert_eq!(browser.get("/console/").await.status, StatusCode::OK, "the session is kept");
+
+    world.script.fail("insert_session", down());
+    let mut other = world.browser();
+    assert_eq!(other.sign_in(OPERATOR).await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(other.sign_in(OPERATOR).await.status, StatusCode::SEE_OTHER);
+}

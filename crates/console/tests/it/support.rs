@@ -1,0 +1,254 @@
+//! A console on stores in memory, and a browser that keeps cookies and sends forms as they are.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::{ManualClock, SeededTokens, Timestamp};
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{COOKIE, SET_COOKIE};
+use axum::http::{HeaderMap, Request, StatusCode};
+use console::{Attempts, Console, ConsoleSettings, Ports};
+use domain::catalog::Catalog;
+use domain::operations::Budgets;
+use http_body_util::BodyExt;
+use http_server::Peer;
+use http_server::tokens::{Tokens, token_sha256};
+use idempotency::{Idempotency, MemoryStore, Settings};
+use memory_stores::{
+    MemoryDatabase, MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, Script, Scripted,
+};
+use tower::ServiceExt;
+
+/// The tokens of the tests, by their names.
+pub(crate) const OPERATOR: &str = "operator-token";
+pub(crate) const COLLEAGUE: &str = "colleague-token";
+pub(crate) const PRODUCER: &str = "producer-token";
+
+/// A tokens file with those of these names and what they allow.
+pub(crate) fn tokens_file(entries: &[(&str, &str)]) -> String {
+    let entry = |(token, grant): &(&str, &str)| {
+        let (name, sha256) = (token.trim_end_matches("-token"), hex::encode(token_sha256(token)));
+        format!("[[token]]\nname = \"{name}\"\nsha256 = \"{sha256}\"\n{grant}\n")
+    };
+    entries.iter().map(entry).collect()
+}
+
+pub(crate) const OPERATES: &str = "role = \"operator\"";
+
+fn all_tokens() -> String {
+    let sends = "producer = \"game_master\"";
+    tokens_file(&[(OPERATOR, OPERATES), (COLLEAGUE, OPERATES), (PRODUCER, sends)])
+}
+
+struct MemoryPorts;
+
+impl Ports for MemoryPorts {
+    type Queries = MemoryDatabase;
+    type Operations = MemoryDatabase;
+    type Stream = Scripted<MemoryIntents>;
+    type Leader = MemoryElection;
+    type Activity = Scripted<MemoryReplicas>;
+    type Sessions = Scripted<MemorySessions>;
+    type Keys = MemoryStore;
+    type Clock = Arc<ManualClock>;
+}
+
+/// What replicas share.
+pub(crate) struct World {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) database: MemoryDatabase,
+    pub(crate) intents: Scripted<MemoryIntents>,
+    pub(crate) election: MemoryElection,
+    pub(crate) replicas: MemoryReplicas,
+    pub(crate) sessions: MemorySessions,
+    /// In front of the stream, the activity and the sessions.
+    pub(crate) script: Script,
+    keys: Idempotency<MemoryStore>,
+    ids: Arc<SeededTokens>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(start()));
+        let script = Script::default();
+        Self {
+            database: MemoryDatabase::default(),
+            intents: Scripted::new(MemoryIntents::default(), &script),
+            election: MemoryElection::default(),
+            replicas: MemoryReplicas::new(Arc::clone(&clock)),
+            sessions: MemorySessions::new(Arc::clone(&clock)),
+            clock,
+            script,
+            keys: Idempotency::new(Arc::new(MemoryStore::new(100)), Settings::default())
+                .expect("the times fit"),
+            ids: Arc::new(SeededTokens::new(1)),
+        }
+    }
+
+    /// The console of a replica with all tokens and without proxies.
+    pub(crate) fn console(&self) -> Router {
+        self.console_with(&all_tokens(), "")
+    }
+
+    /// The console of a replica.
+    pub(crate) fn console_with(&self, tokens: &str, proxies: &str) -> Router {
+        console::router(Console::<MemoryPorts> {
+            queries: self.database.clone(),
+            operations: self.database.clone(),
+            stream: self.intents.clone(),
+            leader: self.election.clone(),
+            activity: Scripted::new(self.replicas.clone(), &self.script),
+            sessions: Scripted::new(self.sessions.clone(), &self.script),
+            clock: Arc::clone(&self.clock),
+            tokens: Tokens::from_toml(tokens).expect("the tokens are right"),
+            keys: self.keys.clone(),
+            ids: Arc::clone(&self.ids) as Arc<dyn ambient::Tokens>,
+            proxies: proxies.parse().expect("networks"),
+            attempts: Attempts::new(),
+            settings: ConsoleSettings {
+                catalog: Arc::new(Catalog::built_in()),
+                stream: "notification:intents".to_owned(),
+                budgets: Budgets { push: 3, email: 7 },
+                version: "0.0.0-test",
+            },
+        })
+    }
+
+    pub(crate) fn browser(&self) -> Browser {
+        Browser::of(self.console())
+    }
+
+    /// A browser of an operator who is signed in.
+    pub(crate) async fn signed_in(&self) -> Browser {
+        let mut browser = self.browser();
+        let answer = browser.sign_in(OPERATOR).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.body);
+        browser
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+}
+
+pub(crate) fn start() -> Timestamp {
+    "2026-04-02T09:21:40Z".parse().expect("a time")
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("ASCII"))
+    }
+
+    /// The cookies that it sets, as they are.
+    pub(crate) fn set_cookies(&self) -> Vec<&str> {
+        self.headers.get_all(SET_COOKIE).iter().map(|value| value.to_str().expect("ASCII")).collect()
+    }
+
+    /// The value of the first hidden field of this name.
+    pub(crate) fn hidden(&self, name: &str) -> Option<String> {
+        let (_, rest) = self.body.split_once(&format!("type=\"hidden\" name=\"{name}\" value=\""))?;
+        rest.split_once('"').map(|(value, _)| value.to_owned())
+    }
+
+    /// Whether it leads to the sign-in.
+    pub(crate) fn asks_to_sign_in(&self) -> bool {
+        self.status == StatusCode::SEE_OTHER && self.header("location").starts_with("/console/sign-in")
+    }
+}
+
+/// A browser: cookies, an address, and what it says of each request.
+#[derive(Clone)]
+pub(crate) struct Browser {
+    pub(crate) console: Router,
+    pub(crate) cookies: BTreeMap<String, String>,
+    pub(crate) addr: IpAddr,
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Browser {
+    pub(crate) fn of(console: Router) -> Self {
+        let addr = "198.51.100.7".parse().expect("an address");
+        Self { console, cookies: BTreeMap::new(), addr, headers: Vec::new() }
+    }
+
+    /// The same with a header in each request.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn at(mut self, addr: &str) -> Self {
+        self.addr = addr.parse().expect("an address");
+        self
+    }
+
+    /// The same cookies at another replica.
+    pub(crate) fn elsewhere(&self, console: Router) -> Self {
+        Self { console, ..self.clone() }
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
+        self.send("GET", path, None).await
+    }
+
+    pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        self.send("POST", path, Some(body)).await
+    }
+
+    /// Opens the sign-in and sends its form.
+    pub(crate) async fn sign_in(&mut self, token: &str) -> Answer {
+        self.sign_in_at("/console/sign-in", token).await
+    }
+
+    pub(crate) async fn sign_in_at(&mut self, path: &str, token: &str) -> Answer {
+        let page = self.get(path).await;
+        let form_token = page.hidden("form_token").expect("the page has a form");
+        let next = page.hidden("next").unwrap_or_default().replace("&amp;", "&");
+        self.post("/console/sign-in", &[("form_token", &form_token), ("next", &next), ("token", token)]).await
+    }
+
+    pub(crate) async fn send(&mut self, method: &str, path: &str, body: Option<String>) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("host", "console.example");
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        if !self.cookies.is_empty() {
+            let pairs: Vec<String> =
+                self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            request = request.header(COOKIE, pairs.join("; "));
+        }
+        if body.is_some() && !self.headers.iter().any(|(name, _)| name == "content-type") {
+            request = request.header("content-type", "application/x-www-form-urlencoded");
+        }
+        let mut request = request.body(Body::from(body.unwrap_or_default())).expect("a request");
+        request.extensions_mut().insert(Peer { addr: Some(self.addr), tls: false });
+        let response = self.console.clone().oneshot(request).await.expect("a router never fails");
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.expect("the body is in memory").to_bytes();
+        let body = String::from_utf8(bytes.to_vec()).expect("pages are UTF-8");
+        let answer = Answer { status: head.status, headers: head.headers, body };
+        for cookie in answer.set_cookies() {
+            let (name, rest) = cookie.split_once('=').expect("a cookie has a name");
+            let value = rest.split(';').next().unwrap_or_default();
+            if cookie.contains("Max-Age=0") {
+                self.cookies.remove(name);
+            } else {
+                self.cookies.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        answer
+    }
+}

@@ -1,0 +1,48 @@
+//! What the console reads and keeps, behind a script.
+
+use std::time::Duration;
+
+use domain::entry::EntryId;
+use domain::ports::{ActivityQueries, SessionHash, SessionStore, StoreError, StreamQueries, TokenHash};
+use domain::query::{ActivityHistory, EntryLook, StreamBacklog, UnreadEntries};
+
+use super::{Scripted, texts};
+
+impl<S: StreamQueries> StreamQueries for Scripted<S> {
+    async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
+        self.call("backlog", texts([after]), self.store.backlog(after)).await
+    }
+
+    async fn find_entry(&self, id: EntryId) -> Result<EntryLook, StoreError> {
+        self.call("find_entry", texts([id]), self.store.find_entry(id)).await
+    }
+
+    async fn list_unread(&self, after: EntryId) -> Result<UnreadEntries, StoreError> {
+        self.call("list_unread", texts([after]), self.store.list_unread(after)).await
+    }
+}
+
+impl<S: ActivityQueries> ActivityQueries for Scripted<S> {
+    async fn activity(&self) -> Result<ActivityHistory, StoreError> {
+        self.call("activity", Vec::new(), self.store.activity()).await
+    }
+}
+
+impl<S: SessionStore> SessionStore for Scripted<S> {
+    async fn insert_session(
+        &self,
+        id: &SessionHash,
+        token: &TokenHash,
+        lifetime: Duration,
+    ) -> Result<(), StoreError> {
+        self.call("insert_session", Vec::new(), self.store.insert_session(id, token, lifetime)).await
+    }
+
+    async fn get_session(&self, id: &SessionHash) -> Result<Option<TokenHash>, StoreError> {
+        self.call("get_session", Vec::new(), self.store.get_session(id)).await
+    }
+
+    async fn delete_session(&self, id: &SessionHash) -> Result<(), StoreError> {
+        self.call("delete_session", Vec::new(), self.store.delete_session(id)).await
+    }
+}
