@@ -43,7 +43,7 @@ run: tools ## start everything on this machine, to try it out; Ctrl-C stops it
 .PHONY: test
 test: test-tools ## everything that must pass before a change is merged: format, clippy, documentation, every test
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets --features integration-tests/large -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo build --workspace --bins --tests
 	$(TARGET)/debug/bench --smoke
@@ -51,6 +51,12 @@ test: test-tools ## everything that must pass before a change is merged: format,
 
 .PHONY: check
 check: test ## the same as test
+
+# Optimised, because its figures count: a debug build does not carry the traffic of the tests.
+.PHONY: test-large
+test-large: test-tools ## what a release needs besides: millions of rows, many minutes
+	cargo build --release -p app --bin notification
+	cargo test --release -p integration-tests --features large --test large -- --nocapture --test-threads=1
 
 # The benchmark runs the service's binary of the same build.
 .PHONY: bench-build

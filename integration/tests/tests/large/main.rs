@@ -1,0 +1,6 @@
+//! What needs millions of rows or many minutes: `make test-large`, which a release needs, and `make test` does not run.
+
+mod console;
+#[expect(dead_code, reason = "shared with the other tests, which use all of it")]
+#[path = "../it/world.rs"]
+mod world;
