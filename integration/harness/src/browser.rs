@@ -4,6 +4,8 @@
 //! Both processes end with the [`Browser`]. Its profile is a folder of its own, so that it knows no cookie and no setting of another
 //! browser, and it asks no server for anything but what a test opens.
 
+mod driver;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,11 +14,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thirtyfour::{
-    By, ChromiumLikeCapabilities, DesiredCapabilities, LoggingPrefsLogLevel, WebDriver, WebElement,
-};
 
 use crate::poll::wait_for;
+use driver::{Driver, Failure};
 
 /// How long a browser may take to start.
 const START_BOUND: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ pub mod keys {
 /// A browser with one window.
 #[derive(Debug)]
 pub struct Browser {
-    driver: WebDriver,
+    driver: Driver,
     processes: Processes,
     _profile: TempDir,
 }
@@ -110,13 +110,11 @@ impl Browser {
             .spawn()
             .expect("ChromeDriver starts");
         let mut processes = Processes { driver, browser: None };
-        let (url, capabilities) = (format!("http://127.0.0.1:{port}"), capabilities(profile.path()));
-        let driver = wait_for("the browser starts", START_BOUND, async || {
-            WebDriver::new(&url, capabilities.clone()).await.ok()
-        })
-        .await;
-        let known = serde_json::to_value(driver.capabilities()).unwrap_or_default();
-        processes.browser = known["goog:processID"].as_u64();
+        let (addr, options) = (format!("127.0.0.1:{port}"), options(profile.path()));
+        let driver =
+            wait_for("the browser starts", START_BOUND, async || Driver::connect(&addr, &options).await.ok())
+                .await;
+        processes.browser = driver.capabilities["goog:processID"].as_u64();
         let browser = Self { driver, processes, _profile: profile };
         browser.set_width(1_280).await;
         browser
@@ -129,7 +127,7 @@ impl Browser {
 
     /// Opens an address, and waits until the page is loaded.
     pub async fn open(&self, url: &str) {
-        self.driver.goto(url).await.unwrap_or_else(|error| panic!("{url}: {error}"));
+        done(url, self.driver.post("url", &json!({"url": url})).await);
     }
 
     /// Makes the window so many pixels wide.
@@ -151,72 +149,67 @@ impl Browser {
 
     /// Clicks the first element that a CSS selector selects, and waits for the page to which that leads.
     pub async fn click(&self, css: &str) {
-        let clicked = self.find(css).await.click().await;
-        clicked.unwrap_or_else(|error| panic!("{css}: {error}"));
+        let element = self.find(css).await;
+        done(css, self.driver.post(&format!("element/{element}/click"), &json!({})).await);
     }
 
     /// Types a text into the first such element, in the place of what was there.
     pub async fn fill(&self, css: &str, text: &str) {
-        let field = self.find(css).await;
-        field.clear().await.unwrap_or_else(|error| panic!("{css}: {error}"));
-        field.send_keys(text).await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        let element = self.find(css).await;
+        done(css, self.driver.post(&format!("element/{element}/clear"), &json!({})).await);
+        done(css, self.driver.post(&format!("element/{element}/value"), &json!({"text": text})).await);
     }
 
     /// The text that a person sees in the first such element.
     pub async fn text(&self, css: &str) -> String {
-        self.find(css).await.text().await.unwrap_or_else(|error| panic!("{css}: {error}"))
+        let element = self.find(css).await;
+        text(done(css, self.driver.get(&format!("element/{element}/text")).await))
     }
 
     /// How many such elements there are.
     pub async fn count(&self, css: &str) -> usize {
-        self.driver.find_all(By::Css(css)).await.map_or(0, |found| found.len())
+        done(css, self.driver.elements(css).await).len()
     }
 
     /// Presses keys one after the other, wherever the focus is: characters, or those of [`keys`].
     pub async fn press(&self, keys: &str) {
-        let pressed = self.driver.action_chain().send_keys(keys).perform().await;
-        pressed.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+        done(keys, self.driver.press(keys).await);
     }
 
     /// Loads the page again.
     pub async fn reload(&self) {
-        self.driver.refresh().await.expect("the page is loaded again");
+        done("reload", self.driver.post("refresh", &json!({})).await);
     }
 
     /// The address of the page.
     pub async fn url(&self) -> String {
-        self.driver.current_url().await.expect("the browser runs").to_string()
+        text(done("the address", self.driver.get("url").await))
     }
 
     /// Its source, as it is now.
     pub async fn source(&self) -> String {
-        self.driver.source().await.expect("the browser runs")
+        text(done("the source", self.driver.get("source").await))
     }
 
     /// The cookies of the page as the header `Cookie`, those included that no script can read.
     pub async fn cookies(&self) -> String {
-        let cookies = self.driver.get_all_cookies().await.expect("the browser runs");
-        let pairs: Vec<String> =
-            cookies.iter().map(|cookie| format!("{}={}", cookie.name, cookie.value)).collect();
-        pairs.join("; ")
+        let cookies = done("the cookies", self.driver.get("cookie").await);
+        let pair =
+            |cookie: &Value| format!("{}={}", text(cookie["name"].clone()), text(cookie["value"].clone()));
+        cookies.as_array().into_iter().flatten().map(pair).collect::<Vec<_>>().join("; ")
     }
 
-    /// Forgets all cookies of the page.
-    pub async fn forget_cookies(&self) {
-        self.driver.delete_all_cookies().await.expect("the browser runs");
-    }
-
-    async fn find(&self, css: &str) -> WebElement {
-        match self.driver.find(By::Css(css)).await {
-            Ok(found) => found,
-            Err(error) => panic!("{css} on {}: {error}", self.url().await),
+    async fn find(&self, css: &str) -> String {
+        match done(css, self.driver.elements(css).await).into_iter().next() {
+            Some(element) => element,
+            None => panic!("there is no {css} on {}", self.url().await),
         }
     }
 
     /// The value of an expression in the page.
     pub async fn value(&self, expression: &str) -> Value {
-        let found = self.driver.execute(format!("return ({expression})"), Vec::new()).await;
-        found.unwrap_or_else(|error| panic!("{expression}: {error}")).json().clone()
+        let script = json!({"script": format!("return ({expression})"), "args": []});
+        done(expression, self.driver.post("execute/sync", &script).await)
     }
 
     /// Whether the page can be scrolled sideways, which makes a phone unusable.
@@ -227,20 +220,19 @@ impl Browser {
 
     /// What the page, or the browser about it, has written to the console as an error or a warning since the last call.
     pub async fn console_errors(&self) -> Vec<String> {
-        let entries = self.driver.browser_log().await.expect("the browser keeps a log");
-        entries.into_iter().map(|entry| entry.message).collect()
+        let entries = done("the log", self.driver.post("se/log", &json!({"type": "browser"})).await);
+        entries.as_array().into_iter().flatten().map(|entry| text(entry["message"].clone())).collect()
     }
 
     /// The rules of accessibility (WCAG 2.2 A and AA, and good practice) that the page breaks, each with where. `axe` is the text of axe-core.
     pub async fn accessibility_violations(&self, axe: &str) -> Vec<String> {
-        self.driver.execute(axe, Vec::new()).await.expect("axe-core loads");
+        done("axe-core", self.driver.post("execute/sync", &json!({"script": axe, "args": []})).await);
         let script = "const done = arguments[arguments.length - 1];
             axe.run(document, { resultTypes: ['violations'] }).then((results) => done(results.violations.map((rule) =>
                 rule.id + ': ' + rule.help + ': ' + rule.nodes.map((node) => node.html + ' ' + node.failureSummary).join(' | '))),
                 (error) => done(['axe-core failed: ' + error]));";
-        let found = self.driver.execute_async(script, Vec::new()).await.expect("axe-core ends");
-        let found = found.json().as_array().cloned().unwrap_or_default();
-        found.iter().map(|rule| rule.as_str().unwrap_or_default().to_owned()).collect()
+        let found = self.driver.post("execute/async", &json!({"script": script, "args": []})).await;
+        done("axe-core", found).as_array().into_iter().flatten().map(|rule| text(rule.clone())).collect()
     }
 
     /// Writes a picture of the whole page.
@@ -257,24 +249,28 @@ impl Browser {
     /// Ends it.
     pub async fn quit(self) {
         // Whatever it answers, its processes are ended.
-        drop(self.driver.clone().quit().await);
+        drop(self.driver.delete("").await);
     }
 
     async fn devtools(&self, method: &str, parameters: Value) -> Value {
-        let answer = self.driver.cdp().send_raw(method, parameters).await;
-        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+        done(method, self.driver.devtools(method, &parameters).await)
     }
 }
 
-fn capabilities(profile: &Path) -> thirtyfour::ChromeCapabilities {
-    let mut capabilities = DesiredCapabilities::chrome();
-    capabilities.set_binary(&installed(&BROWSERS).display().to_string()).expect("it is a text");
-    for flag in FLAGS {
-        capabilities.add_arg(flag).expect("it is a text");
-    }
-    capabilities.add_arg(&format!("--user-data-dir={}", profile.display())).expect("it is a text");
-    capabilities.set_browser_log_level(LoggingPrefsLogLevel::Warning).expect("it is a text");
-    capabilities
+/// What a command gave; panics with what was asked for if it failed.
+fn done<T>(what: &str, outcome: Result<T, Failure>) -> T {
+    outcome.unwrap_or_else(|failure| panic!("{what}: {failure}"))
+}
+
+fn text(value: Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The options of Chrome.
+fn options(profile: &Path) -> Value {
+    let mut flags: Vec<String> = FLAGS.map(str::to_owned).into();
+    flags.push(format!("--user-data-dir={}", profile.display()));
+    json!({"binary": installed(&BROWSERS), "args": flags})
 }
 
 /// The first of these programs that is on `PATH`.
