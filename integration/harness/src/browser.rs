@@ -25,10 +25,11 @@ const INSTALL: &str = "run `sh scripts/ensure-tools.sh --browser`, which install
 /// The programs that are the browser, on the systems that have it; the same names as in `scripts/ensure-tools.sh`.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// Without a window, without a sandbox (which needs rights that a container lacks), and silent on the network.
-const FLAGS: [&str; 10] = [
+const FLAGS: [&str; 11] = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
@@ -138,7 +139,11 @@ impl Browser {
 
     /// Lets the person prefer these colours.
     pub async fn set_theme(&self, theme: Theme) {
-        let features = json!([{"name": "prefers-color-scheme", "value": theme.as_str()}]);
+        // Without motion, so that a picture shows no colour in between.
+        let features = json!([
+            {"name": "prefers-color-scheme", "value": theme.as_str()},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]);
         self.devtools("Emulation.setEmulatedMedia", json!({"features": features})).await;
     }
 

@@ -220,7 +220,7 @@ fn row(letter: &DeadLetter) -> Vec<Markup> {
 /// The buttons that show the plan for one dead letter.
 pub(super) fn change_one_form(operator: &Operator, id: &str, discarded: bool) -> Markup {
     html! {
-        form.actions method="post" action=(plan::PATH) aria-label="Change this dead letter" {
+        form.actions method="post" action=(plan::PATH) aria-label={ "Change " (id) } {
             (form_token(operator))
             input type="hidden" name="id" value=(id);
             button.primary type="submit" name="do" value=(Change::Replay.chosen()) { "Replay…" }

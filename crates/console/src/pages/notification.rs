@@ -107,10 +107,6 @@ fn render(
 
 fn about(record: &Record, updated_at: Timestamp) -> Markup {
     let content = &record.content;
-    let optional = |text: &str| match text {
-        "" => html! { span.soft { "none" } },
-        text => id(text),
-    };
     html! {
         section.card aria-label="About this notification" {
             (facts(&[
@@ -123,11 +119,20 @@ fn about(record: &Record, updated_at: Timestamp) -> Markup {
                 ("Last change", time(updated_at)),
                 ("Key reserved until", time(record.idempotency_expires_at)),
                 ("Recipients", recipients(record)),
-                ("Request id", optional(&content.request_id)),
-                ("Trace id", optional(&content.trace_id)),
+                ("Request id", or_none(&content.request_id, id)),
+                ("Trace id", or_none(&content.trace_id, id)),
                 ("Fingerprint", id(&record.fingerprint)),
             ]))
         }
+    }
+}
+
+/// A text that may be absent, which the tables have as an empty one.
+fn or_none(text: &str, show: fn(&str) -> Markup) -> Markup {
+    if text.is_empty() {
+        html! { span.soft { "none" } }
+    } else {
+        show(text)
     }
 }
 
@@ -183,7 +188,8 @@ fn route_card(operator: &Operator, route: &StoredRoute, now: Timestamp) -> Marku
             (timeline::of(route, now))
             (facts(&[
                 ("Route id", id(&key)),
-                ("Address", if route.resolved_email.is_empty() { html! { span.soft { "none" } } } else { visible(&route.resolved_email) }),
+                ("Outbound entry", or_none(&route.published_entry_id, id)),
+                ("Address", or_none(&route.resolved_email, visible)),
                 ("Language", visible(&route.resolved_locale)),
                 ("Failed attempts", html! { (route.attempt_count) " of " (route.max_attempts) }),
             ]))

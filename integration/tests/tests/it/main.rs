@@ -11,6 +11,7 @@ mod asyncapi;
 mod bad_input;
 mod console;
 mod console_browser;
+mod console_catalogue;
 mod crash;
 mod directory_load;
 mod docs;

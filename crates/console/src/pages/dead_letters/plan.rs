@@ -108,6 +108,18 @@ fn consequence(change: Change) -> &'static str {
     }
 }
 
+/// A condition as the form of the list calls it.
+fn condition_name(name: &str) -> &str {
+    match name {
+        "classification" => "the cause",
+        "notification_type" => "the type",
+        "channel" => "the channel",
+        "created_after" => "a failure from",
+        "created_before" => "a failure before",
+        other => other,
+    }
+}
+
 /// What selects them.
 fn selected(asked: &Asked) -> Markup {
     html! {
@@ -118,7 +130,7 @@ fn selected(asked: &Asked) -> Markup {
                     "All open dead letters with "
                     @for (index, (name, value)) in conditions(filter).iter().enumerate() {
                         @if index > 0 { ", " }
-                        code { (name) } " " (visible(value))
+                        (condition_name(name)) " " strong { (visible(value)) }
                     }
                     "."
                 }

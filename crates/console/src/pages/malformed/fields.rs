@@ -12,6 +12,19 @@ const FIELDS_SHOWN: usize = 200;
 /// The most characters of a value that a page shows.
 const VALUE_SHOWN: usize = 20_000;
 
+/// The fields of the envelope.
+const ENVELOPE: [&str; 9] = [
+    "notification_type",
+    "producer",
+    "audience_kind",
+    "recipient_user_ids_json",
+    "idempotency_key",
+    "occurred_at_ms",
+    "payload_json",
+    "request_id",
+    "trace_id",
+];
+
 /// The rule that a code stands for, as a sentence.
 pub(super) fn rule(code: FailureCode) -> &'static str {
     match code {
@@ -39,36 +52,48 @@ pub(super) fn rule(code: FailureCode) -> &'static str {
     }
 }
 
-/// The field that breaks the rule: the first that the message names, or the one that the code is about.
-fn broken<'a>(code: &str, message: &'a str) -> Option<&'a str> {
-    let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let known = [
-        "notification_type",
-        "producer",
-        "audience_kind",
-        "recipient_user_ids_json",
-        "idempotency_key",
-        "occurred_at_ms",
-        "payload_json",
-        "request_id",
-        "trace_id",
-    ];
-    // A name that the producer chose is quoted.
-    if let Some((name, _)) = message.split_once('"').and_then(|(_, rest)| rest.split_once('"')) {
-        if [FailureCode::RepeatedField, FailureCode::UnknownField, FailureCode::InvalidEncoding]
-            .iter()
-            .any(|about| about.as_str() == code)
-        {
-            return Some(name);
+/// The field that breaks the rule.
+enum Broken<'a> {
+    /// It has this name.
+    Named(&'a str),
+    /// Its name, as messages quote names, is this or begins with this.
+    Quoted(&'a str),
+    /// The message names none.
+    Unknown,
+}
+
+impl<'a> Broken<'a> {
+    /// The first field that the message names, or the one that the code is about.
+    fn of(code: &str, message: &'a str) -> Self {
+        let quotes = [FailureCode::RepeatedField, FailureCode::UnknownField, FailureCode::InvalidEncoding];
+        if quotes.iter().any(|about| about.as_str() == code) {
+            let quoted = message.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"'));
+            return quoted.map_or(Self::Unknown, |(name, _)| Self::Quoted(name));
+        }
+        let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
+        let named = message.split(|character| !is_name(character)).find(|word| ENVELOPE.contains(word));
+        match (named, code) {
+            (Some(name), _) => Self::Named(name),
+            (None, "idempotency_conflict") => Self::Named("idempotency_key"),
+            (None, "recipient_not_found") => Self::Named("recipient_user_ids_json"),
+            _ => Self::Unknown,
         }
     }
-    let named = message.split(|character| !is_name(character)).find(|word| known.contains(word));
-    let of_code = match code {
-        "idempotency_conflict" => Some("idempotency_key"),
-        "recipient_not_found" => Some("recipient_user_ids_json"),
-        _ => None,
-    };
-    named.or(of_code)
+
+    fn is(&self, name: &Value) -> bool {
+        let Some(name) = name.as_str() else { return false };
+        match self {
+            Self::Named(broken) => name == *broken,
+            Self::Quoted(broken) => {
+                let name: String = name.chars().flat_map(char::escape_debug).collect();
+                match broken.strip_suffix('…') {
+                    Some(beginning) => name.starts_with(beginning),
+                    None => name == *broken,
+                }
+            }
+            Self::Unknown => false,
+        }
+    }
 }
 
 /// The table of the fields; `json` is what the store keeps of them.
@@ -77,12 +102,11 @@ pub(super) fn show(json: &str, code: &str, message: &str) -> Markup {
         Ok(fields) => fields,
         Err(_) => return html! { pre tabindex="0" { (visible(json)) } },
     };
-    let broken = broken(code, message);
-    let is_broken = |name: &Value| broken.is_some() && name.as_str() == broken;
+    let broken = Broken::of(code, message);
     let mut rows: Vec<Vec<Markup>> =
-        fields.iter().take(FIELDS_SHOWN).map(|(name, value)| row(name, value, is_broken(name))).collect();
-    if let Some(name) = broken.filter(|_| !fields.iter().any(|(name, _)| is_broken(name))) {
-        if code == FailureCode::MissingField.as_str() {
+        fields.iter().take(FIELDS_SHOWN).map(|(name, value)| row(name, value, broken.is(name))).collect();
+    if let (Broken::Named(name), "missing_field") = (&broken, code) {
+        if !fields.iter().any(|(found, _)| broken.is(found)) {
             rows.push(vec![
                 html! { code { (visible(name)) } " " (badge(Tone::Bad, "missing")) },
                 html! { span.soft { "The entry has no such field." } },
@@ -158,16 +182,22 @@ mod tests {
 
     #[test]
     fn the_field_that_the_message_names_is_the_broken_one() {
+        let long = format!("<b>'{}", "x".repeat(60));
         for (code, message, expected) in [
-            ("payload_schema_violation", "payload_json at /a breaks the rule", Some("payload_json")),
-            ("unknown_field", "the field \"colour\" is not a field of an intent", Some("colour")),
-            ("missing_field", "occurred_at_ms is absent or empty", Some("occurred_at_ms")),
-            ("producer_not_allowed", "producer of game.finished takes game_master", Some("producer")),
-            ("recipient_not_found", "the user directory does not know u-1", Some("recipient_user_ids_json")),
-            ("entry_too_large", "the entry has 300000 bytes and takes at most 262144", None),
+            ("payload_schema_violation", "payload_json at /producer breaks the rule", "payload_json"),
+            ("unknown_field", "\"colour\" is not a field of an intent", "colour"),
+            ("repeated_field", "the field \"a\\\"b\" is there more than once", "a\"b"),
+            ("unknown_field", "\"<b>\\'xxx…\" is not a field of an intent", &long),
+            ("missing_field", "occurred_at_ms is absent or empty", "occurred_at_ms"),
+            ("producer_not_allowed", "producer of game.finished takes game_master", "producer"),
+            ("recipient_not_found", "the user directory does not know u-1", "recipient_user_ids_json"),
         ] {
-            assert_eq!(broken(code, message), expected, "{code}");
+            let broken = Broken::of(code, message);
+            assert!(broken.is(&Value::from(expected)), "{code}: {message}");
+            assert!(!broken.is(&Value::from("other")), "{code}: {message}");
         }
+        let too_large = Broken::of("entry_too_large", "the entry has 300000 bytes and takes at most 262144");
+        assert!(matches!(too_large, Broken::Unknown));
     }
 
     #[test]

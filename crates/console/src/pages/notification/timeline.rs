@@ -6,7 +6,7 @@ use domain::receipt::{PastReport, ReceiptStatus, Recorded};
 use domain::route::RouteStatus;
 use maud::{Markup, html};
 
-use crate::widgets::{Tone, id, time, visible};
+use crate::widgets::{Tone, time, visible};
 
 /// Something that happened, or will.
 struct Event {
@@ -69,7 +69,8 @@ fn past(route: &StoredRoute) -> Vec<Event> {
         events.push(Event::new(Tone::Neutral, Some(route.updated_at), "Replayed by an operator", html! {}));
     }
     if let Some(at) = route.published_at {
-        let entry = html! { "as entry " (id(&route.published_entry_id)) " of the outbound stream" };
+        let entry =
+            html! { "as entry " code { (visible(&route.published_entry_id)) } " of the outbound stream" };
         events.push(Event::new(Tone::Good, Some(at), "Published", entry));
     }
     if let Some(at) = route.dead_lettered_at {

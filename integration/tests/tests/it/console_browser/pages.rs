@@ -113,6 +113,7 @@ async fn ten_rows_in_detail(visit: &mut Visit<'_>, world: &World) {
     visit.open("ten", "search-nothing", "/console/notifications?producer=nobody").await;
     visit.browser.open(&address(service, "/console/dead-letters")).await;
     visit.browser.click("button[value=discard_all]").await;
+    heading(visit.browser, "Discard dead letters?").await;
     visit.check("ten", "plan-discard").await;
     // These answer with a status that a browser calls an error.
     for (name, path) in [
