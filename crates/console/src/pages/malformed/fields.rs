@@ -58,6 +58,8 @@ enum Broken<'a> {
     Named(&'a str),
     /// Its name, as messages quote names, is this or begins with this.
     Quoted(&'a str),
+    /// Its name is no text.
+    NoText,
     /// The message names none.
     Unknown,
 }
@@ -68,7 +70,11 @@ impl<'a> Broken<'a> {
         let quotes = [FailureCode::RepeatedField, FailureCode::UnknownField, FailureCode::InvalidEncoding];
         if quotes.iter().any(|about| about.as_str() == code) {
             let quoted = message.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"'));
-            return quoted.map_or(Self::Unknown, |(name, _)| Self::Quoted(name));
+            return match quoted {
+                Some((name, _)) => Self::Quoted(name),
+                None if code == FailureCode::InvalidEncoding.as_str() => Self::NoText,
+                None => Self::Unknown,
+            };
         }
         let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
         let named = message.split(|character| !is_name(character)).find(|word| ENVELOPE.contains(word));
@@ -81,7 +87,7 @@ impl<'a> Broken<'a> {
     }
 
     fn is(&self, name: &Value) -> bool {
-        let Some(name) = name.as_str() else { return false };
+        let Some(name) = name.as_str() else { return matches!(self, Self::NoText) };
         match self {
             Self::Named(broken) => name == *broken,
             Self::Quoted(broken) => {
@@ -91,7 +97,7 @@ impl<'a> Broken<'a> {
                     None => name == *broken,
                 }
             }
-            Self::Unknown => false,
+            Self::NoText | Self::Unknown => false,
         }
     }
 }
