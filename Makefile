@@ -27,7 +27,7 @@ tools:
 
 .PHONY: test-tools
 test-tools:
-	@sh scripts/ensure-tools.sh --lint --examples
+	@sh scripts/ensure-tools.sh --lint --examples --browser
 
 .PHONY: lint-tools
 lint-tools:

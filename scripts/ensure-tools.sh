@@ -2,22 +2,24 @@
 # Makes sure that the programs that `make run` and `make test` call are installed: those of PostgreSQL and Redis, a C
 # compiler, make, cargo; with --lint also rustfmt and clippy; with --examples also what runs the examples of
 # docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
-# and, in a folder under target/, tsx. Prints nothing if all of them are installed.
+# and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
+# folder under target/, axe-core. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
 set -eu
 
 usage() {
-    echo "usage: $0 [--lint] [--examples]" >&2
+    echo "usage: $0 [--lint] [--examples] [--browser]" >&2
     exit 2
 }
 
-lint=no examples=no
+lint=no examples=no browser=no
 for option in "$@"; do
     case $option in
     --lint) lint=yes ;;
     --examples) examples=yes ;;
+    --browser) browser=yes ;;
     *) usage ;;
     esac
 done
@@ -132,6 +134,7 @@ find_missing() {
     if ! on_path kill; then lacks "kill, the program" procps; fi
 
     if [ "$examples" = yes ]; then find_example_programs; fi
+    if [ "$browser" = yes ]; then find_browser; fi
 
     if ! cargo --version >/dev/null 2>&1; then
         lacks_by_hand "cargo: install Rust with rustup; the version is in Cargo.toml (rust-version)"
@@ -161,12 +164,26 @@ find_example_programs() {
     if ! on_path psql; then lacks psql postgresql-client libpq; fi
     # A terminal for commands that ask.
     if ! on_path script; then lacks script bsdutils; fi
+    find_node
+}
+
+find_node() {
     if ! on_path node; then
         lacks "node, the program of Node.js" nodejs node
     elif ! node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'; then
         lacks_by_hand "Node.js 18 or later: $(node --version) is too old"
     fi
     if ! on_path npm; then lacks npm npm; fi
+}
+
+# The names are those for which integration/harness/src/browser.rs looks.
+find_browser() {
+    if ! on_path chromium && ! on_path chromium-browser && ! on_path google-chrome; then
+        lacks "chromium, a browser" chromium chromium
+    fi
+    if ! on_path chromedriver; then lacks "chromedriver, which drives it" chromium-driver chromedriver; fi
+    # find_example_programs has looked for it already.
+    if [ "$examples" = no ]; then find_node; fi
 }
 
 # find_component <component> <cargo's subcommand>: rustup installs a stub for a missing component, so the subcommand is run.
@@ -223,18 +240,20 @@ install() {
     fi
 }
 
-# Installs tsx as its lock file says, in a folder that is no part of the source.
-install_tsx() (
+# install_from_npm <folder under target/> <folder with the lock file> <file that is there afterwards>: installs what a lock file
+# says, in a folder that is no part of the source.
+install_from_npm() (
     cd "$(dirname "$0")/.." || return 1
-    folder=${CARGO_TARGET_DIR:-target}/page-examples
-    lock=integration/tests/examples/package-lock.json
+    folder=${CARGO_TARGET_DIR:-target}/$1
+    source=integration/tests/$2
+    lock=$source/package-lock.json
     # Copied last: a folder with the same lock file is complete.
-    if cmp -s "$lock" "$folder/installed-lock.json" && [ -f "$folder/node_modules/.bin/tsx" ]; then return 0; fi
-    say "installing tsx with npm"
+    if cmp -s "$lock" "$folder/installed-lock.json" && [ -f "$folder/node_modules/$3" ]; then return 0; fi
+    say "installing ${3##*/} with npm"
     # Joined by &&, because the caller asks whether it succeeded, which turns `set -e` off. The scripts of packages are not
     # needed.
     mkdir -p "$folder" && rm -f "$folder/installed-lock.json" &&
-        cp integration/tests/examples/package.json integration/tests/examples/.npmrc "$lock" "$folder" &&
+        cp "$source/package.json" "$source/.npmrc" "$lock" "$folder" &&
         npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund </dev/null >&2 &&
         cp "$lock" "$folder/installed-lock.json"
 )
@@ -245,8 +264,12 @@ if [ -n "$missing" ]; then
     find_missing
 fi
 if [ -z "$missing$by_hand" ]; then
-    if [ "$examples" = yes ] && ! install_tsx; then
+    if [ "$examples" = yes ] && ! install_from_npm page-examples examples .bin/tsx; then
         say "could not install tsx: npm must be able to reach its registry"
+        exit 1
+    fi
+    if [ "$browser" = yes ] && ! install_from_npm browser-tools browser-tools axe-core/axe.min.js; then
+        say "could not install axe-core: npm must be able to reach its registry"
         exit 1
     fi
     exit 0

@@ -48,7 +48,7 @@
             button.type = "button";
             button.className = "copy";
             button.textContent = "Copy";
-            button.setAttribute("aria-label", "Copy " + text.textContent);
+            button.setAttribute("aria-label", "Copy " + (text.dataset.copyLabel || text.textContent));
             button.addEventListener("click", async () => {
                 try {
                     await navigator.clipboard.writeText(text.dataset.copy);

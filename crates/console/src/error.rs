@@ -28,8 +28,6 @@ pub(crate) enum PageError {
     Method,
     /// A store cannot be reached, or failed.
     Unavailable,
-    /// The query took longer than it may.
-    TooExpensive,
 }
 
 impl From<StoreError> for PageError {
@@ -56,7 +54,6 @@ impl PageError {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::TooExpensive => StatusCode::UNPROCESSABLE_ENTITY,
         }
     }
 
@@ -82,11 +79,6 @@ impl PageError {
                 "The data cannot be read now",
                 "PostgreSQL cannot be reached, or did not answer in time.".to_owned(),
                 "Try again in a few seconds. If it lasts, look at /readyz and at the log of this replica; accepted notifications are safe.",
-            ),
-            Self::TooExpensive => (
-                "The search took too long",
-                "It takes longer than NOTIFICATION_API_QUERY_TIMEOUT allows.".to_owned(),
-                "Narrow it: choose a time range, or look for an id, a key, a recipient or a status.",
             ),
         }
     }

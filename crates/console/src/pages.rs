@@ -3,5 +3,7 @@
 pub(crate) mod catalogue;
 pub(crate) mod dead_letters;
 pub(crate) mod malformed;
+mod notification;
 pub(crate) mod notifications;
 pub(crate) mod overview;
+mod parts;

@@ -9,6 +9,7 @@ use domain::operations::Budgets;
 use domain::ports::{ActivityQueries, LeaderLookup, Operations, Queries, SessionStore, StreamQueries};
 use http_server::TrustedProxies;
 use http_server::tokens::Tokens;
+use idempotency::{Idempotency, Store};
 
 use crate::attempts::Attempts;
 
@@ -26,6 +27,8 @@ pub trait Ports: Send + Sync + 'static {
     type Activity: ActivityQueries + 'static;
     /// Knows who is signed in.
     type Sessions: SessionStore + 'static;
+    /// Keeps the results of forms that change something.
+    type Keys: Store;
     /// The time.
     type Clock: Clock + 'static;
 }
@@ -44,6 +47,8 @@ pub struct Console<P: Ports> {
     pub activity: P::Activity,
     /// Knows who is signed in.
     pub sessions: P::Sessions,
+    /// Carries out a form once that is sent more than once.
+    pub keys: Idempotency<P::Keys>,
     /// The time, for changes and explanations.
     pub clock: P::Clock,
     /// The tokens in force: one with the role `operator` opens the console.

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::route::{Channel, UnknownName};
 
+mod example;
 mod file;
 
 /// The longest name of a type or producer, in bytes.
@@ -141,6 +142,13 @@ impl NotificationType {
     /// private.
     pub fn check_payload(&self, payload: &Value) -> Result<(), String> {
         self.payload.validate(payload).map_err(|error| describe(&error))
+    }
+
+    /// A payload that the schema allows, to begin with when one writes an intent; `None` if none was found, which can be so for patterns and
+    /// for conditions on several members together.
+    pub fn example_payload(&self) -> Option<Value> {
+        let example = example::of(&self.payload_schema, "value", 0)?;
+        (example.is_object() && self.check_payload(&example).is_ok()).then_some(example)
     }
 
     /// The environment variable that lists the administrators' addresses.

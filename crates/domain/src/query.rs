@@ -5,6 +5,7 @@
 //! short or empty and still have a next one: no request examines more than a bounded number of rows.
 
 mod activity;
+mod causes;
 mod cursor;
 mod dead_letters;
 mod malformed;
@@ -15,6 +16,7 @@ mod stream;
 mod stuck;
 
 pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
+pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};

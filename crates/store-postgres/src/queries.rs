@@ -6,6 +6,7 @@
 
 mod activity;
 mod candidates;
+mod causes;
 mod database;
 mod dead_letters;
 mod detail;
@@ -17,9 +18,9 @@ mod status;
 use ambient::Timestamp;
 use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
-    ActivityHistory, DeadLetter, DeadLetterFilter, DeadLetterPlace, MalformedFilter, MalformedPlace,
-    MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
-    SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
+    ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, MalformedCause,
+    MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
+    NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use pg::sql::any;
@@ -105,6 +106,14 @@ impl Queries for PgQueries {
         malformed::get(&self.session("get malformed intents").await?, stream, entry_id).await
     }
 
+    async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {
+        causes::of_dead_letters(&self.session("count dead letters").await?).await
+    }
+
+    async fn count_malformed_intents(&self) -> Result<Causes<MalformedCause>, StoreError> {
+        causes::of_malformed_intents(&self.session("count malformed intents").await?).await
+    }
+
     async fn status(&self, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
         status::read(&self.session("read the status").await?, stream, now).await
     }
@@ -124,6 +133,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     search::prepare_all(session).await?;
     dead_letters::prepare_all(session).await?;
     malformed::prepare_all(session).await?;
+    causes::prepare_all(session).await?;
     status::prepare_all(session).await?;
     activity::prepare_all(session).await
 }

@@ -3,6 +3,7 @@
 //!
 //! Nothing but the suites in [`contract`] asserts anything. Waiting is done in one place, [`wait_for`], with a bound.
 
+mod browser;
 pub mod contract;
 mod database;
 mod intents;
@@ -10,6 +11,7 @@ mod poll;
 mod proxy;
 mod service;
 
+pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
 pub use local_servers::{Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use harness::{Proxy, wait_for};
+use harness::{Browser, Proxy, wait_for};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -289,4 +289,19 @@ async fn a_proxy_that_was_dropped_closes_its_connections_and_listens_no_more() {
     drop(world);
     assert!(is_closed(&mut stream).await);
     wait_for("the port is closed", BOUND, async || TcpStream::connect(&addr).await.err().map(drop)).await;
+}
+
+#[tokio::test]
+async fn a_browser_shows_a_page_with_and_without_its_scripts_and_ends_with_its_processes() {
+    let page = "data:text/html,<!doctype html><title>t</title><p id=p>plain</p><script>p.textContent='scripted'</script>";
+    let browser = Browser::start().await;
+    browser.open(page).await;
+    assert_eq!(browser.text("p").await, "scripted");
+    browser.set_javascript(false).await;
+    browser.open(page).await;
+    assert_eq!(browser.text("p").await, "plain");
+    let pid = browser.pid().expect("ChromeDriver tells");
+    browser.quit().await;
+    let process = std::path::PathBuf::from(format!("/proc/{pid}"));
+    wait_for("the browser ends", BOUND, async || (!process.exists()).then_some(())).await;
 }

@@ -9,10 +9,10 @@ use ambient::Timestamp;
 use domain::dead_letter::recovery_hint;
 use domain::ports::{Queries, StoreError};
 use domain::query::{
-    CauseCounts, ChannelStatus, Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, MAX_RECORDS,
-    MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
-    NotificationSummary, Page, PageLimit, RouteCounts, SearchFilter, SearchOutcome, StoreStatus,
-    StoredMalformedIntent, StoredRoute,
+    CauseCounts, Causes, ChannelStatus, Counted, DeadLetter, DeadLetterCause, DeadLetterFilter,
+    DeadLetterPlace, MAX_RECORDS, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary,
+    NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, RouteCounts, SearchFilter,
+    SearchOutcome, StoreStatus, StoredMalformedIntent, StoredRoute,
 };
 use domain::record::{NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
@@ -99,6 +99,24 @@ impl Queries for MemoryDatabase {
         rows.retain(|row| row.summary.key.stream == stream && row.summary.key.entry_id == entry_id);
         rows.sort_by_key(|row| std::cmp::Reverse(row.summary.recorded_at));
         Ok(rows)
+    }
+
+    async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {
+        let letters = dead_letters(&lock(&self.0), &DeadLetterFilter::default());
+        let cause = |letter: DeadLetter| DeadLetterCause {
+            channel: letter.channel,
+            classification: letter.failure_classification,
+        };
+        Ok(causes(letters.into_iter().map(cause)))
+    }
+
+    async fn count_malformed_intents(&self) -> Result<Causes<MalformedCause>, StoreError> {
+        let rows = malformed(&lock(&self.0));
+        let cause = |row: StoredMalformedIntent| MalformedCause {
+            code: row.summary.failure_code,
+            producer: row.summary.producer,
+        };
+        Ok(causes(rows.into_iter().map(cause)))
     }
 
     async fn status(&self, stream: &str, now: Timestamp) -> Result<StoreStatus, StoreError> {
@@ -276,4 +294,13 @@ fn counts(causes: impl Iterator<Item = String>) -> CauseCounts {
     let mut counts: Vec<(String, u64)> = counted.into_iter().collect();
     counts.sort_by(|(one, rows), (other, more)| (more, one).cmp(&(rows, other)));
     CauseCounts { counts, capped: false }
+}
+
+fn causes<C: Ord + std::hash::Hash>(all: impl Iterator<Item = C>) -> Causes<C> {
+    let mut counted: HashMap<C, u64> = HashMap::new();
+    for cause in all {
+        *counted.entry(cause).or_default() += 1;
+    }
+    let rows = counted.values().sum();
+    Causes::new(counted.into_iter().collect(), rows)
 }

@@ -8,6 +8,7 @@ use axum::Router;
 use console::{Attempts, Console, ConsoleSettings, Ports};
 use http_server::TrustedProxies;
 use http_server::tokens::Tokens;
+use idempotency::{Observed, PostgresStore};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 
@@ -25,6 +26,7 @@ impl Ports for ServicePorts {
     type Leader = LockLookup;
     type Activity = PgQueries;
     type Sessions = PgStore;
+    type Keys = Observed<PostgresStore>;
     type Clock = SystemClock;
 }
 
@@ -53,6 +55,7 @@ impl ConsoleParts {
                 Operations = PgStore,
                 Stream = RedisIntentStream,
                 Leader = LockLookup,
+                Keys = Observed<PostgresStore>,
             >,
     {
         let settings = &api.settings;
@@ -63,6 +66,7 @@ impl ConsoleParts {
             stream: api.stream.clone(),
             leader: api.leader.clone(),
             sessions: self.sessions,
+            keys: api.keys.clone(),
             clock: SystemClock,
             tokens: self.tokens,
             ids: Arc::new(RandomTokens),

@@ -1,19 +1,232 @@
-//! Dead letters: by cause, replay and discard.
+//! Dead letters: by cause and in a list, to be replayed or discarded.
+
+mod asked;
+mod change;
+mod plan;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::get;
+use axum::extract::{RawQuery, State};
+use axum::routing::{get, post};
+use domain::catalog::Catalog;
+use domain::ports::Queries;
+use domain::query::{
+    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, PageLimit, Place,
+};
+use domain::route::Channel;
+use maud::{Markup, html};
 
+use super::parts::{
+    choice_field, filter_buttons, limit, notification_path, size_field, text_field, time_field,
+};
+use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::widgets::empty;
+use crate::session::Operator;
+use crate::widgets::{
+    Tone, badge, column, empty, form_token, number, numbers, pager, table, time, too_many, visible,
+};
+
+use asked::{Change, filter_fields};
+
+const PATH: &str = "/console/dead-letters";
+const PARAMS: [&str; 8] = [
+    "channel",
+    "classification",
+    "notification_type",
+    "created_after",
+    "created_before",
+    "discarded",
+    "limit",
+    "cursor",
+];
 
 /// The paths of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
-    Router::new().route("/console/dead-letters", get(show))
+    Router::new()
+        .route(PATH, get(list::<P>))
+        .route(plan::PATH, post(plan::show::<P>).get(plan::start_over))
+        .route(change::PATH, post(change::change::<P>).get(plan::start_over))
+        .route(change::RESULT_PATH, get(change::result::<P>))
 }
 
-async fn show() -> Page {
-    Page::new(Section::DeadLetters, "Dead letters", empty("Nothing here yet.", "This page is not built yet."))
+/// The address of the list of those with a cause.
+pub(super) fn list_path(channel: Option<Channel>, classification: Option<&str>) -> String {
+    let channel = channel.map(|channel| ("channel", channel.as_str()));
+    address(PATH, channel.into_iter().chain(classification.map(|cause| ("classification", cause))))
+}
+
+async fn list<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    operator: Operator,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let filter = filter_of(&params)?;
+    let limit = limit(&params)?;
+    let after: Option<DeadLetterPlace> = params.cursor(&filter)?;
+    let page = console.queries.list_dead_letters(&filter, after.as_ref(), limit).await?;
+    let causes = console.queries.count_dead_letters().await?;
+    let listed = Listed {
+        next: page.next.map(|place| place.to_cursor(&filter)),
+        items: page.items,
+        params,
+        filter,
+        limit,
+    };
+    let content = html! {
+        (by_cause(&causes))
+        (filters(&console.settings.catalog, &listed))
+        (letters(&operator, &listed))
+    };
+    Ok(Page::new(Section::DeadLetters, "Dead letters", content))
+}
+
+fn filter_of(params: &Params) -> Result<DeadLetterFilter, PageError> {
+    Ok(DeadLetterFilter {
+        channel: params.value("channel", "push or email")?,
+        classification: params.text("classification").map(str::to_owned),
+        notification_type: params.text("notification_type").map(str::to_owned),
+        created_after: params.time("created_after")?,
+        created_before: params.time("created_before")?,
+        discarded: params.value("discarded", "true or false")?.unwrap_or(false),
+    })
+}
+
+/// A page of the list.
+struct Listed {
+    params: Params,
+    filter: DeadLetterFilter,
+    limit: PageLimit,
+    items: Vec<DeadLetter>,
+    next: Option<String>,
+}
+
+fn by_cause(causes: &Causes<DeadLetterCause>) -> Markup {
+    let columns = [column("Cause"), column("Channel"), numbers("Dead letters")];
+    let row = |(cause, count): &(DeadLetterCause, u64)| {
+        let path = list_path(Some(cause.channel), Some(&cause.classification));
+        vec![
+            html! { a href=(path) { (visible(&cause.classification)) } },
+            html! { (cause.channel.as_str()) },
+            html! { (number(*count)) },
+        ]
+    };
+    let rows: Vec<Vec<Markup>> = causes.counts.iter().map(row).collect();
+    html! {
+        @if !rows.is_empty() {
+            section.card aria-label="Dead letters by cause" {
+                (table("By cause", &columns, &rows))
+                @if causes.is_capped() {
+                    p.hint { "The newest " (number(causes.counted)) " were counted; there may be more." }
+                }
+            }
+        }
+    }
+}
+
+fn filters(catalog: &Catalog, listed: &Listed) -> Markup {
+    let Listed { params, filter, .. } = listed;
+    let channels = [("", "any"), ("push", "push"), ("email", "email")];
+    let discarded = [("", "open"), ("true", "discarded")];
+    html! {
+        form.card method="get" action=(PATH) aria-label="Filter dead letters" {
+            div.fields {
+                (choice_field(params, "channel", "Channel", &channels))
+                (text_field(params, "classification", "Cause", None))
+                (text_field(params, "notification_type", "Type", Some("types")))
+                (time_field("created_after", "Failed from (UTC)", filter.created_after))
+                (time_field("created_before", "Failed before (UTC)", filter.created_before))
+                (choice_field(params, "discarded", "Show", &discarded))
+                (size_field(listed.limit))
+                (filter_buttons(PATH))
+            }
+            datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
+        }
+    }
+}
+
+fn letters(operator: &Operator, listed: &Listed) -> Markup {
+    let Listed { params, filter, items, next, .. } = listed;
+    let columns = [column("Dead letter"), column("Type"), column("Cause"), column("Failed")];
+    let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
+    let first = params.text("cursor").map(|_| params.with(PATH, "cursor", None));
+    let next_path = next.as_deref().map(|cursor| params.with(PATH, "cursor", Some(cursor)));
+    let is_filtered = DeadLetterFilter { discarded: false, ..filter.clone() } != DeadLetterFilter::default();
+    html! {
+        @if !rows.is_empty() {
+            form.stack method="post" action=(plan::PATH) aria-label="Choose dead letters" {
+                (form_token(operator))
+                (filter_fields(filter))
+                (buttons(filter.discarded))
+                (table("Newest first", &columns, &rows))
+            }
+        } @else if next.is_some() {
+            (too_many("Nothing on this page.", "None of the dead letters that it examined match. The next page examines older ones."))
+        } @else if filter.discarded {
+            (empty("No dead letter is discarded.", "Those that an operator discards are listed here until retention deletes their notification."))
+        } @else if is_filtered || first.is_some() {
+            (empty("No dead letter matches.", "Change or clear the filter."))
+        } @else {
+            (empty("There are no dead letters.", "Every route was published, skipped, or still has attempts left."))
+        }
+        (pager(first.as_deref(), next_path.as_deref()))
+    }
+}
+
+/// What may be done about those that are shown. Nothing is changed before the plan is confirmed.
+fn buttons(discarded: bool) -> Markup {
+    html! {
+        div.actions {
+            button.primary type="submit" name="do" value=(Change::Replay.chosen()) { "Replay chosen…" }
+            @if !discarded {
+                button.danger type="submit" name="do" value=(Change::Discard.chosen()) { "Discard chosen…" }
+                button type="submit" name="do" value=(Change::Replay.all()) { "Replay all that match…" }
+                button.danger type="submit" name="do" value=(Change::Discard.all()) { "Discard all that match…" }
+            }
+            p.hint { "Each button shows the plan first." }
+        }
+    }
+}
+
+fn row(letter: &DeadLetter) -> Vec<Markup> {
+    let key = letter.key.to_string();
+    let notification = letter.key.notification_id.as_str();
+    vec![
+        html! {
+            div.choose {
+                input type="checkbox" name="id" value=(key) aria-label={ "Choose " (key) };
+                span {
+                    (visible(&letter.recipient_ref)) " " (badge(Tone::Neutral, letter.channel.as_str())) br;
+                    a.id href=(notification_path(notification)) { (visible(notification)) }
+                }
+            }
+        },
+        html! { (visible(&letter.notification_type)) },
+        html! {
+            code { (visible(&letter.failure_classification)) } br;
+            (visible(&letter.failure_message)) br;
+            span.hint { (visible(&letter.recovery_hint)) }
+            @if let Some(discarded) = &letter.discarded {
+                br; span { "Discarded by " (visible(&discarded.by)) " at " (time(discarded.at)) ": " (visible(&discarded.reason)) }
+            }
+        },
+        html! { (time(letter.created_at)) br; span.hint { (letter.final_attempt_count) " of " (letter.max_attempts) " attempts" } },
+    ]
+}
+
+/// The buttons that show the plan for one dead letter.
+pub(super) fn change_one_form(operator: &Operator, id: &str, discarded: bool) -> Markup {
+    html! {
+        form.actions method="post" action=(plan::PATH) aria-label={ "Change " (id) } {
+            (form_token(operator))
+            input type="hidden" name="id" value=(id);
+            button.primary type="submit" name="do" value=(Change::Replay.chosen()) { "Replay…" }
+            @if !discarded {
+                button.danger type="submit" name="do" value=(Change::Discard.chosen()) { "Discard…" }
+            }
+        }
+    }
 }

@@ -1,23 +1,216 @@
-//! Malformed intents: by code and producer, and one with its raw fields.
+//! Malformed intents: by code and producer, in a list, and one with its raw fields.
+
+mod fields;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
+use domain::catalog::Catalog;
+use domain::malformed::FailureCode;
+use domain::ports::Queries;
+use domain::query::{
+    Causes, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, PageLimit, Place,
+    StoredMalformedIntent,
+};
+use maud::{Markup, html};
 
+use super::parts::{facts, filter_buttons, limit, segment, size_field, text_field, time_field};
+use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
-use crate::widgets::empty;
+use crate::widgets::{
+    Tone, badge, column, empty, id, notice, number, numbers, pager, table, time, too_many, visible,
+};
+
+const PATH: &str = "/console/malformed";
+const PARAMS: [&str; 7] =
+    ["code", "producer", "idempotency_key", "recorded_after", "recorded_before", "limit", "cursor"];
 
 /// The paths of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
-    Router::new().route("/console/malformed", get(show))
+    Router::new().route(PATH, get(list::<P>)).route("/console/malformed/{entry_id}", get(show::<P>))
 }
 
-async fn show() -> Page {
-    Page::new(
-        Section::Malformed,
-        "Malformed intents",
-        empty("Nothing here yet.", "This page is not built yet."),
-    )
+/// The address of the list of those with a code and a producer.
+fn list_path(code: &str, producer: &str) -> String {
+    let pairs = [("code", code), ("producer", producer)];
+    address(PATH, pairs.into_iter().filter(|(_, value)| !value.is_empty()))
+}
+
+/// The address of the page of an entry.
+fn entry_path(summary: &MalformedSummary) -> String {
+    let path = format!("{PATH}/{}", segment(&summary.key.entry_id));
+    address(&path, [("stream", summary.key.stream.as_str())])
+}
+
+async fn list<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let filter = MalformedFilter {
+        code: params.text("code").map(str::to_owned),
+        producer: params.text("producer").map(str::to_owned),
+        idempotency_key: params.text("idempotency_key").map(str::to_owned),
+        recorded_after: params.time("recorded_after")?,
+        recorded_before: params.time("recorded_before")?,
+    };
+    let limit = limit(&params)?;
+    let after: Option<MalformedPlace> = params.cursor(&filter)?;
+    let page = console.queries.list_malformed_intents(&filter, after.as_ref(), limit).await?;
+    let causes = console.queries.count_malformed_intents().await?;
+    let next = page.next.map(|place| place.to_cursor(&filter));
+    let content = html! {
+        (by_cause(&causes))
+        (filters(&console.settings.catalog, &params, &filter, limit))
+        (listed(&params, &filter, &page.items, next.as_deref()))
+    };
+    Ok(Page::new(Section::Malformed, "Malformed intents", content))
+}
+
+fn by_cause(causes: &Causes<MalformedCause>) -> Markup {
+    let columns = [column("Code"), column("Producer"), numbers("Intents")];
+    let row = |(cause, count): &(MalformedCause, u64)| {
+        vec![
+            html! { a href=(list_path(&cause.code, &cause.producer)) { (visible(&cause.code)) } },
+            html! { @if cause.producer.is_empty() { span.soft { "none, or no text" } } @else { (visible(&cause.producer)) } },
+            html! { (number(*count)) },
+        ]
+    };
+    let rows: Vec<Vec<Markup>> = causes.counts.iter().map(row).collect();
+    html! {
+        @if !rows.is_empty() {
+            section.card aria-label="Malformed intents by code and producer" {
+                (table("By code and producer", &columns, &rows))
+                @if causes.is_capped() {
+                    p.hint { "The newest " (number(causes.counted)) " were counted; there may be more." }
+                }
+            }
+        }
+    }
+}
+
+fn filters(catalog: &Catalog, params: &Params, filter: &MalformedFilter, limit: PageLimit) -> Markup {
+    let mut producers: Vec<&str> =
+        catalog.types().flat_map(|known| known.producers()).map(String::as_str).collect();
+    producers.sort_unstable();
+    producers.dedup();
+    html! {
+        form.card method="get" action=(PATH) aria-label="Filter malformed intents" {
+            div.fields {
+                (text_field(params, "code", "Code", Some("codes")))
+                (text_field(params, "producer", "Producer", Some("producers")))
+                (text_field(params, "idempotency_key", "Idempotency key", None))
+                (time_field("recorded_after", "Recorded from (UTC)", filter.recorded_after))
+                (time_field("recorded_before", "Recorded before (UTC)", filter.recorded_before))
+                (size_field(limit))
+                (filter_buttons(PATH))
+            }
+            datalist #codes { @for code in FailureCode::ALL { option value=(code.as_str()) {} } }
+            datalist #producers { @for producer in producers { option value=(producer) {} } }
+        }
+    }
+}
+
+fn listed(
+    params: &Params,
+    filter: &MalformedFilter,
+    items: &[MalformedSummary],
+    next: Option<&str>,
+) -> Markup {
+    let columns = [column("Entry"), column("Code"), column("Producer"), column("Type"), column("Recorded")];
+    let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
+    let first = params.text("cursor").map(|_| params.with(PATH, "cursor", None));
+    let next_path = next.map(|cursor| params.with(PATH, "cursor", Some(cursor)));
+    html! {
+        @if !rows.is_empty() {
+            (table("Newest first", &columns, &rows))
+        } @else if next.is_some() {
+            (too_many("Nothing on this page.", "None of the malformed intents that it examined match. The next page examines older ones."))
+        } @else if *filter != MalformedFilter::default() || first.is_some() {
+            (empty("No malformed intent matches.", "Change or clear the filter."))
+        } @else {
+            (empty("There are no malformed intents.", "Every entry that was read was accepted or a duplicate."))
+        }
+        (pager(first.as_deref(), next_path.as_deref()))
+    }
+}
+
+fn row(summary: &MalformedSummary) -> Vec<Markup> {
+    vec![
+        html! { a.id href=(entry_path(summary)) { (visible(&summary.key.entry_id)) } },
+        html! { (badge(Tone::Bad, &summary.failure_code)) br; (visible(&summary.failure_message)) },
+        visible(&summary.producer),
+        visible(&summary.notification_type),
+        time(summary.recorded_at),
+    ]
+}
+
+async fn show<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    path: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    let not_found = || {
+        PageError::NotFound(
+            "There is no malformed intent of this entry. Retention may have deleted it.".to_owned(),
+        )
+    };
+    let Path(entry_id) = path.map_err(|_| not_found())?;
+    if entry_id.contains('\0') {
+        return Err(not_found());
+    }
+    let params = Params::parse(query.as_deref(), &["stream"])?;
+    let stream = params.text("stream").unwrap_or(&console.settings.stream);
+    let found = console.queries.get_malformed_intents(stream, &entry_id).await?;
+    if found.is_empty() {
+        return Err(not_found());
+    }
+    let content = html! {
+        @if found.len() > 1 {
+            (notice(Tone::Neutral, &html! { p { "The stream was recreated: " (number(found.len() as u64)) " entries had this id. The newest comes first." } }))
+        }
+        @for intent in &found { (one(intent)) }
+    };
+    Ok(Page::new(Section::Malformed, format!("Malformed intent {entry_id}"), content))
+}
+
+fn one(intent: &StoredMalformedIntent) -> Markup {
+    let summary = &intent.summary;
+    let text = |text: &str| match text {
+        "" => html! { span.soft { "none, or no text of at most 255 bytes" } },
+        text => visible(text),
+    };
+    let code = FailureCode::ALL.into_iter().find(|code| code.as_str() == summary.failure_code);
+    html! {
+        article.stack {
+            section.card aria-label="The broken rule" {
+                div.heading { h2 { "The broken rule" } (badge(Tone::Bad, &summary.failure_code)) }
+                @if let Some(code) = code { p { (fields::rule(code)) } }
+                p { strong { (visible(&summary.failure_message)) } }
+                p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
+            }
+            section.card aria-label="About this entry" {
+                (facts(&[
+                    ("Stream", visible(&summary.key.stream)),
+                    ("Entry id", id(&summary.key.entry_id)),
+                    ("Recorded", time(summary.recorded_at)),
+                    ("Producer", text(&summary.producer)),
+                    ("Type", text(&summary.notification_type)),
+                    ("Idempotency key", text(&summary.idempotency_key)),
+                    ("Fingerprint of the fields", id(&summary.key.fields_fingerprint)),
+                ]))
+            }
+            section.card aria-label="Raw fields" {
+                h2 { "Fields as received" }
+                @match &intent.raw_fields {
+                    Some(json) => (fields::show(json, &summary.failure_code, &summary.failure_message)),
+                    None => (too_many("Too large to be shown with the others.", "notification malformed show prints it.")),
+                }
+            }
+        }
+    }
 }

@@ -1,23 +1,211 @@
-//! Notifications: search, and one with all that became of it.
+//! The list of notifications: filters as in the API's list, and a search in the filter language; all of it is in the address.
+
+mod search;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
 use axum::routing::get;
+use domain::catalog::Catalog;
+use domain::ports::Queries;
+use domain::query::{NotificationFilter, NotificationSummary, PageLimit, Place, SearchOutcome, SearchPlace};
+use domain::record::RecordCursor;
+use domain::route::RouteStatus;
+use maud::{Markup, html};
 
+use super::parts::{
+    choice_field, filter_buttons, limit, notification_path, size_field, status_name, status_tone, text_field,
+    time_field,
+};
+use crate::error::PageError;
 use crate::layout::{Page, Section};
+use crate::params::Params;
 use crate::ports::{Console, Ports};
-use crate::widgets::empty;
+use crate::widgets::{self, badge, column, empty, failed, number, pager, table, too_many, visible};
+
+const PATH: &str = "/console/notifications";
+const PARAMS: [&str; 10] = [
+    "producer",
+    "notification_type",
+    "status",
+    "recipient",
+    "idempotency_key",
+    "accepted_after",
+    "accepted_before",
+    "filter",
+    "limit",
+    "cursor",
+];
 
 /// The paths of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
-    Router::new().route("/console/notifications", get(show))
+    Router::new().route(PATH, get(list::<P>)).merge(super::notification::routes())
 }
 
-async fn show() -> Page {
-    Page::new(
-        Section::Notifications,
-        "Notifications",
-        empty("Nothing here yet.", "This page is not built yet."),
-    )
+/// What was found.
+enum Found {
+    /// A page of the list, and the cursor of the next one.
+    Page(Vec<NotificationSummary>, Option<String>),
+    /// The search filter is wrong; says why and where.
+    Invalid(String),
+    /// The search took too long.
+    TooExpensive,
+}
+
+async fn list<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let filter = NotificationFilter {
+        producer: params.text("producer").map(str::to_owned),
+        notification_type: params.text("notification_type").map(str::to_owned),
+        status: params.value("status", "a status of a route")?,
+        recipient: params.text("recipient").map(str::to_owned),
+        idempotency_key: params.text("idempotency_key").map(str::to_owned),
+        accepted_after: params.time("accepted_after")?,
+        accepted_before: params.time("accepted_before")?,
+    };
+    let limit = limit(&params)?;
+    let found = find(&console, &params, &filter, limit).await?;
+    let status = match found {
+        Found::Page(..) => StatusCode::OK,
+        Found::Invalid(_) => StatusCode::BAD_REQUEST,
+        Found::TooExpensive => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    let content = render(&console.settings.catalog, &params, &filter, limit, &found);
+    Ok(Page::new(Section::Notifications, "Notifications", content).with_status(status))
+}
+
+async fn find<P: Ports>(
+    console: &Console<P>,
+    params: &Params,
+    filter: &NotificationFilter,
+    limit: PageLimit,
+) -> Result<Found, PageError> {
+    let Some(text) = params.text("filter") else {
+        let after: Option<RecordCursor> = params.cursor(filter)?;
+        let page = console.queries.list_notifications(filter, after.as_ref(), limit).await?;
+        return Ok(Found::Page(page.items, page.next.map(|place| place.to_cursor(filter))));
+    };
+    let search = match search::combined(filter, text) {
+        Ok(search) => search,
+        Err(problem) => return Ok(Found::Invalid(problem)),
+    };
+    let after: Option<SearchPlace> = params.cursor(&search)?;
+    let outcome =
+        console.queries.search_notifications(&search, after.as_ref().map(|place| &place.0), limit).await?;
+    Ok(match outcome {
+        SearchOutcome::Found(page) => {
+            Found::Page(page.items, page.next.map(|place| SearchPlace(place).to_cursor(&search)))
+        }
+        SearchOutcome::Invalid(fault) => Found::Invalid(search::explained(&fault, text)),
+        SearchOutcome::TooExpensive => Found::TooExpensive,
+    })
+}
+
+fn render(
+    catalog: &Catalog,
+    params: &Params,
+    filter: &NotificationFilter,
+    limit: PageLimit,
+    found: &Found,
+) -> Markup {
+    let problem = match found {
+        Found::Invalid(problem) => Some(problem.as_str()),
+        _ => None,
+    };
+    html! {
+        (filters(catalog, params, filter, limit, problem))
+        @match found {
+            Found::Page(items, next) => (listed(params, filter, items, next.as_deref())),
+            Found::Invalid(_) => {}
+            Found::TooExpensive => (failed(
+                "The search took longer than NOTIFICATION_API_QUERY_TIMEOUT allows.",
+                "Narrow it: give a time range, or a condition that an index serves: an id, an idempotency key, a recipient, or a \
+                    status other than published.",
+            )),
+        }
+    }
+}
+
+fn filters(
+    catalog: &Catalog,
+    params: &Params,
+    filter: &NotificationFilter,
+    limit: PageLimit,
+    problem: Option<&str>,
+) -> Markup {
+    let mut producers: Vec<&str> =
+        catalog.types().flat_map(|known| known.producers()).map(String::as_str).collect();
+    producers.sort_unstable();
+    producers.dedup();
+    let mut statuses = vec![("", "any")];
+    statuses.extend(RouteStatus::ALL.map(|status| (status.as_str(), status_name(status))));
+    html! {
+        form.card method="get" action=(PATH) aria-label="Filter notifications" {
+            div.fields {
+                (text_field(params, "notification_type", "Type", Some("types")))
+                (text_field(params, "producer", "Producer", Some("producers")))
+                (text_field(params, "recipient", "Recipient (user id or address)", None))
+                (choice_field(params, "status", "With a route that is", &statuses))
+                (text_field(params, "idempotency_key", "Idempotency key", None))
+                (time_field("accepted_after", "Accepted from (UTC)", filter.accepted_after))
+                (time_field("accepted_before", "Accepted before (UTC)", filter.accepted_before))
+                (size_field(limit))
+                (search::field(params.text("filter"), problem))
+                (filter_buttons(PATH))
+            }
+            datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
+            datalist #producers { @for producer in producers { option value=(producer) {} } }
+        }
+    }
+}
+
+fn listed(
+    params: &Params,
+    filter: &NotificationFilter,
+    items: &[NotificationSummary],
+    next: Option<&str>,
+) -> Markup {
+    let is_filtered = *filter != NotificationFilter::default() || params.text("filter").is_some();
+    let columns =
+        [column("Notification"), column("Type"), column("Producer"), column("Accepted"), column("Routes")];
+    let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
+    let first = params.text("cursor").map(|_| params.with(PATH, "cursor", None));
+    let next_path = next.map(|cursor| params.with(PATH, "cursor", Some(cursor)));
+    html! {
+        @if !rows.is_empty() {
+            (table("Newest first", &columns, &rows))
+            @if next.is_some() && is_filtered {
+                (too_many("There may be more.", "Older notifications are on the next page; a page may be short, because each examines a bounded number."))
+            }
+        } @else if next.is_some() {
+            (too_many("Nothing on this page.", "None of the notifications that it examined match. The next page examines older ones."))
+        } @else if is_filtered || first.is_some() {
+            (empty("No notification matches.", "Change or clear the filter. A notification that retention has deleted is not found."))
+        } @else {
+            (empty("There are no notifications yet.", "The catalogue shows how to send one."))
+        }
+        (pager(first.as_deref(), next_path.as_deref()))
+    }
+}
+
+fn row(summary: &NotificationSummary) -> Vec<Markup> {
+    let id = summary.notification_id.as_str();
+    vec![
+        html! { a.id href=(notification_path(id)) { (visible(id)) } },
+        html! { (visible(&summary.notification_type)) },
+        html! { (visible(&summary.producer)) },
+        widgets::time(summary.accepted_at),
+        html! {
+            span.badges {
+                @for (status, routes) in summary.routes.iter() {
+                    (badge(status_tone(status), &format!("{} {}", number(routes), status_name(status)))) " "
+                }
+            }
+        },
+    ]
 }

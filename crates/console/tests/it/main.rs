@@ -3,5 +3,7 @@
 mod forms;
 mod headers;
 mod overview;
+mod pages;
+mod rows;
 mod sign_in;
 mod support;

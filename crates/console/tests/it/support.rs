@@ -16,6 +16,7 @@ use domain::operations::Budgets;
 use http_body_util::BodyExt;
 use http_server::Peer;
 use http_server::tokens::{Tokens, token_sha256};
+use idempotency::{Idempotency, MemoryStore, Settings};
 use memory_stores::{
     MemoryDatabase, MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, Script, Scripted,
 };
@@ -51,6 +52,7 @@ impl Ports for MemoryPorts {
     type Leader = MemoryElection;
     type Activity = Scripted<MemoryReplicas>;
     type Sessions = Scripted<MemorySessions>;
+    type Keys = MemoryStore;
     type Clock = Arc<ManualClock>;
 }
 
@@ -64,6 +66,7 @@ pub(crate) struct World {
     pub(crate) sessions: MemorySessions,
     /// In front of the stream, the activity and the sessions.
     pub(crate) script: Script,
+    keys: Idempotency<MemoryStore>,
     ids: Arc<SeededTokens>,
 }
 
@@ -79,6 +82,8 @@ impl World {
             sessions: MemorySessions::new(Arc::clone(&clock)),
             clock,
             script,
+            keys: Idempotency::new(Arc::new(MemoryStore::new(100)), Settings::default())
+                .expect("the times fit"),
             ids: Arc::new(SeededTokens::new(1)),
         }
     }
@@ -99,6 +104,7 @@ impl World {
             sessions: Scripted::new(self.sessions.clone(), &self.script),
             clock: Arc::clone(&self.clock),
             tokens: Tokens::from_toml(tokens).expect("the tokens are right"),
+            keys: self.keys.clone(),
             ids: Arc::clone(&self.ids) as Arc<dyn ambient::Tokens>,
             proxies: proxies.parse().expect("networks"),
             attempts: Attempts::new(),

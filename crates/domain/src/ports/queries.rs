@@ -7,9 +7,10 @@ use ambient::Timestamp;
 use super::StoreError;
 use crate::entry::EntryId;
 use crate::query::{
-    DeadLetter, DeadLetterFilter, DeadLetterPlace, EntryLook, LeaderTerm, MalformedFilter, MalformedPlace,
-    MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
-    SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent, StreamBacklog, UnreadEntries,
+    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, EntryLook, LeaderTerm,
+    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
+    NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
+    StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
 use crate::record::{NotificationId, Record, RecordCursor};
 
@@ -70,6 +71,14 @@ pub trait Queries: Send + Sync {
         stream: &str,
         entry_id: &str,
     ) -> impl Future<Output = Result<Vec<StoredMalformedIntent>, StoreError>> + Send;
+
+    /// The causes of the newest dead letters that no operator has discarded.
+    fn count_dead_letters(&self) -> impl Future<Output = Result<Causes<DeadLetterCause>, StoreError>> + Send;
+
+    /// The causes of the newest malformed intents.
+    fn count_malformed_intents(
+        &self,
+    ) -> impl Future<Output = Result<Causes<MalformedCause>, StoreError>> + Send;
 
     /// What the tables know of the state of the service at `now`; the checkpoint is that of `stream`.
     fn status(

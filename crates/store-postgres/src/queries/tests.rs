@@ -264,6 +264,20 @@ async fn look_at_plans(statistics: bool) {
             cap,
             2 * cap,
         ),
+        (
+            "causes of dead letters",
+            plan(&session, &causes::dead_letters()).await,
+            "dead_letters_open_idx",
+            cap,
+            2 * cap,
+        ),
+        (
+            "causes of malformed intents",
+            plan(&session, &causes::malformed_intents()).await,
+            "malformed_intents_recorded_idx",
+            cap,
+            2 * cap,
+        ),
     ];
     let mut problems = Vec::new();
     for (what, plan, index, rows, blocks) in &plans {

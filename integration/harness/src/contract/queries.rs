@@ -41,6 +41,7 @@ macro_rules! queries_contract {
             the_time_of_a_notification_is_within_the_bounds_if_it_is_the_first_and_not_the_second,
             dead_letters_are_listed_newest_first_and_selected_by_each_condition,
             malformed_intents_are_listed_newest_first_and_shown_with_their_fields,
+            causes_are_counted_by_channel_and_by_producer_the_most_frequent_first,
             the_status_counts_what_is_due_what_fails_and_why,
         );
     };
@@ -398,6 +399,36 @@ pub async fn malformed_intents_are_listed_newest_first_and_shown_with_their_fiel
     assert_eq!(rows[0].summary.failure_code, "unknown_field");
     assert_eq!(get(STREAM, "9-0").await, []);
     assert_eq!(get("another", "2-0").await, []);
+}
+
+pub async fn causes_are_counted_by_channel_and_by_producer_the_most_frequent_first(
+    fixture: impl QueriesFixture,
+) {
+    let (store, queries) = (fixture.store(), fixture.queries());
+    let empty = queries.count_dead_letters().await.expect("the store is there");
+    assert_eq!((empty.counts.len(), empty.counted), (0, 0));
+    for route in &live(&accept(store, 1..=3, at(0)).await) {
+        // Of the first notification only the push route; the others fail on both channels.
+        match (route.key.notification_id.as_str(), route.channel) {
+            ("1-0", Channel::Email) => publish(store, route, at(1)).await,
+            _ => fail(store, route, None, at(10)).await,
+        }
+    }
+    let causes = queries.count_dead_letters().await.expect("the store is there");
+    let found: Vec<_> =
+        causes.counts.iter().map(|(cause, rows)| (cause.channel, &*cause.classification, *rows)).collect();
+    let expected = [
+        (Channel::Push, "gateway_stream_publish_failed", 3),
+        (Channel::Email, "mail_stream_publish_failed", 2),
+    ];
+    assert_eq!((found.as_slice(), causes.counted), (expected.as_slice(), 5));
+    for number in 1..=3_u64 {
+        let _ = commit(store, &decide([broken(number)], &Known::default(), at(1)), None).await;
+    }
+    let causes = queries.count_malformed_intents().await.expect("the store is there");
+    let found: Vec<_> =
+        causes.counts.iter().map(|(cause, rows)| (&*cause.code, &*cause.producer, *rows)).collect();
+    assert_eq!((found.as_slice(), causes.counted), ([("unknown_field", "", 3)].as_slice(), 3));
 }
 
 pub async fn the_status_counts_what_is_due_what_fails_and_why(fixture: impl QueriesFixture) {

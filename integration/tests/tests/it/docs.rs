@@ -130,7 +130,7 @@ fn the_layers_stay_apart() {
         ("idempotency", &["ambient", "pg"]),
         ("outbox", &["ambient", "pg"]),
         ("api", &["ambient", "domain", "http-server", "idempotency"]),
-        ("console", &["ambient", "domain", "http-server"]),
+        ("console", &["ambient", "domain", "http-server", "idempotency"]),
         ("local-servers", &[]),
         ("memory-stores", &["ambient", "domain", "state"]),
     ] {

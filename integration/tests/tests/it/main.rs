@@ -15,6 +15,8 @@ mod commands_dead_letters;
 mod commands_leader;
 mod commands_reading;
 mod console;
+mod console_browser;
+mod console_catalogue;
 mod crash;
 mod dead_letters;
 mod directory_load;

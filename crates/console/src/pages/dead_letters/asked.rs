@@ -1,0 +1,174 @@
+//! What an operator asks for: which change of which dead letters, as fields of a form.
+
+use ambient::Timestamp;
+use domain::operations::{Budgets, DeadLetterChange, MAX_ROUTES_PER_REQUEST, Selection};
+use domain::query::DeadLetterFilter;
+use maud::{Markup, html};
+
+use crate::error::PageError;
+use crate::forms::Form;
+
+/// The longest reason for a discard, in bytes; the same as in the API.
+pub(super) const MAX_REASON_BYTES: usize = 1_024;
+/// The longest id of a request in a form, in bytes.
+const MAX_REQUEST_ID_BYTES: usize = 64;
+/// The longest value of a condition, in bytes; as long as one in the address.
+const MAX_CONDITION_BYTES: usize = 4_096;
+
+/// What may be done about dead letters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    Replay,
+    Discard,
+}
+
+impl Change {
+    /// The value of the button for those that were chosen.
+    pub(super) fn chosen(self) -> &'static str {
+        match self {
+            Self::Replay => "replay_chosen",
+            Self::Discard => "discard_chosen",
+        }
+    }
+
+    /// The value of the button for all that match.
+    pub(super) fn all(self) -> &'static str {
+        match self {
+            Self::Replay => "replay_all",
+            Self::Discard => "discard_all",
+        }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Discard => "discard",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        [Self::Replay, Self::Discard].into_iter().find(|change| change.as_str() == text)
+    }
+
+    /// For the domain.
+    pub(super) fn with(self, budgets: Budgets, reason: &str) -> DeadLetterChange {
+        match self {
+            Self::Replay => DeadLetterChange::Replay(budgets),
+            Self::Discard => DeadLetterChange::Discard { reason: reason.to_owned() },
+        }
+    }
+}
+
+/// Which change of which dead letters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    pub(super) change: Change,
+    pub(super) selection: Selection,
+}
+
+impl Asked {
+    /// Reads what is to be planned at `now`. A selection by a filter ends at `now` at the latest: what becomes a dead letter later was not seen
+    /// by the operator, and a route that fails again is not replayed by the same request.
+    pub(super) fn read(form: &Form, now: Timestamp) -> Result<Self, PageError> {
+        let mut asked = Self::confirmed(form)?;
+        if let Selection::Filter(filter) = &mut asked.selection {
+            filter.created_before = Some(filter.created_before.map_or(now, |before| before.min(now)));
+        }
+        Ok(asked)
+    }
+
+    /// Reads what was planned: the same each time that the form is sent.
+    pub(super) fn confirmed(form: &Form) -> Result<Self, PageError> {
+        let action = form.text("do").unwrap_or_default();
+        let changes = [Change::Replay, Change::Discard];
+        if let Some(change) = changes.into_iter().find(|change| change.chosen() == action) {
+            let ids: Vec<String> = form.all("id").map(str::to_owned).collect();
+            return match ids.len() {
+                0 => Err(PageError::Invalid(
+                    "No dead letter is chosen: tick at least one, or take all that match.".to_owned(),
+                )),
+                1..=MAX_ROUTES_PER_REQUEST => Ok(Self { change, selection: Selection::Ids(ids) }),
+                _ => Err(PageError::Invalid(format!(
+                    "At most {MAX_ROUTES_PER_REQUEST} dead letters can be chosen."
+                ))),
+            };
+        }
+        let change = changes.into_iter().find(|change| change.all() == action);
+        let change =
+            change.ok_or_else(|| PageError::Invalid("The form does not say what to do.".to_owned()))?;
+        Ok(Self { change, selection: Selection::Filter(read_filter(form)?) })
+    }
+
+    /// The fields of a form from which the same is read.
+    pub(super) fn fields(&self) -> Markup {
+        html! {
+            @match &self.selection {
+                Selection::Ids(ids) => {
+                    input type="hidden" name="do" value=(self.change.chosen());
+                    @for id in ids { input type="hidden" name="id" value=(id); }
+                }
+                Selection::Filter(filter) => {
+                    input type="hidden" name="do" value=(self.change.all());
+                    (filter_fields(filter))
+                }
+            }
+        }
+    }
+}
+
+/// The conditions of a filter, each with its name.
+pub(super) fn conditions(filter: &DeadLetterFilter) -> Vec<(&'static str, String)> {
+    let conditions = [
+        ("channel", filter.channel.map(|channel| channel.as_str().to_owned())),
+        ("classification", filter.classification.clone()),
+        ("notification_type", filter.notification_type.clone()),
+        ("created_after", filter.created_after.map(|at| at.to_string())),
+        ("created_before", filter.created_before.map(|at| at.to_string())),
+    ];
+    conditions.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// A filter as hidden fields.
+pub(super) fn filter_fields(filter: &DeadLetterFilter) -> Markup {
+    html! {
+        @for (name, value) in conditions(filter) { input type="hidden" name=(name) value=(value); }
+    }
+}
+
+fn read_filter(form: &Form) -> Result<DeadLetterFilter, PageError> {
+    let invalid =
+        |name: &str| PageError::Invalid(format!("The field {name} has a value that it does not take."));
+    let text = |name: &str| match form.text(name) {
+        Some(text) if text.contains('\0') || text.len() > MAX_CONDITION_BYTES => Err(invalid(name)),
+        text => Ok(text.map(str::to_owned)),
+    };
+    let time = |name: &str| form.text(name).map(str::parse).transpose().map_err(|_| invalid(name));
+    Ok(DeadLetterFilter {
+        channel: form.text("channel").map(str::parse).transpose().map_err(|_| invalid("channel"))?,
+        classification: text("classification")?,
+        notification_type: text("notification_type")?,
+        created_after: time("created_after")?,
+        created_before: time("created_before")?,
+        discarded: false,
+    })
+}
+
+/// The id of the request, which the plan gave it: what comes again with it is done once.
+pub(super) fn request_id(form: &Form) -> Result<&str, PageError> {
+    let is_id =
+        |id: &&str| id.len() <= MAX_REQUEST_ID_BYTES && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let id = form.text("request_id").filter(is_id);
+    id.ok_or_else(|| PageError::Invalid("The form has no id of its request.".to_owned()))
+}
+
+/// The reason of a discard; a replay has none. The error says what is wrong with it.
+pub(super) fn reason(form: &Form, change: Change) -> Result<&str, String> {
+    if change == Change::Replay {
+        return Ok("");
+    }
+    let reason = form.text("reason").map(str::trim).unwrap_or_default();
+    match reason.len() {
+        1..=MAX_REASON_BYTES if !reason.contains('\0') => Ok(reason),
+        _ => Err(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")),
+    }
+}

@@ -1,0 +1,210 @@
+//! The plan of a change: what it would do, shown before it is done.
+
+use std::sync::Arc;
+
+use ambient::Clock;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Redirect;
+use domain::operations::{Plan, PlanGroup, Selection, Targets};
+use domain::ports::Operations;
+use domain::route::RouteKey;
+use maud::{Markup, html};
+
+use super::asked::{Asked, Change, MAX_REASON_BYTES, conditions};
+use super::change;
+use crate::error::PageError;
+use crate::forms::Form;
+use crate::layout::{Page, Section};
+use crate::pages::parts::notification_path;
+use crate::ports::{Console, Ports};
+use crate::session::Operator;
+use crate::widgets::{column, counted, empty, form_token, number, numbers, table, too_many, visible};
+
+pub(super) const PATH: &str = "/console/dead-letters/plan";
+
+/// A plan belongs to a form; its address alone, loaded again or kept as a bookmark, leads back to the list.
+pub(super) async fn start_over() -> Redirect {
+    Redirect::to(super::PATH)
+}
+
+pub(super) async fn show<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    operator: Operator,
+    form: Form,
+) -> Result<Page, PageError> {
+    let asked = Asked::read(&form, console.clock.now())?;
+    page(&console, &operator, &asked, None).await
+}
+
+/// The page of a plan; again with `problem` if it was confirmed with a reason that it does not take.
+pub(super) async fn page<P: Ports>(
+    console: &Console<P>,
+    operator: &Operator,
+    asked: &Asked,
+    problem: Option<&str>,
+) -> Result<Page, PageError> {
+    let change = asked.change.with(console.settings.budgets, "");
+    let targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
+    let request_id = hex::encode(console.ids.next());
+    let title = match asked.change {
+        Change::Replay => "Replay dead letters?",
+        Change::Discard => "Discard dead letters?",
+    };
+    let status = if problem.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+    let content = render(operator, asked, &targets, &request_id, problem);
+    Ok(Page::new(Section::DeadLetters, title, content).with_status(status))
+}
+
+fn render(
+    operator: &Operator,
+    asked: &Asked,
+    targets: &Targets,
+    request_id: &str,
+    problem: Option<&str>,
+) -> Markup {
+    let plan = targets.plan();
+    let now = targets.targets.len() as u64;
+    html! {
+        (selected(asked))
+        @if now == 0 {
+            (empty("There is nothing to change.", "Nothing that is selected is a dead letter that this applies to. It may have been replayed or discarded meanwhile."))
+            (unknown(&plan.unknown))
+            p { a.button href=(super::PATH) { "Back to the dead letters" } }
+        } @else {
+            section.card aria-label="The plan" {
+                p.figure { (counted(plan.count)) " " (letters(plan.count.count)) }
+                p { (consequence(asked.change)) }
+                (groups(&plan))
+                @if plan.remaining.count > 0 {
+                    (too_many(
+                        &format!("This request changes {} of them.", number(now)),
+                        "The page after it offers to continue with the others.",
+                    ))
+                }
+                @if targets.unchanged > 0 {
+                    p { (number(targets.unchanged)) " that are selected are not changed: they are no dead letters any more, or are discarded already." }
+                }
+                (unknown(&plan.unknown))
+                (first(&plan))
+            }
+            (confirm(operator, asked, now, request_id, problem))
+        }
+    }
+}
+
+fn letters(count: u64) -> &'static str {
+    if count == 1 { "dead letter" } else { "dead letters" }
+}
+
+fn consequence(change: Change) -> &'static str {
+    match change {
+        Change::Replay => {
+            "Each route becomes pending again with a new budget of attempts, under the ids it always had, and its dead letter is deleted."
+        }
+        Change::Discard => {
+            "Each dead letter is marked with your name and the reason and leaves the list of those that need attention. It can still be replayed."
+        }
+    }
+}
+
+/// A condition as the form of the list calls it.
+fn condition_name(name: &str) -> &str {
+    match name {
+        "classification" => "the cause",
+        "notification_type" => "the type",
+        "channel" => "the channel",
+        "created_after" => "a failure from",
+        "created_before" => "a failure before",
+        other => other,
+    }
+}
+
+/// What selects them.
+fn selected(asked: &Asked) -> Markup {
+    html! {
+        @match &asked.selection {
+            Selection::Ids(ids) => p { (number(ids.len() as u64)) " chosen by id." },
+            Selection::Filter(filter) => {
+                p {
+                    "All open dead letters with "
+                    @for (index, (name, value)) in conditions(filter).iter().enumerate() {
+                        @if index > 0 { ", " }
+                        (condition_name(name)) " " strong { (visible(value)) }
+                    }
+                    "."
+                }
+            }
+        }
+    }
+}
+
+fn groups(plan: &Plan) -> Markup {
+    let row = |group: &PlanGroup| {
+        vec![
+            visible(&group.classification),
+            html! { (group.channel.as_str()) },
+            html! { (number(group.count)) },
+        ]
+    };
+    let rows: Vec<Vec<Markup>> = plan.by.iter().map(row).collect();
+    table("By cause", &[column("Cause"), column("Channel"), numbers("Dead letters")], &rows)
+}
+
+fn first(plan: &Plan) -> Markup {
+    let all = plan.first.len() as u64 == plan.count.count;
+    html! {
+        h2 { @if all { "Which" } @else { "The first " (plan.first.len()) } }
+        ul.ids {
+            @for key in &plan.first { li { (route(key)) } }
+        }
+    }
+}
+
+fn route(key: &RouteKey) -> Markup {
+    let id = key.notification_id.as_str();
+    html! { a.id href=(notification_path(id)) { (visible(&key.to_string())) } }
+}
+
+fn unknown(ids: &[String]) -> Markup {
+    html! {
+        @if !ids.is_empty() {
+            p { (number(ids.len() as u64)) " name no route; retention may have deleted it: "
+                @for (index, id) in ids.iter().take(domain::operations::PLAN_IDS).enumerate() {
+                    @if index > 0 { ", " }
+                    code { (visible(id)) }
+                }
+                @if ids.len() > domain::operations::PLAN_IDS { ", …" }
+            }
+        }
+    }
+}
+
+fn confirm(operator: &Operator, asked: &Asked, now: u64, request_id: &str, problem: Option<&str>) -> Markup {
+    let (label, class) = match asked.change {
+        Change::Replay => ("Replay", "primary"),
+        Change::Discard => ("Discard", "danger"),
+    };
+    html! {
+        form.card method="post" action=(change::PATH) data-once aria-label="Confirm" {
+            (form_token(operator))
+            input type="hidden" name="request_id" value=(request_id);
+            (asked.fields())
+            @if asked.change == Change::Discard {
+                div.fields {
+                    div.wide {
+                        label for="reason" { "Reason" }
+                        textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
+                            aria-invalid=[problem.map(|_| "true")] {}
+                        p.hint #reason-help { "For those who look at it later; it is kept with the dead letter." }
+                        @if let Some(problem) = problem { p.bad.problem role="alert" { (problem) } }
+                    }
+                }
+            }
+            div.actions {
+                button class=(class) type="submit" { (label) " " (number(now)) " " (letters(now)) }
+                a.button href=(super::PATH) { "Cancel" }
+            }
+        }
+    }
+}

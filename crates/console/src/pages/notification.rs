@@ -1,0 +1,204 @@
+//! One notification: what it says, and what became of each of its routes.
+
+mod timeline;
+
+use std::sync::Arc;
+
+use ambient::{Clock, Timestamp};
+use axum::Router;
+use axum::extract::{Path, RawQuery, State};
+use axum::routing::get;
+use domain::explanation::explain;
+use domain::ports::Queries;
+use domain::query::{NotificationDetail, RouteCounts, StoredRoute};
+use domain::record::{NotificationId, Record};
+use domain::route::RouteStatus;
+use maud::{Markup, html};
+
+use super::dead_letters::{change_one_form, list_path};
+use super::parts::{facts, notification_path, pretty, segment, status, status_name};
+use crate::error::PageError;
+use crate::layout::{Page, Section};
+use crate::params::{Params, address};
+use crate::ports::{Console, Ports};
+use crate::session::Operator;
+use crate::widgets::{Tone, badge, id, number, pager, time, visible};
+
+/// How many routes a page shows.
+const ROUTES_SHOWN: usize = 50;
+/// How many recipients a page names.
+const RECIPIENTS_SHOWN: usize = 20;
+const PARAMS: [&str; 2] = ["status", "from"];
+
+pub(super) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
+    Router::new().route("/console/notifications/{notification_id}", get(show::<P>))
+}
+
+async fn show<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    operator: Operator,
+    path: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    let not_found = || {
+        PageError::NotFound("There is no notification of this id. Retention may have deleted it.".to_owned())
+    };
+    let Path(text) = path.map_err(|_| not_found())?;
+    if text.contains('\0') {
+        return Err(not_found());
+    }
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let of_status: Option<RouteStatus> = params.value("status", "a status of a route")?;
+    let from: usize = params.value("from", "a number")?.unwrap_or(0);
+    let found = console.queries.get_notification(&NotificationId::from(text)).await?;
+    let detail = found.ok_or_else(not_found)?;
+    let title = format!("Notification {}", detail.record.notification_id);
+    let content = render(&operator, &detail, of_status, from, console.clock.now());
+    Ok(Page::new(Section::Notifications, title, content))
+}
+
+/// Those that need attention first.
+fn attention(status: RouteStatus) -> u8 {
+    match status {
+        RouteStatus::DeadLetter => 0,
+        RouteStatus::Failed => 1,
+        RouteStatus::Pending => 2,
+        RouteStatus::Skipped => 3,
+        RouteStatus::Published => 4,
+    }
+}
+
+fn render(
+    operator: &Operator,
+    detail: &NotificationDetail,
+    of_status: Option<RouteStatus>,
+    from: usize,
+    now: Timestamp,
+) -> Markup {
+    let mut routes: Vec<&StoredRoute> =
+        detail.routes.iter().filter(|route| of_status.is_none_or(|status| status == route.status)).collect();
+    routes.sort_by_key(|route| attention(route.status));
+    let shown = routes.iter().skip(from).take(ROUTES_SHOWN);
+    let path = notification_path(detail.record.notification_id.as_str());
+    let page = |from: Option<usize>| {
+        let status = of_status.map(|status| ("status", status.as_str().to_owned()));
+        let from = from.map(|from| ("from", from.to_string()));
+        let pairs: Vec<(&str, String)> = status.into_iter().chain(from).collect();
+        address(&path, pairs.iter().map(|(name, value)| (*name, value.as_str())))
+    };
+    let next = from.saturating_add(ROUTES_SHOWN);
+    html! {
+        (about(&detail.record, detail.updated_at))
+        section.card aria-labelledby="payload" {
+            h2 #payload { "Payload" }
+            pre tabindex="0" aria-labelledby="payload" { (visible(&pretty(&detail.record.content.payload_json))) }
+        }
+        section.stack aria-labelledby="routes" {
+            h2 #routes { "Routes" }
+            (choose_status(detail, of_status, &path))
+            @for route in shown { (route_card(operator, route, now)) }
+            @if routes.len() > ROUTES_SHOWN {
+                p.soft { "Routes " (number(from as u64 + 1)) " to " (number(next.min(routes.len()) as u64)) " of " (number(routes.len() as u64)) "." }
+            }
+            (pager((from > 0).then(|| page(None)).as_deref(), (next < routes.len()).then(|| page(Some(next))).as_deref()))
+        }
+    }
+}
+
+fn about(record: &Record, updated_at: Timestamp) -> Markup {
+    let content = &record.content;
+    html! {
+        section.card aria-label="About this notification" {
+            (facts(&[
+                ("Type", html! { a href={ "/console/catalogue/" (segment(&content.notification_type)) } { (visible(&content.notification_type)) } }),
+                ("Producer", html! { a href=(address("/console/notifications", [("producer", record.scope.producer.as_str())])) { (visible(&record.scope.producer)) } }),
+                ("Notification id", id(record.notification_id.as_str())),
+                ("Idempotency key", id(&record.scope.key)),
+                ("Accepted", time(content.accepted_at)),
+                ("Occurred", time(content.occurred_at)),
+                ("Last change", time(updated_at)),
+                ("Key reserved until", time(record.idempotency_expires_at)),
+                ("Recipients", recipients(record)),
+                ("Request id", or_none(&content.request_id, id)),
+                ("Trace id", or_none(&content.trace_id, id)),
+                ("Fingerprint", id(&record.fingerprint)),
+            ]))
+        }
+    }
+}
+
+/// A text that may be absent, which the tables have as an empty one.
+fn or_none(text: &str, show: fn(&str) -> Markup) -> Markup {
+    if text.is_empty() {
+        html! { span.soft { "none" } }
+    } else {
+        show(text)
+    }
+}
+
+fn recipients(record: &Record) -> Markup {
+    let users = &record.recipient_user_ids;
+    html! {
+        @if users.is_empty() {
+            "administrators"
+        } @else {
+            (number(users.len() as u64)) @if users.len() == 1 { " user: " } @else { " users: " }
+            @for (index, user) in users.iter().take(RECIPIENTS_SHOWN).enumerate() {
+                @if index > 0 { ", " }
+                a href=(address("/console/notifications", [("recipient", user.as_str())])) { (visible(user)) }
+            }
+            @if users.len() > RECIPIENTS_SHOWN { ", …" }
+        }
+    }
+}
+
+/// Links to the routes of each status, with their number.
+fn choose_status(detail: &NotificationDetail, chosen: Option<RouteStatus>, path: &str) -> Markup {
+    let mut counts = RouteCounts::default();
+    for route in &detail.routes {
+        counts.add(route.status, 1);
+    }
+    let all = detail.routes.len() as u64;
+    html! {
+        nav.choices aria-label="Routes by status" {
+            ul {
+                li { a href=(path) aria-current=[chosen.is_none().then_some("true")] { "all " (number(all)) } }
+                @for (status, routes) in counts.iter() {
+                    li {
+                        a href=(address(path, [("status", status.as_str())])) aria-current=[(chosen == Some(status)).then_some("true")] {
+                            (status_name(status)) " " (number(routes))
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn route_card(operator: &Operator, route: &StoredRoute, now: Timestamp) -> Markup {
+    let key = route.key.to_string();
+    let list = list_path(Some(route.channel), Some(&route.last_error_classification));
+    html! {
+        article.card {
+            div.heading {
+                h3 { (visible(&route.recipient_ref)) }
+                span.badges { (badge(Tone::Neutral, route.channel.as_str())) " " (status(route.status)) }
+            }
+            p { (visible(&explain(route, now))) "." }
+            (timeline::of(route, now))
+            (facts(&[
+                ("Route id", id(&key)),
+                ("Outbound entry", or_none(&route.published_entry_id, id)),
+                ("Address", or_none(&route.resolved_email, visible)),
+                ("Language", visible(&route.resolved_locale)),
+                ("Failed attempts", html! { (route.attempt_count) " of " (route.max_attempts) }),
+            ]))
+            @if route.status == RouteStatus::DeadLetter {
+                div.actions {
+                    (change_one_form(operator, &key, route.discarded.is_some()))
+                    a href=(list) { "All dead letters with this cause" }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What happened to a route, in order, and what comes next.
+
+use ambient::Timestamp;
+use domain::query::StoredRoute;
+use domain::receipt::{PastReport, ReceiptStatus, Recorded};
+use domain::route::RouteStatus;
+use maud::{Markup, html};
+
+use crate::widgets::{Tone, time, visible};
+
+/// Something that happened, or will.
+struct Event {
+    tone: Tone,
+    /// `None`: when it will be is not known.
+    at: Option<Timestamp>,
+    what: &'static str,
+    detail: Markup,
+}
+
+impl Event {
+    fn new(tone: Tone, at: Option<Timestamp>, what: &'static str, detail: Markup) -> Self {
+        Self { tone, at, what, detail }
+    }
+}
+
+pub(super) fn of(route: &StoredRoute, now: Timestamp) -> Markup {
+    let mut events = past(route);
+    events.extend(route.receipt.iter().flat_map(|receipt| receipt.history.iter().rev()).map(report));
+    // A consumer's clock may be wrong; the order of what was written stays.
+    events.extend(next(route, now));
+    html! {
+        ol.timeline {
+            @for event in &events {
+                li class=(tone(event.tone)) {
+                    strong { (event.what) }
+                    @if let Some(at) = event.at { " " (time(at)) }
+                    " " (event.detail)
+                }
+            }
+        }
+    }
+}
+
+fn tone(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "is-good",
+        Tone::Busy => "is-busy",
+        Tone::Warning => "is-warning",
+        Tone::Bad => "is-bad",
+        Tone::Neutral => "is-neutral",
+    }
+}
+
+/// What the row says of the past: it keeps the last failure, not each of them.
+fn past(route: &StoredRoute) -> Vec<Event> {
+    let mut events = vec![Event::new(Tone::Neutral, Some(route.created_at), "Accepted", html! {})];
+    if let Some(at) = route.last_error_at {
+        let what = match route.attempt_count {
+            0 | 1 => "Attempt failed",
+            _ => "Last attempt failed",
+        };
+        let of = html! {
+            @if route.attempt_count > 0 { "(" (route.attempt_count) " of " (route.max_attempts) ") " } @else { "(before it was replayed) " }
+            code { (visible(&route.last_error_classification)) } ": " (visible(&route.last_error_message))
+        };
+        events.push(Event::new(Tone::Warning, Some(at), what, of));
+    }
+    if route.status == RouteStatus::Pending && route.updated_at > route.created_at {
+        events.push(Event::new(Tone::Neutral, Some(route.updated_at), "Replayed by an operator", html! {}));
+    }
+    if let Some(at) = route.published_at {
+        let entry =
+            html! { "as entry " code { (visible(&route.published_entry_id)) } " of the outbound stream" };
+        events.push(Event::new(Tone::Good, Some(at), "Published", entry));
+    }
+    if let Some(at) = route.dead_lettered_at {
+        events.push(Event::new(
+            Tone::Bad,
+            Some(at),
+            "Dead letter",
+            html! { (visible(&route.recovery_hint)) },
+        ));
+    }
+    if let Some(at) = route.skipped_at {
+        let why = html! { code { (visible(&route.last_error_classification)) } };
+        events.push(Event::new(Tone::Neutral, Some(at), "Skipped", why));
+    }
+    if let Some(discarded) = &route.discarded {
+        let by = html! { "by " (visible(&discarded.by)) ": " (visible(&discarded.reason)) };
+        events.push(Event::new(Tone::Neutral, Some(discarded.at), "Discarded", by));
+    }
+    events
+}
+
+fn report(past: &PastReport) -> Event {
+    let report = &past.report;
+    let (tone, what) = match report.status {
+        ReceiptStatus::Failed => (Tone::Warning, "Receipt: delivery failed"),
+        ReceiptStatus::Delivered => (Tone::Good, "Receipt: delivered"),
+        ReceiptStatus::Opened => (Tone::Good, "Receipt: opened"),
+        ReceiptStatus::Complained => (Tone::Bad, "Receipt: the recipient complained"),
+        ReceiptStatus::Bounced => (Tone::Bad, "Receipt: bounced"),
+    };
+    let detail = html! {
+        (visible(&report.detail))
+        @if past.outcome == Recorded::Stale { " " span.soft { "(changes nothing: a higher report is known)" } }
+    };
+    Event::new(tone, Some(report.at), what, detail)
+}
+
+fn next(route: &StoredRoute, now: Timestamp) -> Option<Event> {
+    match route.next_attempt_at? {
+        Timestamp::MAX => Some(Event::new(Tone::Neutral, None, "Parked by an operator", html! {})),
+        at if at > now => Some(Event::new(Tone::Busy, Some(at), "Next attempt", html! {})),
+        at => Some(Event::new(Tone::Busy, Some(at), "Due", html! { "and waiting for a publisher" })),
+    }
+}

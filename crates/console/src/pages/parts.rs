@@ -1,0 +1,196 @@
+//! What the pages about notifications share: states of routes, facts, fields of filters, JSON for people.
+
+use ambient::Timestamp;
+use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit};
+use domain::route::RouteStatus;
+use maud::{Markup, html};
+use url::form_urlencoded;
+
+use crate::error::PageError;
+use crate::params::Params;
+use crate::widgets::{Tone, badge};
+
+/// How many items a page may have, to choose from.
+const PAGE_SIZES: [usize; 3] = [DEFAULT_PAGE_ITEMS, 100, MAX_PAGE_ITEMS];
+
+/// The state of a route in words.
+pub(crate) fn status_name(status: RouteStatus) -> &'static str {
+    match status {
+        RouteStatus::DeadLetter => "dead letter",
+        other => other.as_str(),
+    }
+}
+
+/// How good or bad the state of a route is.
+pub(crate) fn status_tone(status: RouteStatus) -> Tone {
+    match status {
+        RouteStatus::Pending => Tone::Busy,
+        RouteStatus::Failed => Tone::Warning,
+        RouteStatus::Published => Tone::Good,
+        RouteStatus::DeadLetter => Tone::Bad,
+        RouteStatus::Skipped => Tone::Neutral,
+    }
+}
+
+/// The state of a route.
+pub(crate) fn status(status: RouteStatus) -> Markup {
+    badge(status_tone(status), status_name(status))
+}
+
+/// Names and values.
+pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
+    html! {
+        dl.facts {
+            @for (name, value) in facts {
+                div { dt { (name) } dd { (value) } }
+            }
+        }
+    }
+}
+
+/// A text as one part of a path.
+pub(crate) fn segment(text: &str) -> String {
+    // A plus is a space in a query only.
+    form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+}
+
+/// The address of the page of a notification.
+pub(crate) fn notification_path(id: &str) -> String {
+    format!("/console/notifications/{}", segment(id))
+}
+
+/// A field of a filter for a text. `list` is the id of a list of suggestions.
+pub(crate) fn text_field(params: &Params, name: &str, label: &str, list: Option<&str>) -> Markup {
+    html! {
+        div {
+            label for={ "f-" (name) } { (label) }
+            input #{ "f-" (name) } name=(name) type="text" value=[params.text(name)] list=[list] autocomplete="off" spellcheck="false";
+        }
+    }
+}
+
+/// A field of a filter for a time.
+pub(crate) fn time_field(name: &str, label: &str, value: Option<Timestamp>) -> Markup {
+    // A time has 19 characters up to its second, of ASCII alone.
+    let value = value.map(|time| time.to_string().get(..19).unwrap_or_default().to_owned());
+    html! {
+        div {
+            label for={ "f-" (name) } { (label) }
+            input #{ "f-" (name) } name=(name) type="datetime-local" step="1" value=[value];
+        }
+    }
+}
+
+/// A field of a filter for one of some values, each with its label; the first is what holds without a choice.
+pub(crate) fn choice_field(params: &Params, name: &str, label: &str, choices: &[(&str, &str)]) -> Markup {
+    let chosen = params.text(name).unwrap_or_default();
+    html! {
+        div {
+            label for={ "f-" (name) } { (label) }
+            select #{ "f-" (name) } name=(name) {
+                @for (value, label) in choices {
+                    option value=(value) selected[*value == chosen] { (label) }
+                }
+            }
+        }
+    }
+}
+
+/// The field for the number of items of a page.
+pub(crate) fn size_field(limit: PageLimit) -> Markup {
+    html! {
+        div {
+            label for="f-limit" { "Rows on a page" }
+            select #f-limit name="limit" {
+                @for size in PAGE_SIZES { option value=(size) selected[size == limit.get()] { (size) } }
+            }
+        }
+    }
+}
+
+/// The buttons of a filter.
+pub(crate) fn filter_buttons(path: &str) -> Markup {
+    html! {
+        div.actions.wide {
+            button.primary type="submit" { "Show" }
+            a.button href=(path) { "Clear" }
+        }
+    }
+}
+
+/// How many items the page has.
+pub(crate) fn limit(params: &Params) -> Result<PageLimit, PageError> {
+    let takes =
+        || PageError::Invalid(format!("The parameter limit takes a number from 1 to {MAX_PAGE_ITEMS}."));
+    let Some(text) = params.text("limit") else { return Ok(PageLimit::default()) };
+    text.parse().ok().and_then(PageLimit::new).ok_or_else(takes)
+}
+
+/// JSON on several lines. Numbers and strings stay as they are written; what is no JSON does, too.
+pub(crate) fn pretty(json: &str) -> String {
+    let (mut out, mut depth, mut in_string, mut escaped) =
+        (String::with_capacity(json.len() * 2), 0_usize, false, false);
+    let mut characters = json.chars().filter(|c| *c != '\r' && *c != '\n').peekable();
+    while let Some(character) = characters.next() {
+        if in_string {
+            out.push(character);
+            in_string = character != '"' || escaped;
+            escaped = character == '\\' && !escaped;
+            continue;
+        }
+        match character {
+            ' ' | '\t' => {}
+            '{' | '[' => {
+                out.push(character);
+                let empty = characters.peek().is_some_and(|next| matches!(next, '}' | ']'));
+                depth += 1;
+                if !empty {
+                    new_line(&mut out, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                if !out.ends_with(['{', '[']) {
+                    new_line(&mut out, depth);
+                }
+                out.push(character);
+            }
+            ',' => {
+                out.push(character);
+                new_line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            other => {
+                in_string = other == '"';
+                out.push(other);
+            }
+        }
+    }
+    out
+}
+
+fn new_line(out: &mut String, depth: usize) {
+    out.push('\n');
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_laid_out_and_its_values_stay_as_they_are_written() {
+        let json = r#"{"a":[1,12345678901234567890.10],"b":{},"c":"x, {\"y\": 1}\\","d":[],"e":null}"#;
+        let expected = "{\n  \"a\": [\n    1,\n    12345678901234567890.10\n  ],\n  \"b\": {},\n  \
+            \"c\": \"x, {\\\"y\\\": 1}\\\\\",\n  \"d\": [],\n  \"e\": null\n}";
+        assert_eq!(pretty(json), expected);
+        let same: serde_json::Value = serde_json::from_str(&pretty(json)).expect("JSON");
+        assert_eq!(same, serde_json::from_str::<serde_json::Value>(json).expect("JSON"));
+    }
+
+    #[test]
+    fn an_id_is_one_part_of_a_path_whatever_it_holds() {
+        assert_eq!(notification_path("1-0~2"), "/console/notifications/1-0%7E2");
+        assert_eq!(segment("a/b ?#%+é"), "a%2Fb%20%3F%23%25%2B%C3%A9");
+    }
+}

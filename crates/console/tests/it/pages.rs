@@ -1,0 +1,282 @@
+//! The pages about notifications: what they show, and what their forms change.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+
+use crate::rows::{accepted, dead, draft, malformed};
+use crate::support::*;
+
+const PLAN: &str = "/console/dead-letters/plan";
+const CHANGE: &str = "/console/dead-letters/change";
+
+/// What a producer may write to harm a reader.
+const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>";
+
+/// The fields of the form that confirms a plan.
+fn confirmation(plan: &Answer) -> Vec<(String, String)> {
+    let (_, form) = plan.body.split_once("data-once").unwrap_or_else(|| panic!("no plan: {}", plan.body));
+    let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
+    let field = |text: &str| {
+        let (name, rest) = text.split_once("\" value=\"")?;
+        Some((name.to_owned(), rest.split('"').next()?.to_owned()))
+    };
+    hidden.filter_map(field).collect()
+}
+
+fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
+    fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+impl Browser {
+    /// Asks for a plan by a form of the list of dead letters.
+    async fn plan(&mut self, fields: &[(&str, &str)]) -> Answer {
+        let token = self.get("/console/notifications").await.hidden("form_token").expect("a form");
+        self.post(PLAN, &[&[("form_token", token.as_str())], fields].concat()).await
+    }
+}
+
+async fn with_dead_letters(count: u64) -> (World, Browser) {
+    let world = World::new();
+    for number in 1..=count {
+        dead(&world.database, number, start()).await;
+    }
+    world.advance(Duration::from_secs(60));
+    let browser = world.signed_in().await;
+    (world, browser)
+}
+
+#[tokio::test]
+async fn the_state_of_the_list_is_in_its_address_and_pages_follow_each_other() {
+    let world = World::new();
+    for number in 1..=5 {
+        accepted(&world.database, number, draft("u-1", &format!("key-{number}")), start()).await;
+    }
+    let mut browser = world.signed_in().await;
+    let mut path =
+        "/console/notifications?limit=2&producer=game_master&accepted_after=2026-04-01T00:00".to_owned();
+    let mut seen = Vec::new();
+    for expected in [2, 2, 1] {
+        let page = browser.get(&path).await;
+        assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+        assert!(
+            page.body.contains("value=\"game_master\"")
+                && page.body.contains("value=\"2026-04-01T00:00:00\"")
+        );
+        let ids = page.body.split("href=\"/console/notifications/").skip(1);
+        let ids: Vec<String> =
+            ids.map(|rest| rest.split('"').next().unwrap_or_default().to_owned()).collect();
+        assert_eq!(ids.len(), expected);
+        seen.extend(ids);
+        let next =
+            page.body.split_once("\" rel=\"next\"").and_then(|(before, _)| before.rsplit_once("href=\""));
+        path = next.map(|(_, path)| path.replace("&amp;", "&")).unwrap_or_default();
+    }
+    assert_eq!(seen, ["5-0", "4-0", "3-0", "2-0", "1-0"]);
+    assert_eq!(path, "");
+}
+
+#[tokio::test]
+async fn a_search_that_is_wrong_says_where_and_keeps_what_was_typed() {
+    let world = World::new();
+    let mut browser = world.signed_in().await;
+    let page = browser.get("/console/notifications?filter=%7B%22producer%22").await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST);
+    for expected in ["The filter is wrong", "line 1", "{&quot;producer&quot;", "aria-invalid=\"true\""] {
+        assert!(page.body.contains(expected), "{expected}: {}", page.body);
+    }
+}
+
+#[tokio::test]
+async fn what_a_producer_writes_is_text_on_every_page() {
+    let world = World::new();
+    let mut hostile = draft(HOSTILE, HOSTILE);
+    hostile.payload_json =
+        serde_json::json!({"game_id": HOSTILE, "game_name": "a\u{202e}b", "turn_number": 1}).to_string();
+    hostile.request_id = Some(HOSTILE.to_owned());
+    hostile.trace_id = Some(HOSTILE.to_owned());
+    for route in accepted(&world.database, 1, hostile.clone(), start()).await {
+        assert!(route.recipient_ref.contains(HOSTILE));
+    }
+    let fields: [(&[u8], &[u8]); 4] = [
+        (b"producer", HOSTILE.as_bytes()),
+        (b"notification_type", HOSTILE.as_bytes()),
+        (HOSTILE.as_bytes(), HOSTILE.as_bytes()),
+        (b"\xff", b"\xfe<script>"),
+    ];
+    malformed(&world.database, 2, &fields, start()).await;
+    malformed(&world.database, 3, &fields[..3], start()).await;
+    let mut browser = world.signed_in().await;
+    for path in [
+        "/console/notifications",
+        "/console/notifications/1-0",
+        "/console/malformed",
+        "/console/malformed/2-0",
+        "/console/malformed/3-0",
+        "/console/notifications?producer=%3Cscript%3Ealert(1)%3C/script%3E",
+        "/console/notifications/%3Cscript%3E",
+        "/console/catalogue/%3Cscript%3E",
+    ] {
+        let page = browser.get(path).await;
+        assert!(!page.body.contains("<script>alert") && !page.body.contains("<img"), "{path}: {}", page.body);
+        assert!(!page.body.contains('\u{202e}'), "{path} runs backwards");
+    }
+    let page = browser.get("/console/notifications/1-0").await;
+    assert!(page.body.contains("&lt;script&gt;") && page.body.contains("U+202E"), "{}", page.body);
+    let page = browser.get("/console/malformed/2-0").await;
+    assert!(page.body.contains("no UTF-8 text") && page.body.contains("breaks the rule"), "{}", page.body);
+}
+
+#[tokio::test]
+async fn a_notification_shows_what_became_of_each_route_and_leads_to_its_dead_letters() {
+    let (_world, mut browser) = with_dead_letters(1).await;
+    let page = browser.get("/console/notifications/1-0").await;
+    for expected in [
+        "user:u-1",
+        "WRONGTYPE",
+        "The service gave up at",
+        "Dead letter",
+        "3 of 3",
+        "&quot;turn_number&quot;: 54",
+        "Replay…",
+    ] {
+        assert!(page.body.contains(expected), "{expected}: {}", page.body);
+    }
+    let push = browser.get("/console/notifications/1-0?status=published").await;
+    assert!(!push.body.contains("user:u-1</h3>"));
+    assert_eq!(browser.get("/console/notifications/9-0").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(browser.get("/console/notifications/%FF").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(browser.get("/console/notifications/a%00").await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_sent() {
+    let (world, mut browser) = with_dead_letters(2).await;
+    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1"), ("id", "9-0/x")]).await;
+    assert_eq!(plan.status, StatusCode::OK);
+    for expected in ["Replay 1 dead letter", "gateway_stream_publish_failed", "name no route", "9-0/x"] {
+        assert!(plan.body.contains(expected), "{expected}: {}", plan.body);
+    }
+    assert_eq!(world.database.actions(), []);
+    let form = confirmation(&plan);
+    let first = browser.post(CHANGE, &borrowed(&form)).await;
+    assert_eq!(first.status, StatusCode::SEE_OTHER, "{}", first.body);
+    let again = browser.post(CHANGE, &borrowed(&form)).await;
+    assert_eq!((again.status, again.header("location")), (StatusCode::SEE_OTHER, first.header("location")));
+    let result = browser.get(first.header("location")).await;
+    assert!(result.body.contains("1 dead letter was replayed"), "{}", result.body);
+    let actions = world.database.actions();
+    assert_eq!(actions.len(), 1);
+    assert_eq!(
+        (&*actions[0].actor, &*actions[0].action, actions[0].affected),
+        ("operator", "replay_dead_letters", 1)
+    );
+    let request_id = form.iter().find(|(name, _)| name == "request_id").map(|(_, id)| id.as_str());
+    assert_eq!(Some(actions[0].request_id.as_str()), request_id);
+}
+
+#[tokio::test]
+async fn a_form_that_was_carried_out_is_not_taken_with_other_values() {
+    let (world, mut browser) = with_dead_letters(2).await;
+    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await;
+    let mut form = confirmation(&plan);
+    assert_eq!(browser.post(CHANGE, &borrowed(&form)).await.status, StatusCode::SEE_OTHER);
+    form.push(("id".to_owned(), "2-0/push:user:u-1".to_owned()));
+    let other = browser.post(CHANGE, &borrowed(&form)).await;
+    assert_eq!(other.status, StatusCode::BAD_REQUEST, "{}", other.body);
+    assert_eq!(world.database.actions().len(), 1);
+}
+
+#[tokio::test]
+async fn all_that_match_are_those_of_the_plan_and_none_that_fail_after_it() {
+    let (world, mut browser) = with_dead_letters(3).await;
+    let plan = browser.plan(&[("do", "replay_all"), ("channel", "email")]).await;
+    assert!(plan.body.contains("Replay 3 dead letters"), "{}", plan.body);
+    world.advance(Duration::from_secs(1));
+    dead(&world.database, 4, start() + Duration::from_secs(61)).await;
+    let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
+    let result = browser.get(done.header("location")).await;
+    assert!(result.body.contains("3 dead letters were replayed"), "{}", result.body);
+    let list = browser.get("/console/dead-letters?channel=email").await;
+    assert!(list.body.contains("4-0/email:user:u-1") && !list.body.contains("3-0/email:user:u-1"));
+}
+
+#[tokio::test]
+async fn a_discard_needs_a_reason_and_is_recorded_with_it() {
+    let (world, mut browser) = with_dead_letters(1).await;
+    let plan = browser.plan(&[("do", "discard_all"), ("channel", "push")]).await;
+    let mut form = confirmation(&plan);
+    let refused = browser.post(CHANGE, &borrowed(&form)).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(refused.body.contains("A discard takes a reason"), "{}", refused.body);
+    assert_eq!(world.database.actions(), []);
+    form.push(("reason".to_owned(), HOSTILE.to_owned()));
+    let done = browser.post(CHANGE, &borrowed(&form)).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
+    assert_eq!(world.database.actions()[0].action, "discard_dead_letters");
+    let list = browser.get("/console/dead-letters?discarded=true").await;
+    assert!(list.body.contains("&lt;script&gt;") && list.body.contains("Discarded by"), "{}", list.body);
+    assert!(!list.body.contains("Replay all that match"), "a discarded one is replayed by its id only");
+}
+
+#[tokio::test]
+async fn a_form_that_chooses_nothing_or_says_nothing_is_refused() {
+    let (world, mut browser) = with_dead_letters(1).await;
+    for (fields, expected) in [
+        (vec![("do", "replay_chosen")], "No dead letter is chosen"),
+        (vec![("id", "1-0/push:user:u-1")], "does not say what to do"),
+        (vec![("do", "replay_all"), ("channel", "fax")], "The field channel"),
+        (vec![("do", "replay_all"), ("created_after", "yesterday")], "The field created_after"),
+    ] {
+        let answer = browser.plan(&fields).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields:?}");
+        assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
+    }
+    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "9-0/x")]).await;
+    assert!(plan.body.contains("There is nothing to change"), "{}", plan.body);
+    // The address of a plan or of a change, loaded without its form.
+    for path in [PLAN, CHANGE] {
+        assert_eq!(browser.get(path).await.header("location"), "/console/dead-letters");
+    }
+    assert_eq!(browser.get("/console/dead-letters/result").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(world.database.actions(), []);
+}
+
+#[tokio::test]
+async fn malformed_intents_are_counted_by_code_and_producer() {
+    let world = World::new();
+    for number in 1..=3 {
+        malformed(&world.database, number, &[(b"producer", b"game_master"), (b"colour", b"red")], start())
+            .await;
+    }
+    let mut browser = world.signed_in().await;
+    let page = browser.get("/console/malformed").await;
+    for expected in ["unknown_field", "?code=unknown_field&amp;producer=game_master", ">3<"] {
+        assert!(page.body.contains(expected), "{expected}: {}", page.body);
+    }
+    let page = browser.get("/console/malformed?code=missing_field").await;
+    assert!(page.body.contains("No malformed intent matches"), "{}", page.body);
+    assert_eq!(browser.get("/console/malformed/7-0").await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_catalogue_has_a_page_for_each_type_with_examples_for_its_audiences() {
+    let world = World::new();
+    let mut browser = world.signed_in().await;
+    let list = browser.get("/console/catalogue").await;
+    let names: Vec<&str> = list
+        .body
+        .split("href=\"/console/catalogue/")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert_eq!(names.len(), 18);
+    for name in names {
+        let page = browser.get(&format!("/console/catalogue/{name}")).await;
+        assert_eq!(page.status, StatusCode::OK);
+        assert!(page.body.contains("curl --fail-with-body") && page.body.contains("redis-cli"), "{name}");
+    }
+    let both = browser.get("/console/catalogue/lobby.application.submitted").await;
+    assert!(both.body.contains("An intent for users") && both.body.contains("An intent for administrators"));
+    assert_eq!(browser.get("/console/catalogue/none").await.status, StatusCode::NOT_FOUND);
+}

@@ -1,0 +1,112 @@
+//! Rows to show: what acceptance and publishing write.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use domain::accept::{self, Known};
+use domain::catalog::Catalog;
+use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::intent::{IntentDraft, Recipients};
+use domain::outcome::Outcome;
+use domain::policy::Policy;
+use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Completion, RouteStore, RowLocks};
+use domain::recipient::{Lookup, User};
+use domain::route::{Failed, LiveRoute};
+use memory_stores::MemoryDatabase;
+
+pub(crate) const STREAM: &str = "notification:intents";
+
+/// `game.turn.ready` for one user.
+pub(crate) fn draft(user: &str, key: &str) -> IntentDraft {
+    IntentDraft {
+        notification_type: "game.turn.ready".to_owned(),
+        producer: "game_master".to_owned(),
+        recipients: Recipients::Users(vec![user.to_owned()]),
+        idempotency_key: key.to_owned(),
+        occurred_at_ms: "1775121700000".to_owned(),
+        payload_json: r#"{"game_id":"game-1","game_name":"Nova","turn_number":54}"#.to_owned(),
+        request_id: None,
+        trace_id: None,
+    }
+}
+
+/// Decides the entry `number` at `now` and commits what was decided. Every user exists.
+async fn decide(
+    database: &MemoryDatabase,
+    number: u64,
+    fields: RawFields,
+    users: &[&str],
+    now: Timestamp,
+) -> Vec<Outcome> {
+    let policy = Policy {
+        catalog: Arc::new(Catalog::built_in()),
+        admin_emails: HashMap::new(),
+        locales: vec!["en".to_owned()],
+        push_max_attempts: 3,
+        email_max_attempts: 7,
+        idempotency_ttl: Duration::from_hours(24),
+        head_start: Duration::from_secs(5),
+    };
+    let user = |id: &&str| {
+        let user = User { email: "someone@example.com".to_owned(), preferred_language: "en".to_owned() };
+        ((*id).to_owned(), Lookup::Found(user))
+    };
+    let users: HashMap<String, Lookup> = users.iter().map(user).collect();
+    let entry = RawEntry { id: EntryId::new(number, 0), fields };
+    let entries = [accept::decode(STREAM, entry, &policy, now)];
+    let decision =
+        accept::decide(STREAM, &entries, &Known::default(), &users, &policy, policy.schedule(now, true));
+    let outcomes: Vec<Outcome> = decision.decided.into_iter().map(|decided| decided.outcome).collect();
+    let batch =
+        AcceptanceBatch { outcomes: outcomes.iter().collect(), checkpoint: None, answers: Vec::new() };
+    assert_eq!(database.accept(batch).await.expect("the store is there"), Commit::Committed);
+    outcomes
+}
+
+/// Accepts an intent and returns its routes.
+pub(crate) async fn accepted(
+    database: &MemoryDatabase,
+    number: u64,
+    draft: IntentDraft,
+    now: Timestamp,
+) -> Vec<LiveRoute> {
+    let users = match &draft.recipients {
+        Recipients::Users(users) => users.clone(),
+        Recipients::Administrators => Vec::new(),
+    };
+    let users: Vec<&str> = users.iter().map(String::as_str).collect();
+    let outcomes = decide(database, number, draft.into_entry(), &users, now).await;
+    let acceptance = outcomes[0].acceptance().unwrap_or_else(|| panic!("{outcomes:?}"));
+    acceptance.live_routes().collect()
+}
+
+/// Accepts an intent whose routes become dead letters at `now`.
+pub(crate) async fn dead(database: &MemoryDatabase, number: u64, now: Timestamp) {
+    for route in accepted(database, number, draft("u-1", &format!("key-{number}")), now).await {
+        let failed = [Failed {
+            key: route.key.clone(),
+            version: route.version,
+            channel: route.channel,
+            attempt_count: route.max_attempts,
+            retry_at: None,
+            classification: route.channel.publish_failed(),
+            message: "WRONGTYPE".to_owned(),
+        }];
+        let completed = database.complete_routes_failed(&failed, now, RowLocks::Wait).await;
+        assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
+    }
+}
+
+/// An entry that breaks a rule.
+pub(crate) async fn malformed(
+    database: &MemoryDatabase,
+    number: u64,
+    fields: &[(&[u8], &[u8])],
+    now: Timestamp,
+) {
+    let fields: RawFields = fields.iter().copied().collect();
+    let outcomes = decide(database, number, fields, &[], now).await;
+    assert!(outcomes[0].acceptance().is_none(), "{outcomes:?}");
+}

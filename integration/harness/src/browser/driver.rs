@@ -1,0 +1,111 @@
+//! The part of the WebDriver protocol that the tests need: JSON over HTTP, a request at a time.
+//!
+//! Not a library: those that there are bring an HTTP client of their own, and one that was tried adds an operator to `String` that keeps
+//! `String + &String` from compiling wherever the harness is used.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a command may take, the loading of a page included.
+const ANSWER_BOUND: Duration = Duration::from_secs(60);
+
+/// The member that names an element, by the standard.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// Why a command failed, in the driver's words.
+pub(super) type Failure = String;
+
+/// A session of ChromeDriver.
+#[derive(Debug)]
+pub(super) struct Driver {
+    addr: String,
+    session: String,
+    /// What the session can do, as the driver says.
+    pub(super) capabilities: Value,
+}
+
+impl Driver {
+    /// Begins a session with these options of Chrome.
+    pub(super) async fn connect(addr: &str, options: &Value) -> Result<Self, Failure> {
+        let wanted = json!({"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "WARNING"}});
+        let body = json!({"capabilities": {"alwaysMatch": wanted}});
+        let session = ask(addr, "POST", "/session", &body).await?;
+        let id = session["sessionId"].as_str().ok_or("the driver gives no session")?.to_owned();
+        Ok(Self { addr: addr.to_owned(), session: id, capabilities: session["capabilities"].clone() })
+    }
+
+    /// Sends a command with parameters.
+    pub(super) async fn post(&self, command: &str, parameters: &Value) -> Result<Value, Failure> {
+        ask(&self.addr, "POST", &format!("/session/{}/{command}", self.session), parameters).await
+    }
+
+    /// Asks for something.
+    pub(super) async fn get(&self, what: &str) -> Result<Value, Failure> {
+        ask(&self.addr, "GET", &format!("/session/{}/{what}", self.session), &Value::Null).await
+    }
+
+    /// Deletes something; the session itself if `what` is empty.
+    pub(super) async fn delete(&self, what: &str) -> Result<Value, Failure> {
+        let path = format!("/session/{}/{what}", self.session);
+        ask(&self.addr, "DELETE", path.trim_end_matches('/'), &Value::Null).await
+    }
+
+    /// The elements that a CSS selector selects.
+    pub(super) async fn elements(&self, css: &str) -> Result<Vec<String>, Failure> {
+        let found = self.post("elements", &json!({"using": "css selector", "value": css})).await?;
+        let ids = found.as_array().into_iter().flatten().filter_map(|element| element[ELEMENT].as_str());
+        Ok(ids.map(str::to_owned).collect())
+    }
+
+    /// A command of the developer tools.
+    pub(super) async fn devtools(&self, method: &str, parameters: &Value) -> Result<Value, Failure> {
+        self.post("goog/cdp/execute", &json!({"cmd": method, "params": parameters})).await
+    }
+
+    /// Presses keys one after the other.
+    pub(super) async fn press(&self, keys: &str) -> Result<Value, Failure> {
+        let actions: Vec<Value> = keys
+            .chars()
+            .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()})))
+            .collect();
+        let keyboard = json!({"type": "key", "id": "keyboard", "actions": actions});
+        self.post("actions", &json!({"actions": [keyboard]})).await
+    }
+}
+
+/// The member `value` of the answer.
+async fn ask(addr: &str, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+    let body = if method == "POST" { body.to_string() } else { String::new() };
+    let exchange = timeout(ANSWER_BOUND, exchange(addr, method, path, &body)).await;
+    let (is_done, body) =
+        exchange.map_err(|_| format!("no answer to {path}"))?.map_err(|error| error.to_string())?;
+    let mut members: Map<String, Value> = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    let value = members.remove("value").unwrap_or_default();
+    if is_done { Ok(value) } else { Err(format!("{}: {}", value["error"], value["message"])) }
+}
+
+/// Whether the status is 200, and the body. The driver closes no connection, so the length says where the body ends.
+async fn exchange(addr: &str, method: &str, path: &str, body: &str) -> std::io::Result<(bool, Vec<u8>)> {
+    let mut stream = BufReader::new(TcpStream::connect(addr).await?);
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await?;
+    let (mut is_done, mut length, mut line) = (false, 0, String::new());
+    while stream.read_line(&mut line).await? > 2 {
+        let lower = line.to_ascii_lowercase();
+        is_done |= lower.starts_with("http/1.1 200");
+        if let Some(value) = lower.strip_prefix("content-length:") {
+            length = value.trim().parse().map_err(std::io::Error::other)?;
+        }
+        line.clear();
+    }
+    let mut answer = vec![0; length];
+    stream.read_exact(&mut answer).await?;
+    Ok((is_done, answer))
+}

@@ -1,0 +1,150 @@
+//! Searching, and replaying and discarding dead letters: with scripts, without them, and by keyboard alone.
+
+use harness::{Browser, Service, keys};
+
+use super::*;
+use crate::console_browser::data;
+
+/// The most times that Tab is pressed to reach something.
+const MAX_TABS: usize = 80;
+
+/// Moves the focus by the keyboard to the first element that a selector selects. Each element on the way must show that it has the focus.
+async fn tab_to(browser: &Browser, css: &str) {
+    for _ in 0..MAX_TABS {
+        browser.press(keys::TAB).await;
+        let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle").await;
+        assert_ne!(outline, "none", "the focus is not seen on the way to {css}");
+        if browser.value(&format!("document.activeElement.matches({css:?})")).await == true {
+            return;
+        }
+    }
+    panic!("Tab does not lead to {css}");
+}
+
+async fn open_letters(world: &World) -> i64 {
+    world.number("SELECT count(*) FROM dead_letters WHERE discarded_at IS NULL").await
+}
+
+async fn actions(world: &World) -> Vec<String> {
+    world.column("SELECT action || ' ' || affected || ' ' || actor FROM operator_actions ORDER BY id").await
+}
+
+#[tokio::test]
+async fn an_operator_searches_replays_and_discards_with_and_without_scripts_and_by_keyboard_alone() {
+    let world = World::new().await;
+    let tokens = TokensFile::new(&world);
+    let service =
+        with_console(world.service(), &tokens).env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1").start().await;
+    data::ten_rows(&world, &service).await;
+    let browser = Browser::start().await;
+    sign_in(&browser, &service).await;
+
+    searches(&browser, &service).await;
+    replays_one_that_is_chosen(&browser, &world, &service).await;
+    browser.set_javascript(false).await;
+    discards_one_without_scripts(&browser, &world, &service).await;
+    searches(&browser, &service).await;
+    browser.set_javascript(true).await;
+    replays_the_rest_by_keyboard(&browser, &world, &service).await;
+    assert_eq!(browser.console_errors().await, Vec::<String>::new());
+    browser.quit().await;
+}
+
+/// By a field, and page by page, with all of it in the address.
+async fn searches(browser: &Browser, service: &Service) {
+    browser.open(&address(service, "/console/notifications")).await;
+    browser.fill("#f-idempotency_key", "published-3").await;
+    browser.click("form[method=get] button[type=submit]").await;
+    assert_eq!(browser.count("tbody tr").await, 1);
+    assert!(browser.url().await.contains("idempotency_key=published-3"));
+    browser.click("tbody a").await;
+    heading(browser, "Notification ").await;
+    assert!(browser.text("main").await.contains("published-3"));
+
+    browser.open(&address(service, "/console/notifications?limit=4")).await;
+    let mut seen = Vec::new();
+    for expected in [4, 4, 2] {
+        assert_eq!(browser.count("tbody tr").await, expected);
+        seen.push(browser.text("tbody tr a").await);
+        if expected == 4 {
+            browser.click("a[rel=next]").await;
+        }
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 3);
+}
+
+/// The plan first; a form that is sent twice and a result that is loaded again change nothing more.
+async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &Service) {
+    browser.open(&address(service, "/console/dead-letters")).await;
+    browser.click("button[value=replay_chosen]").await;
+    assert!(browser.text("main").await.contains("No dead letter is chosen"));
+    assert_eq!(browser.console_errors().await.len(), 1, "the browser calls status 400 an error");
+    browser.open(&address(service, "/console/dead-letters")).await;
+    browser.click("input[name=id]").await;
+    browser.click("button[value=replay_chosen]").await;
+    heading(browser, "Replay dead letters?").await;
+    assert!(browser.text("main").await.contains("1 dead letter"));
+    assert_eq!(open_letters(world).await, 6, "a plan changes nothing");
+    let form = browser
+        .value("new URLSearchParams(new FormData(document.querySelector('form[data-once]'))).toString()")
+        .await;
+    let form = form.as_str().expect("a text").to_owned();
+    browser.click("form[data-once] button[type=submit]").await;
+    heading(browser, "Dead letters replayed").await;
+    assert!(browser.text("main").await.contains("1 dead letter was replayed"));
+    let result = browser.url().await;
+    browser.reload().await;
+    assert!(browser.text("main").await.contains("1 dead letter was replayed"));
+    // The same form again, as a double click sends it.
+    let headers =
+        [("Cookie", &*browser.cookies().await), ("Content-Type", "application/x-www-form-urlencoded")];
+    let again =
+        harness::request(&service.api_addr(), "POST", "/console/dead-letters/change", &headers, &form).await;
+    let again = again.expect("the console answers");
+    assert_eq!(again.status, 303);
+    assert!(result.ends_with(again.header("location").expect("it leads to the result")));
+    assert_eq!(actions(world).await, ["replay_dead_letters 1 ops"]);
+    assert_eq!(open_letters(world).await, 5);
+}
+
+async fn discards_one_without_scripts(browser: &Browser, world: &World, service: &Service) {
+    browser.open(&address(service, "/console/dead-letters")).await;
+    browser.click("input[name=id]").await;
+    browser.click("button[value=discard_chosen]").await;
+    heading(browser, "Discard dead letters?").await;
+    browser.fill("#reason", "the game is over").await;
+    browser.click("form[data-once] button[type=submit]").await;
+    heading(browser, "Dead letters discarded").await;
+    assert_eq!(open_letters(world).await, 4);
+    browser.open(&address(service, "/console/dead-letters?discarded=true")).await;
+    assert!(browser.text("tbody").await.contains("the game is over"));
+    assert_eq!(actions(world).await.last().map(String::as_str), Some("discard_dead_letters 1 ops"));
+}
+
+/// Without a pointer: by the skip link to the content, to all that match, and through the plan.
+async fn replays_the_rest_by_keyboard(browser: &Browser, world: &World, service: &Service) {
+    browser.open(&address(service, "/console/dead-letters")).await;
+    browser.press(keys::TAB).await;
+    assert_eq!(browser.value("document.activeElement.textContent").await, "Skip to the content");
+    browser.press(keys::ENTER).await;
+    assert_eq!(browser.value("document.activeElement.id").await, "main");
+    tab_to(browser, "input[name=id]").await;
+    browser.press(keys::SPACE).await;
+    assert_eq!(browser.value("document.activeElement.checked").await, true);
+    browser.open(&address(service, "/console/dead-letters?channel=push")).await;
+    tab_to(browser, "button[value=replay_all]").await;
+    browser.press(keys::ENTER).await;
+    heading(browser, "Replay dead letters?").await;
+    tab_to(browser, "form[data-once] button[type=submit]").await;
+    browser.press(keys::ENTER).await;
+    heading(browser, "Dead letters replayed").await;
+    assert!(browser.text("main").await.contains("4 dead letters were replayed"));
+    assert_eq!(actions(world).await.last().map(String::as_str), Some("replay_dead_letters 4 ops"));
+    // What was discarded stays so.
+    assert_eq!(world.number("SELECT count(*) FROM dead_letters").await, 1);
+    wait_for("the replayed routes are published", BOUND, async || {
+        (world.number("SELECT count(*) FROM routes WHERE status = 'published'").await == 39).then_some(())
+    })
+    .await;
+}
