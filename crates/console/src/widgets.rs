@@ -234,9 +234,9 @@ pub(crate) fn table(caption: &str, columns: &[Column], rows: &[Vec<Markup>]) -> 
                     tr role="row" {
                         @for (index, (column, cell)) in columns.iter().zip(row).enumerate() {
                             @if index == 0 {
-                                th scope="row" role="rowheader" .number[column.is_number] data-label=(column.heading) { (cell) }
+                                th scope="row" role="rowheader" .number[column.is_number] data-label=(column.heading) { div { (cell) } }
                             } @else {
-                                td role="cell" .number[column.is_number] data-label=(column.heading) { (cell) }
+                                td role="cell" .number[column.is_number] data-label=(column.heading) { div { (cell) } }
                             }
                         }
                     }

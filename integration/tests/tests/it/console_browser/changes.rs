@@ -13,7 +13,8 @@ async fn tab_to(browser: &Browser, css: &str) {
     for _ in 0..MAX_TABS {
         browser.press(keys::TAB).await;
         let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle").await;
-        assert_ne!(outline, "none", "the focus is not seen on the way to {css}");
+        let focused = browser.value("document.activeElement.outerHTML.slice(0, 200)").await;
+        assert_ne!(outline, "none", "the focus is not seen on the way to {css}: {focused}");
         if browser.value(&format!("document.activeElement.matches({css:?})")).await == true {
             return;
         }
@@ -118,7 +119,7 @@ async fn discards_one_without_scripts(browser: &Browser, world: &World, service:
     heading(browser, "Dead letters discarded").await;
     assert_eq!(open_letters(world).await, 4);
     browser.open(&address(service, "/console/dead-letters?discarded=true")).await;
-    assert!(browser.text("tbody").await.contains("the game is over"));
+    assert!(browser.text("form[aria-label='Choose dead letters']").await.contains("the game is over"));
     assert_eq!(actions(world).await.last().map(String::as_str), Some("discard_dead_letters 1 ops"));
 }
 
