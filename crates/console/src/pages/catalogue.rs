@@ -20,6 +20,8 @@ use crate::ports::{Console, Ports};
 use crate::widgets::{column, table, too_many, visible};
 
 const PATH: &str = "/console/catalogue";
+/// How many bytes of a schema a page shows.
+const SCHEMA_SHOWN: usize = 128 * 1024;
 
 /// The paths of these pages.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -90,7 +92,7 @@ fn render(known: &NotificationType, examples: &[example::Example]) -> Markup {
         }
         section.card aria-labelledby="schema" {
             h2 #schema { "Payload (JSON Schema)" }
-            pre tabindex="0" aria-labelledby="schema" { (visible(&pretty(&known.payload_schema().to_string()))) }
+            pre tabindex="0" aria-labelledby="schema" { (visible(&pretty(&known.payload_schema().to_string(), SCHEMA_SHOWN).0)) }
         }
         @for example in examples { (commands(example)) }
         @if examples.is_empty() {

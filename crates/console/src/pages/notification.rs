@@ -9,6 +9,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::explanation::explain;
+use domain::intent::MAX_PAYLOAD;
 use domain::ports::Queries;
 use domain::query::{NotificationDetail, RouteCounts, StoredRoute};
 use domain::record::{NotificationId, Record};
@@ -22,12 +23,14 @@ use crate::layout::{Page, Section};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::session::Operator;
-use crate::widgets::{Tone, badge, id, number, pager, time, visible};
+use crate::widgets::{Tone, badge, id, number, pager, time, too_many, visible};
 
 /// How many routes a page shows.
 const ROUTES_SHOWN: usize = 50;
 /// How many recipients a page names.
 const RECIPIENTS_SHOWN: usize = 20;
+/// How many bytes of a payload a page shows, with the white space that lays it out.
+const PAYLOAD_SHOWN: usize = 2 * MAX_PAYLOAD;
 const PARAMS: [&str; 2] = ["status", "from"];
 
 pub(super) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
@@ -87,11 +90,13 @@ fn render(
         address(&path, pairs.iter().map(|(name, value)| (*name, value.as_str())))
     };
     let next = from.saturating_add(ROUTES_SHOWN);
+    let (payload, is_whole) = pretty(&detail.record.content.payload_json, PAYLOAD_SHOWN);
     html! {
         (about(&detail.record, detail.updated_at))
         section.card aria-labelledby="payload" {
             h2 #payload { "Payload" }
-            pre tabindex="0" aria-labelledby="payload" { (visible(&pretty(&detail.record.content.payload_json))) }
+            pre tabindex="0" aria-labelledby="payload" { (visible(&payload)) }
+            @if !is_whole { (too_many("The rest of the payload is not shown.", "GET /v1/notifications/<id> answers all of it.")) }
         }
         section.stack aria-labelledby="routes" {
             h2 #routes { "Routes" }

@@ -13,6 +13,9 @@ use crate::widgets::{Tone, badge};
 /// How many items a page may have, to choose from.
 const PAGE_SIZES: [usize; 3] = [DEFAULT_PAGE_ITEMS, 100, MAX_PAGE_ITEMS];
 
+/// Up to which depth JSON is indented further; what is deeper begins where this level does.
+const INDENTED_LEVELS: usize = 32;
+
 /// The state of a route in words.
 pub(crate) fn status_name(status: RouteStatus) -> &'static str {
     match status {
@@ -126,12 +129,15 @@ pub(crate) fn limit(params: &Params) -> Result<PageLimit, PageError> {
     text.parse().ok().and_then(PageLimit::new).ok_or_else(takes)
 }
 
-/// JSON on several lines. Numbers and strings stay as they are written; what is no JSON does, too.
-pub(crate) fn pretty(json: &str) -> String {
-    let (mut out, mut depth, mut in_string, mut escaped) =
-        (String::with_capacity(json.len() * 2), 0_usize, false, false);
+/// JSON on several lines, at most `max` bytes of it, and whether that is all. Numbers and strings stay as they are written; what is no
+/// JSON does, too. The work is bounded by the result, however deep the JSON is.
+pub(crate) fn pretty(json: &str, max: usize) -> (String, bool) {
+    let mut out = String::with_capacity(max.min(json.len().saturating_mul(2)));
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     let mut characters = json.chars().filter(|c| *c != '\r' && *c != '\n').peekable();
-    while let Some(character) = characters.next() {
+    while out.len() <= max
+        && let Some(character) = characters.next()
+    {
         if in_string {
             out.push(character);
             in_string = character != '"' || escaped;
@@ -166,12 +172,14 @@ pub(crate) fn pretty(json: &str) -> String {
             }
         }
     }
-    out
+    let is_whole = out.len() <= max;
+    out.truncate(out.floor_char_boundary(max));
+    (out, is_whole)
 }
 
 fn new_line(out: &mut String, depth: usize) {
     out.push('\n');
-    out.extend(std::iter::repeat_n("  ", depth));
+    out.extend(std::iter::repeat_n("  ", depth.min(INDENTED_LEVELS)));
 }
 
 #[cfg(test)]
@@ -183,9 +191,28 @@ mod tests {
         let json = r#"{"a":[1,12345678901234567890.10],"b":{},"c":"x, {\"y\": 1}\\","d":[],"e":null}"#;
         let expected = "{\n  \"a\": [\n    1,\n    12345678901234567890.10\n  ],\n  \"b\": {},\n  \
             \"c\": \"x, {\\\"y\\\": 1}\\\\\",\n  \"d\": [],\n  \"e\": null\n}";
-        assert_eq!(pretty(json), expected);
-        let same: serde_json::Value = serde_json::from_str(&pretty(json)).expect("JSON");
+        assert_eq!(pretty(json, 1_000), (expected.to_owned(), true));
+        assert_eq!(pretty(json, expected.len()), (expected.to_owned(), true));
+        let same: serde_json::Value = serde_json::from_str(expected).expect("JSON");
         assert_eq!(same, serde_json::from_str::<serde_json::Value>(json).expect("JSON"));
+    }
+
+    #[test]
+    fn deep_json_is_laid_out_up_to_the_bound_and_no_further() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let many = format!("{}{}1{}", "[".repeat(120), "1,".repeat(50_000), "]".repeat(120));
+        for json in [deep, many] {
+            let (text, is_whole) = pretty(&json, 20_000);
+            assert_eq!((text.len(), is_whole), (20_000, false));
+            assert!(text.capacity() <= 40_000, "{}", text.capacity());
+            let indented = |line: &str| line.len() - line.trim_start().len();
+            assert_eq!(text.lines().map(indented).max(), Some(2 * INDENTED_LEVELS));
+        }
+    }
+
+    #[test]
+    fn a_layout_that_is_cut_ends_with_a_whole_character() {
+        assert_eq!(pretty("\"ééé\"", 4), ("\"é".to_owned(), false));
     }
 
     #[test]

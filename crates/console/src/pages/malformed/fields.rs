@@ -154,10 +154,10 @@ fn part(part: &Value, is_value: bool) -> Markup {
             let is_json = is_value
                 && text.starts_with(['{', '['])
                 && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
-            let laid_out = if is_json { shown(&pretty(text)) } else { shown(text) };
+            let laid_out = if is_json { pretty(text, VALUE_SHOWN).0 } else { shown(text) };
             html! {
                 @if is_value { code.value { (visible(&laid_out)) } } @else { code { (visible(&laid_out)) } }
-                @if laid_out.chars().count() == VALUE_SHOWN { " " span.soft { "(the beginning)" } }
+                @if laid_out.len() >= VALUE_SHOWN { " " span.soft { "(the beginning)" } }
             }
         }
         Value::Object(members) if members.contains_key("base64") => html! {
