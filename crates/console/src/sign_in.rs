@@ -31,8 +31,9 @@ use crate::widgets::{Tone, notice};
 /// The longest token that is looked up, in bytes.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// What a browser forgets when its user signs out, but for cookies: those of other services of this host are not ours to delete.
-const CLEAR_SITE_DATA: HeaderValue = HeaderValue::from_static("\"cache\", \"storage\"");
+/// What a browser forgets when its user signs out. Cookies and storage are shared with other services of this host and not ours to delete; the
+/// console keeps nothing in storage.
+const CLEAR_SITE_DATA: HeaderValue = HeaderValue::from_static("\"cache\"");
 
 /// The sign-in, which is open to everyone.
 pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
