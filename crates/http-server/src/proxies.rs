@@ -78,33 +78,32 @@ impl TrustedProxies {
         if !self.contains(addr) {
             return Client { addr: Some(addr), https: peer.tls };
         }
-        let https = peer.tls || last_value(&head.headers).eq_ignore_ascii_case("https");
-        Client { addr: Some(self.forwarded(addr, &head.headers)), https }
+        let (client, hops) = self.forwarded(addr, &head.headers);
+        // The value that came with the entry of the client. A proxy may also replace the values before its own: then the first that is left counts.
+        let proto = values_from_end(&head.headers, X_FORWARDED_PROTO).take(hops.max(1)).last();
+        let https = proto.map_or(peer.tls, |proto| proto.eq_ignore_ascii_case("https"));
+        Client { addr: Some(client), https }
     }
 
     /// Each proxy appends the address of its peer: from the end on, entries are credible as long as those who wrote them are trusted.
-    /// What is no address ends the walk, and the proxy that passed it on counts as the client.
-    fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let values: Vec<&str> =
-            headers.get_all(X_FORWARDED_FOR).iter().map(|value| value.to_str().unwrap_or("")).collect();
-        let mut client = proxy;
-        for entry in values.iter().rev().flat_map(|value| value.rsplit(',')) {
-            match address(entry.trim()) {
-                Some(addr) => client = addr,
-                None => break,
-            }
+    /// What is no address ends the walk, and the proxy that passed it on counts as the client. Also returns how many entries from the end on were taken.
+    fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> (IpAddr, usize) {
+        let (mut client, mut hops) = (proxy, 0);
+        for entry in values_from_end(headers, X_FORWARDED_FOR) {
+            let Some(addr) = address(entry) else { break };
+            (client, hops) = (addr, hops + 1);
             if !self.contains(client) {
                 break;
             }
         }
-        client
+        (client, hops)
     }
 }
 
-/// The last value of `X-Forwarded-Proto`, which the nearest proxy set.
-fn last_value(headers: &HeaderMap) -> &str {
-    let last = headers.get_all(X_FORWARDED_PROTO).iter().next_back().and_then(|value| value.to_str().ok());
-    last.and_then(|value| value.rsplit(',').next()).unwrap_or_default().trim()
+/// The values of a header that is a list, the last one first. Several headers of the name are one list.
+fn values_from_end<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = &'a str> {
+    let lists = headers.get_all(name).iter().rev().map(|list| list.to_str().unwrap_or(""));
+    lists.flat_map(|list| list.rsplit(',')).map(str::trim)
 }
 
 /// An address, with or without a port.
@@ -172,7 +171,36 @@ mod tests {
     }
 
     #[test]
-    fn an_encrypted_connection_is_https_whoever_the_peer_is() {
+    fn the_protocol_is_that_of_the_hop_whose_address_is_the_client() {
+        for (addresses, protocols, https) in [
+            ("192.0.2.1, 10.0.0.2", "https, http", true),
+            ("192.0.2.1, 10.0.0.2", "http, https", false),
+            ("203.0.113.9, 192.0.2.1, 10.0.0.2", "https, http, https", false),
+            ("203.0.113.9, 192.0.2.1", "https, http", false),
+            ("192.0.2.1, 10.0.0.2", "https", true),
+            ("unknown", "https, http", false),
+        ] {
+            let headers = [("x-forwarded-for", addresses), ("x-forwarded-proto", protocols)];
+            assert_eq!(client("10.0.0.1", &headers).1, https, "{addresses}: {protocols}");
+        }
+    }
+
+    #[test]
+    fn over_an_encrypted_connection_a_trusted_proxy_still_says_what_the_client_uses() {
+        let proxies: TrustedProxies = "10.0.0.0/8".parse().expect("networks");
+        let addr = Some("10.0.0.1".parse().expect("an address"));
+        for (header, https) in [(Some("http"), false), (Some("https"), true), (None, true)] {
+            let request = header
+                .iter()
+                .fold(Request::builder(), |request, header| request.header("x-forwarded-proto", *header));
+            let (mut head, ()) = request.body(()).expect("a request").into_parts();
+            head.extensions.insert(Peer { addr, tls: true });
+            assert_eq!(proxies.client(&head).https, https, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn an_encrypted_connection_is_https_if_its_peer_is_no_trusted_proxy() {
         for addr in [None, Some("198.51.100.7".parse().expect("an address"))] {
             let (mut head, ()) = Request::new(()).into_parts();
             head.extensions.insert(Peer { addr, tls: true });
