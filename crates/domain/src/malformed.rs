@@ -12,7 +12,7 @@ use crate::entry::{EntryId, RawFields};
 
 use raw_fields::storable_text;
 pub use raw_fields::{KeptFields, Pieces, RAW_FIELDS_JSON_MAX, RAW_FIELDS_MAX, TRUNCATED_HEAD};
-pub use stored_fields::{StoredPart, read_fields};
+pub use stored_fields::{StoredPart, read_fields, text_of};
 
 /// The longest value that an id column of `malformed_intents` holds, in bytes.
 const MAX_ID: usize = 255;

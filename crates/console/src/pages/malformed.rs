@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
-use domain::malformed::FailureCode;
+use domain::malformed::{FailureCode, rule_of};
 use domain::ports::Queries;
 use domain::query::{
     Causes, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, PageLimit, Place,
@@ -169,27 +169,27 @@ async fn show<P: Ports>(
     if found.is_empty() {
         return Err(not_found());
     }
+    let mut budget = fields::Budget::default();
     let content = html! {
         @if found.len() > 1 {
             (notice(Tone::Neutral, &html! { p { "The stream was recreated: " (number(found.len() as u64)) " entries had this id. The newest comes first." } }))
         }
-        @for intent in &found { (one(intent)) }
+        @for intent in &found { (one(intent, &mut budget)) }
     };
     Ok(Page::new(Section::Malformed, format!("Malformed intent {entry_id}"), content))
 }
 
-fn one(intent: &StoredMalformedIntent) -> Markup {
+fn one(intent: &StoredMalformedIntent, budget: &mut fields::Budget) -> Markup {
     let summary = &intent.summary;
     let text = |text: &str| match text {
         "" => html! { span.soft { "none, or no text of at most 255 bytes" } },
         text => visible(text),
     };
-    let code = FailureCode::ALL.into_iter().find(|code| code.as_str() == summary.failure_code);
     html! {
         article.stack {
             section.card aria-label="The broken rule" {
                 div.heading { h2 { "The broken rule" } (badge(Tone::Bad, &summary.failure_code)) }
-                @if let Some(code) = code { p { (fields::rule(code)) } }
+                @if let Some(rule) = rule_of(&summary.failure_code) { p { "The rule: " (rule) "." } }
                 p { strong { (visible(&summary.failure_message)) } }
                 p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
             }
@@ -207,7 +207,7 @@ fn one(intent: &StoredMalformedIntent) -> Markup {
             section.card aria-label="Raw fields" {
                 h2 { "Fields as received" }
                 @match &intent.raw_fields {
-                    Some(json) => (fields::show(json, &summary.failure_code, &summary.failure_message)),
+                    Some(json) => (fields::show(json, &summary.failure_code, &summary.failure_message, budget)),
                     None => (too_many("Too large to be shown with the others.", "notification malformed show prints it.")),
                 }
             }

@@ -22,6 +22,50 @@ pub enum StoredPart {
     Omitted(u64),
 }
 
+impl StoredPart {
+    /// The bytes that are kept of it: all of them, or how it began.
+    pub fn kept(&self) -> &[u8] {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Truncated { head, .. } => head,
+            Self::Omitted(_) => &[],
+        }
+    }
+
+    /// What is not kept of it, for a person, without a full stop; `None` if it is whole.
+    pub fn not_kept(&self) -> Option<String> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Truncated { bytes, sha256, head } => {
+                Some(format!("{bytes} bytes, SHA-256 {sha256}; its first {} are kept", head.len()))
+            }
+            Self::Omitted(count) => Some(format!("{count} more were not kept")),
+        }
+    }
+}
+
+/// Bytes as text, at most `max` bytes of it, and whether that is all. What is no UTF-8 is `\xNN`; characters that direct a terminal or a browser
+/// are left as they are.
+pub fn text_of(bytes: &[u8], max: usize) -> (String, bool) {
+    let mut text = String::with_capacity(max.min(bytes.len()));
+    for chunk in bytes.utf8_chunks() {
+        let valid = chunk.valid();
+        let end = valid.floor_char_boundary(max - text.len());
+        text.push_str(&valid[..end]);
+        if end < valid.len() {
+            return (text, false);
+        }
+        for byte in chunk.invalid() {
+            let shown = format!("\\x{byte:02x}");
+            if text.len() + shown.len() > max {
+                return (text, false);
+            }
+            text.push_str(&shown);
+        }
+    }
+    (text, true)
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Part {
@@ -89,6 +133,21 @@ mod tests {
         assert_eq!((*bytes, head.len()), (17 << 20, crate::malformed::TRUNCATED_HEAD));
         let json = r#"[[{"omitted":{"fields":3}},{"omitted":{"bytes":9}}]]"#;
         assert_eq!(read_fields(json), Some(vec![(StoredPart::Omitted(3), StoredPart::Omitted(9))]));
+    }
+
+    #[test]
+    fn bytes_are_shown_as_text_up_to_the_bound() {
+        for (max, expected) in [
+            (100, ("a\\xff\0é\\xc3", true)),
+            (12, ("a\\xff\0é\\xc3", true)),
+            (11, ("a\\xff\0é", false)),
+            (7, ("a\\xff\0", false)),
+            (4, ("a", false)),
+            (0, ("", false)),
+        ] {
+            assert_eq!(text_of(b"a\xff\0\xc3\xa9\xc3", max), (expected.0.to_owned(), expected.1), "{max}");
+        }
+        assert_eq!(text_of(b"", 0), (String::new(), true));
     }
 
     #[test]

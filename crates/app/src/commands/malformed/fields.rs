@@ -3,14 +3,14 @@
 use std::io::Write;
 
 use anyhow::{Context, anyhow};
-use domain::malformed::{StoredPart, read_fields};
+use domain::malformed::{StoredPart, read_fields, text_of};
 
 use crate::commands::Failure;
 use crate::commands::operators::{Cell, Style, Tone, print_cells};
 use crate::commands::output::{print_line, printable};
 
-/// The most characters of a value that a line shows.
-const SHOWN_CHARS: usize = 2_000;
+/// The most bytes of a value that a line shows.
+const SHOWN_BYTES: usize = 2_000;
 
 /// Prints the fields, in the order received.
 pub(super) fn print_fields(out: &mut impl Write, style: Style, json: Option<&str>) -> anyhow::Result<()> {
@@ -32,28 +32,19 @@ pub(super) fn print_fields(out: &mut impl Write, style: Style, json: Option<&str
 
 /// A name or a value on one line.
 fn shown(part: &StoredPart) -> String {
-    match part {
-        StoredPart::Whole(bytes) => text(bytes),
-        StoredPart::Truncated { bytes, sha256, head } => {
-            format!("({bytes} bytes, SHA-256 {sha256}; its first {} are kept) {}", head.len(), text(head))
-        }
-        StoredPart::Omitted(count) => format!("({count} more were not kept)"),
+    match part.not_kept() {
+        None => text(part.kept()),
+        Some(rest) if part.kept().is_empty() => format!("({rest})"),
+        Some(rest) => format!("({rest}) {}", text(part.kept())),
     }
 }
 
 /// Bytes that are no text are shown as `\xNN`.
 fn text(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        text += &printable(chunk.valid());
-        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-        if text.chars().count() > SHOWN_CHARS {
-            break;
-        }
-    }
-    match text.char_indices().nth(SHOWN_CHARS) {
-        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], bytes.len()),
-        None => text,
+    let (text, is_whole) = text_of(bytes, SHOWN_BYTES);
+    match is_whole {
+        true => printable(&text),
+        false => format!("{}… ({} bytes)", printable(&text), bytes.len()),
     }
 }
 
@@ -68,13 +59,10 @@ pub(super) fn write_raw(
         read_fields(json).ok_or_else(|| anyhow!("the stored fields were changed by another program"))?;
     let mut is_whole = true;
     let mut write = |part: &StoredPart, end: &[u8]| {
-        let bytes: &[u8] = match part {
-            StoredPart::Whole(bytes) => bytes,
-            StoredPart::Truncated { head, .. } => head,
-            StoredPart::Omitted(_) => &[],
-        };
         is_whole &= matches!(part, StoredPart::Whole(_));
-        out.write_all(bytes).and_then(|()| out.write_all(end)).context("could not write to standard output")
+        out.write_all(part.kept())
+            .and_then(|()| out.write_all(end))
+            .context("could not write to standard output")
     };
     match field {
         None => {
@@ -131,6 +119,6 @@ mod tests {
         let expected =
             "  producer      game\\nmaster\n  payload_json  y\\xff\\u{0}\n  producer      second\n";
         assert_eq!(String::from_utf8(out).expect("text"), expected);
-        assert_eq!(text(&vec![b'x'; 3_000]), format!("{}… (3000 bytes)", "x".repeat(SHOWN_CHARS)));
+        assert_eq!(text(&vec![b'x'; 3_000]), format!("{}… (3000 bytes)", "x".repeat(SHOWN_BYTES)));
     }
 }

@@ -1,54 +1,38 @@
 //! The raw fields of a malformed intent, with the one marked that breaks the rule.
 
-use domain::malformed::FailureCode;
+use domain::intent::FIELDS;
+use domain::malformed::{FailureCode, StoredPart, read_fields, text_of};
 use maud::{Markup, html};
-use serde_json::Value;
 
 use crate::pages::parts::pretty;
 use crate::widgets::{Tone, badge, column, number, table, too_many, visible};
 
-/// The most fields that a page shows.
-const FIELDS_SHOWN: usize = 200;
-/// The most characters of a value that a page shows.
-const VALUE_SHOWN: usize = 20_000;
+/// The most bytes of names and values that a page shows, of all its malformed intents together.
+const MAX_SHOWN_BYTES: usize = 128 * 1024;
+/// The most bytes of a name or value that a page shows.
+const PART_SHOWN: usize = 20_000;
+/// What a field takes of [`MAX_SHOWN_BYTES`] besides its text: its row of the table.
+const ROW_COST: usize = 256;
+/// Where the rest is.
+const REST: &str = "notification malformed show --raw writes them all.";
 
-/// The fields of the envelope.
-const ENVELOPE: [&str; 9] = [
-    "notification_type",
-    "producer",
-    "audience_kind",
-    "recipient_user_ids_json",
-    "idempotency_key",
-    "occurred_at_ms",
-    "payload_json",
-    "request_id",
-    "trace_id",
-];
+/// How many bytes a page still takes.
+pub(super) struct Budget(usize);
 
-/// The rule that a code stands for, as a sentence.
-pub(super) fn rule(code: FailureCode) -> &'static str {
-    match code {
-        FailureCode::EntryTooLarge => "An entry has at most 256 KiB.",
-        FailureCode::InvalidEncoding => "Names and values are UTF-8.",
-        FailureCode::RepeatedField => "A field is there once.",
-        FailureCode::UnknownField => "An intent has no fields but those of the envelope.",
-        FailureCode::MissingField => "Each required field is there and not empty.",
-        FailureCode::UnknownNotificationType => "The type is one of the catalogue.",
-        FailureCode::ProducerNotAllowed => "The catalogue names who may send a type.",
-        FailureCode::AudienceNotAllowed => "The catalogue names the audiences of a type.",
-        FailureCode::InvalidRecipients => {
-            "Recipients are an array of 1 to 1,000 user ids of 1 to 128 bytes; administrators are not named."
-        }
-        FailureCode::InvalidField => {
-            "Identifiers have a bounded length, no control characters and no white space at either end; times are Unix milliseconds."
-        }
-        FailureCode::InvalidPayloadJson => "The payload is a strict JSON object of a bounded size.",
-        FailureCode::PayloadSchemaViolation => "The payload satisfies the schema of its type.",
-        FailureCode::IdempotencyConflict => {
-            "A key belongs to one intent; the same key with other content is refused."
-        }
-        FailureCode::RecipientNotFound => "Each recipient is a user whom the directory knows.",
-        FailureCode::NotStorable => "PostgreSQL takes the values.",
+impl Default for Budget {
+    fn default() -> Self {
+        Self(MAX_SHOWN_BYTES)
+    }
+}
+
+impl Budget {
+    /// The most bytes that the next part may have.
+    fn part(&self) -> usize {
+        self.0.min(PART_SHOWN)
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_sub(bytes);
     }
 }
 
@@ -77,7 +61,7 @@ impl<'a> Broken<'a> {
             };
         }
         let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
-        let named = message.split(|character| !is_name(character)).find(|word| ENVELOPE.contains(word));
+        let named = message.split(|character| !is_name(character)).find(|word| FIELDS.contains(word));
         match (named, code) {
             (Some(name), _) => Self::Named(name),
             (None, "idempotency_conflict") => Self::Named("idempotency_key"),
@@ -86,31 +70,47 @@ impl<'a> Broken<'a> {
         }
     }
 
-    fn is(&self, name: &Value) -> bool {
-        let Some(name) = name.as_str() else { return matches!(self, Self::NoText) };
-        match self {
-            Self::Named(broken) => name == *broken,
-            Self::Quoted(broken) => {
-                let name: String = name.chars().flat_map(char::escape_debug).collect();
-                match broken.strip_suffix('…') {
-                    Some(beginning) => name.starts_with(beginning),
-                    None => name == *broken,
-                }
-            }
-            Self::NoText | Self::Unknown => false,
+    fn is(&self, name: &StoredPart) -> bool {
+        let (Self::Named(broken) | Self::Quoted(broken)) = self else {
+            return matches!((self, name), (Self::NoText, StoredPart::Whole(bytes)) if str::from_utf8(bytes).is_err());
+        };
+        // Of a name that was cut, what is kept may end within a character.
+        let beginning = name.kept().utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        if beginning.len() < name.kept().len() && matches!(name, StoredPart::Whole(_)) {
+            return false;
+        }
+        match (self, broken.strip_suffix('…')) {
+            (Self::Quoted(_), Some(broken)) => quoted(beginning, broken.chars().count()).starts_with(broken),
+            (Self::Quoted(_), None) => quoted(beginning, broken.chars().count() + 1) == *broken,
+            _ => beginning == *broken,
         }
     }
 }
 
+/// The first characters of a name as messages quote it.
+fn quoted(name: &str, characters: usize) -> String {
+    name.chars().take(characters).flat_map(char::escape_debug).collect()
+}
+
 /// The table of the fields; `json` is what the store keeps of them.
-pub(super) fn show(json: &str, code: &str, message: &str) -> Markup {
-    let fields: Vec<(Value, Value)> = match serde_json::from_str(json) {
-        Ok(fields) => fields,
-        Err(_) => return html! { pre tabindex="0" { (visible(json)) } },
+pub(super) fn show(json: &str, code: &str, message: &str, budget: &mut Budget) -> Markup {
+    let Some(fields) = read_fields(json) else {
+        let (text, is_whole) = text_of(json.as_bytes(), budget.part());
+        budget.spend(text.len());
+        return html! {
+            pre tabindex="0" { (visible(&text)) }
+            @if !is_whole { (too_many("The rest is not shown.", "notification malformed show prints more of it.")) }
+        };
     };
     let broken = Broken::of(code, message);
-    let mut rows: Vec<Vec<Markup>> =
-        fields.iter().take(FIELDS_SHOWN).map(|(name, value)| row(name, value, broken.is(name))).collect();
+    let mut rows = Vec::new();
+    for (name, value) in &fields {
+        if budget.0 < ROW_COST {
+            break;
+        }
+        rows.push(row(name, value, broken.is(name), budget));
+    }
+    let left = fields.len() - rows.len();
     if let (Broken::Named(name), "missing_field") = (&broken, code)
         && !fields.iter().any(|(found, _)| broken.is(found))
     {
@@ -120,71 +120,58 @@ pub(super) fn show(json: &str, code: &str, message: &str) -> Markup {
         ]);
     }
     html! {
-        @if rows.is_empty() {
-            p.soft { "The entry has no fields." }
-        } @else {
+        @if !rows.is_empty() {
             (table("In the order received", &[column("Field"), column("Value")], &rows))
+        } @else if left == 0 {
+            p.soft { "The entry has no fields." }
         }
-        @if fields.len() > FIELDS_SHOWN {
-            (too_many(
-                &format!("{} further fields are not shown.", number((fields.len() - FIELDS_SHOWN) as u64)),
-                "notification malformed show prints them all.",
-            ))
+        @if left > 0 {
+            (too_many(&format!("{} further fields are not shown.", number(left as u64)), REST))
         }
     }
 }
 
-fn row(name: &Value, value: &Value, is_broken: bool) -> Vec<Markup> {
+fn row(name: &StoredPart, value: &StoredPart, is_broken: bool, budget: &mut Budget) -> Vec<Markup> {
+    budget.spend(ROW_COST);
+    let name = part(name, false, budget);
+    let value = part(value, true, budget);
     vec![
-        html! {
-            (part(name, false))
-            @if is_broken { " " (badge(Tone::Bad, "breaks the rule")) }
-        },
-        html! { @if is_broken { mark.broken { (part(value, true)) } } @else { (part(value, true)) } },
+        html! { (name) @if is_broken { " " (badge(Tone::Bad, "breaks the rule")) } },
+        html! { @if is_broken { mark.broken { (value) } } @else { (value) } },
     ]
 }
 
-/// A name or value: text, or bytes that are none.
-fn part(part: &Value, is_value: bool) -> Markup {
-    let shown = |text: &str| -> String { text.chars().take(VALUE_SHOWN).collect() };
-    let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    match part {
-        Value::String(text) if text.is_empty() => html! { span.soft { "empty" } },
-        Value::String(text) => {
-            let is_json = is_value
-                && text.starts_with(['{', '['])
-                && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
-            let laid_out = if is_json { pretty(text, VALUE_SHOWN).0 } else { shown(text) };
-            html! {
-                @if is_value { code.value { (visible(&laid_out)) } } @else { code { (visible(&laid_out)) } }
-                @if laid_out.len() >= VALUE_SHOWN { " " span.soft { "(the beginning)" } }
-            }
+/// A name or value. Bytes that are no text are shown as `\xNN`, JSON on several lines.
+fn part(part: &StoredPart, is_value: bool, budget: &mut Budget) -> Markup {
+    let bytes = part.kept();
+    let json = str::from_utf8(bytes).ok().filter(|text| is_value && is_json(text));
+    let (text, is_whole) = match json {
+        Some(json) => pretty(json, budget.part()),
+        None => text_of(bytes, budget.part()),
+    };
+    budget.spend(text.len());
+    html! {
+        @if str::from_utf8(bytes).is_err() { (badge(Tone::Warning, "not UTF-8")) " " }
+        @match part.not_kept() {
+            Some(rest) => span.soft { "(" (rest) ") " },
+            None => { @if bytes.is_empty() { span.soft { "empty" } } }
         }
-        Value::Object(members) if members.contains_key("base64") => html! {
-            (badge(Tone::Warning, "no UTF-8 text, or with U+0000")) " in base64: " code.value { (visible(&shown(&text_of(&part["base64"])))) }
-        },
-        Value::Object(members) if members.contains_key("truncated") => {
-            let kept = &part["truncated"];
-            html! {
-                (badge(Tone::Warning, "too large to be kept")) " "
-                (number(kept["bytes"].as_u64().unwrap_or_default())) " bytes, SHA-256 " code { (visible(&text_of(&kept["sha256"]))) }
-                ", the beginning in base64: " code.value { (visible(&shown(&text_of(&kept["head_base64"])))) }
-            }
-        }
-        Value::Object(members) if members.contains_key("omitted") => {
-            let left = &part["omitted"];
-            html! {
-                @if let Some(fields) = left["fields"].as_u64() { (number(fields)) " further fields were not kept" }
-                @if let Some(bytes) = left["bytes"].as_u64() { (number(bytes)) " bytes in all" }
-            }
-        }
-        other => html! { code { (visible(&other.to_string())) } },
+        @if is_value { code.value { (visible(&text)) } } @else { code { (visible(&text)) } }
+        @if !is_whole { " " span.soft { "(the beginning of " (number(bytes.len() as u64)) " bytes)" } }
     }
+}
+
+fn is_json(text: &str) -> bool {
+    text.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shown(json: &str, code: &str, message: &str) -> String {
+        show(json, code, message, &mut Budget::default()).into_string()
+    }
 
     #[test]
     fn the_field_that_the_message_names_is_the_broken_one() {
@@ -199,8 +186,9 @@ mod tests {
             ("recipient_not_found", "the user directory does not know u-1", "recipient_user_ids_json"),
         ] {
             let broken = Broken::of(code, message);
-            assert!(broken.is(&Value::from(expected)), "{code}: {message}");
-            assert!(!broken.is(&Value::from("other")), "{code}: {message}");
+            let named = |name: &str| StoredPart::Whole(name.as_bytes().to_vec());
+            assert!(broken.is(&named(expected)), "{code}: {message}");
+            assert!(!broken.is(&named("other")), "{code}: {message}");
         }
         let too_large = Broken::of("entry_too_large", "the entry has 300000 bytes and takes at most 262144");
         assert!(matches!(too_large, Broken::Unknown));
@@ -208,21 +196,45 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_shown_as_such_and_text_is_escaped() {
-        let html = show(
-            r#"[["a",{"base64":"/w=="}],["<script>","\u202e"],[{"base64":"/w=="},""]]"#,
-            "unknown_field",
-            "\"<script>\" is not a field of an intent",
-        )
-        .into_string();
-        assert!(html.contains("no UTF-8 text") && html.contains("/w=="), "{html}");
+        let json = r#"[["a",{"base64":"ef8="}],["<script>","\u202e"],[{"base64":"/w=="},""]]"#;
+        let html = shown(json, "unknown_field", "\"<script>\" is not a field of an intent");
+        assert!(html.contains("not UTF-8") && html.contains("y\\xff"), "{html}");
         assert!(html.contains("&lt;script&gt;") && !html.contains("<script>"), "{html}");
         assert!(html.contains("U+202E") && html.contains("breaks the rule"), "{html}");
     }
 
     #[test]
     fn a_field_that_is_missing_is_named_and_what_is_no_list_of_fields_is_shown_as_it_is() {
-        let html = show("[]", "missing_field", "producer is absent or empty").into_string();
+        let html = shown("[]", "missing_field", "producer is absent or empty");
         assert!(html.contains("producer") && html.contains("missing"), "{html}");
-        assert!(show("{\"a\": 1}", "x", "y").into_string().contains("<pre"));
+        assert!(shown("{\"a\": 1}", "x", "y").contains("<pre"));
+    }
+
+    #[test]
+    fn a_page_shows_no_more_than_its_budget_and_says_what_is_left() {
+        let value = "x".repeat(50_000);
+        let many: Vec<(String, &str)> = (0..40).map(|index| (format!("f{index}"), value.as_str())).collect();
+        let json = serde_json::to_string(&many).expect("JSON");
+        let mut budget = Budget::default();
+        let html = show(&json, "unknown_field", "", &mut budget).into_string();
+        assert!(
+            html.contains("the beginning of 50,000 bytes") && html.contains("further fields are not shown")
+        );
+        let again = show(&json, "unknown_field", "", &mut budget).into_string();
+        assert!(again.contains("40 further fields are not shown"), "{again}");
+        let short = vec![("", ""); 100_000];
+        let json = serde_json::to_string(&short).expect("JSON");
+        assert!(shown(&json, "repeated_field", "").len() < 2 * MAX_SHOWN_BYTES);
+        let other = format!("{{\"a\":\"{}\"}}", "y".repeat(1_000_000));
+        let html = shown(&other, "x", "y");
+        assert!(html.len() < MAX_SHOWN_BYTES && html.contains("The rest is not shown"));
+    }
+
+    #[test]
+    fn deep_json_in_a_field_is_shown_within_the_bound() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let json = serde_json::to_string(&[("payload_json", deep)]).expect("JSON");
+        let html = shown(&json, "invalid_payload_json", "");
+        assert!(html.len() < 2 * PART_SHOWN && html.contains("the beginning of 200,000 bytes"));
     }
 }
