@@ -11,7 +11,9 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
-use domain::operations::{ChangeReport, DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection};
+use domain::operations::{
+    ChangeReport, DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection,
+};
 use domain::ports::{Operations, apply_change};
 use domain::query::DeadLetterFilter;
 use domain::route::Channel;
@@ -28,8 +30,6 @@ use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, in_progress, read_failed, request_conflict, store_failed, unavailable};
 use crate::view::{Discarded, Planned, Replayed};
 
-/// The longest reason for a discard, in bytes.
-const MAX_REASON_BYTES: usize = 1_024;
 const REPLAY_PATH: &str = "/v1/dead-letters:replay";
 const DISCARD_PATH: &str = "/v1/dead-letters:discard";
 
@@ -139,11 +139,11 @@ pub(crate) async fn discard<P: Ports>(
 ) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
     let DiscardRequest { ids, filter, dry_run, reason } = parse(&body)?;
-    if !(1..=MAX_REASON_BYTES).contains(&reason.len()) || reason.contains('\0') {
+    let Some(change) = DeadLetterChange::discard(reason) else {
         return Err(bad_request(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")));
-    }
+    };
     let asked = Asked {
-        change: DeadLetterChange::Discard { reason },
+        change,
         selection: selection(ids, filter)?,
         dry_run,
         render: |report| Json(Discarded::from(report)).into_response(),

@@ -20,7 +20,7 @@ mod problems;
 mod receipts;
 mod search;
 mod status;
-mod view;
+pub mod view;
 
 use std::sync::Arc;
 

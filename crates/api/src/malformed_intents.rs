@@ -12,7 +12,7 @@ use http_server::problem::Problem;
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
 use crate::problems::{not_found, read_failed};
-use crate::view::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+use crate::view::{MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 
 /// What a list may be narrowed by.
 pub(crate) const PARAMS: [Param; 6] = [
@@ -62,6 +62,5 @@ pub(crate) async fn show<P: Ports>(
     if found.is_empty() {
         return Err(not_found("malformed intent"));
     }
-    let malformed_intents = found.iter().map(MalformedIntent::new).collect();
-    Ok(Json(MalformedIntents { malformed_intents }).into_response())
+    Ok(Json(MalformedIntents::new(&found)).into_response())
 }

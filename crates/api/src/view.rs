@@ -1,7 +1,7 @@
 //! What answers consist of: values of the domain as JSON, times in RFC 3339 with microseconds, `null` for what is absent.
 //!
 //! Each type is serialised as it stands, and its schema in the OpenAPI document is derived from it; the comments of its members are
-//! the descriptions there.
+//! the descriptions there. The commands of operators print the same documents.
 
 mod changes;
 mod dead_letters;
@@ -20,19 +20,17 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-pub(crate) use changes::{Discarded, Planned, Replayed};
-pub(crate) use dead_letters::{DeadLetter, DeadLetters};
-pub(crate) use malformed::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
-pub(crate) use notifications::{
-    Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED,
-    OUTCOME_DUPLICATE,
-};
+pub use changes::{Discarded, Planned, Replayed};
+pub use dead_letters::{DeadLetter, DeadLetters};
+pub use malformed::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+pub(crate) use notifications::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
+pub use notifications::{Notification, NotificationSummary, Notifications};
 pub(crate) use receipts::{OUTCOME_INVALID, ReceiptResult, ReceiptResults};
-pub(crate) use status::ServiceStatus;
+pub use status::ServiceStatus;
 
 /// A time, as RFC 3339 in UTC with microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Time(pub(crate) Timestamp);
+pub struct Time(pub Timestamp);
 
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

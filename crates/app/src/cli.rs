@@ -4,11 +4,20 @@ use std::process::ExitCode;
 
 use ambient::RandomTokens;
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::allocator;
+use crate::commands::audit::{self, AuditArgs};
+use crate::commands::dead_letters::{self, DeadLettersCommand};
+use crate::commands::explain::{self, ExplainArgs};
+use crate::commands::generated::{self, CompletionsArgs, ManArgs};
+use crate::commands::leader::{self, LeaderArgs};
+use crate::commands::list::{self, ListArgs};
+use crate::commands::malformed::{self, MalformedCommand};
 use crate::commands::outbox::{self, OutboxCommand};
 use crate::commands::send::SendArgs;
+use crate::commands::show::{self, ShowArgs};
+use crate::commands::status::{self, StatusArgs};
 use crate::commands::token::{self, TokenCommand};
 use crate::commands::users::{self, UsersCommand};
 use crate::commands::{Failure, Vars, check_config, dev, migrate, relay, send, serve, state};
@@ -26,6 +35,8 @@ Examples:
   notification dev                 try everything on this machine, with nothing to set up
   notification check-config        see what is configured, and what is wrong with it
   notification serve               run the service
+  notification status              see how it is, and what is stuck
+  notification explain NAME        see what became of an intent
 
 Configuration comes from environment variables; docs/config.md lists them all.
 Exit codes: 0 fine, 1 failed while running, 2 bad configuration or usage.";
@@ -44,6 +55,21 @@ enum Command {
     /// Append one intent to the stream, after checking it by the rules of the service
     #[command(after_help = SEND_EXAMPLES)]
     Send(Box<SendArgs>),
+    /// Show who leads, how far intake is, what is due and failing, and what is stuck
+    #[command(after_help = status::EXAMPLES)]
+    Status(StatusArgs),
+    /// List notifications, newest first
+    #[command(after_help = list::EXAMPLES)]
+    List(Box<ListArgs>),
+    /// Show one notification, whole, with a sentence for each route
+    #[command(after_help = show::EXAMPLES)]
+    Show(ShowArgs),
+    /// Say what became of an intent, by any name that you have of it
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(ExplainArgs),
+    /// Look at intents that were not accepted
+    #[command(subcommand, after_help = malformed::EXAMPLES)]
+    Malformed(MalformedCommand),
     /// Move events from a producer's outbox to the intents stream
     #[command(after_help = RELAY_EXAMPLES)]
     Relay,
@@ -59,9 +85,24 @@ enum Command {
     /// Look after the users of a user directory in the service's schema
     #[command(subcommand, after_help = users::EXAMPLES)]
     Users(UsersCommand),
+    /// Look after dead letters: list, show, replay, discard
+    #[command(subcommand, after_help = dead_letters::EXAMPLES)]
+    DeadLetters(DeadLettersCommand),
+    /// Show which replica reads the intents stream, or ask it to hand over
+    #[command(after_help = leader::EXAMPLES)]
+    Leader(LeaderArgs),
+    /// Compare the streams and the tables with each other, and print what contradicts
+    #[command(after_help = audit::EXAMPLES)]
+    Audit(AuditArgs),
     /// Run everything on this machine: PostgreSQL, Redis and the service
     #[command(after_help = DEV_EXAMPLES)]
     Dev,
+    /// Print what a shell needs to complete these commands
+    #[command(after_help = generated::COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands
+    #[command(after_help = generated::MAN_EXAMPLES)]
+    Man(ManArgs),
 }
 
 const SERVE_EXAMPLES: &str = "\
@@ -149,6 +190,15 @@ impl Cli {
                 block_on(serve::run(vars))
             }
             Command::Migrate => block_on(migrate::run(vars)),
+            Command::Status(args) => block_on(status::run(args, vars, &mut std::io::stdout())),
+            Command::List(args) => block_on(list::run(*args, vars, &mut std::io::stdout())),
+            Command::Show(args) => block_on(show::run(args, vars, &mut std::io::stdout())),
+            Command::Explain(args) => block_on(explain::run(args, vars, &mut std::io::stdout())),
+            Command::Malformed(command) => block_on(malformed::run(command, vars, &mut std::io::stdout())),
+            Command::Completions(args) => {
+                generated::completions(&args, Self::command(), &mut std::io::stdout())
+            }
+            Command::Man(args) => generated::man(&args, Self::command(), &mut std::io::stdout()),
             Command::Relay => block_on(relay::run(vars)),
             Command::State => {
                 allocator::return_large_blocks();
@@ -156,6 +206,11 @@ impl Cli {
             }
             Command::Outbox(command) => block_on(outbox::run(command, vars, &mut std::io::stdout())),
             Command::Users(command) => block_on(users::run(command, vars, &mut std::io::stdout())),
+            Command::DeadLetters(command) => {
+                block_on(dead_letters::run(command, vars, &mut std::io::stdout()))
+            }
+            Command::Leader(args) => block_on(leader::run(args, vars, &mut std::io::stdout())),
+            Command::Audit(args) => block_on(audit::run(&args, vars, &mut std::io::stdout())),
             Command::Dev => block_on(dev::run(vars)),
         }
     }
@@ -181,7 +236,6 @@ pub fn report(outcome: Result<(), Failure>) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use clap::error::ErrorKind;
 
     use super::*;
@@ -190,16 +244,53 @@ mod tests {
         Cli::try_parse_from(line.split_whitespace())
     }
 
+    /// Checks the examples of the commands in `command`, whose line so far is `line`.
+    fn check_examples(command: &clap::Command, line: &str) {
+        for command in command.get_subcommands() {
+            let line = format!("{line} {}", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&line), "{line}: {help}");
+            check_examples(command, &line);
+        }
+    }
+
     #[test]
     fn every_command_has_an_example_that_names_it() {
         Cli::command().debug_assert();
-        for command in Cli::command().get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(
-                help.contains(&format!("notification {}", command.get_name()))
-                    || help.contains(command.get_name()),
-                "{help}"
-            );
+        check_examples(&Cli::command(), "notification");
+    }
+
+    #[test]
+    fn what_reads_takes_the_arguments_of_its_examples() {
+        for line in [
+            "status --json",
+            "list --producer p --type t --status dead_letter --recipient u --key k --since 2h --until 2026-04-02T09:30:00Z",
+            "list --limit 200 --cursor c",
+            "show 1-0 --json",
+            "explain 1-0",
+            "explain k --producer p --json",
+            "malformed list --code c --producer p --key k --since 7d --until 1h --limit 1",
+            "malformed show 1-0 --raw --field payload_json",
+            "completions zsh",
+            "man --dir /tmp",
+        ] {
+            parse(&format!("notification {line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "list --status gone",
+            "list --since yesterday",
+            "list --limit 0",
+            "list --limit 201",
+            "show",
+            "explain",
+            "malformed",
+            "malformed show",
+            "malformed show 1-0 --raw --json",
+            "malformed show 1-0 --field a",
+            "completions tcsh",
+        ] {
+            let wrong = parse(&format!("notification {line}")).expect_err(line);
+            assert_eq!(wrong.exit_code(), 2, "{line}");
         }
     }
 

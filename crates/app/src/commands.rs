@@ -2,8 +2,16 @@
 
 use crate::config::ConfigErrors;
 
+mod actor;
+pub mod audit;
 pub mod check_config;
+pub mod dead_letters;
 pub mod dev;
+pub mod explain;
+pub mod generated;
+pub mod leader;
+pub mod list;
+pub mod malformed;
 pub mod migrate;
 mod operators;
 pub mod outbox;
@@ -11,7 +19,9 @@ mod output;
 pub mod relay;
 pub mod send;
 pub mod serve;
+pub mod show;
 pub mod state;
+pub mod status;
 pub mod token;
 pub mod users;
 

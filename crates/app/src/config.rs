@@ -48,6 +48,7 @@ pub use user_directory::UserDirectory;
 
 use ambient::Tokens;
 use domain::catalog::Catalog;
+use domain::operations::Budgets;
 use knobs::NOTIFICATION_SHUTDOWN_TIMEOUT;
 use reader::Reader;
 use std::sync::Arc;
@@ -125,6 +126,30 @@ pub struct OperatorStreamConfig {
     pub tables: OperatorConfig,
     /// Where Redis is.
     pub redis: Redis,
+}
+
+/// What the commands need that replay dead letters.
+#[derive(Debug, Clone)]
+pub struct ReplayConfig {
+    /// Where the tables are.
+    pub tables: OperatorConfig,
+    /// The retry budgets that replayed routes get.
+    pub budgets: Budgets,
+}
+
+/// What `audit` needs.
+#[derive(Debug, Clone)]
+pub struct AuditConfig {
+    /// Where the tables are.
+    pub tables: OperatorConfig,
+    /// Where Redis is.
+    pub redis: Redis,
+    /// The streams that are written.
+    pub outbound: Outbound,
+    /// How long things are kept.
+    pub retention: Retention,
+    /// By which entries are decoded.
+    pub catalog: Arc<Catalog>,
 }
 
 /// What `send` needs.
@@ -216,10 +241,55 @@ impl OperatorConfig {
 impl OperatorStreamConfig {
     /// Reads and checks what concerns PostgreSQL, Redis and the name of the stream; other known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, Self::read)
+    }
+
+    /// The same, and the catalogue, by which entries of the stream are read.
+    pub fn load_with_catalog(
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Loaded<(Self, Arc<Catalog>)>, ConfigErrors> {
+        load(vars, |reader| {
+            let config = Self::read(reader);
+            let catalog = audience::read_catalog(reader);
+            Some((config?, catalog?))
+        })
+    }
+
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let tables = OperatorConfig::read(reader);
+        let redis = Redis::read(reader);
+        Some(Self { tables: tables?, redis: redis? })
+    }
+}
+
+impl ReplayConfig {
+    /// Reads and checks what concerns PostgreSQL, the name of the stream and the budgets; other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let tables = OperatorConfig::read(reader);
+            let budgets = routes::read_budgets(reader);
+            Some(Self { tables: tables?, budgets: budgets? })
+        })
+    }
+}
+
+impl AuditConfig {
+    /// Reads and checks what concerns PostgreSQL, Redis, the streams, retention and the catalogue; other known variables may be missing or
+    /// wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let tables = OperatorConfig::read(reader);
             let redis = Redis::read(reader);
-            Some(Self { tables: tables?, redis: redis? })
+            let outbound = Outbound::read(reader);
+            let retention = Retention::read(reader);
+            let catalog = audience::read_catalog(reader);
+            Some(Self {
+                tables: tables?,
+                redis: redis?,
+                outbound: outbound?,
+                retention: retention?,
+                catalog: catalog?,
+            })
         })
     }
 }

@@ -125,3 +125,56 @@ fn a_new_token_is_another_one_each_time_and_only_its_hash_is_in_the_entry() {
     );
     assert!(!second.contains(token), "{second}");
 }
+
+#[test]
+fn completions_are_understood_by_their_shell_and_name_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell], &[]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let script = text(&output.stdout);
+        for command in ["status", "explain", "malformed", "dead_letter"] {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    let script = run(&["completions", "bash"], &[]).stdout;
+    let mut check = Command::new("bash");
+    check.args(["-c", "set -eu; eval \"$1\"; complete -p notification", "bash", text(&script)]);
+    let checked = check.output().expect("bash runs");
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    assert!(text(&checked.stdout).starts_with("complete "), "{checked:?}");
+}
+
+#[test]
+fn manual_pages_are_written_for_every_command() {
+    let page = run(&["man"], &[]);
+    assert_eq!(page.status.code(), Some(0), "{page:?}");
+    assert!(text(&page.stdout).contains(".TH notification 1"), "{page:?}");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    assert_eq!(run(&["man", "--dir", path], &[]).status.code(), Some(0));
+    for name in ["notification", "notification-status", "notification-malformed-show"] {
+        let page = std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect(name);
+        assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
+    }
+    assert_eq!(run(&["man", "--dir", "/nowhere/at/all"], &[]).status.code(), Some(1));
+}
+
+#[test]
+fn a_command_that_asks_the_stream_needs_redis_and_one_that_does_not_needs_the_tables_alone() {
+    let tables = [("NOTIFICATION_POSTGRES_PRIMARY_DSN", "postgres://me:s3cret@127.0.0.1:1/galaxy")];
+    for arguments in [&["status"][..], &["explain", "1-0"]] {
+        let output = run(arguments, &tables);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains("NOTIFICATION_REDIS_MASTER_ADDR is required and not set"), "{error}");
+    }
+    for arguments in [&["list"][..], &["show", "1-0"], &["malformed", "list"]] {
+        let output = run(arguments, &tables);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = text(&output.stderr);
+        assert!(
+            error.starts_with("error: the tables at postgres://me:****@127.0.0.1:1/galaxy cannot be used: "),
+            "{error}"
+        );
+    }
+}

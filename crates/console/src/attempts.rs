@@ -10,7 +10,7 @@ use ambient::Timestamp;
 /// The most failed attempts of a client address in [`ATTEMPT_WINDOW`], on one replica.
 const MAX_FAILED_ATTEMPTS: usize = 5;
 /// The time in which failed attempts are counted.
-const ATTEMPT_WINDOW: Duration = Duration::from_mins(1);
+const ATTEMPT_WINDOW: Duration = Duration::from_secs(60);
 /// The most client addresses whose attempts are counted. When there are more, those that failed longest ago are forgotten.
 const MAX_ATTEMPT_ADDRS: usize = 10_000;
 

@@ -86,8 +86,11 @@ impl Chart {
                         text.tick x=(x) y=(HEIGHT - 10.0) text-anchor=(anchor) { (clock) }
                     }
                 }
-                @for (index, line) in self.lines.iter().enumerate() {
-                    polyline class={ "line line-" (index) } points=(points(&line.counts, scale)) {}
+                // The first line is drawn last, over the others. One of zeros would only hide the axis.
+                @for (index, line) in self.lines.iter().enumerate().rev() {
+                    @if index == 0 || line.counts.iter().any(|count| *count > 0) {
+                        polyline class={ "line line-" (index) } points=(points(&line.counts, scale)) {}
+                    }
                 }
             }
         }

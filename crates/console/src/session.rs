@@ -24,7 +24,7 @@ use crate::layout;
 use crate::ports::{Console, Ports};
 
 /// How long a session lasts.
-pub(crate) const SESSION_LIFETIME: Duration = Duration::from_hours(8);
+pub(crate) const SESSION_LIFETIME: Duration = Duration::from_secs(8 * 3_600);
 /// The path of the sign-in.
 pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
 /// The longest path that a sign-in returns to, in bytes.

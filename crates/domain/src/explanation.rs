@@ -2,6 +2,8 @@
 //!
 //! A function of the row alone: what the channel's publisher waits for, the status of the service says.
 
+pub mod intent;
+
 use ambient::Timestamp;
 
 use crate::query::StoredRoute;

@@ -4,6 +4,7 @@
 //! stores write the results. The modules, in reading order:
 
 pub mod accept;
+pub mod audit;
 pub mod backoff;
 pub mod catalog;
 pub mod checkpoint;
@@ -25,4 +26,5 @@ pub mod record;
 pub mod replica;
 pub mod republish;
 pub mod route;
+pub mod step_down;
 pub mod submission;

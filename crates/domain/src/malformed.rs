@@ -4,6 +4,7 @@
 //! never fails because of its content: bytes that PostgreSQL refuses are stored as base64.
 
 mod raw_fields;
+mod stored_fields;
 
 use ambient::Timestamp;
 
@@ -11,6 +12,7 @@ use crate::entry::{EntryId, RawFields};
 
 use raw_fields::storable_text;
 pub use raw_fields::{KeptFields, Pieces, RAW_FIELDS_JSON_MAX, RAW_FIELDS_MAX, TRUNCATED_HEAD};
+pub use stored_fields::{StoredPart, read_fields};
 
 /// The longest value that an id column of `malformed_intents` holds, in bytes.
 const MAX_ID: usize = 255;
@@ -93,6 +95,32 @@ impl FailureCode {
             Self::NotStorable => "not_storable",
         }
     }
+}
+
+/// The rule of the failure code `code`, for a person, without a full stop; `None` if no rule of this version has it.
+pub fn rule_of(code: &str) -> Option<&'static str> {
+    let code = FailureCode::ALL.into_iter().find(|known| known.as_str() == code)?;
+    Some(match code {
+        FailureCode::EntryTooLarge => "an entry has at most 256 KiB",
+        FailureCode::InvalidEncoding => "names and values are UTF-8",
+        FailureCode::RepeatedField => "each field appears once",
+        FailureCode::UnknownField => "an entry has the fields of the envelope and no others",
+        FailureCode::MissingField => "every required field is there and not empty",
+        FailureCode::UnknownNotificationType => "the type is one of the catalogue",
+        FailureCode::ProducerNotAllowed => "the type allows the producer",
+        FailureCode::AudienceNotAllowed => "the type allows the audience",
+        FailureCode::InvalidRecipients => {
+            "recipients are an array of 1 to 1,000 strings of 1 to 128 bytes, and absent for admin_email"
+        }
+        FailureCode::InvalidField => {
+            "identifiers are not too long and have no white space at an end and no control characters, and the time is one"
+        }
+        FailureCode::InvalidPayloadJson => "the payload is strict JSON, an object, and not too long",
+        FailureCode::PayloadSchemaViolation => "the payload satisfies the schema of the type",
+        FailureCode::IdempotencyConflict => "a key is used for one intent",
+        FailureCode::RecipientNotFound => "the user directory knows every recipient",
+        FailureCode::NotStorable => "PostgreSQL can store the intent",
+    })
 }
 
 /// Why an entry is not accepted.

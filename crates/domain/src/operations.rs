@@ -16,6 +16,8 @@ use crate::route::{Channel, RouteKey, RouteStatus, Version};
 pub const MAX_ROUTES_PER_REQUEST: usize = 10_000;
 /// The most routes that are changed in one transaction.
 pub const CHUNK_ROUTES: usize = 500;
+/// The longest reason for a discard, in bytes.
+pub const MAX_REASON_BYTES: usize = 1_024;
 /// How many ids a plan shows.
 pub const PLAN_IDS: usize = 20;
 
@@ -51,6 +53,12 @@ pub enum DeadLetterChange {
 }
 
 impl DeadLetterChange {
+    /// A discard for this reason: 1 to [`MAX_REASON_BYTES`] bytes without U+0000. `None` if it is none.
+    pub fn discard(reason: String) -> Option<Self> {
+        let is_reason = (1..=MAX_REASON_BYTES).contains(&reason.len()) && !reason.contains('\0');
+        is_reason.then_some(Self::Discard { reason })
+    }
+
     /// As it is spelled in `operator_actions.action`.
     pub fn action(&self) -> &'static str {
         match self {
@@ -150,28 +158,47 @@ pub struct Plan {
     pub remaining: Counted,
 }
 
+/// Counts the dead letters of a plan, page by page.
+#[derive(Clone, Debug, Default)]
+pub struct PlanCounter {
+    groups: BTreeMap<(Channel, String), u64>,
+    first: Vec<RouteKey>,
+    count: u64,
+}
+
+impl PlanCounter {
+    /// Counts these, too.
+    pub fn add(&mut self, targets: &[Target]) {
+        for target in targets {
+            *self.groups.entry((target.channel, target.classification.clone())).or_default() += 1;
+        }
+        let shown = PLAN_IDS - self.first.len();
+        self.first.extend(targets.iter().take(shown).map(|target| target.key.clone()));
+        self.count += targets.len() as u64;
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The plan of a request that changes what was counted and leaves `remaining` for another one.
+    pub fn plan(self, unknown: Vec<String>, remaining: Counted) -> Plan {
+        let group = |((channel, classification), count)| PlanGroup { channel, classification, count };
+        let mut by: Vec<PlanGroup> = self.groups.into_iter().map(group).collect();
+        by.sort_by_key(|group| std::cmp::Reverse(group.count));
+        let Counted { count, capped } = remaining;
+        let count = Counted { count: count + self.count, capped };
+        Plan { count, by, first: self.first, unknown, remaining }
+    }
+}
+
 impl Targets {
     /// What a request that is about these would do.
     pub fn plan(&self) -> Plan {
-        let mut groups: BTreeMap<(Channel, &str), u64> = BTreeMap::new();
-        for target in &self.targets {
-            *groups.entry((target.channel, &target.classification)).or_default() += 1;
-        }
-        let group = |((channel, classification), count): ((Channel, &str), u64)| PlanGroup {
-            channel,
-            classification: classification.to_owned(),
-            count,
-        };
-        let mut by: Vec<PlanGroup> = groups.into_iter().map(group).collect();
-        by.sort_by_key(|group| std::cmp::Reverse(group.count));
-        let Counted { count, capped } = self.remaining;
-        Plan {
-            count: Counted { count: count + self.targets.len() as u64, capped },
-            by,
-            first: self.targets.iter().take(PLAN_IDS).map(|target| target.key.clone()).collect(),
-            unknown: self.unknown.clone(),
-            remaining: self.remaining,
-        }
+        let mut counter = PlanCounter::default();
+        counter.add(&self.targets);
+        counter.plan(self.unknown.clone(), self.remaining)
     }
 
     /// The chunks in which they are changed.
@@ -256,6 +283,19 @@ mod tests {
     }
 
     #[test]
+    fn a_reason_has_1_to_1024_bytes_without_nul() {
+        for (reason, expected) in [
+            (String::new(), false),
+            ("x".to_owned(), true),
+            ("a\0b".to_owned(), false),
+            ("x".repeat(MAX_REASON_BYTES), true),
+            ("x".repeat(MAX_REASON_BYTES + 1), false),
+        ] {
+            assert_eq!(DeadLetterChange::discard(reason.clone()).is_some(), expected, "{}", reason.len());
+        }
+    }
+
+    #[test]
     fn a_discarded_dead_letter_may_be_replayed_by_its_id_and_nothing_else() {
         let (replay, discard) =
             (DeadLetterChange::Replay(BUDGETS), DeadLetterChange::Discard { reason: "obsolete".into() });
@@ -300,6 +340,16 @@ mod tests {
         assert_eq!(plan.count, Counted { count: 31, capped: false });
         assert_eq!((plan.first.len(), plan.first[0].to_string()), (20, "0-0/email:user:u".to_owned()));
         assert_eq!(plan.unknown, ["x"]);
+    }
+
+    #[test]
+    fn a_plan_that_is_counted_page_by_page_is_that_of_all_pages() {
+        let all: Vec<Target> = (0..70).map(|n| target(n, Channel::Push, ["a", "b"][n % 2])).collect();
+        let mut counter = PlanCounter::default();
+        all.chunks(15).for_each(|page| counter.add(page));
+        assert_eq!(counter.count(), 70);
+        let whole = Targets { targets: all, ..Targets::default() }.plan();
+        assert_eq!(counter.plan(Vec::new(), Counted::default()), whole);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod acceptance;
 mod answers;
+mod audit;
 mod checkpoints;
 mod directory;
 mod election;
@@ -23,6 +24,7 @@ mod republish;
 mod retention;
 mod routes;
 mod sessions;
+mod step_down;
 mod streams;
 mod submissions;
 
@@ -30,11 +32,12 @@ pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
 pub use answers::{
     Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
 };
+pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, StreamReader};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
-pub use election::{Election, Term};
+pub use election::{Election, Term, TermEnd};
 pub use error::{BoxError, StoreError, Swap, error_chain};
-pub use operations::{Operations, apply_change};
+pub use operations::{ChunkReport, Operations, apply_change, apply_to_chunk};
 pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
@@ -43,6 +46,7 @@ pub use republish::{OutboundInspection, OutboundServer, PublishedEntry, Publishe
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
 pub use sessions::{SessionHash, SessionStore, SessionSweep, TokenHash};
+pub use step_down::StepDownStore;
 pub use streams::{IntentProducer, IntentStream, Read, ReadLimit};
 pub use submissions::Submissions;
 

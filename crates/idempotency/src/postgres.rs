@@ -5,6 +5,8 @@
 //! another transaction is open is waited for, at most the pool's lock time-out; then the elements of the batch are tried one
 //! by one with [`SINGLE_LOCK_TIMEOUT`], and what is still locked is busy, and nothing else is. The changes of claims do the same.
 
+mod in_transaction;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -14,11 +16,12 @@ use pg::{PgError, PgPool, PostgresBinderRef, Session, row};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+pub use self::in_transaction::{complete_free_in, complete_in};
 use crate::schema::{COMPLETED, PENDING, required_rights, schema_sql};
 use crate::statements::ClaimCommit;
 use crate::{
-    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, FreeCompletion, Guarded, IdempotencyError,
-    KeyLookup, LockTtl, Store, statements,
+    Answer, Claim, ClaimId, ClaimRequest, Completion, Fingerprint, Guarded, IdempotencyError, KeyLookup,
+    LockTtl, Store, statements,
 };
 
 /// The most keys of one statement that claims; more are claimed by several statements.
@@ -81,42 +84,6 @@ impl PostgresStore {
             Some(missing) => Err(IdempotencyError::NoRights(missing.table.to_owned())),
         }
     }
-}
-
-/// Stores answers within the transaction that is open on `session`: they are committed or rolled back with it. If a claim is
-/// fenced, another attempt may be processing the request: roll back.
-///
-/// It waits for rows as any statement of the transaction does; [`pg::PgError::Locked`] then names the time-out. To send it
-/// together with other statements, see [`statements::complete`].
-pub async fn complete_in(
-    session: &Session,
-    completions: &[Completion],
-) -> Result<Vec<Guarded>, IdempotencyError> {
-    let rows = session.query(&statements::complete(completions)).await?;
-    outcomes(&rows, completions.len())
-}
-
-/// Stores the answers of keys that are free within the transaction that is open on `session`: they are committed or rolled back
-/// with it. [`Guarded::Fenced`] tells that a key is claimed or completed already: [`Store::lookup`] tells by what, after the
-/// caller has rolled back. Of several with one key, none but the first can be stored.
-///
-/// Until the end of the transaction, claims of these keys wait as they do for any row that another transaction holds.
-pub async fn complete_free_in(
-    session: &Session,
-    completions: &[FreeCompletion],
-) -> Result<Vec<Guarded>, IdempotencyError> {
-    let mut positions: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for (position, free) in completions.iter().enumerate() {
-        positions.entry(key_of(&free.completion.id)).or_insert(position);
-    }
-    let distinct: Vec<FreeCompletion> =
-        positions.values().map(|position| completions[*position].clone()).collect();
-    let mut outcomes = vec![Guarded::Fenced; completions.len()];
-    for row in &session.query(&statements::complete_free(&distinct)).await? {
-        let position = positions.get(&(column(row, "scope")?, column(row, "key")?));
-        outcomes[*position.ok_or(IdempotencyError::Corrupt("key"))?] = Guarded::Applied;
-    }
-    Ok(outcomes)
 }
 
 impl Store for PostgresStore {

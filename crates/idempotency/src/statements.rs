@@ -44,6 +44,19 @@ pub(crate) enum Given {
     Body,
 }
 
+const PRIMARY_KEY: [Keys; 2] = [Keys::Scope, Keys::Key];
+/// The columns beside the primary key.
+const CONTENT: [Keys; 8] = [
+    Keys::State,
+    Keys::Token,
+    Keys::Fingerprint,
+    Keys::ResponseStatus,
+    Keys::ResponseHeaders,
+    Keys::ResponseBody,
+    Keys::ExpiresAt,
+    Keys::CreatedAt,
+];
+
 /// The steps of a statement.
 #[derive(Iden, Clone, Copy)]
 enum Step {
@@ -211,21 +224,7 @@ pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
         .columns([Given::Headers, Given::Body])
         .expr(from_now(Expr::col(Given::TtlMs)))
         .expr(now());
-    let mut insert = insert(
-        [
-            Keys::Scope,
-            Keys::Key,
-            Keys::State,
-            Keys::Token,
-            Keys::Fingerprint,
-            Keys::ResponseStatus,
-            Keys::ResponseHeaders,
-            Keys::ResponseBody,
-            Keys::ExpiresAt,
-            Keys::CreatedAt,
-        ],
-        rows,
-    );
+    let mut insert = insert(PRIMARY_KEY.into_iter().chain(CONTENT), rows);
     insert.with_cte(WithClause::new().cte(step(Given::Table, given)).to_owned());
     insert
 }
@@ -267,19 +266,10 @@ fn insert_free() -> InsertStatement {
 }
 
 /// Inserts `rows`, which have these columns, and takes over keys that are expired.
-fn insert<const N: usize>(columns: [Keys; N], rows: SelectStatement) -> InsertStatement {
+fn insert(columns: impl IntoIterator<Item = Keys>, rows: SelectStatement) -> InsertStatement {
     // With the columns that are not inserted, so that nothing is left of an expired answer.
-    let taken_over = OnConflict::columns([Keys::Scope, Keys::Key])
-        .update_columns([
-            Keys::State,
-            Keys::Token,
-            Keys::Fingerprint,
-            Keys::ResponseStatus,
-            Keys::ResponseHeaders,
-            Keys::ResponseBody,
-            Keys::ExpiresAt,
-            Keys::CreatedAt,
-        ])
+    let taken_over = OnConflict::columns(PRIMARY_KEY)
+        .update_columns(CONTENT)
         .action_and_where(Expr::col((Keys::Table, Keys::ExpiresAt)).lt(now()))
         .to_owned();
     let mut insert = Query::insert();

@@ -16,6 +16,7 @@ use futures_util::SinkExt;
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::time::{Instant, timeout_at};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, Row, SimpleQueryMessage, Statement};
 
 use crate::connect::Connector;
@@ -210,16 +211,13 @@ impl Session {
         Ok(Prepared { statement, values })
     }
 
-    /// Prepares a statement that is not needed again: the server forgets it with the value. Its text may vary.
-    pub async fn prepare_once(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
-        let (sql, values) = query.build_ref();
-        let statement = self.guard(async |client| client.prepare(&sql).await).await?;
-        Ok(Prepared { statement, values })
-    }
-
-    /// Prepares and runs a statement that is not needed again, and lets the server forget it. Its text may vary.
+    /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
     pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
-        self.run(&self.prepare_once(query).await?).await
+        let (sql, values) = query.build_ref();
+        // The server infers each type from the cast beside the parameter (bind.rs).
+        let typed = |value| (value as &(dyn ToSql + Sync), Type::UNKNOWN);
+        let params: Vec<_> = values.0.iter().map(typed).collect();
+        self.guard(async |client| client.query_typed(&sql, &params).await).await
     }
 
     /// What the connection was borrowed for.

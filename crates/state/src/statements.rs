@@ -7,7 +7,7 @@
 use pg::bind;
 use pg::sql::Written;
 
-use sea_query::{Alias, Expr, Order, Query as Statement, SelectStatement};
+use sea_query::{Alias, Expr, Query as Statement, SelectStatement};
 
 use crate::query::{Query, compile};
 use crate::schema::next_version;
@@ -37,7 +37,8 @@ pub(crate) const DOCUMENT: &str = "d.key, d.value::text AS value, d.version, d.c
 /// The member `status` of a document `d` if it is a string.
 const STATUS: &str = "CASE jsonb_typeof(d.value -> 'status') WHEN 'string' THEN d.value ->> 'status' END";
 
-/// Of a row `d` that is written again: strictly later, and the time now if somebody wrote a time there by hand that is no time.
+/// Of a row `d` that is written again: strictly later than it was. The time now if an infinite time, or one beyond 9999-12-30, was
+/// written there by hand.
 const UPDATED_AT: &str = "GREATEST(clock_timestamp(), \
      CASE WHEN d.updated_at < '9999-12-31' THEN d.updated_at + interval '1 microsecond' END)";
 
@@ -47,23 +48,22 @@ pub(crate) fn get(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Of rows `found`, those until their values have more bytes than an answer, and the one after them.
+/// Of rows `found`, in their order, those until their values have more bytes than an answer, and up to two after them. A window without
+/// an order passes rows on as they come.
 fn within_an_answer(found: &str) -> String {
     format!(
         "SELECT key, value, version, created_at, updated_at \
-         FROM (SELECT found.*, {PLACE} AS place, {BYTES_BEFORE} AS bytes_before FROM ({found}) AS found) AS sized \
-         WHERE {} ORDER BY place",
+         FROM (SELECT found.*, {BYTES_BEFORE} AS bytes_before FROM ({found}) AS found) AS sized WHERE {}",
         is_within()
     )
 }
 
-/// Of rows `found`, in their order: where each stands, and how many bytes the values before it have.
-const PLACE: &str = "row_number() OVER ()";
-const BYTES_BEFORE: &str = "sum(octet_length(value)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(value)";
+/// Of rows `found`, in their order: how many bytes the values before the previous one have; NULL for the first two rows. So a first row
+/// that is too large is seen to have a next one.
+const BYTES_BEFORE: &str = "sum(octet_length(value)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
 
-/// The second row always, so that a first one that is too large is seen to have a next one.
 fn is_within() -> String {
-    format!("(bytes_before <= {MAX_ANSWER_BYTES} OR place <= 2)")
+    format!("(bytes_before <= {MAX_ANSWER_BYTES}) IS NOT FALSE")
 }
 
 /// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer. Plan: the
@@ -212,26 +212,27 @@ pub(crate) fn delete_many(table: &TableName, keys: &[&Key]) -> Written {
 /// Inserts or replaces documents under distinct keys, in the order of the keys' bytes: statements that meet never deadlock.
 /// Plan: the index on the key, as arbiter.
 pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
-    let (name, next) = (table.quoted(), next_version(table));
-    let text = format!(
-        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
-         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
-         FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
-         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT}"
-    );
-    let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
-    Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
+    let next = next_version(table);
+    let replace =
+        format!("DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT}");
+    write_many(table, documents, &replace)
 }
 
 /// Inserts those of the documents, under distinct keys, whose key has none, and returns their keys. In the order of the keys' bytes, and
 /// it waits for no row but one that is being inserted: statements that meet never deadlock. Plan: the index on the key, as arbiter.
 pub(crate) fn insert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
-    let (name, next) = (table.quoted(), next_version(table));
+    write_many(table, documents, "DO NOTHING RETURNING d.key")
+}
+
+/// Inserts documents in the order of their keys' bytes; `on_conflict` says what happens to one whose key is there.
+fn write_many(table: &TableName, documents: &[(&Key, &Value)], on_conflict: &str) -> Written {
     let text = format!(
-        "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
-         SELECT given.key, given.value::jsonb, {next}, statement_timestamp(), statement_timestamp() \
+        "INSERT INTO {} AS d (key, value, version, created_at, updated_at) \
+         SELECT given.key, given.value::jsonb, {}, statement_timestamp(), statement_timestamp() \
          FROM (SELECT unnest($1) AS key, unnest($2) AS value) AS given ORDER BY given.key COLLATE \"C\" \
-         ON CONFLICT (key) DO NOTHING RETURNING d.key"
+         ON CONFLICT (key) {on_conflict}",
+        table.quoted(),
+        next_version(table)
     );
     let keys = bind::texts(documents.iter().map(|(key, _)| key.as_str()));
     Written::new(text, [keys, bind::texts(documents.iter().map(|(_, value)| value.as_str()))])
@@ -270,7 +271,6 @@ pub(crate) fn page(
     let found = select.expr(columns).from(Alias::new(table.as_str())).take();
     let sized = Statement::select()
         .expr(Expr::cust("found.*"))
-        .expr_as(Expr::cust(PLACE), "place")
         .expr_as(Expr::cust(BYTES_BEFORE), "bytes_before")
         .from_subquery(found, "found")
         .take();
@@ -278,7 +278,6 @@ pub(crate) fn page(
         .expr(Expr::cust("key, value, version, created_at, updated_at"))
         .from_subquery(sized, "sized")
         .and_where(Expr::cust(is_within()))
-        .order_by("place", Order::Asc)
         .take())
 }
 

@@ -1,8 +1,8 @@
 //! The durable state in PostgreSQL: records, routes and what became of them.
 //!
 //! A file for each table (`records`, `checkpoint`, `routes`, `dead_letters`, `malformed_intents`, `installation`,
-//! `replicas` with `activity`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
-//! `republish`, `operations`, `queries`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
+//! `replicas` with `activity` and `step_down`, `receipts`, `answers` of submissions) and for each transaction or comparison over several of them (`accept`, `retention`,
+//! `republish`, `operations`, `queries`, `audit`); together they implement the stores of [`domain::ports`] on [`PgStore`], and the queries on
 //! [`PgQueries`], which has a pool of its own. Each statement is a function of its own, next to the comment that says what
 //! plan it needs; building a statement is apart from running it. Column names are defined in `schema.rs` alone and read
 //! by name in `codec.rs`. Every change of a route is guarded by the version it was decided on. The rules about what should
@@ -10,6 +10,7 @@
 
 mod accept;
 mod answers;
+mod audit;
 mod checkpoint;
 mod codec;
 mod dead_letters;
@@ -28,6 +29,7 @@ mod routes;
 mod schema;
 mod session;
 mod sessions;
+mod step_down;
 
 pub use installation::Installation;
 pub use migrations::migrate;
@@ -63,6 +65,7 @@ impl PgStore {
         installation::prepare_all(&session).await.map_err(store_error)?;
         republish::prepare_all(&session).await.map_err(store_error)?;
         replicas::prepare_all(&session).await.map_err(store_error)?;
+        step_down::prepare_all(&session).await.map_err(store_error)?;
         sessions::prepare_all(&session).await.map_err(store_error)?;
         session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
         operations::prepare_all(&session).await.map_err(store_error)?;

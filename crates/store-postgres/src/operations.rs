@@ -21,7 +21,7 @@ use domain::operations::{
     DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection, Target, Targets, replay,
 };
 use domain::ports::{Completion, Operations, StoreError};
-use domain::query::{COUNT_CAP, Counted, DeadLetterFilter};
+use domain::query::{COUNT_CAP, Counted, DeadLetterFilter, DeadLetterPlace, Page};
 use domain::route::{RouteKey, RouteStatus, Version};
 use pg::{PgError, Session};
 use tokio_postgres::Row;
@@ -34,7 +34,8 @@ use crate::queries::{DeadLetterRow, dead_letter_page};
 mod retention;
 mod statements;
 
-use statements::{delete, discard, insert_action, lock, replay_routes, routes_named, touch, unchanged};
+pub(crate) use statements::insert_action;
+use statements::{delete, discard, lock, replay_routes, routes_named, touch, unchanged};
 
 /// How many dead letters are read together while they are selected.
 const SELECTED_AT_ONCE: usize = 1_000;
@@ -52,6 +53,18 @@ impl Operations for PgStore {
             Selection::Ids(ids) => select_named(&session, change, ids).await,
             Selection::Filter(filter) => select_listed(&session, filter).await,
         }
+    }
+
+    async fn list_targets(
+        &self,
+        filter: &DeadLetterFilter,
+        after: Option<&DeadLetterPlace>,
+        limit: usize,
+    ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
+        let session = self.session("list dead letters to change").await?;
+        let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
+        let Page { items, next } = dead_letter_page(&session, &filter, after, limit).await?;
+        Ok(Page { items: items.into_iter().map(target).collect(), next })
     }
 
     async fn change_dead_letters(
@@ -120,7 +133,8 @@ async fn write(
     };
     check_all(written.map_err(store_error)?, &targets, "routes")?;
     let arguments = action.arguments(change, &targets).to_string();
-    let insert = insert_action(action, change.action(), &arguments, targets.len() as u64);
+    let by = (action.actor.as_str(), action.request_id.as_str());
+    let insert = insert_action(by, change.action(), &arguments, targets.len() as u64);
     session.execute(&insert).await.map_err(store_error)?;
     session.commit().await.map_err(store_error)?;
     Ok(locked)

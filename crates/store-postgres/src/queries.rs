@@ -48,7 +48,7 @@ impl PgQueries {
         Self { pool }
     }
 
-    async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
+    pub(crate) async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
         self.pool.session(operation).await.map_err(store_error)
     }
 }

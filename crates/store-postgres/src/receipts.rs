@@ -13,7 +13,7 @@
 //! A part of which another transaction has locked a row is halved until that row is found, so that the others are taken. Then the request
 //! fails, and its repetition takes the rest.
 //!
-//! No deadlock: whoever waits for a receipt that is locked holds earlier keys only. Whoever inserts waits for receipts that
+//! No deadlock: a transaction that waits for a receipt that is locked holds earlier keys only. One that inserts waits for receipts that
 //! are being inserted and for no others, in the order of their keys, too.
 //!
 //! Crash recovery: a crash leaves the parts that were committed. The consumer has no answer and repeats its request; those reports are stale then.
@@ -37,7 +37,7 @@ use crate::schema::{Input, Routes, receipts_table};
 
 /// The most reports of one transaction. With the longest histories their receipts take 30 MB.
 const MAX_PART_REPORTS: usize = 100;
-/// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless somebody deletes them
+/// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless they are deleted
 /// by hand.
 const MAX_ROUNDS: usize = 4;
 /// How often a request waits for rows that other transactions have locked, half a second each time. Two rows of one part are found by

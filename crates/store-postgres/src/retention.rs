@@ -8,7 +8,7 @@
 //!    them. It waits for no lock: what another transaction holds is left out.
 //! 2. A later statement, which sees what was committed before the locks were granted, counts the routes of each record. A
 //!    record stays if a route of it is live, or was not locked.
-//! 3. It deletes the others and the receipts of their routes. Whoever writes a receipt has locked its route.
+//! 3. It deletes the others and the receipts of their routes. A transaction that writes a receipt has locked its route.
 //!
 //! A crash at any of these steps leaves all records of the chunk as they were, or none of them.
 
@@ -302,8 +302,8 @@ pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
         .take()
 }
 
-/// A range of the primary key for each record. Whoever writes a receipt locks its route first, and all routes are locked here: none is
-/// added meanwhile.
+/// A range of the primary key for each record. A transaction that writes a receipt locks its route first, and all routes are locked here:
+/// none is added meanwhile.
 pub(crate) fn delete_receipts(ids: &[&str]) -> Written {
     let text = format!(
         "DELETE FROM receipts USING (SELECT unnest($1) AS notification_id) AS input WHERE {KEY_OF_RECORD}"

@@ -116,6 +116,7 @@ pub(crate) enum Replicas {
     SeenAt,
     LeaderOf,
     Workers,
+    StepDownAt,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -194,6 +195,8 @@ pub(crate) enum Input {
     At,
     Payload,
     Document,
+    RequestedAgo,
+    OtherReplica,
 }
 
 /// What the service does in each of its tables.

@@ -17,7 +17,7 @@ use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
 use crate::socket::Connection;
 use crate::stream_state::{self, entry_id, parse_state};
 
-const FIRST_IN_RANGE: &str = include_str!("scripts/first_in_range.lua");
+pub(crate) const FIRST_IN_RANGE: &str = include_str!("scripts/first_in_range.lua");
 const INSPECT: &str = include_str!("scripts/inspect_stream.lua");
 
 /// The intents stream at one key. Clones share the reader's connection.
@@ -243,7 +243,7 @@ impl StreamQueries for RedisIntentStream {
 }
 
 /// Read by hand: the library's own types are maps, which lose repeated names and their order.
-fn entries(operation: &'static str, value: Value) -> Result<Vec<RawEntry>, StoreError> {
+pub(crate) fn entries(operation: &'static str, value: Value) -> Result<Vec<RawEntry>, StoreError> {
     let Value::Array(list) = value else { return Err(unexpected(operation, &value)) };
     let mut entries = Vec::with_capacity(list.len());
     for item in list {

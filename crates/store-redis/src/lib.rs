@@ -4,6 +4,7 @@
 //! module implements one port of [`domain::ports`]; `keyspace.rs` names every key, and `scripts/` has every script. There
 //! is no retry here: a call is answered, refused or unavailable within its deadline, and the workers decide.
 
+mod audit;
 mod blocking;
 mod checkpoint;
 mod connect;
@@ -19,6 +20,7 @@ mod receipt;
 mod socket;
 mod stream_state;
 
+pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
 pub use connect::{InvalidSettings, RedisClient, RedisSettings};
 pub use installation::claim_stream;

@@ -8,8 +8,8 @@
 mod reads;
 mod warnings;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::ports::{Lookup, User, UserDirectory, error_chain};
@@ -56,8 +56,7 @@ pub struct StateUserDirectory<S> {
 #[derive(Debug)]
 struct Shared<S> {
     store: S,
-    cache_ttl: Duration,
-    cache: Mutex<Cache>,
+    cache: Cache,
     warnings: Warnings,
 }
 
@@ -66,8 +65,7 @@ impl<S: Store> StateUserDirectory<S> {
     pub fn new(store: S, settings: StateDirectorySettings) -> Self {
         let shared = Shared {
             store,
-            cache_ttl: settings.cache_ttl,
-            cache: Mutex::new(Cache::new(settings.cache_entries)),
+            cache: Cache::new(settings.cache_entries, settings.cache_ttl),
             warnings: Warnings::default(),
         };
         Self { shared: Arc::new(shared), reads: Reads::new(settings.concurrency, MAX_USERS_PER_READ) }
@@ -127,24 +125,13 @@ impl<S: Store> Shared<S> {
     fn answers(&self, keys: &[Key], found: &[Members]) -> HashMap<String, Lookup> {
         let missing = |key: &Key| (user_id(key).to_owned(), Lookup::Missing);
         let mut lookups: HashMap<String, Lookup> = keys.iter().map(missing).collect();
-        let (until, mut unusable) = (Instant::now() + self.cache_ttl, Vec::new());
-        let mut cache = self.cache();
-        for members in found {
-            let (id, (user, is_as_agreed)) = (user_id(&members.key), user_of(members));
-            if !is_as_agreed {
-                unusable.push(id);
-            }
-            cache.insert(id, user.clone(), until);
-            lookups.insert(id.to_owned(), Lookup::Found(user));
-        }
-        drop(cache);
+        let read: Vec<_> = found.iter().map(|members| (user_id(&members.key), user_of(members))).collect();
+        self.cache.keep(read.iter().map(|(id, (user, _))| (*id, user)));
+        let unusable: Vec<&str> =
+            read.iter().filter(|(_, (_, is_as_agreed))| !is_as_agreed).map(|(id, _)| *id).collect();
         self.warnings.note(&unusable, Instant::now());
+        lookups.extend(read.into_iter().map(|(id, (user, _))| (id.to_owned(), Lookup::Found(user))));
         lookups
-    }
-
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        // Nothing panics while the lock is held.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,25 +169,11 @@ fn is_about_documents(error: &StateError) -> bool {
 
 impl<S: Store> UserDirectory for StateUserDirectory<S> {
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
-        let (cache, now) = (self.shared.cache(), Instant::now());
-        user_ids.iter().map(|id| cache.get(id, now).map(|user| Lookup::Found(user.clone()))).collect()
+        self.shared.cache.recall(user_ids)
     }
 
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
-        let mut lookups: HashMap<String, Lookup> = HashMap::new();
-        let mut unknown = Vec::new();
-        {
-            let (cache, now, mut seen) = (self.shared.cache(), Instant::now(), HashSet::new());
-            for id in user_ids.iter().filter(|id| seen.insert(**id)) {
-                match cache.get(id, now) {
-                    Some(user) => drop(lookups.insert((*id).to_owned(), Lookup::Found(user.clone()))),
-                    None => unknown.push(*id),
-                }
-            }
-        }
-        let answers = self.read(&unknown).await;
-        lookups.extend(unknown.iter().map(|id| (*id).to_owned()).zip(answers));
-        user_ids.iter().map(|id| lookups[*id].clone()).collect()
+        self.shared.cache.look_up(user_ids, async |unknown| self.read(&unknown).await).await
     }
 }
 

@@ -11,7 +11,6 @@ mod concurrency;
 mod flights;
 mod schedule;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -67,7 +66,7 @@ pub struct UserDirectorySettings {
 pub struct HttpUserDirectory {
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
     settings: Arc<UserDirectorySettings>,
-    cache: Arc<Mutex<Cache>>,
+    cache: Arc<Cache>,
     concurrency: Arc<Mutex<Concurrency>>,
     flights: Flights,
 }
@@ -93,7 +92,7 @@ impl HttpUserDirectory {
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(settings.concurrency)
             .build(connector);
-        let cache = Arc::new(Mutex::new(Cache::new(settings.cache_entries)));
+        let cache = Arc::new(Cache::new(settings.cache_entries, settings.cache_ttl));
         let concurrency = Arc::new(Mutex::new(Concurrency::new(settings.concurrency)));
         let flights = Flights::default();
         Ok(Self { client, settings: Arc::new(settings), cache, concurrency, flights })
@@ -111,8 +110,7 @@ impl HttpUserDirectory {
     async fn ask_and_remember(&self, user_id: &str) -> Outcome {
         let outcome = self.ask_in_time(user_id).await;
         if let Outcome::Answer(Lookup::Found(user)) = &outcome {
-            let until = Instant::now().into_std() + self.settings.cache_ttl;
-            self.cache().insert(user_id, user.clone(), until);
+            self.cache.keep([(user_id, user)]);
         }
         outcome
     }
@@ -173,19 +171,15 @@ impl HttpUserDirectory {
         text.parse().map_err(|_| "the base URL and the user id make no URL".to_owned())
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        // Nothing panics while the lock is held.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn concurrency(&self) -> MutexGuard<'_, Concurrency> {
+        // Nothing panics while the lock is held.
         self.concurrency.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HttpUserDirectory {
     /// Asks for users that are all different. Their answers are in the order given.
-    async fn ask_all(&self, user_ids: &[String]) -> Vec<Lookup> {
+    async fn ask_all(&self, user_ids: &[&str]) -> Vec<Lookup> {
         let mut schedule =
             Schedule::new(user_ids.len(), self.settings.timeout, &self.concurrency(), Instant::now());
         let mut in_flight = FuturesUnordered::new();
@@ -194,7 +188,7 @@ impl HttpUserDirectory {
             while in_flight.len() < limit
                 && let Some(index) = schedule.next(Instant::now())
             {
-                in_flight.push(async move { (index, self.ask(&user_ids[index]).await) });
+                in_flight.push(async move { (index, self.ask(user_ids[index]).await) });
             }
             let retry = schedule.next_retry().filter(|_| in_flight.len() < limit);
             tokio::select! {
@@ -214,24 +208,11 @@ impl HttpUserDirectory {
 
 impl UserDirectory for HttpUserDirectory {
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
-        let (cache, now) = (self.cache(), Instant::now().into_std());
-        user_ids.iter().map(|id| cache.get(id, now).map(|user| Lookup::Found(user.clone()))).collect()
+        self.cache.recall(user_ids)
     }
 
     async fn look_up(&self, user_ids: &[&str]) -> Vec<Lookup> {
-        let now = Instant::now().into_std();
-        let mut lookups: HashMap<&str, Lookup> = HashMap::new();
-        let mut unknown = Vec::new();
-        let mut seen = HashSet::new();
-        for id in user_ids.iter().filter(|id| seen.insert(**id)) {
-            match self.cache().get(id, now) {
-                Some(user) => drop(lookups.insert(id, Lookup::Found(user.clone()))),
-                None => unknown.push((*id).to_owned()),
-            }
-        }
-        let answers = self.ask_all(&unknown).await;
-        lookups.extend(unknown.iter().map(String::as_str).zip(answers));
-        user_ids.iter().map(|id| lookups[id].clone()).collect()
+        self.cache.look_up(user_ids, async |unknown| self.ask_all(&unknown).await).await
     }
 }
 

@@ -4,7 +4,9 @@
 //! does not end before the service is stopped: a failure is logged once and retried after a pause.
 
 mod activity;
+mod audit;
 mod batch_limit;
+mod bulk_change;
 mod dispatch;
 #[cfg(test)]
 mod fixtures;
@@ -18,8 +20,11 @@ mod publish;
 mod reporter;
 mod republish;
 mod retention;
+mod step_down;
 mod submissions;
 
+pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
+pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
 pub use gauges::Gauges;
 pub use health::{Blocked, Health, WorkerStatus};
@@ -29,6 +34,7 @@ pub use publish::{PublishSettings, RoutePublisher};
 pub use reporter::{ReplicaHealth, Reporter};
 pub use republish::{RepublishSettings, Republisher};
 pub use retention::{Retention, RetentionSettings};
+pub use step_down::{StepDownElection, StepDownTerm};
 pub use submissions::{SubmissionIntake, SubmissionQueue, SubmissionReceiver, submission_queue};
 
 /// The target of spans that are meant for traces and not for the log.

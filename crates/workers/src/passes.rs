@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::accept::Wait;
-use domain::ports::{Election, Fence, StoreError, Term};
+use domain::ports::{Election, Fence, StoreError, Term, TermEnd};
 use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
@@ -65,7 +65,7 @@ pub(crate) async fn run_passes(
 pub(crate) struct Leadership {
     /// The fence of the term.
     pub(crate) fence: Fence,
-    /// Cancelled when the service stops or the term is lost.
+    /// Cancelled when the service stops, or the term is lost or to be handed over.
     pub(crate) over: CancellationToken,
 }
 
@@ -90,8 +90,14 @@ pub(crate) async fn while_leading<E: Election, F: Future>(
         tokio::pin!(work);
         tokio::select! {
             value = &mut work => value,
-            () = term.lost() => {
-                tracing::warn!(worker = health.worker(), fence, "leadership lost; stopping");
+            end = term.over() => {
+                let worker = health.worker();
+                match end {
+                    TermEnd::Lost => tracing::warn!(worker, fence, "leadership lost; stopping"),
+                    TermEnd::StepDownRequested => {
+                        tracing::info!(worker, fence, "an operator asked this replica to step down; handing over");
+                    }
+                }
                 over.cancel();
                 work.await
             }

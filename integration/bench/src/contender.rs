@@ -2,7 +2,8 @@
 //! step and answers with a line of JSON, so that its preparation is not measured.
 //!
 //! The baseline and the naive implementation are this same program, called with their name; the peers are programs for Node. The
-//! load generator of the scenario `http` is called in the same way, so that its processor time is that of a process of its own.
+//! load generators of the scenarios `http` and `receipts` are called in the same way, so that their processor time is that of a process of
+//! its own.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use crate::http::generator;
 use crate::measure::Cpu;
 use crate::naive::Naive;
 use crate::outbox;
+use crate::receipts::reporter;
 use crate::testbed::{MAIL, PUSH, Testbed};
 
 /// How long one step may take at most.
@@ -130,6 +132,9 @@ pub(crate) async fn serve(name: &str) -> anyhow::Result<()> {
     if name == generator::NAME {
         // It has a runtime of its own, on one thread.
         return tokio::task::spawn_blocking(generator::serve).await?;
+    }
+    if name == reporter::NAME {
+        return tokio::task::spawn_blocking(reporter::serve).await?;
     }
     let setting = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let servers = Servers { redis: setting("BENCH_REDIS")?, postgres: setting("BENCH_POSTGRES")? };

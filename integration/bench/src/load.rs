@@ -14,7 +14,7 @@ use crate::testbed::INTENTS;
 /// Routes of an intent, unless a scenario says otherwise: two users on two channels.
 pub(crate) const ROUTES: u32 = 4;
 
-const USERS: u32 = 500;
+pub(crate) const USERS: u32 = 500;
 const PIPELINE: u32 = 1_000;
 
 /// Intent number `n`, with four routes.

@@ -10,6 +10,7 @@ mod backlog;
 mod baseline;
 mod chart;
 mod contender;
+mod directory;
 mod figure;
 mod growth;
 mod http;
@@ -23,6 +24,7 @@ mod naive;
 mod outbox;
 mod peers;
 mod profile;
+mod receipts;
 mod replicas;
 mod report;
 mod retention;
@@ -94,6 +96,8 @@ enum Scenario {
     Backlog,
     Retention,
     Http,
+    Directory,
+    Receipts,
     Searches,
     Profile,
     Outbox,
@@ -104,7 +108,7 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -115,6 +119,8 @@ impl Scenario {
         Self::Backlog,
         Self::Retention,
         Self::Http,
+        Self::Directory,
+        Self::Receipts,
         Self::Searches,
         Self::Profile,
         Self::Outbox,
@@ -137,6 +143,8 @@ impl Scenario {
             Self::Backlog => backlog::run(testbed, scale).await,
             Self::Retention => retention::run(testbed, scale).await,
             Self::Http => http::run(testbed, scale).await,
+            Self::Directory => directory::run(testbed, scale).await,
+            Self::Receipts => receipts::run(testbed, scale).await,
             Self::Searches => searches::run(testbed, scale).await,
             Self::Profile => profile::run(testbed, scale).await,
             Self::Outbox => outbox::run(testbed, scale).await,

@@ -12,7 +12,7 @@ use domain::ports::{
     AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointCache, CheckpointStore, Election,
     IntentProducer, IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations,
     Outbound, OutboundInspection, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
-    RouteStore, SessionHash, SessionStore, SessionSweep, StreamQueries, UserDirectory,
+    RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore, StreamQueries, UserDirectory,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
@@ -241,8 +241,12 @@ impl Replicas {
 }
 
 impl ReplicasFixture for Replicas {
-    fn store(&self) -> &impl ReplicaStore {
+    fn store(&self) -> &(impl ReplicaStore + StepDownStore) {
         &self.store
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        self.store.actions()
     }
 
     fn queries(&self) -> &impl ActivityQueries {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::Timestamp;
-use domain::ports::{Election, Fence, LeaderLookup, StoreError, Term};
+use domain::ports::{Election, Fence, LeaderLookup, StoreError, Term, TermEnd};
 use domain::query::LeaderTerm;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -127,11 +127,11 @@ impl Term for MemoryTerm {
         self.fence
     }
 
-    async fn lost(&self) {
+    async fn over(&self) -> TermEnd {
         loop {
             let changed = self.shared.changed.notified();
             if !self.is_current() {
-                return;
+                return TermEnd::Lost;
             }
             changed.await;
         }

@@ -8,13 +8,13 @@ use domain::operations::{
     DeadLetterChange, MAX_ROUTES_PER_REQUEST, OperatorAction, Selection, Target, Targets, replay,
 };
 use domain::ports::{Completion, Operations, StoreError};
-use domain::query::{Counted, DeadLetterFilter, Discarded};
+use domain::query::{Counted, DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded, Page};
 use domain::route::{RouteKey, RouteStatus, Version};
 use serde_json::Value;
 
 use super::database::{MemoryDatabase, Tables};
 use super::lock;
-use super::queries::dead_letters;
+use super::queries::{dead_letters, page};
 
 /// A row of `operator_actions`.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,6 +56,21 @@ impl Operations for MemoryDatabase {
                 Ok(Targets { targets, remaining: Counted { count, capped: false }, ..Targets::default() })
             }
         }
+    }
+
+    async fn list_targets(
+        &self,
+        filter: &DeadLetterFilter,
+        after: Option<&DeadLetterPlace>,
+        limit: usize,
+    ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
+        let tables = lock(&self.0);
+        let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
+        let place = |found: &DeadLetterPlace| (found.created_at, found.key.clone());
+        let letters = dead_letters(&tables, &filter);
+        let Page { items, next } = page(letters, after.map(place), limit, DeadLetter::place, place);
+        let items = items.into_iter().filter_map(|letter| target(&tables, &letter.key)).collect();
+        Ok(Page { items, next })
     }
 
     async fn change_dead_letters(

@@ -48,7 +48,7 @@ impl Queries for MemoryDatabase {
         let selected = tables.records.values().filter(|record| selects(filter, record, &tables));
         let items = selected.map(|record| summary(&tables, record)).collect();
         let place = |found: &RecordCursor| (found.accepted_at, found.notification_id.clone());
-        Ok(page(items, after.map(place), limit, NotificationSummary::place, place))
+        Ok(page(items, after.map(place), limit.get(), NotificationSummary::place, place))
     }
 
     async fn search_notifications(
@@ -68,7 +68,7 @@ impl Queries for MemoryDatabase {
     ) -> Result<Page<DeadLetter, DeadLetterPlace>, StoreError> {
         let items = dead_letters(&lock(&self.0), filter);
         let place = |found: &DeadLetterPlace| (found.created_at, found.key.clone());
-        Ok(page(items, after.map(place), limit, DeadLetter::place, place))
+        Ok(page(items, after.map(place), limit.get(), DeadLetter::place, place))
     }
 
     async fn list_malformed_intents(
@@ -87,7 +87,7 @@ impl Queries for MemoryDatabase {
             let key = &found.key;
             (found.recorded_at, [&key.stream, &key.entry_id, &key.fields_fingerprint].map(Clone::clone))
         };
-        Ok(page(selected.collect(), after.map(place), limit, MalformedSummary::place, place))
+        Ok(page(selected.collect(), after.map(place), limit.get(), MalformedSummary::place, place))
     }
 
     async fn get_malformed_intents(
@@ -154,17 +154,17 @@ impl Queries for MemoryDatabase {
 }
 
 /// Those after a place, newest first.
-fn page<T, P, K: Ord>(
+pub(super) fn page<T, P, K: Ord>(
     mut items: Vec<T>,
     after: Option<K>,
-    limit: PageLimit,
+    limit: usize,
     place: impl Fn(&T) -> P,
     key: impl Fn(&P) -> K,
 ) -> Page<T, P> {
     items.retain(|item| after.as_ref().is_none_or(|after| key(&place(item)) < *after));
     items.sort_by_key(|item| std::cmp::Reverse(key(&place(item))));
-    items.truncate(limit.get());
-    let next = items.last().filter(|_| items.len() == limit.get()).map(place);
+    items.truncate(limit);
+    let next = items.last().filter(|_| items.len() == limit).map(place);
     Page { items, next }
 }
 

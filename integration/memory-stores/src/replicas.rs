@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
-use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StoreError};
-use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
+use domain::ports::{Activity, ActivityQueries, ReplicaReport, ReplicaStore, StepDownStore, StoreError};
+use domain::query::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity, REPLICA_FRESH_FOR};
+use domain::step_down::{StepDown, StepDownState};
 
 use super::lock;
+use super::operations::RecordedAction;
 
 /// The replicas and their activity. Its time is that of the clock. Clones share them.
 #[derive(Clone, Debug)]
@@ -23,6 +25,9 @@ struct Tables {
     replicas: BTreeMap<String, (Timestamp, ReplicaReport)>,
     /// By minute and replica.
     activity: BTreeMap<(Timestamp, String), Activity>,
+    /// When each was asked last to step down.
+    step_downs: BTreeMap<String, Timestamp>,
+    actions: Vec<RecordedAction>,
 }
 
 impl MemoryReplicas {
@@ -34,6 +39,11 @@ impl MemoryReplicas {
     /// The last report of each replica, by name.
     pub fn replicas(&self) -> Vec<ReplicaReport> {
         lock(&self.tables).replicas.values().map(|(_, report)| report.clone()).collect()
+    }
+
+    /// What operators did, in order.
+    pub fn actions(&self) -> Vec<RecordedAction> {
+        lock(&self.tables).actions.clone()
     }
 
     /// What each replica did, by name.
@@ -87,6 +97,36 @@ impl ReplicaStore for MemoryReplicas {
     async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         let before = self.clock.now() - age;
         Ok(remove(&mut lock(&self.tables).activity, limit, |(minute, _), _| *minute < before))
+    }
+}
+
+impl StepDownStore for MemoryReplicas {
+    async fn request_step_down(&self, request: &StepDown) -> Result<bool, StoreError> {
+        let mut tables = lock(&self.tables);
+        if !tables.replicas.contains_key(&request.replica) {
+            return Ok(false);
+        }
+        tables.step_downs.insert(request.replica.clone(), self.clock.now());
+        tables.actions.push(RecordedAction {
+            actor: request.actor.clone(),
+            action: StepDown::ACTION.to_owned(),
+            arguments: request.arguments(),
+            affected: 1,
+            request_id: request.request_id.clone(),
+        });
+        Ok(true)
+    }
+
+    async fn get_step_down(&self, replica: &str) -> Result<StepDownState, StoreError> {
+        let (tables, now) = (lock(&self.tables), self.clock.now());
+        let requested = tables.step_downs.get(replica).filter(|_| tables.replicas.contains_key(replica));
+        let others = tables.replicas.iter().filter(|(name, _)| *name != replica);
+        Ok(StepDownState {
+            requested_ago: requested.map(|at| now.saturating_since(*at)),
+            other_replica: others
+                .into_iter()
+                .any(|(_, (seen_at, _))| now.saturating_since(*seen_at) <= REPLICA_FRESH_FOR),
+        })
     }
 }
 

@@ -1,8 +1,10 @@
 //! What a test puts into the database, and sees of it, that no port offers.
 
+use std::time::Duration;
+
 use ambient::Timestamp;
 use domain::checkpoint::Checkpoint;
-use domain::route::{LiveRoute, RouteKey, RouteStatus};
+use domain::route::{LiveRoute, RouteKey, RouteStatus, Version};
 
 use super::database::{MemoryDatabase, Row, Tables};
 use super::lock;
@@ -63,6 +65,14 @@ impl MemoryDatabase {
             last_error_at: None,
         };
         lock(&self.0).routes.insert(row.route.key.clone(), row);
+    }
+
+    /// Raises the version of a route, as any change does.
+    pub fn touch_route(&self, key: &RouteKey) {
+        if let Some(row) = lock(&self.0).routes.get_mut(key) {
+            let next = row.route.version.updated_at() + Duration::from_micros(1);
+            row.route.version = Version::read(next);
+        }
     }
 
     /// Gives the row of a route a value that cannot be read.

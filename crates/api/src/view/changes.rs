@@ -8,7 +8,7 @@ use super::{capped, channel_schema, is_false};
 
 /// What a request would do.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Planned {
+pub struct Planned {
     /// How many dead letters are selected, those that would remain for another request among them.
     count: u64,
     /// There may be more than `count`.
@@ -33,7 +33,8 @@ struct PlannedGroup {
 }
 
 impl Planned {
-    pub(crate) fn new(plan: Plan) -> Self {
+    /// The plan as it is shown.
+    pub fn new(plan: Plan) -> Self {
         let by = plan.by.into_iter().map(|group| PlannedGroup {
             channel: group.channel.as_str(),
             classification: group.classification,
@@ -52,7 +53,7 @@ impl Planned {
 
 /// What a replay did.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Replayed {
+pub struct Replayed {
     /// How many routes are pending again.
     replayed: u64,
     #[serde(flatten)]
@@ -61,7 +62,7 @@ pub(crate) struct Replayed {
 
 /// What a discard did.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Discarded {
+pub struct Discarded {
     /// How many dead letters are marked.
     discarded: u64,
     #[serde(flatten)]

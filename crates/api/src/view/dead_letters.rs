@@ -8,16 +8,16 @@ use super::{Time, channel_schema};
 
 /// A page of dead letters, newest first.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct DeadLetters<'a> {
+pub struct DeadLetters<'a> {
     /// At most `limit`; a page may be short or empty and still have a next one.
-    pub(crate) dead_letters: Vec<DeadLetter<'a>>,
+    pub dead_letters: Vec<DeadLetter<'a>>,
     /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
-    pub(crate) next_cursor: Option<String>,
+    pub next_cursor: Option<String>,
 }
 
 /// A route whose retry budget is spent.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct DeadLetter<'a> {
+pub struct DeadLetter<'a> {
     /// `<notification_id>/<route_id>`: what `ids` of a replay or discard takes.
     id: String,
     notification_id: &'a str,
@@ -41,7 +41,8 @@ pub(crate) struct DeadLetter<'a> {
 }
 
 impl<'a> DeadLetter<'a> {
-    pub(crate) fn new(letter: &'a query::DeadLetter) -> Self {
+    /// The dead letter as it is shown.
+    pub fn new(letter: &'a query::DeadLetter) -> Self {
         let discarded = letter.discarded.as_ref();
         let text = |part: fn(&Discarded) -> &str| discarded.map(part);
         Self {

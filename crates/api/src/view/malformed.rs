@@ -9,22 +9,29 @@ use super::{Time, json_of};
 
 /// A page of malformed intents, newest first.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct MalformedIntentsPage<'a> {
+pub struct MalformedIntentsPage<'a> {
     /// At most `limit`; a page may be short or empty and still have a next one.
-    pub(crate) malformed_intents: Vec<MalformedIntentSummary<'a>>,
+    pub malformed_intents: Vec<MalformedIntentSummary<'a>>,
     /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
-    pub(crate) next_cursor: Option<String>,
+    pub next_cursor: Option<String>,
 }
 
 /// The malformed intents of one stream entry id.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct MalformedIntents<'a> {
-    pub(crate) malformed_intents: Vec<MalformedIntent<'a>>,
+pub struct MalformedIntents<'a> {
+    malformed_intents: Vec<MalformedIntent<'a>>,
+}
+
+impl<'a> MalformedIntents<'a> {
+    /// The rows as they are shown.
+    pub fn new(found: &'a [StoredMalformedIntent]) -> Self {
+        Self { malformed_intents: found.iter().map(MalformedIntent::new).collect() }
+    }
 }
 
 /// A malformed intent without its raw fields.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct MalformedIntentSummary<'a> {
+pub struct MalformedIntentSummary<'a> {
     /// The stream it came by.
     stream: &'a str,
     stream_entry_id: &'a str,
@@ -43,7 +50,8 @@ pub(crate) struct MalformedIntentSummary<'a> {
 }
 
 impl<'a> MalformedIntentSummary<'a> {
-    pub(crate) fn new(summary: &'a MalformedSummary) -> Self {
+    /// The summary as it is shown.
+    pub fn new(summary: &'a MalformedSummary) -> Self {
         Self {
             stream: &summary.key.stream,
             stream_entry_id: &summary.key.entry_id,
@@ -60,7 +68,7 @@ impl<'a> MalformedIntentSummary<'a> {
 
 /// A malformed intent, whole.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct MalformedIntent<'a> {
+pub struct MalformedIntent<'a> {
     #[serde(flatten)]
     summary: MalformedIntentSummary<'a>,
     /// The fields of the entry as `[name, value]`, in the order received. Bytes that are no text are `{"base64": …}`; what is too long is
@@ -70,7 +78,8 @@ pub(crate) struct MalformedIntent<'a> {
 }
 
 impl<'a> MalformedIntent<'a> {
-    pub(crate) fn new(stored: &'a StoredMalformedIntent) -> Self {
+    /// The row as it is shown.
+    pub fn new(stored: &'a StoredMalformedIntent) -> Self {
         Self {
             summary: MalformedIntentSummary::new(&stored.summary),
             raw_fields: stored.raw_fields.as_deref().map_or(Value::Null, json_of),

@@ -106,7 +106,7 @@ pub(crate) struct AcceptedElement {
 
 /// A notification with all its routes.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Notification<'a> {
+pub struct Notification<'a> {
     notification_id: &'a str,
     /// A type of the catalogue.
     notification_type: &'a str,
@@ -176,8 +176,8 @@ struct Route<'a> {
 }
 
 impl<'a> Notification<'a> {
-    /// Addresses are for operators; a producer knows its recipients by their ids.
-    pub(crate) fn new(detail: &'a NotificationDetail, now: Timestamp, with_addresses: bool) -> Self {
+    /// The notification as it is shown at `now`. Addresses are for operators; a producer knows its recipients by their ids.
+    pub fn new(detail: &'a NotificationDetail, now: Timestamp, with_addresses: bool) -> Self {
         let NotificationDetail { record, updated_at, routes } = detail;
         Self {
             notification_id: record.notification_id.as_str(),
@@ -230,16 +230,16 @@ impl<'a> Route<'a> {
 
 /// A page of notifications, newest first.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Notifications<'a> {
+pub struct Notifications<'a> {
     /// At most `limit`; a page may be short or empty and still have a next one.
-    pub(crate) notifications: Vec<NotificationSummary<'a>>,
+    pub notifications: Vec<NotificationSummary<'a>>,
     /// The parameter `cursor` of the next page; `null` if the end of the list is reached.
-    pub(crate) next_cursor: Option<String>,
+    pub next_cursor: Option<String>,
 }
 
 /// A notification in a list.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct NotificationSummary<'a> {
+pub struct NotificationSummary<'a> {
     notification_id: &'a str,
     /// A type of the catalogue.
     notification_type: &'a str,
@@ -258,7 +258,8 @@ pub(crate) struct NotificationSummary<'a> {
 }
 
 impl<'a> NotificationSummary<'a> {
-    pub(crate) fn new(summary: &'a query::NotificationSummary) -> Self {
+    /// The summary as it is shown.
+    pub fn new(summary: &'a query::NotificationSummary) -> Self {
         Self {
             notification_id: summary.notification_id.as_str(),
             notification_type: &summary.notification_type,

@@ -14,7 +14,7 @@ use super::{Time, capped, is_false};
 
 /// The state of the service. Counts stop at 10,000; a member `…_capped` says that there may be more.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ServiceStatus<'a> {
+pub struct ServiceStatus<'a> {
     /// The replica that reads the intents stream; `null` if none does.
     leader: Option<Leader<'a>>,
     intake: Intake<'a>,
@@ -153,7 +153,7 @@ fn channels_schema(generator: &mut SchemaGenerator) -> Schema {
 
 impl<'a> ServiceStatus<'a> {
     /// `status` of the stream `stream`, as a replica of this version tells it.
-    pub(crate) fn new(status: &'a Status, stream: &'a str, version: &'a str) -> Self {
+    pub fn new(status: &'a Status, stream: &'a str, version: &'a str) -> Self {
         let now = status.store.at;
         let leader = status.leader.as_ref().map(|leader| Leader {
             replica: leader.replica.as_deref(),

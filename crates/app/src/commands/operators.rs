@@ -7,16 +7,19 @@
 mod args;
 mod terminal;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use domain::catalog::Catalog;
 use lock::{LockManager, TableNames};
 use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub use args::{Moment, Output, Paging};
-pub(crate) use terminal::{Cell, Progress, Style, Tone, print_cells};
+pub(crate) use args::{CommandLine, Moment, Output, Paging};
+pub(crate) use terminal::Progress;
+pub(crate) use terminal::{Cell, Style, Tone, print_cells};
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, OperatorStreamConfig, Redis};
@@ -44,13 +47,20 @@ impl Tables {
     }
 
     /// The same, and a client of Redis that connects when it is used first.
-    pub(crate) async fn load_with_redis(vars: Vars) -> Result<(Self, Redis, RedisClient), Failure> {
-        let Loaded { config: OperatorStreamConfig { tables, redis }, warnings, .. } =
-            OperatorStreamConfig::load(vars)?;
+    pub(crate) async fn load_with_redis(vars: Vars) -> Result<(Self, RedisClient), Failure> {
+        let Loaded { config, warnings, .. } = OperatorStreamConfig::load(vars)?;
         print_warnings(&warnings);
-        let client = RedisClient::new(wiring::redis_settings(&redis));
-        let client = client.context("Redis cannot be used as configured")?;
-        Ok((Self::open(tables).await?, redis, client))
+        let client = open_redis(&config.redis)?;
+        Ok((Self::open(config.tables).await?, client))
+    }
+
+    /// The same, and the catalogue.
+    pub(crate) async fn load_with_catalog(vars: Vars) -> Result<(Self, RedisClient, Arc<Catalog>), Failure> {
+        let Loaded { config: (config, catalog), warnings, .. } =
+            OperatorStreamConfig::load_with_catalog(vars)?;
+        print_warnings(&warnings);
+        let client = open_redis(&config.redis)?;
+        Ok((Self::open(config.tables).await?, client, catalog))
     }
 
     /// Opens the tables of `config`, once it is known that they are there and are as this program needs them.
@@ -85,7 +95,7 @@ impl Tables {
         }
     }
 
-    /// The tables to write, for commands that change something.
+    /// The tables to write.
     pub(crate) fn store(&self) -> anyhow::Result<PgStore> {
         Ok(PgStore::new(pool(&self.config, store_postgres::SESSION)?))
     }
@@ -105,6 +115,10 @@ impl Tables {
     {
         result.with_context(|| format!("the tables at {} cannot be used", self.config.postgres.dsn))
     }
+}
+
+fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
+    RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")
 }
 
 fn pool(config: &OperatorConfig, session: SessionSettings) -> anyhow::Result<PgPool> {

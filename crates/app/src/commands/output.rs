@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::ops::RangeInclusive;
 
 use anyhow::Context;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::Failure;
@@ -39,6 +40,12 @@ pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow:
 /// Prints one JSON document as a line.
 pub(crate) fn print_json(out: &mut impl Write, value: &Value) -> anyhow::Result<()> {
     print_line(out, &value.to_string())
+}
+
+/// Prints one document as a line, its members in their order.
+pub(crate) fn print_serialized(out: &mut impl Write, document: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string(document).context("the document is no JSON")?;
+    print_line(out, &text)
 }
 
 /// Prints one line.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::backoff::Backoff;
+use domain::operations::Budgets;
 
 use super::knobs::{
     NOTIFICATION_EMAIL_MAX_ATTEMPTS, NOTIFICATION_PUSH_MAX_ATTEMPTS, NOTIFICATION_ROUTE_BACKOFF_MAX,
@@ -23,16 +24,23 @@ pub struct Routes {
     pub lease_ttl: Duration,
 }
 
+/// The budgets alone.
+pub(super) fn read_budgets(reader: &mut Reader) -> Option<Budgets> {
+    let push = reader.number(&NOTIFICATION_PUSH_MAX_ATTEMPTS);
+    let email = reader.number(&NOTIFICATION_EMAIL_MAX_ATTEMPTS);
+    Some(Budgets { push: push?, email: email? })
+}
+
 impl Routes {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let push_max_attempts = reader.number(&NOTIFICATION_PUSH_MAX_ATTEMPTS);
-        let email_max_attempts = reader.number(&NOTIFICATION_EMAIL_MAX_ATTEMPTS);
+        let budgets = read_budgets(reader);
         let min = reader.duration(&NOTIFICATION_ROUTE_BACKOFF_MIN);
         let max = reader.duration(&NOTIFICATION_ROUTE_BACKOFF_MAX);
         let lease_ttl = reader.duration(&NOTIFICATION_ROUTE_LEASE_TTL);
+        let budgets = budgets?;
         Some(Self {
-            push_max_attempts: push_max_attempts?,
-            email_max_attempts: email_max_attempts?,
+            push_max_attempts: budgets.push,
+            email_max_attempts: budgets.email,
             backoff: Backoff { min: min?, max: max? },
             lease_ttl: lease_ttl?,
         })

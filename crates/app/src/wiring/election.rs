@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{self, Fence, StoreError};
+use domain::ports::{self, Fence, StoreError, TermEnd};
 use election::{Leadership, Notice};
 use lock::{ErrorCode, LockError};
 use store_redis::LeaderNotice;
@@ -37,8 +37,9 @@ impl<N: Notice + Clone> ports::Term for Term<N> {
         self.0.fence()
     }
 
-    async fn lost(&self) {
+    async fn over(&self) -> TermEnd {
         self.0.lost().await;
+        TermEnd::Lost
     }
 
     async fn step_down(self) {

@@ -14,8 +14,8 @@ use store_redis::{
 use tokio_util::sync::CancellationToken;
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
-    Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, SubmissionIntake,
-    dispatch, submission_queue,
+    Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, StepDownElection,
+    SubmissionIntake, dispatch, submission_queue,
 };
 
 use super::api::{self, ApiParts};
@@ -153,8 +153,10 @@ impl Wiring<'_> {
         self.ready.add_leader(&health);
         let leadership = intake_leadership(&config.intents.stream);
         let notice = RedisNotice(LeaderNotice::new(&self.stores.redis, &leadership));
+        let election = self.election(&leadership, notice);
+        let requests = self.stores.postgres.clone();
         let intake = Intake {
-            election: self.election(&leadership, notice),
+            election: StepDownElection::new(election, requests, self.replica.as_str()),
             intents,
             store: self.stores.postgres.clone(),
             cache: RedisCheckpoints::new(&self.stores.redis),

@@ -70,9 +70,9 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
 fn render(overview: &Overview) -> Markup {
     let (status, now) = (&overview.status, overview.status.store.at);
     html! {
-        section #stuck data-live aria-label="What is stuck" { (stuck_list(&overview.stuck, now)) }
+        section #stuck data-live aria-label="What is stuck" { (stuck_list(overview, now)) }
         section #traffic.grid.two data-live aria-label="Traffic of the last hour" { (charts(overview.activity.as_ref())) }
-        section #backlog.grid data-live aria-label="Leader and backlogs" {
+        section #backlog.grid.four data-live aria-label="Leader and backlogs" {
             (leader(status.leader.as_ref(), now))
             (intake(status, &overview.stream, now))
             @for channel in &status.store.channels {
@@ -91,10 +91,17 @@ fn render(overview: &Overview) -> Markup {
     }
 }
 
-fn stuck_list(found: &[Stuck], now: Timestamp) -> Markup {
+fn stuck_list(overview: &Overview, now: Timestamp) -> Markup {
+    let (found, leader) = (&overview.stuck, &overview.status.leader);
     html! {
-        @if found.is_empty() {
-            (callout(Tone::Good, &html! { p { strong { "Nothing is stuck." } " Intents are read and due routes are published." } }))
+        @if found.is_empty() && leader.is_some() {
+            (callout(Tone::Good, &html! {
+                p { strong { "Nothing is stuck." } " Intents are read and due routes are published." }
+            }))
+        } @else if found.is_empty() {
+            (callout(Tone::Warning, &html! {
+                p { strong { "No replica leads at the moment." } " Intents wait until one does, which takes at most 12 s after a crash." }
+            }))
         }
         div.stack {
             @for stuck in found {
@@ -170,8 +177,8 @@ fn intake(status: &Status, stream: &str, now: Timestamp) -> Markup {
             }
             dl {
                 div { dt { "Oldest" } dd { (age(intake.oldest, now)) } }
-                div { dt { "Checkpoint" } dd { @match intake.checkpoint { Some(at) => (id(&at.to_string())), None => "none yet" } } }
-                div { dt { "Stream" } dd { (id(stream)) } }
+                div { dt { "Checkpoint" } dd { @match intake.checkpoint { Some(at) => code { (at) }, None => "none yet" } } }
+                div { dt { "Stream" } dd { code { (visible(stream)) } } }
             }
             (waiting(intake.waiting.as_ref(), now))
         }

@@ -14,9 +14,12 @@ async fn the_overview_of_an_empty_service_says_that_nothing_is_there() {
     let world = World::new();
     let answer = world.signed_in().await.get("/console/").await;
     assert_eq!(answer.status, StatusCode::OK);
-    for expected in
-        ["Nothing is stuck.", "no leader", "No dead letter of the last 24 hours", "No replica has reported"]
-    {
+    for expected in [
+        "No replica leads at the moment.",
+        "no leader",
+        "No dead letter of the last 24 hours",
+        "No replica has reported",
+    ] {
         assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
     }
 }

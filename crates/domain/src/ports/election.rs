@@ -5,13 +5,22 @@ use std::future::Future;
 use super::StoreError;
 use crate::checkpoint::Fence;
 
+/// Why a leader stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TermEnd {
+    /// The term can no longer be relied on: before it ends for the others, by this process's own clock.
+    Lost,
+    /// An operator asked for it.
+    StepDownRequested,
+}
+
 /// A leader's term: while it lasts, no other process has one with a higher fence.
 pub trait Term: Send + Sync {
     /// Higher than the fence of every earlier term.
     fn fence(&self) -> Fence;
 
-    /// Resolves when the term can no longer be relied on: before it ends for the others, by this process's own clock.
-    fn lost(&self) -> impl Future<Output = ()> + Send;
+    /// Resolves when the leader must stop: the term can no longer be relied on, or it is to be handed over.
+    fn over(&self) -> impl Future<Output = TermEnd> + Send;
 
     /// Ends the term, so that another process can win at once.
     fn step_down(self) -> impl Future<Output = ()> + Send;

@@ -3,7 +3,7 @@
 use ambient::Timestamp;
 
 use super::cursor::{Place, Query};
-use super::dead_letters::Discarded;
+use super::dead_letters::{DeadLetter, Discarded};
 use crate::receipt::Receipt;
 use crate::record::{NotificationId, Record, RecordCursor};
 use crate::route::{Channel, RouteKey, RouteStatus};
@@ -111,6 +111,27 @@ pub struct NotificationDetail {
     pub updated_at: Timestamp,
     /// Its routes, by id.
     pub routes: Vec<StoredRoute>,
+}
+
+impl NotificationDetail {
+    /// The dead letter of one of its routes; `None` if it has no such route, or the route is no dead letter.
+    pub fn dead_letter(&self, key: &RouteKey) -> Option<DeadLetter> {
+        let route = self.routes.iter().find(|route| route.key == *key)?;
+        let created_at = route.dead_lettered_at.filter(|_| route.status == RouteStatus::DeadLetter)?;
+        Some(DeadLetter {
+            key: route.key.clone(),
+            notification_type: self.record.content.notification_type.clone(),
+            channel: route.channel,
+            recipient_ref: route.recipient_ref.clone(),
+            final_attempt_count: route.attempt_count,
+            max_attempts: route.max_attempts,
+            failure_classification: route.last_error_classification.clone(),
+            failure_message: route.last_error_message.clone(),
+            recovery_hint: route.recovery_hint.clone(),
+            created_at,
+            discarded: route.discarded.clone(),
+        })
+    }
 }
 
 /// A row of `routes`, with what `dead_letters` and `receipts` have about it.

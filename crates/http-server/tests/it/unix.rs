@@ -1,4 +1,4 @@
-//! A Unix socket beside TCP: the same listener, and a file that must be nobody else's.
+//! A Unix socket beside TCP: the same listener, and a file that must belong to no other process.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -78,6 +78,19 @@ impl Work {
     }
 }
 
+/// What a claim came to.
+enum ClaimOutcome {
+    /// These events are to be published.
+    Claimed(Claimed),
+    /// Nothing was claimed, and the pass ends.
+    Nothing(Pass),
+}
+
+impl ClaimOutcome {
+    /// Something may be due, and this relay could not look now.
+    const LATER: Self = Self::Nothing(Pass::Idle { due_in: Some(Duration::ZERO) });
+}
+
 /// A claim that is to be published.
 struct Claimed {
     token: ClaimToken,
@@ -109,8 +122,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                     self.make_marks(work).await?;
                 }
                 match self.claim(work).await? {
-                    Ok(claimed) => claimed,
-                    Err(nothing) => return Ok(nothing),
+                    ClaimOutcome::Claimed(claimed) => claimed,
+                    ClaimOutcome::Nothing(pass) => return Ok(pass),
                 }
             }
         };
@@ -141,10 +154,10 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         outage.map_or(Ok(Pass::Busy), Err)
     }
 
-    /// Claims what is due; if there is nothing, how the pass ends.
-    async fn claim(&self, work: &mut Work) -> Result<Result<Claimed, Pass>, Outage> {
+    /// Claims what is due.
+    async fn claim(&self, work: &mut Work) -> Result<ClaimOutcome, Outage> {
         if work.marks.is_full() {
-            return Ok(Err(Pass::Idle { due_in: Some(Duration::ZERO) }));
+            return Ok(ClaimOutcome::LATER);
         }
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await?;
@@ -154,7 +167,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             let due_in = self.storage.due_in(types, after.as_ref()).await?;
             if due_in != Some(Duration::ZERO) {
                 let starts_over = work.scan.advance(Instant::now(), 0, None);
-                return Ok(Err(if starts_over { Pass::Busy } else { Pass::Idle { due_in } }));
+                let pass = if starts_over { Pass::Busy } else { Pass::Idle { due_in } };
+                return Ok(ClaimOutcome::Nothing(pass));
             }
         }
         let request = self.request(after);
@@ -162,7 +176,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             // Another relay is claiming. Twice in a row, another client has the table locked, which is an outage.
             Err(OutboxError::Postgres(PgError::Locked { .. })) if !work.was_locked => {
                 work.was_locked = true;
-                return Ok(Err(Pass::Idle { due_in: Some(Duration::ZERO) }));
+                return Ok(ClaimOutcome::LATER);
             }
             claim => claim?,
         };
@@ -170,13 +184,14 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let (is_followed, found) = (claim.next.is_some(), claim.events.len());
         let starts_over = work.scan.advance(Instant::now(), found, claim.next);
         if found > 0 {
-            return Ok(Ok(self.claimed(request.token, begun, deadline, claim.events, is_followed)));
+            let claimed = self.claimed(request.token, begun, deadline, claim.events, is_followed);
+            return Ok(ClaimOutcome::Claimed(claimed));
         }
         if is_followed || starts_over {
-            return Ok(Err(Pass::Busy));
+            return Ok(ClaimOutcome::Nothing(Pass::Busy));
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
-        Ok(Err(Pass::Idle { due_in }))
+        Ok(ClaimOutcome::Nothing(Pass::Idle { due_in }))
     }
 
     /// Claims what follows while other events are held. `None` if nothing could be claimed: what fails here fails in the next pass,

@@ -10,9 +10,9 @@ use crate::{Key, Prefix};
 /// Who may use a listener.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Whoever can connect: a Unix socket has its mode, and loopback the machine.
+    /// Every client that can connect: a Unix socket has its mode, and loopback the machine.
     Everyone,
-    /// Whoever has one of these tokens whose entry has `prefixes`; the others do not count.
+    /// Clients with one of these tokens whose entry has `prefixes`; the others do not count.
     Tokens(Tokens),
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg::sql::Written;
-use pg::{PgError, PgPool, Prepared, Session};
+use pg::{PgError, PgPool, Session};
 use sea_query::SelectStatement;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -64,7 +64,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Runs the two statements of a query, either of which may be missing, on one snapshot. Their texts depend on the request, so
-    /// that the server forgets them. What can be is sent together: the server is waited for twice.
+    /// that the server does not keep them. Everything is sent together: the server is waited for once.
     pub(super) async fn query_snapshot(
         &self,
         count: Option<&SelectStatement>,
@@ -72,15 +72,14 @@ impl<'a> Operation<'a> {
     ) -> Result<(Vec<Row>, Vec<Row>), StateError> {
         let session = &self.session;
         let work = async {
-            let (begun, count, page) = tokio::join!(
+            let (begun, count, page, committed) = tokio::join!(
                 biased;
                 session.begin_with(QUERY_BEGIN),
-                prepare_once(session, count),
-                prepare_once(session, page)
+                query_once(session, count),
+                query_once(session, page),
+                session.commit()
             );
             begun?;
-            let (count, page) = (count?, page?);
-            let (count, page, committed) = tokio::join!(biased; run(session, count.as_ref()), run(session, page.as_ref()), session.commit());
             let rows = (count?, page?);
             committed?;
             Ok(rows)
@@ -120,19 +119,9 @@ impl<'a> Operation<'a> {
     }
 }
 
-async fn prepare_once(
-    session: &Session,
-    statement: Option<&SelectStatement>,
-) -> Result<Option<Prepared>, PgError> {
+async fn query_once(session: &Session, statement: Option<&SelectStatement>) -> Result<Vec<Row>, PgError> {
     match statement {
-        Some(statement) => session.prepare_once(statement).await.map(Some),
-        None => Ok(None),
-    }
-}
-
-async fn run(session: &Session, prepared: Option<&Prepared>) -> Result<Vec<Row>, PgError> {
-    match prepared {
-        Some(prepared) => session.run(prepared).await,
+        Some(statement) => session.query_once(statement).await,
         None => Ok(Vec::new()),
     }
 }

@@ -1,7 +1,7 @@
 //! The statements of operators' changes. All reach routes and dead letters by their primary keys.
 
 use ambient::Timestamp;
-use domain::operations::{OperatorAction, Replayed, Target};
+use domain::operations::{Replayed, Target};
 use domain::route::{RouteKey, RouteStatus};
 use pg::sql::{insert_rows, unnest};
 use pg::{PgError, Session, bind};
@@ -14,12 +14,6 @@ use crate::routes::{given_keys, next_version, on_key, versioned};
 use crate::schema::{DeadLetters, Input, OperatorActions as A, Routes};
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let action = OperatorAction {
-        actor: String::new(),
-        request_id: String::new(),
-        idempotency_key: None,
-        selection: domain::operations::Selection::Ids(Vec::new()),
-    };
     session.prepare(&routes_named(&[])).await?;
     session.prepare(&lock(&[])).await?;
     session.prepare(&unchanged(&[])).await?;
@@ -27,7 +21,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&delete(&[])).await?;
     session.prepare(&discard(&[], "", "", Timestamp::MIN)).await?;
     session.prepare(&touch(&[], Timestamp::MIN)).await?;
-    session.prepare(&insert_action(&action, "", "{}", 0)).await?;
+    session.prepare(&insert_action(("", ""), "", "{}", 0)).await?;
     Ok(())
 }
 
@@ -154,9 +148,9 @@ pub(super) fn discard(targets: &[Target], actor: &str, reason: &str, now: Timest
         .take()
 }
 
-/// What was done, at the time of the server.
-pub(super) fn insert_action(
-    action: &OperatorAction,
+/// What was done, at the time of the server, by an actor with a request.
+pub(crate) fn insert_action(
+    (actor, request_id): (&str, &str),
     name: &str,
     arguments: &str,
     affected: u64,
@@ -165,11 +159,11 @@ pub(super) fn insert_action(
         A::Table,
         [
             (A::At, Expr::cust("clock_timestamp()")),
-            (A::Actor, bind::text(&action.actor)),
+            (A::Actor, bind::text(actor)),
             (A::Action, bind::text(name)),
             (A::Arguments, bind::text(arguments).cast_as("jsonb")),
             (A::Affected, bind::bigint(i64::try_from(affected).unwrap_or(i64::MAX))),
-            (A::RequestId, bind::text(&action.request_id)),
+            (A::RequestId, bind::text(request_id)),
         ],
     )
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::ports::{
     AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointStore, KeySweep, MalformedKey,
     Operations, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore, RouteStore, SessionHash,
-    SessionStore, SessionSweep,
+    SessionStore, SessionSweep, StepDownStore,
 };
 use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::RouteKey;
@@ -179,8 +179,12 @@ impl RepublishFixture for World {
 }
 
 impl ReplicasFixture for World {
-    fn store(&self) -> &impl ReplicaStore {
+    fn store(&self) -> &(impl ReplicaStore + StepDownStore) {
         &self.store
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        OperationsFixture::actions(self).await
     }
 
     fn queries(&self) -> &impl ActivityQueries {
@@ -216,7 +220,10 @@ impl ReplicasFixture for World {
 
     async fn age(&self, by: Duration) {
         let by = format!("interval '{} seconds'", by.as_secs());
-        self.execute(&format!("UPDATE replicas SET seen_at = seen_at - {by}")).await;
+        self.execute(&format!(
+            "UPDATE replicas SET seen_at = seen_at - {by}, step_down_at = step_down_at - {by}"
+        ))
+        .await;
         self.execute(&format!("UPDATE activity SET minute = minute - {by}")).await;
     }
 }

@@ -1,5 +1,6 @@
 //! The adapters against a real Redis: one private server for each test.
 
+mod audit;
 mod checkpoint;
 mod connect;
 mod contract;

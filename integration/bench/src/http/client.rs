@@ -129,7 +129,8 @@ pub(crate) fn batch(token: &str, numbers: std::ops::Range<u32>) -> Vec<u8> {
     post("/v1/intents:batch", token, "", &body.to_string())
 }
 
-fn post(path: &str, token: &str, headers: &str, body: &str) -> Vec<u8> {
+/// A request that posts a body, with a token. `headers` are whole lines.
+pub(crate) fn post(path: &str, token: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\

@@ -174,7 +174,7 @@ fn judge(answer: &Answer<'_>, is_batch: bool) -> anyhow::Result<Judgement> {
 }
 
 /// How often `part` is in `text`.
-fn count(text: &[u8], part: &[u8]) -> u32 {
+pub(crate) fn count(text: &[u8], part: &[u8]) -> u32 {
     let found = text.windows(part.len()).filter(|window| *window == part).count();
     u32::try_from(found).unwrap_or(u32::MAX)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{Election, Term};
+use domain::ports::{Election, Term, TermEnd};
 use tokio::time::timeout;
 
 /// An election to try.
@@ -80,7 +80,7 @@ pub async fn raising_to_a_fence_that_is_passed_changes_nothing(fixture: impl Ele
 
 pub async fn a_term_that_lasts_is_not_lost(fixture: impl ElectionFixture) {
     let term = win(&fixture.candidate()).await;
-    assert!(timeout(Duration::ZERO, term.lost()).await.is_err());
+    assert!(timeout(Duration::ZERO, term.over()).await.is_err());
     term.step_down().await;
 }
 
@@ -89,7 +89,7 @@ pub async fn a_term_that_ended_without_its_leader_is_lost_and_another_candidate_
 ) {
     let term = win(&fixture.candidate()).await;
     fixture.end_term().await;
-    timeout(BOUND, term.lost()).await.expect("its leader notices");
+    assert_eq!(timeout(BOUND, term.over()).await.expect("its leader notices"), TermEnd::Lost);
     assert!(win(&fixture.candidate()).await.fence() > term.fence());
 }
 

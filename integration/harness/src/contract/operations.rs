@@ -43,6 +43,7 @@ macro_rules! operations_contract {
             a_discarded_dead_letter_is_listed_apart_and_replayed_by_its_id_only,
             ids_that_name_no_route_are_unknown_and_routes_that_are_not_dead_stay,
             a_filter_selects_what_the_list_shows,
+            targets_are_listed_page_by_page_as_the_filter_selects_them,
             a_route_that_was_changed_since_it_was_selected_stays_as_it_is,
             of_two_operators_with_the_same_selection_one_changes_each_route,
             a_locked_route_is_left_and_the_others_are_changed,
@@ -222,6 +223,30 @@ pub async fn a_filter_selects_what_the_list_shows(fixture: impl OperationsFixtur
     let plan = targets.plan();
     assert_eq!((plan.by.len(), plan.by[0].count), (1, 3));
     assert_eq!(plan.by[0].classification, "mail_stream_publish_failed");
+}
+
+pub async fn targets_are_listed_page_by_page_as_the_filter_selects_them(fixture: impl OperationsFixture) {
+    dead(fixture.store(), 1..=4).await;
+    assert_eq!(apply(fixture.store(), &discard(), by_ids(["2-0/email:user:u-1"])).await.0, 1);
+    let filter = DeadLetterFilter { channel: Some(Channel::Email), ..DeadLetterFilter::default() };
+    let selected = select(fixture.store(), &REPLAY, &Selection::Filter(filter.clone())).await;
+    let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = fixture.store().list_targets(&filter, after.as_ref(), 2).await;
+        let page = page.expect("the store is there");
+        assert!(page.items.len() <= 2);
+        // What was listed is changed before the next page, as a command does, and the next page is where it was.
+        let changed =
+            fixture.store().change_dead_letters(&REPLAY, &page.items, &action(everything()), at(20)).await;
+        assert!(changed.expect("the store is there").iter().all(|outcome| *outcome == Completion::Applied));
+        listed.extend(page.items);
+        (after, pages) = (page.next, pages + 1);
+        if after.is_none() {
+            break;
+        }
+        assert!(pages < 10, "there are three");
+    }
+    assert_eq!((listed.len(), &listed), (3, &selected.targets));
 }
 
 pub async fn a_route_that_was_changed_since_it_was_selected_stays_as_it_is(fixture: impl OperationsFixture) {

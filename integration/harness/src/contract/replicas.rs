@@ -5,12 +5,18 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::entry::EntryId;
-use domain::ports::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
+use domain::ports::{
+    Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, StepDownStore, WorkerReport,
+};
+use domain::query::REPLICA_FRESH_FOR;
+use domain::step_down::{StepDown, StepDownState};
+use memory_stores::RecordedAction;
+use serde_json::json;
 
 /// A store to try, and what a test must do to it or see of it.
 pub trait ReplicasFixture {
     /// It.
-    fn store(&self) -> &impl ReplicaStore;
+    fn store(&self) -> &(impl ReplicaStore + StepDownStore);
 
     /// What reads the activity of all replicas together.
     fn queries(&self) -> &impl ActivityQueries;
@@ -20,6 +26,9 @@ pub trait ReplicasFixture {
 
     /// What each replica did, by name.
     fn activity(&self) -> impl Future<Output = BTreeMap<String, Activity>>;
+
+    /// The rows of `operator_actions`, in order.
+    fn actions(&self) -> impl Future<Output = Vec<RecordedAction>>;
 
     /// Makes all rows older.
     fn age(&self, by: Duration) -> impl Future<Output = ()>;
@@ -36,6 +45,9 @@ macro_rules! replicas_contract {
             the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour,
             only_replicas_unseen_for_the_age_are_deleted_and_no_more_than_the_limit,
             only_activity_older_than_the_age_is_deleted_and_no_more_than_the_limit,
+            a_replica_reads_back_the_last_request_to_step_down,
+            a_request_leaves_a_row_and_one_to_an_unknown_replica_leaves_none,
+            another_replica_counts_while_it_has_been_seen_lately,
         );
     };
 }
@@ -135,6 +147,55 @@ pub async fn only_activity_older_than_the_age_is_deleted_and_no_more_than_the_li
     let delete = async || fixture.store().delete_activity(HOUR, 1).await.expect("the store is there");
     assert_eq!((delete().await, delete().await, delete().await), (1, 1, 0));
     assert_eq!(fixture.activity().await, BTreeMap::from([("b".to_owned(), one)]));
+}
+
+async fn ask(fixture: &impl ReplicasFixture, replica: &str) -> bool {
+    let request = StepDown { replica: replica.into(), actor: "me@here".into(), request_id: "r-1".into() };
+    fixture.store().request_step_down(&request).await.expect("the store is there")
+}
+
+async fn state(fixture: &impl ReplicasFixture, replica: &str) -> StepDownState {
+    fixture.store().get_step_down(replica).await.expect("the store is there")
+}
+
+pub async fn a_replica_reads_back_the_last_request_to_step_down(fixture: impl ReplicasFixture) {
+    let none = StepDownState { requested_ago: None, other_replica: false };
+    assert_eq!(state(&fixture, "a").await, none);
+    save(&fixture, "a", &["intake"]).await;
+    assert_eq!(state(&fixture, "a").await, none);
+    assert!(ask(&fixture, "a").await);
+    fixture.age(HOUR).await;
+    let ago = state(&fixture, "a").await.requested_ago.expect("it was asked");
+    assert!((HOUR..HOUR + HOUR / 4).contains(&ago), "{ago:?}");
+    // A report leaves the request, and a later request replaces it.
+    save(&fixture, "a", &["intake"]).await;
+    assert!(state(&fixture, "a").await.requested_ago.expect("it was asked") >= HOUR);
+    assert!(ask(&fixture, "a").await);
+    assert!(state(&fixture, "a").await.requested_ago.expect("it was asked") < HOUR / 4);
+}
+
+pub async fn a_request_leaves_a_row_and_one_to_an_unknown_replica_leaves_none(fixture: impl ReplicasFixture) {
+    save(&fixture, "a", &["intake"]).await;
+    assert!(!ask(&fixture, "b").await);
+    assert_eq!(fixture.actions().await, []);
+    assert!(ask(&fixture, "a").await);
+    let expected = RecordedAction {
+        actor: "me@here".to_owned(),
+        action: "step_down".to_owned(),
+        arguments: json!({"replica": "a"}),
+        affected: 1,
+        request_id: "r-1".to_owned(),
+    };
+    assert_eq!(fixture.actions().await, [expected]);
+}
+
+pub async fn another_replica_counts_while_it_has_been_seen_lately(fixture: impl ReplicasFixture) {
+    save(&fixture, "a", &["intake"]).await;
+    assert!(!state(&fixture, "a").await.other_replica);
+    save(&fixture, "b", &[]).await;
+    assert!(state(&fixture, "a").await.other_replica);
+    fixture.age(REPLICA_FRESH_FOR * 2).await;
+    assert!(!state(&fixture, "a").await.other_replica);
 }
 
 pub async fn the_activity_of_all_replicas_is_summed_by_minute_for_the_last_hour(

@@ -42,7 +42,7 @@ pub(super) fn search(
     };
     let items = tables.records.values().filter(selected).map(|record| summary(tables, record)).collect();
     let place = |found: &RecordCursor| (found.accepted_at, found.notification_id.clone());
-    SearchOutcome::Found(page(items, after.map(place), limit, NotificationSummary::place, place))
+    SearchOutcome::Found(page(items, after.map(place), limit.get(), NotificationSummary::place, place))
 }
 
 /// A record that may match.

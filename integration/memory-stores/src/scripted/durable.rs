@@ -7,17 +7,20 @@ use ambient::Timestamp;
 use domain::accept::Probe;
 use domain::checkpoint::Checkpoint;
 use domain::entry::EntryId;
+use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
     Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointStore,
     Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election,
-    Expired, Failed, Fence, Known, Lookup, ProcessedTrace, Published, PublishedPage, RecordCursor, Removal,
-    ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks, StoreError, Swap,
-    UserDirectory,
+    Expired, Failed, Fence, Known, Lookup, Operations, ProcessedTrace, Published, PublishedPage,
+    RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks,
+    StepDownStore, StoreError, Swap, UserDirectory,
 };
+use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyScope;
 use domain::republish::SeenStream;
 use domain::route::{Channel, RouteKey};
+use domain::step_down::{StepDown, StepDownState};
 use domain::submission::AcceptedRequest;
 
 use super::{Scripted, texts};
@@ -228,6 +231,50 @@ impl<S: ReplicaStore> ReplicaStore for Scripted<S> {
 
     async fn delete_activity(&self, age: Duration, limit: usize) -> Result<u64, StoreError> {
         self.call("delete_activity", texts([age.as_secs()]), self.store.delete_activity(age, limit)).await
+    }
+}
+
+impl<S: StepDownStore> StepDownStore for Scripted<S> {
+    async fn request_step_down(&self, request: &StepDown) -> Result<bool, StoreError> {
+        let replica = texts([&request.replica]);
+        self.call("request_step_down", replica, self.store.request_step_down(request)).await
+    }
+
+    async fn get_step_down(&self, replica: &str) -> Result<StepDownState, StoreError> {
+        self.call("get_step_down", texts([replica]), self.store.get_step_down(replica)).await
+    }
+}
+
+impl<S: Operations> Operations for Scripted<S> {
+    async fn select_dead_letters(
+        &self,
+        change: &DeadLetterChange,
+        selection: &Selection,
+    ) -> Result<Targets, StoreError> {
+        let selected = self.store.select_dead_letters(change, selection);
+        self.call("select_dead_letters", Vec::new(), selected).await
+    }
+
+    async fn list_targets(
+        &self,
+        filter: &DeadLetterFilter,
+        after: Option<&DeadLetterPlace>,
+        limit: usize,
+    ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
+        let page = self.store.list_targets(filter, after, limit);
+        self.call("list_targets", texts(after.map(|place| &place.key)), page).await
+    }
+
+    async fn change_dead_letters(
+        &self,
+        change: &DeadLetterChange,
+        chunk: &[Target],
+        action: &OperatorAction,
+        now: Timestamp,
+    ) -> Result<Vec<Completion>, StoreError> {
+        let keys = texts(chunk.iter().map(|target| &target.key));
+        let changed = self.store.change_dead_letters(change, chunk, action, now);
+        self.call("change_dead_letters", keys, changed).await
     }
 }
 

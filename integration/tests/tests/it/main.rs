@@ -5,14 +5,20 @@
 
 mod accept;
 mod api;
+mod api_crash;
 mod api_edges;
 mod api_races;
 mod asyncapi;
+mod audit;
 mod bad_input;
+mod commands_dead_letters;
+mod commands_leader;
+mod commands_reading;
 mod console;
 mod console_browser;
 mod console_catalogue;
 mod crash;
+mod dead_letters;
 mod directory_load;
 mod docs;
 mod documents;

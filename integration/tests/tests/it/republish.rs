@@ -167,7 +167,7 @@ async fn what_a_failover_lost_is_appended_again_once_by_one_of_two_replicas() {
     let before = rest_of_the_tables(&failover.world).await;
     failover.fail_over().await;
     nothing_is_missing(&failover.world).await;
-    failover.world.check(0..30).await;
+    failover.world.check_after_loss(0..30).await;
     assert_eq!(rest_of_the_tables(&failover.world).await, before, "nothing else is changed");
     assert_eq!(republished(&[&one, &two]), 80, "each lost entry is republished once");
     let by_both = one.logged(LOST).is_some() && two.logged(LOST).is_some();
@@ -191,7 +191,7 @@ async fn a_loss_while_no_replica_runs_is_noticed_at_the_next_start() {
     failover.fail_over().await;
     let _next = failover.service().start().await;
     nothing_is_missing(&failover.world).await;
-    failover.world.check(0..10).await;
+    failover.world.check_after_loss(0..10).await;
 }
 
 // CRASH-08
@@ -218,7 +218,7 @@ async fn killed_after_the_append_the_next_comparison_completes_it_and_appends_no
     assert_ne!(routes, entries, "the new ids are not written down");
     let _next = failover.service().start().await;
     nothing_is_missing(&failover.world).await;
-    failover.world.check(0..10).await;
+    failover.world.check_after_loss(0..10).await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use harness::{Finished, ServiceBuilder, TestDatabase, turn_ready, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::api::{TokensFile, body, is, with_api};
 use crate::world::*;
 
 /// The most memory that an import may take, in KiB: its batch, twice, and a debug build with its runtime.
@@ -79,7 +80,7 @@ async fn routes(world: &World) -> Vec<String> {
     let sql =
         "SELECT concat_ws(' ', route_id, status, resolved_email, resolved_locale, last_error_classification)
         FROM routes ORDER BY route_id COLLATE \"C\"";
-    world.column(sql).await
+    world.column(sql).await.iter().map(|route| route.trim_end().to_owned()).collect()
 }
 
 #[tokio::test]
@@ -200,6 +201,7 @@ async fn an_import_keeps_a_bounded_part_of_a_file_in_memory() {
     })
     .await;
     assert!(most > 0 && most < MAX_IMPORT_KIB, "{most} KiB");
+    import.wait_exit(BOUND).await;
     let output = import.output().join("\n");
     // Ten quotes that are not closed within 256 KiB of each other: the first of two opens a row that the second ends.
     assert!(output.contains("imported ") && output.contains(", refused "), "{output}");
@@ -274,8 +276,7 @@ async fn the_service_reaches_imported_users_and_no_others() {
         "push:user:u-2 published  fr",
         "push:user:u-3 published  en",
     ];
-    let normal = |line: &String| line.trim_end().to_owned();
-    assert_eq!(routes(&world).await.iter().map(normal).collect::<Vec<_>>(), expected);
+    assert_eq!(routes(&world).await, expected);
     wait_for("the second intent is malformed", BOUND, async || {
         (world.column("SELECT failure_code FROM malformed_intents").await == ["recipient_not_found"])
             .then_some(())
@@ -285,6 +286,30 @@ async fn the_service_reaches_imported_users_and_no_others() {
         .logged("documents of users are not as agreed; what cannot be used of them counts as none")
         .expect("it is logged");
     assert_eq!((&warning["users"], &warning["user_id"]), (&json!(1), &json!("u-3")));
+    assert_eq!(world.directory.requests(), 0);
+}
+
+#[tokio::test]
+async fn an_intent_by_http_reaches_an_imported_user_and_is_refused_for_an_unknown_one() {
+    let world = World::new().await;
+    let files = Files::new(&world.database);
+    let content = r#"{"user_id":"u-1","email":"ada@example.com"}"#;
+    fine(&files.import("users.jsonl", content).await);
+    let tokens = TokensFile::new(&world);
+    let service = with_api(service(&world), &tokens).start().await;
+    let submit = |key: &'static str, user_id: &str| {
+        let mut intent = body(54);
+        intent["recipient_user_ids"] = json!([user_id]);
+        let service = &service;
+        async move { crate::api::send(service, key, &intent).await }
+    };
+    let accepted = submit("k-1", "u-1").await;
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    is(&submit("k-2", "u-2").await, 422, "malformed-intent", "recipient_not_found");
+    world.settled(1).await;
+    let expected = ["email:user:u-1 published ada@example.com en", "push:user:u-1 published  en"];
+    assert_eq!(routes(&world).await, expected);
+    assert_eq!(world.outbound().await.len(), 2);
     assert_eq!(world.directory.requests(), 0);
 }
 

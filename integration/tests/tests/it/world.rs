@@ -22,6 +22,9 @@ pub(crate) const BOUND: Duration = Duration::from_secs(180);
 /// What the tests configure.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(2);
 
+/// Longer than the age of the events that the tests send.
+const AUDIT_RETENTION: &str = "17520h";
+
 /// Everything that a service needs, and nothing that another test uses.
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
@@ -144,6 +147,22 @@ impl World {
 
     /// Checks intents sent by [`World::send`]: nothing is lost, nothing exists twice, and no outage counted as an attempt.
     pub(crate) async fn check(&self, sent: impl IntoIterator<Item = u32>) {
+        self.check_sent(sent).await;
+        self.check_audit().await;
+    }
+
+    /// As [`World::check`], where Redis lost the end of the intents stream: until the next entry, the checkpoint is after it.
+    pub(crate) async fn check_after_loss(&self, sent: impl IntoIterator<Item = u32>) {
+        self.check_sent(sent).await;
+        let audit = self.audit().run().await;
+        let lines = audit.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        let found: Vec<serde_json::Value> =
+            lines.map(|line: serde_json::Value| line["discrepancy"].clone()).collect();
+        let expected = [serde_json::json!("checkpoint_after_stream"), serde_json::Value::Null];
+        assert_eq!((audit.code, found), (Some(1), expected.to_vec()), "{}{}", audit.stdout, audit.stderr);
+    }
+
+    async fn check_sent(&self, sent: impl IntoIterator<Item = u32>) {
         let sent: BTreeSet<String> = sent.into_iter().map(key).collect();
         let accepted: BTreeSet<String> =
             self.column("SELECT idempotency_key FROM records").await.into_iter().collect();
@@ -197,6 +216,21 @@ impl World {
         ] {
             assert_eq!(self.number(sql).await, 0, "{what}");
         }
+    }
+
+    /// `notification audit --json` on these servers. The events of the tests are months old, and so may be the first intent of a duplicate:
+    /// records are kept for longer.
+    pub(crate) fn audit(&self) -> ServiceBuilder {
+        let service = self.service().env("NOTIFICATION_RECORD_RETENTION", AUDIT_RETENTION);
+        service.env("NOTIFICATION_MALFORMED_INTENT_RETENTION", AUDIT_RETENTION).arguments(["audit", "--json"])
+    }
+
+    /// Checks that the streams and the tables do not contradict each other, and returns the figures.
+    pub(crate) async fn check_audit(&self) -> serde_json::Value {
+        let audit = self.audit().run().await;
+        assert_eq!(audit.code, Some(0), "{}{}", audit.stdout, audit.stderr);
+        let figures = audit.stdout.lines().last().expect("figures");
+        serde_json::from_str(figures).expect("JSON")
     }
 
     /// The checkpoint cached in Redis, as stored.

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::{OCCURRED_AT_MS, PRODUCER, after, rendered, route};
 use crate::view::{
-    DeadLetter, DeadLetters, Discarded, MalformedIntent, MalformedIntentSummary, MalformedIntents,
-    MalformedIntentsPage, Planned, Replayed, ServiceStatus,
+    DeadLetter, DeadLetters, Discarded, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage,
+    Planned, Replayed, ServiceStatus,
 };
 
 const ENTRY_ID: &str = "1775121700000-0";
@@ -114,8 +114,7 @@ pub(in crate::openapi) fn malformed_intents_page() -> Value {
 }
 
 pub(in crate::openapi) fn malformed_intents() -> Value {
-    let stored = malformed();
-    rendered(MalformedIntents { malformed_intents: vec![MalformedIntent::new(&stored)] })
+    rendered(MalformedIntents::new(&[malformed()]))
 }
 
 pub(in crate::openapi) fn status() -> Value {

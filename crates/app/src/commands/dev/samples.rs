@@ -23,9 +23,9 @@ use store_postgres::PgStore;
 use super::{PRODUCER, USERS};
 
 /// How long ago the samples were accepted.
-const ACCEPTED_BEFORE: Duration = Duration::from_mins(5);
+const ACCEPTED_BEFORE: Duration = Duration::from_secs(5 * 60);
 /// When the routes that failed are tried again.
-const RETRY_AFTER: Duration = Duration::from_mins(10);
+const RETRY_AFTER: Duration = Duration::from_secs(10 * 60);
 /// What the failures say.
 const FAILURE: &str = "the server answered: OOM command not allowed when used memory > 'maxmemory'";
 

@@ -8,19 +8,20 @@ use clap::Args;
 use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
 
 use crate::commands::Failure;
+use crate::commands::output::printable;
 use crate::config::duration;
 
 /// How to print.
 #[derive(Args, Debug, Clone, Copy)]
-pub struct Output {
+pub(crate) struct Output {
     /// Print JSON, as the HTTP API answers
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Which page of a list.
 #[derive(Args, Debug, Clone)]
-pub struct Paging {
+pub(crate) struct Paging {
     /// The most items, up to 200
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PAGE_ITEMS, value_parser = parse_limit)]
     limit: usize,
@@ -31,12 +32,12 @@ pub struct Paging {
 
 impl Paging {
     /// The most items.
-    pub fn limit(&self) -> PageLimit {
+    pub(crate) fn limit(&self) -> PageLimit {
         PageLimit::new(self.limit).unwrap_or_default()
     }
 
     /// Where the page begins, in a list with this filter.
-    pub fn after<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Failure> {
+    pub(crate) fn after<P: Place>(&self, filter: &P::Filter) -> Result<Option<P>, Failure> {
         let place = self.cursor.as_deref().map(|cursor| P::from_cursor(cursor, filter)).transpose();
         place.map_err(|_| {
             Failure::Usage(
@@ -48,6 +49,63 @@ impl Paging {
     }
 }
 
+/// A command line that continues a list.
+#[derive(Debug)]
+pub(crate) struct CommandLine(String);
+
+impl CommandLine {
+    /// A command without options.
+    pub(crate) fn new(command: &str) -> Self {
+        Self(command.to_owned())
+    }
+
+    /// The same with an option, if it has a value.
+    pub(crate) fn option(mut self, name: &str, value: Option<impl ToString>) -> Self {
+        if let Some(value) = value {
+            self.0 += &format!(" {name} {}", quoted(&value.to_string()));
+        }
+        self
+    }
+
+    /// The same with an option that takes no value, if it is set.
+    pub(crate) fn flag(mut self, name: &str, is_set: bool) -> Self {
+        if is_set {
+            self.0 += &format!(" {name}");
+        }
+        self
+    }
+
+    /// The same with an option that is given several times.
+    pub(crate) fn options(self, name: &str, values: &[String]) -> Self {
+        values.iter().fold(self, |line, value| line.option(name, Some(value)))
+    }
+
+    /// The line.
+    pub(crate) fn into_text(self) -> String {
+        self.0
+    }
+
+    /// Says on standard error how to continue: with the same conditions, times as they were this time.
+    pub(crate) fn print_next(self, paging: &Paging, output: Output, cursor: Option<String>) {
+        if cursor.is_some() {
+            let line = self
+                .option("--limit", (paging.limit != DEFAULT_PAGE_ITEMS).then_some(paging.limit))
+                .flag("--json", output.json)
+                .option("--cursor", cursor);
+            eprintln!("next page: {}", line.0);
+        }
+    }
+}
+
+/// As one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", printable(text).replace('\'', r"'\''")),
+    }
+}
+
 fn parse_limit(text: &str) -> Result<usize, String> {
     let limit = text.parse().ok().and_then(PageLimit::new);
     limit.map(PageLimit::get).ok_or_else(|| format!("it takes a number from 1 to {MAX_PAGE_ITEMS}"))
@@ -55,7 +113,7 @@ fn parse_limit(text: &str) -> Result<usize, String> {
 
 /// A time, or how long ago it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Moment {
+pub(crate) enum Moment {
     /// A time.
     At(Timestamp),
     /// So long ago.
@@ -64,7 +122,7 @@ pub enum Moment {
 
 impl Moment {
     /// The time, if it is `now`.
-    pub fn before(self, now: Timestamp) -> Timestamp {
+    pub(crate) fn before(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(at) => at,
             Self::Ago(age) => now - age,
@@ -113,6 +171,16 @@ mod tests {
         for wrong in ["", "yesterday", "7", "d", "-1d", "1.5d", "2026-04-02", "7days"] {
             assert!(wrong.parse::<Moment>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_line_that_continues_a_list_can_be_pasted_into_a_shell() {
+        let line = CommandLine::new("notification list")
+            .option("--producer", Some("game_master"))
+            .option("--recipient", Some("o'hara $x"))
+            .option("--type", None::<&str>)
+            .flag("--json", true);
+        assert_eq!(line.0, r"notification list --producer game_master --recipient 'o'\''hara $x' --json");
     }
 
     #[test]

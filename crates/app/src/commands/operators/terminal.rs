@@ -9,8 +9,8 @@ const GAP: usize = 2;
 /// The width of the bar of [`Progress`], in characters.
 const BAR_WIDTH: u64 = 30;
 
-/// How a text is meant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// How a text is meant; the later, the more it matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Tone {
     /// As any other.
     #[default]

@@ -1,7 +1,5 @@
 //! What the overview shows of a service.
 
-use std::time::Duration;
-
 use domain::query::{Counted, LeaderTerm, StoreStatus, StreamBacklog};
 use domain::replica::{BlockedReport, ReplicaReport, WorkerReport};
 use domain::route::Channel;

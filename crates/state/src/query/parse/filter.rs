@@ -30,7 +30,8 @@ impl<N: Names> Reader<'_, N> {
         for (name, (at, value)) in located.into_members(what)? {
             if let "$and" | "$or" | "$not" = name.as_str() {
                 if level == MAX_LOGIC_LEVELS {
-                    let reason = format!("{name} within more than {} of $and, $or and $not", level - 1);
+                    let reason =
+                        format!("nested more than {MAX_LOGIC_LEVELS} levels deep in $and, $or and $not");
                     return Err(Fault::new(at, reason));
                 }
                 filter.groups.push(self.group(&name, value, level + 1)?);

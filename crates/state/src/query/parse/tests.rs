@@ -134,7 +134,7 @@ fn every_limit_is_kept_to_the_number() {
             |count: usize| filter(&format!("{}{{\"a\": 1}}{}", begin.repeat(count), end.repeat(count)));
         accepted(&levels(8));
         assert!(
-            refused(&levels(9)).contains("within more than 7 of $and, $or and $not"),
+            refused(&levels(9)).contains("nested more than 8 levels deep in $and, $or and $not"),
             "{}",
             refused(&levels(9))
         );

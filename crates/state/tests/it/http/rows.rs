@@ -24,33 +24,70 @@ enum Expected {
 
 use Expected::{Code, Members, Nothing, Tag, Text, Whole};
 
+/// Method and path, headers, body, status, what else.
 type Row = (&'static str, &'static str, &'static str, u16, Expected);
 
 const PATCH: &str = "Content-Type: application/merge-patch+json\r\n";
+const PATCH_OF_0: &str = "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n";
+const PATCH_OF_NONE: &str = "Content-Type: application/merge-patch+json\r\nIf-None-Match: *\r\n";
 
-/// Requests in their order: method and path, headers, body, status, what else. `<tag>` is the last `ETag`.
+fn bad(request: &'static str, body: &'static str) -> Row {
+    (request, "", body, 400, Code("bad_request"))
+}
+
+fn conflict(request: &'static str, body: &'static str, status: Option<&str>) -> Row {
+    (request, "", body, 409, Members(json!({"error": "conflict", "current_status": status})))
+}
+
+fn document(key: &str, value: Value) -> Expected {
+    Members(json!({ "key": key, "value": value }))
+}
+
+/// The last page of a list.
+fn keys(keys: Value) -> Expected {
+    Whole(json!({"keys": keys, "next_after": null}))
+}
+
+/// Requests in their order. `<tag>` is the last `ETag`.
 fn rows() -> Vec<Row> {
-    let document = |key: &str, value: Value| Members(json!({ "key": key, "value": value }));
+    let sections = [
+        probes(),
+        absent(),
+        writing(),
+        status(),
+        merging(),
+        lists(),
+        batches(),
+        queries(),
+        deleting(),
+        values(),
+        paths(),
+    ];
+    sections.concat()
+}
+
+fn probes() -> Vec<Row> {
     vec![
-        // Probes.
         ("GET /healthz", "", "", 200, Text("ok")),
         ("HEAD /healthz", "", "", 200, Text("")),
         ("GET /readyz", "", "", 200, Text("ok")),
-        // What is not there.
+    ]
+}
+
+fn absent() -> Vec<Row> {
+    vec![
         ("GET /keys/a", "", "", 404, Code("key_not_found")),
         ("HEAD /keys/a", "", "", 404, Text("")),
         ("DELETE /keys/a", "", "", 404, Code("key_not_found")),
         ("PATCH /keys/a", PATCH, "{}", 404, Code("key_not_found")),
-        (
-            "PUT /keys/a?if_status=new",
-            "",
-            "{}",
-            409,
-            Members(json!({"error": "conflict", "current_status": null})),
-        ),
+        conflict("PUT /keys/a?if_status=new", "{}", None),
         ("GET /keys/a", "", "", 404, Code("key_not_found")),
-        ("GET /keys/", "", "", 200, Whole(json!({"keys": [], "next_after": null}))),
-        // Writing.
+        ("GET /keys/", "", "", 200, keys(json!([]))),
+    ]
+}
+
+fn writing() -> Vec<Row> {
+    vec![
         ("PUT /keys/a", "", r#"{"status":"new","n":1.50}"#, 204, Tag),
         ("GET /keys/a", "", "", 200, document("a", json!({"status": "new", "n": 1.50}))),
         ("HEAD /keys/a", "", "", 200, Text("")),
@@ -61,74 +98,54 @@ fn rows() -> Vec<Row> {
         ("PUT /keys/a", "If-None-Match: *\r\n", "1", 412, Code("precondition_failed")),
         ("PUT /keys/b", "If-Match: *\r\n", "1", 412, Code("precondition_failed")),
         ("PUT /keys/b", "If-None-Match: *\r\n", "[1,null,\"x\"]", 204, Tag),
-        // The status.
-        (
-            "PUT /keys/a?if_status=old",
-            "",
-            "1",
-            409,
-            Members(json!({"error": "conflict", "current_status": "new"})),
-        ),
-        (
-            "PUT /keys/b?if_status=old",
-            "",
-            "1",
-            409,
-            Members(json!({"error": "conflict", "current_status": null})),
-        ),
+    ]
+}
+
+fn status() -> Vec<Row> {
+    vec![
+        conflict("PUT /keys/a?if_status=old", "1", Some("new")),
+        conflict("PUT /keys/b?if_status=old", "1", None),
         ("PUT /keys/a?if_status=new", "", r#"{"status":"old"}"#, 204, Tag),
-        ("PUT /keys/a?if_status=", "", "1", 400, Code("bad_request")),
+        bad("PUT /keys/a?if_status=", "1"),
         ("PUT /keys/a?if_status=new", "If-Match: \"0\"\r\n", "1", 412, Code("precondition_failed")),
         ("GET /keys/a", "", "", 200, document("a", json!({"status": "old"}))),
-        // Merging.
+    ]
+}
+
+fn merging() -> Vec<Row> {
+    vec![
         ("PATCH /keys/a", PATCH, r#"{"n":{"m":1},"status":null}"#, 204, Tag),
         ("GET /keys/a", "", "", 200, document("a", json!({"n": {"m": 1}}))),
         ("PATCH /keys/a?if_status=x", PATCH, "{}", 409, Members(json!({"current_status": null}))),
-        (
-            "PATCH /keys/a",
-            "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n",
-            "{}",
-            412,
-            Code("precondition_failed"),
-        ),
-        (
-            "PATCH /keys/absent",
-            "Content-Type: application/merge-patch+json\r\nIf-Match: \"0\"\r\n",
-            "{}",
-            404,
-            Code("key_not_found"),
-        ),
-        (
-            "PATCH /keys/a",
-            "Content-Type: application/merge-patch+json\r\nIf-None-Match: *\r\n",
-            "{}",
-            400,
-            Code("bad_request"),
-        ),
+        ("PATCH /keys/a", PATCH_OF_0, "{}", 412, Code("precondition_failed")),
+        ("PATCH /keys/absent", PATCH_OF_0, "{}", 404, Code("key_not_found")),
+        ("PATCH /keys/a", PATCH_OF_NONE, "{}", 400, Code("bad_request")),
         ("PATCH /keys/a", "Content-Type: application/json\r\n", "{}", 415, Code("unsupported_media_type")),
         ("PATCH /keys/a", "", "{}", 415, Code("unsupported_media_type")),
-        // Lists.
+    ]
+}
+
+fn lists() -> Vec<Row> {
+    vec![
         ("PUT /keys/c%2F1", "", "true", 204, Tag),
         ("PUT /keys/c/2", "", "null", 204, Tag),
-        ("GET /keys/", "", "", 200, Whole(json!({"keys": ["a", "b", "c/1", "c/2"], "next_after": null}))),
-        ("GET /keys/?prefix=c/", "", "", 200, Whole(json!({"keys": ["c/1", "c/2"], "next_after": null}))),
+        ("GET /keys/", "", "", 200, keys(json!(["a", "b", "c/1", "c/2"]))),
+        ("GET /keys/?prefix=c/", "", "", 200, keys(json!(["c/1", "c/2"]))),
         ("GET /keys/?limit=3", "", "", 200, Whole(json!({"keys": ["a", "b", "c/1"], "next_after": "c/1"}))),
-        ("GET /keys/?limit=3&after=c/1", "", "", 200, Whole(json!({"keys": ["c/2"], "next_after": null}))),
-        (
-            "GET /keys/?limit=4",
-            "",
-            "",
-            200,
-            Whole(json!({"keys": ["a", "b", "c/1", "c/2"], "next_after": null})),
-        ),
-        ("GET /keys/?limit=10000&prefix=x", "", "", 200, Whole(json!({"keys": [], "next_after": null}))),
-        ("GET /keys/?limit=0", "", "", 400, Code("bad_request")),
-        ("GET /keys/?limit=10001", "", "", 400, Code("bad_request")),
-        ("GET /keys/?limit=-1", "", "", 400, Code("bad_request")),
-        ("GET /keys/?limit=", "", "", 400, Code("bad_request")),
-        ("GET /keys/?limit=1&limit=1", "", "", 400, Code("bad_request")),
-        ("GET /keys/?delimiter=/", "", "", 400, Code("bad_request")),
-        // Batches.
+        ("GET /keys/?limit=3&after=c/1", "", "", 200, keys(json!(["c/2"]))),
+        ("GET /keys/?limit=4", "", "", 200, keys(json!(["a", "b", "c/1", "c/2"]))),
+        ("GET /keys/?limit=10000&prefix=x", "", "", 200, keys(json!([]))),
+        bad("GET /keys/?limit=0", ""),
+        bad("GET /keys/?limit=10001", ""),
+        bad("GET /keys/?limit=-1", ""),
+        bad("GET /keys/?limit=", ""),
+        bad("GET /keys/?limit=1&limit=1", ""),
+        bad("GET /keys/?delimiter=/", ""),
+    ]
+}
+
+fn batches() -> Vec<Row> {
+    vec![
         (
             "POST /keys:batchGet",
             "",
@@ -137,13 +154,17 @@ fn rows() -> Vec<Row> {
             Members(json!({"rows": [{"key": "c/2"}, {"key": "a"}]})),
         ),
         ("POST /keys:batchGet", "", r#"{"keys":[]}"#, 200, Whole(json!({"rows": []}))),
-        ("POST /keys:batchGet", "", r#"{"keys":[""]}"#, 400, Code("bad_request")),
-        ("POST /keys:batchGet", "", r#"{"keys":"a"}"#, 400, Code("bad_request")),
-        ("POST /keys:batchGet", "", r#"{"keys":[],"more":1}"#, 400, Code("bad_request")),
-        ("POST /keys:batchGet", "", r#"[["a"]]"#, 400, Code("bad_request")),
-        ("POST /keys:batchGet", "", "", 400, Code("bad_request")),
-        ("POST /keys:batchGet?x=1", "", r#"{"keys":[]}"#, 400, Code("bad_request")),
-        // Queries.
+        bad("POST /keys:batchGet", r#"{"keys":[""]}"#),
+        bad("POST /keys:batchGet", r#"{"keys":"a"}"#),
+        bad("POST /keys:batchGet", r#"{"keys":[],"more":1}"#),
+        bad("POST /keys:batchGet", r#"[["a"]]"#),
+        bad("POST /keys:batchGet", ""),
+        bad("POST /keys:batchGet?x=1", r#"{"keys":[]}"#),
+    ]
+}
+
+fn queries() -> Vec<Row> {
+    vec![
         (
             "POST /query",
             "",
@@ -174,12 +195,12 @@ fn rows() -> Vec<Row> {
             200,
             Whole(json!({"rows": [], "total": 2, "has_more": false, "next_cursor": null})),
         ),
-        ("POST /query", "", r#"{"filter":{"n":{"$unknown":1}}}"#, 400, Code("bad_request")),
-        ("POST /query", "", r#"{"filters":{}}"#, 400, Code("bad_request")),
-        ("POST /query", "", r#"{"cursor":"x"}"#, 400, Code("bad_request")),
-        ("POST /query", "", r#"{"limit":10001}"#, 400, Code("bad_request")),
-        ("POST /query", "", "", 400, Code("bad_request")),
-        ("POST /query?limit=1", "", "{}", 400, Code("bad_request")),
+        bad("POST /query", r#"{"filter":{"n":{"$unknown":1}}}"#),
+        bad("POST /query", r#"{"filters":{}}"#),
+        bad("POST /query", r#"{"cursor":"x"}"#),
+        bad("POST /query", r#"{"limit":10001}"#),
+        bad("POST /query", ""),
+        bad("POST /query?limit=1", "{}"),
         (
             "POST /query",
             "Content-Type: application/x-www-form-urlencoded\r\n",
@@ -187,19 +208,27 @@ fn rows() -> Vec<Row> {
             415,
             Code("unsupported_media_type"),
         ),
-        // Deleting.
+    ]
+}
+
+fn deleting() -> Vec<Row> {
+    vec![
         ("DELETE /keys/b", "If-Match: \"0\"\r\n", "", 412, Code("precondition_failed")),
         ("DELETE /keys/b", "If-None-Match: *\r\n", "", 400, Code("bad_request")),
-        ("DELETE /keys/b?if_status=x", "", "", 400, Code("bad_request")),
+        bad("DELETE /keys/b?if_status=x", ""),
         ("DELETE /keys/b", "If-Match: *\r\n", "", 204, Nothing),
         ("DELETE /keys/b", "If-Match: *\r\n", "", 404, Code("key_not_found")),
-        // Values.
-        ("PUT /keys/v", "", "", 400, Code("bad_request")),
-        ("PUT /keys/v", "", "{", 400, Code("bad_request")),
-        ("PUT /keys/v", "", "1 2", 400, Code("bad_request")),
-        ("PUT /keys/v", "", r#""\u0000""#, 400, Code("bad_request")),
-        ("PUT /keys/v", "", r#""\ud800""#, 400, Code("bad_request")),
-        ("PUT /keys/v", "", "1e200000", 400, Code("bad_request")),
+    ]
+}
+
+fn values() -> Vec<Row> {
+    vec![
+        bad("PUT /keys/v", ""),
+        bad("PUT /keys/v", "{"),
+        bad("PUT /keys/v", "1 2"),
+        bad("PUT /keys/v", r#""\u0000""#),
+        bad("PUT /keys/v", r#""\ud800""#),
+        bad("PUT /keys/v", "1e200000"),
         ("PUT /keys/v", "Content-Type: text/plain\r\n", "1", 415, Code("unsupported_media_type")),
         (
             "PUT /keys/v",
@@ -210,14 +239,18 @@ fn rows() -> Vec<Row> {
         ),
         ("PUT /keys/v", "Content-Type: application/json; charset=utf-8\r\n", r#"{"a":1,"a":2}"#, 204, Tag),
         ("GET /keys/v", "", "", 200, document("v", json!({"a": 2}))),
-        // Paths and methods.
+    ]
+}
+
+fn paths() -> Vec<Row> {
+    vec![
         ("GET /", "", "", 404, Code("not_found")),
         ("GET /keys", "", "", 404, Code("not_found")),
         ("PUT /keysx", "", "1", 404, Code("not_found")),
         ("GET /query/", "", "", 404, Code("not_found")),
         ("GET /%6Beys/a", "", "", 404, Code("not_found")),
-        ("GET /healthz?x=1", "", "", 400, Code("bad_request")),
-        ("GET /keys/a?x=1", "", "", 400, Code("bad_request")),
+        bad("GET /healthz?x=1", ""),
+        bad("GET /keys/a?x=1", ""),
     ]
 }
 

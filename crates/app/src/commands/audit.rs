@@ -1,0 +1,111 @@
+//! `audit`: compares the streams and the tables with each other. The comparison is in `workers`; here is what it reads and how it prints.
+
+mod report;
+
+use std::io::Write;
+
+use ambient::{SystemClock, Timestamp};
+use anyhow::Context;
+use clap::Args;
+use domain::route::Channel;
+use store_redis::{Keyspace, RedisCheckpoints, RedisClient, RedisOutbound, RedisStreamReader, StreamTarget};
+use workers::{Audit, AuditSettings, AuditStores};
+
+use super::operators::{Moment, Output, Style, Tables};
+use super::{Failure, Vars, print_warnings};
+use crate::config::{AuditConfig, Loaded, OutboundStream};
+use crate::wiring;
+use report::Report;
+
+/// What to compare.
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    /// Only what was accepted or appended at this time or later: a time, or how long ago
+    #[arg(long, value_name = "WHEN")]
+    since: Option<Moment>,
+    /// Only what was accepted or appended by this time: a time, or how long ago
+    #[arg(long, value_name = "WHEN")]
+    until: Option<Moment>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The examples of `audit`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification audit                                   everything that the tables and the streams have
+  notification audit --since 2h                        what was accepted or appended in the last two hours
+  notification audit --since 2026-04-02T09:00:00Z --until 2026-04-02T10:00:00Z
+  notification audit --json | jq -r 'select(.discrepancy) | .discrepancy' | sort | uniq -c
+
+It only reads, beside the traffic, and says nothing twice: what is found is looked for again before it is reported. It needs the
+variables of PostgreSQL, of Redis and of the streams, and those of retention and of the catalogue where the service has them.
+Rows without a parent are looked for only without --since and --until. docs/operations.md explains each discrepancy.
+The exit code is 0 if there is no discrepancy, and 1 if there is one or the audit could not be completed.";
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let Loaded { config, warnings, .. } = AuditConfig::load(vars)?;
+    print_warnings(&warnings);
+    let redis = RedisClient::new(wiring::redis_settings(&config.redis));
+    let redis = redis.context("Redis cannot be used as configured")?;
+    let tables = Tables::open(config.tables.clone()).await?;
+    let addr = &config.redis.addr;
+    redis.ping().await.with_context(|| format!("Redis at {addr} cannot be used"))?;
+    // Ages count from the database's clock, as retention does.
+    let now = tables.explained(tables.queries.now().await)?;
+    let settings = settings(args, &config, now)?;
+    let range = (settings.since, settings.until.unwrap_or(now));
+    let stores = stores(&config, &tables, &redis)?;
+    let report = Report::new(args.output.json, style, out);
+    let audit = Audit::new(stores, settings, SystemClock, report);
+    let done = audit.run().await.context("the audit could not be completed");
+    let (figures, report) = done?;
+    report.finish(&figures, range)?;
+    if figures.discrepancies > 0 { Err(Failure::Reported) } else { Ok(()) }
+}
+
+fn settings(args: &AuditArgs, config: &AuditConfig, now: Timestamp) -> Result<AuditSettings, Failure> {
+    let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
+    let (since, until) = (time(args.since), time(args.until));
+    if let (Some(since), Some(until)) = (since, until)
+        && since > until
+    {
+        return Err(Failure::Usage(format!("error: --since is {since}, which is after --until, {until}")));
+    }
+    let outbound = &config.outbound;
+    Ok(AuditSettings {
+        intents_stream: config.tables.intents_stream.clone(),
+        outbound_streams: [
+            (Channel::Push, outbound.gateway.key.clone()),
+            (Channel::Email, outbound.mail.key.clone()),
+        ],
+        catalog: config.catalog.clone(),
+        record_retention: config.retention.record,
+        malformed_retention: config.retention.malformed_intent,
+        since,
+        until,
+    })
+}
+
+type Stores = AuditStores<
+    store_postgres::PgQueries,
+    RedisStreamReader,
+    RedisOutbound,
+    RedisCheckpoints,
+    wiring::leader::LockLookup,
+>;
+
+fn stores(config: &AuditConfig, tables: &Tables, redis: &RedisClient) -> anyhow::Result<Stores> {
+    let target = |stream: &OutboundStream| StreamTarget { key: stream.key.clone(), max_len: stream.max_len };
+    let keyspace = Keyspace::of(&config.tables.intents_stream);
+    let outbound = &config.outbound;
+    Ok(AuditStores {
+        tables: tables.queries.clone(),
+        streams: RedisStreamReader::new(redis),
+        outbound: RedisOutbound::new(redis, &keyspace, target(&outbound.gateway), target(&outbound.mail)),
+        cache: RedisCheckpoints::new(redis),
+        leader: tables.leader()?,
+    })
+}

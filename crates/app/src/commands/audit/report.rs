@@ -1,0 +1,184 @@
+//! What `audit` prints: discrepancies while they are found, figures at the end.
+
+use std::io::Write;
+
+use ambient::Timestamp;
+use domain::audit::{Discrepancy, Figures, Subject};
+use serde_json::{Value, json};
+use workers::AuditReport;
+
+use crate::commands::operators::{Cell, Progress, Style, Tone, print_cells};
+use crate::commands::output::{print_json, print_line, printable};
+
+/// The most discrepancies that are printed as text; `--json` prints all of them.
+const MAX_PRINTED: u64 = 100;
+
+/// Prints to `out`. An error of writing is kept until the end.
+pub(super) struct Report<'a, W> {
+    json: bool,
+    style: Style,
+    out: &'a mut W,
+    progress: Option<Progress>,
+    failed: anyhow::Result<()>,
+    printed: u64,
+}
+
+impl<'a, W: Write> Report<'a, W> {
+    pub(super) fn new(json: bool, style: Style, out: &'a mut W) -> Self {
+        let progress = Some(Progress::new("entries and records", 0));
+        Self { json, style, out, progress, failed: Ok(()), printed: 0 }
+    }
+
+    /// Prints the figures, and says whether everything could be printed.
+    pub(super) fn finish(
+        mut self,
+        figures: &Figures,
+        range: (Option<Timestamp>, Timestamp),
+    ) -> anyhow::Result<()> {
+        self.clear();
+        self.failed?;
+        if self.json {
+            return print_json(self.out, &summary(figures, range));
+        }
+        if figures.discrepancies > self.printed {
+            let more = figures.discrepancies - self.printed;
+            print_line(self.out, &format!("… and {more} more: --json prints all"))?;
+        }
+        if figures.discrepancies > 0 {
+            print_line(self.out, "")?;
+        }
+        print_cells(self.out, self.style, &rows(figures, range))
+    }
+
+    fn clear(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
+    }
+
+    fn print(&mut self, found: &Discrepancy) -> anyhow::Result<()> {
+        if self.json {
+            return print_json(self.out, &document(found));
+        }
+        if self.printed == MAX_PRINTED {
+            return Ok(());
+        }
+        self.printed += 1;
+        let kind = self.style.paint(Tone::Bad, found.kind.as_str());
+        let (subject, detail) = (printable(&found.subject.to_string()), printable(&found.detail));
+        print_line(self.out, &format!("{kind}  {subject}  {detail}"))
+    }
+}
+
+impl<W: Write> AuditReport for Report<'_, W> {
+    fn found(&mut self, discrepancy: &Discrepancy) {
+        if self.failed.is_ok() {
+            self.clear();
+            self.failed = self.print(discrepancy);
+        }
+    }
+
+    fn progress(&mut self, figures: &Figures) {
+        let Figures { entries, records, outbound, .. } = figures;
+        let done = entries.sum() + records + outbound.sum();
+        self.progress.get_or_insert_with(|| Progress::new("entries and records", 0)).show(done);
+    }
+}
+
+/// One discrepancy as a line of JSON.
+fn document(found: &Discrepancy) -> Value {
+    let mut document = json!({ "discrepancy": found.kind.as_str(), "detail": found.detail });
+    let mut set = |name: &str, value: String| document[name] = Value::from(value);
+    match &found.subject {
+        Subject::Stream(stream) => set("stream", stream.clone()),
+        Subject::Entry { stream, id } => {
+            set("stream", stream.clone());
+            set("entry_id", id.to_string());
+        }
+        Subject::Notification(id) => set("notification_id", id.to_string()),
+        Subject::Route(key) => {
+            set("notification_id", key.notification_id.to_string());
+            set("route_id", key.route_id.clone());
+        }
+    }
+    document
+}
+
+/// The last line of JSON.
+fn summary(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Value {
+    let Figures { entries, records, routes, published, outbound, discrepancies } = figures;
+    let by_status: serde_json::Map<String, Value> =
+        routes.by_status().map(|(status, count)| (status.as_str().to_owned(), count.into())).collect();
+    json!({
+        "since": since.map(|since| since.to_string()),
+        "until": until.to_string(),
+        "entries": {
+            "accepted": entries.accepted, "duplicate": entries.duplicate, "conflict": entries.conflict,
+            "malformed": entries.malformed, "not_read": entries.not_read, "expired": entries.expired,
+        },
+        "records": records,
+        "routes": by_status,
+        "stuck": routes.stuck,
+        "published_entries": {
+            "present": published.present, "trimmed": published.trimmed, "deleted": published.deleted,
+            "no_stream": published.no_stream,
+        },
+        "outbound_entries": {
+            "published": outbound.published, "uncommitted": outbound.uncommitted, "expired": outbound.expired,
+            "other": outbound.other,
+        },
+        "discrepancies": discrepancies,
+    })
+}
+
+/// The same as text: what is counted, how many, and what that means.
+fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Vec<Vec<Cell>> {
+    let Figures { entries, records, routes, published, outbound, discrepancies } = figures;
+    let since = since.map_or_else(|| "the beginning".to_owned(), |since| since.to_string());
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    let mut group = |name: &'static str, counts: &[(&'static str, u64, Tone)]| {
+        let mut name = Some(name);
+        for (what, count, tone) in counts {
+            let tone = if *count == 0 { Tone::Plain } else { *tone };
+            let heading = Cell::new(name.take().unwrap_or_default(), Tone::Strong);
+            rows.push(vec![heading, Cell::from(*what), Cell::new(count.to_string(), tone)]);
+        }
+    };
+    group(
+        "intents stream",
+        &[
+            ("accepted", entries.accepted, Tone::Plain),
+            ("duplicate", entries.duplicate, Tone::Plain),
+            ("conflict", entries.conflict, Tone::Plain),
+            ("malformed", entries.malformed, Tone::Plain),
+            ("not read yet", entries.not_read, Tone::Plain),
+            ("outcome expired", entries.expired, Tone::Plain),
+        ],
+    );
+    group("records", &[("", *records, Tone::Plain)]);
+    let mut by_status: Vec<(&'static str, u64, Tone)> =
+        routes.by_status().map(|(status, count)| (status.as_str(), count, Tone::Plain)).collect();
+    by_status.push(("stuck", routes.stuck, Tone::Warning));
+    group("routes", &by_status);
+    group(
+        "entries of published routes",
+        &[
+            ("in their stream", published.present, Tone::Plain),
+            ("trimmed", published.trimmed, Tone::Plain),
+            ("deleted by a consumer", published.deleted, Tone::Plain),
+            ("their stream is absent", published.no_stream, Tone::Plain),
+        ],
+    );
+    group(
+        "outbound streams",
+        &[
+            ("of published routes", outbound.published, Tone::Plain),
+            ("completion not committed", outbound.uncommitted, Tone::Plain),
+            ("route expired", outbound.expired, Tone::Plain),
+            ("not of this service", outbound.other, Tone::Plain),
+        ],
+    );
+    group("discrepancies", &[("", *discrepancies, Tone::Bad)]);
+    rows.push(vec!["time range".into(), format!("{since} to {until}").into()]);
+    rows
+}

@@ -1,0 +1,132 @@
+//! `dead-letters`: what operators do about routes whose budget is spent. It needs the connection string alone.
+
+mod args;
+mod change;
+
+use std::io::Write;
+
+use anyhow::anyhow;
+use api::view;
+use domain::ports::Queries;
+use domain::query::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Place};
+use domain::route::Channel;
+
+pub use args::{DeadLettersCommand, EXAMPLES};
+use args::{ListArgs, ShowArgs};
+
+use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_cells};
+use super::output::{print_line, print_serialized, print_table, printable};
+use super::{Failure, Vars};
+
+/// The most characters of an error in a list.
+const LISTED_ERROR_CHARS: usize = 60;
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(
+    command: DeadLettersCommand,
+    vars: Vars,
+    out: &mut (impl Write + Send),
+) -> Result<(), Failure> {
+    match command {
+        DeadLettersCommand::List(args) => list(&args, vars, out).await,
+        DeadLettersCommand::Show(args) => show(&args, vars, out).await,
+        DeadLettersCommand::Replay(args) => change::replay(&args, vars, out).await,
+        DeadLettersCommand::Discard(args) => change::discard(&args, vars, out).await,
+    }
+}
+
+async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let tables = Tables::load(vars).await?;
+    let now = tables.explained(tables.queries.now().await)?;
+    let filter = DeadLetterFilter { discarded: args.discarded, ..args.filter.filter(now) };
+    let after: Option<DeadLetterPlace> = args.paging.after(&filter)?;
+    let page = tables.queries.list_dead_letters(&filter, after.as_ref(), args.paging.limit()).await;
+    let page = tables.explained(page)?;
+    let cursor = page.next.map(|place| place.to_cursor(&filter));
+    match args.output.json {
+        true => print_serialized(
+            out,
+            &view::DeadLetters {
+                dead_letters: page.items.iter().map(view::DeadLetter::new).collect(),
+                next_cursor: cursor.clone(),
+            },
+        )?,
+        false => print_page(out, style, &page.items, cursor.is_some())?,
+    }
+    with_filter(CommandLine::new("notification dead-letters list"), &filter)
+        .flag("--discarded", args.discarded)
+        .print_next(&args.paging, args.output, cursor);
+    Ok(())
+}
+
+/// The options that select what `filter` selects.
+fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
+    line.option("--channel", filter.channel.map(Channel::as_str))
+        .option("--classification", filter.classification.as_ref())
+        .option("--type", filter.notification_type.as_ref())
+        .option("--since", filter.created_after)
+        .option("--until", filter.created_before)
+}
+
+fn print_page(
+    out: &mut impl Write,
+    style: Style,
+    items: &[DeadLetter],
+    has_next: bool,
+) -> anyhow::Result<()> {
+    if items.is_empty() {
+        let where_to = if has_next { " among the rows of this page" } else { "" };
+        return print_line(out, &format!("no dead letter is found{where_to}"));
+    }
+    let heading = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
+    let heading = heading.map(|text| Cell::new(text, Tone::Strong)).to_vec();
+    let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
+    print_cells(out, style, &rows)
+}
+
+fn row(letter: &DeadLetter) -> Vec<Cell> {
+    let error: String = letter.failure_message.chars().take(LISTED_ERROR_CHARS).collect();
+    vec![
+        printable(&letter.key.to_string()).into(),
+        printable(&letter.notification_type).into(),
+        letter.created_at.to_string().into(),
+        format!("{} of {}", letter.final_attempt_count, letter.max_attempts).into(),
+        Cell::new(printable(&letter.failure_classification), Tone::Bad),
+        printable(&error).into(),
+    ]
+}
+
+async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let tables = Tables::load(vars).await?;
+    let found = tables.explained(tables.queries.get_notification(&args.id.notification_id).await)?;
+    let id = printable(&args.id.to_string());
+    let Some(letter) = found.as_ref().and_then(|found| found.dead_letter(&args.id)) else {
+        let route = found.iter().flat_map(|found| &found.routes).find(|route| route.key == args.id);
+        return Err(match route {
+            Some(route) => anyhow!("the route {id} is no dead letter: it is {}", route.status.as_str()),
+            None => anyhow!("there is no route {id}"),
+        }
+        .into());
+    };
+    if args.output.json {
+        return Ok(print_serialized(out, &view::DeadLetter::new(&letter))?);
+    }
+    let mut rows = vec![
+        ("id", id),
+        ("notification_type", printable(&letter.notification_type)),
+        ("channel", letter.channel.as_str().to_owned()),
+        ("recipient_ref", printable(&letter.recipient_ref)),
+        ("attempts", format!("{} of {}", letter.final_attempt_count, letter.max_attempts)),
+        ("dead letter since", letter.created_at.to_string()),
+        ("failure_classification", printable(&letter.failure_classification)),
+        ("failure_message", printable(&letter.failure_message)),
+        ("recovery_hint", printable(&letter.recovery_hint)),
+    ];
+    if let Some(discarded) = &letter.discarded {
+        rows.push(("discarded", format!("{} by {}", discarded.at, printable(&discarded.by))));
+        rows.push(("discard_reason", printable(&discarded.reason)));
+    }
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+    Ok(print_table(out, &rows)?)
+}

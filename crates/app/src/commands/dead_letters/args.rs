@@ -1,0 +1,272 @@
+//! The command line of `dead-letters`.
+
+use ambient::Timestamp;
+use clap::{ArgGroup, Args, Subcommand};
+use domain::operations::{DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, Selection};
+use domain::query::DeadLetterFilter;
+use domain::route::{Channel, RouteKey};
+
+use crate::commands::operators::{Moment, Output, Paging};
+
+/// What to do about dead letters.
+#[derive(Subcommand, Debug)]
+pub enum DeadLettersCommand {
+    /// List them, newest first
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Show one, whole
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(ShowArgs),
+    /// Make their routes pending again, with a new budget
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(ReplayArgs),
+    /// Mark them as dealt with: they stay dead letters and leave the list
+    #[command(after_help = DISCARD_EXAMPLES)]
+    Discard(DiscardArgs),
+}
+
+/// What dead letters have in common.
+#[derive(Args, Debug, Clone, Default)]
+pub(super) struct FilterArgs {
+    /// Of this channel: push or email
+    #[arg(long, value_parser = parse_channel)]
+    pub(super) channel: Option<Channel>,
+    /// Whose last attempt failed for this reason
+    #[arg(long, value_parser = parse_text)]
+    pub(super) classification: Option<String>,
+    /// Of notifications of this type
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_text)]
+    pub(super) notification_type: Option<String>,
+    /// Whose last attempt failed then or later: a time, or how long ago, such as 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<Moment>,
+    /// Whose last attempt failed before then
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: Option<Moment>,
+}
+
+impl FilterArgs {
+    /// The filter, if it is `now`.
+    pub(super) fn filter(&self, now: Timestamp) -> DeadLetterFilter {
+        DeadLetterFilter {
+            channel: self.channel,
+            classification: self.classification.clone(),
+            notification_type: self.notification_type.clone(),
+            created_after: self.since.map(|moment| moment.before(now)),
+            created_before: self.until.map(|moment| moment.before(now)),
+            discarded: false,
+        }
+    }
+}
+
+/// Which to list.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub(super) filter: FilterArgs,
+    /// Those that were discarded, in place of the others
+    #[arg(long)]
+    pub(super) discarded: bool,
+    #[command(flatten)]
+    pub(super) paging: Paging,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+/// Which one to show.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// `<notification_id>/<route_id>`, as the list has it
+    pub(super) id: RouteKey,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+/// Which ones to change.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true)
+    .args(["ids", "all", "channel", "classification", "notification_type", "since", "until"]))]
+pub(super) struct SelectionArgs {
+    /// This one, `<notification_id>/<route_id>`; may be given up to 10,000 times
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["all", "channel", "classification", "notification_type", "since", "until"])]
+    pub(super) ids: Vec<String>,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["channel", "classification", "notification_type", "since", "until"])]
+    pub(super) all: bool,
+    #[command(flatten)]
+    pub(super) filter: FilterArgs,
+    /// Print what would be done, and change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+impl SelectionArgs {
+    /// The selection, for a command that begins at `now`: what becomes a dead letter later is not in it. `Err` if there are too many ids.
+    pub(super) fn selection(&self, now: Timestamp) -> Result<Selection, String> {
+        if self.ids.len() > MAX_ROUTES_PER_REQUEST {
+            return Err(format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times"));
+        }
+        if !self.ids.is_empty() {
+            return Ok(Selection::Ids(self.ids.clone()));
+        }
+        let filter = self.filter.filter(now);
+        let created_before = Some(filter.created_before.map_or(now, |until| until.min(now)));
+        Ok(Selection::Filter(DeadLetterFilter { created_before, ..filter }))
+    }
+}
+
+/// Which ones to replay.
+#[derive(Args, Debug)]
+pub struct ReplayArgs {
+    #[command(flatten)]
+    pub(super) selection: SelectionArgs,
+    /// Replay at once, however many routes are due
+    #[arg(long)]
+    pub(super) no_wait: bool,
+}
+
+/// Which ones to discard.
+#[derive(Args, Debug)]
+pub struct DiscardArgs {
+    #[command(flatten)]
+    pub(super) selection: SelectionArgs,
+    /// Why, for whoever asks later
+    #[arg(long, value_parser = parse_reason)]
+    pub(super) reason: String,
+}
+
+fn parse_channel(text: &str) -> Result<Channel, String> {
+    text.parse().map_err(|_| "it takes push or email".to_owned())
+}
+
+fn parse_text(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn parse_reason(text: &str) -> Result<String, String> {
+    let reason = DeadLetterChange::discard(text.to_owned());
+    reason.map(|_| text.to_owned()).ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
+}
+
+/// The examples of `dead-letters`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification dead-letters list --channel push --since 2h
+  notification dead-letters show 1775121700000-0/push:user:u-1
+  notification dead-letters replay --channel push --since 2h --dry-run
+  notification dead-letters discard --type game.finished --until 7d --reason 'the games are over'
+
+NOTIFICATION_POSTGRES_PRIMARY_DSN suffices; `replay` gives routes NOTIFICATION_PUSH_MAX_ATTEMPTS and NOTIFICATION_EMAIL_MAX_ATTEMPTS.";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  notification dead-letters list
+  notification dead-letters list --channel email --classification mail_stream_publish_failed --limit 200
+  notification dead-letters list --since 1d --json | jq -r '.dead_letters[].failure_message' | sort | uniq -c
+  notification dead-letters list --discarded
+
+The newest first. If there are more, standard error has the command of the next page. One page examines a bounded number of
+rows: it may be short or empty and still have a next one. --json prints one document, as GET /v1/dead-letters answers.";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  notification dead-letters show 1775121700000-0/push:user:u-1
+  notification dead-letters show 1775121700000-0/email:user:u-1 --json";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  notification dead-letters replay --id 1775121700000-0/push:user:u-1
+  notification dead-letters replay --channel push --since 2026-04-02T09:00:00Z --dry-run
+  notification dead-letters replay --classification gateway_stream_publish_failed --yes
+  notification dead-letters replay --all
+
+Fix the cause first. It shows the plan and asks, then works in transactions of 500, each with a row in operator_actions. What becomes a
+dead letter after it began is left alone. Ctrl-C ends it after the transaction in progress, and it says how to continue; after a crash, run it again.
+
+A million may be replayed beside traffic: it goes on only while fewer than 1,000 routes are due, so that new notifications do not wait
+behind it, and ends if the publishers leave as many for 5 minutes. --no-wait replays at once. A discarded dead letter is replayed by its id.";
+
+const DISCARD_EXAMPLES: &str = "\
+Examples:
+  notification dead-letters discard --id 1775121700000-0/push:user:u-1 --reason 'the user has left'
+  notification dead-letters discard --type game.finished --until 7d --reason 'the games are over' --dry-run
+
+Discarded dead letters are listed with `notification dead-letters list --discarded`, and can be replayed by their ids.";
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Cli {
+        #[command(subcommand)]
+        command: DeadLettersCommand,
+    }
+
+    fn parse(line: &str) -> Result<DeadLettersCommand, clap::Error> {
+        Cli::try_parse_from(["dead-letters"].into_iter().chain(line.split_whitespace()))
+            .map(|cli| cli.command)
+    }
+
+    #[test]
+    fn what_the_contract_has_is_understood() {
+        for line in [
+            "list",
+            "list --channel push --classification c --type t --since 2h --until 2026-04-02T09:00:00Z --json",
+            "list --discarded --limit 200 --cursor abc",
+            "show 1-0/push:user:u --json",
+            "replay --id 1-0/push:user:u --id 2-0/push:user:u",
+            "replay --channel push --classification c --type t --since 2h --until 1h --dry-run",
+            "replay --all --yes --no-wait --json",
+            "discard --all --reason why",
+            "discard --until 7d --reason why --yes",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_exit_code_2() {
+        for line in [
+            "",
+            "list --channel pigeon",
+            "list --classification=",
+            "list --since yesterday",
+            "show",
+            "show 1-0",
+            "replay",
+            "replay --yes",
+            "replay --all --channel push",
+            "replay --id 1-0/x --since 2h",
+            "replay --id 1-0/x --all",
+            "replay --all --reason why",
+            "discard --all",
+            "discard --all --reason=",
+            "discard --all --reason why --no-wait",
+            "discard --reason why",
+        ] {
+            assert_eq!(parse(line).err().map(|error| error.exit_code()), Some(2), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_selection_ends_where_the_command_begins() {
+        let now: Timestamp = "2026-04-02T12:00:00Z".parse().expect("a time");
+        for (line, expected) in [
+            ("replay --all", "2026-04-02T12:00:00Z"),
+            ("replay --until 1h", "2026-04-02T11:00:00Z"),
+            ("replay --until 2026-04-03T00:00:00Z", "2026-04-02T12:00:00Z"),
+        ] {
+            let Ok(DeadLettersCommand::Replay(args)) = parse(line) else { panic!("{line}") };
+            let Ok(Selection::Filter(filter)) = args.selection.selection(now) else { panic!("{line}") };
+            assert_eq!(filter.created_before, Some(expected.parse().expect("a time")), "{line}");
+        }
+    }
+}

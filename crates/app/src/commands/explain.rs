@@ -1,0 +1,169 @@
+//! `explain`: what became of an intent, by any name that an operator has of it.
+
+mod trail;
+
+use std::io::Write;
+
+use ambient::Timestamp;
+use api::view::{MalformedIntentSummary, Notification};
+use clap::Args;
+use domain::explanation::explain;
+use domain::explanation::intent::{Fate, Reading, readings};
+use domain::ports::Queries;
+use domain::query::NotificationDetail;
+use domain::route::RouteKey;
+use serde::Serialize;
+
+use self::trail::Trail;
+use super::operators::{Output, Style, Tables, Tone};
+use super::output::{print_line, print_serialized, printable};
+use super::{Failure, Vars};
+
+/// The most notifications whose routes are explained as well.
+const SHOWN_NOTIFICATIONS: usize = 3;
+
+/// Which intent.
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// The id of a stream entry or of a notification, an idempotency key, an event_id or a delivery_id
+    name: String,
+    /// The name is an idempotency key of this producer
+    #[arg(long)]
+    producer: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The examples of `explain`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification explain 1775121700000-0                                 what XADD answered
+  notification explain game-123:turn-54 --producer game_master         an idempotency key
+  notification explain 0197a2c4-7f00-7000-8000-0123456789ab            what POST /v1/intents answered, or an event of an outbox
+  notification explain 1775121700000-0/push:user:u-1                   an event_id or a delivery_id
+  notification explain game-123:turn-54 --json | jq -r '.found[].outcome'
+
+The outcome of an intent is accepted, duplicate, conflict, malformed or unread; where nothing tells it, forgotten, trimmed, deleted,
+stream_unavailable or unknown, with what was searched. Without --producer a name is looked for as all that it may be. The exit code
+is 1 if the intent was not found. Entries are read by the catalogue of this environment (NOTIFICATION_CATALOG_FILE).";
+
+/// The document of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    name: &'a str,
+    found: Vec<Found<'a>>,
+    searched: &'a [String],
+    notifications: Vec<Notification<'a>>,
+}
+
+/// What became of an intent.
+#[derive(Serialize)]
+struct Found<'a> {
+    outcome: &'static str,
+    sentence: String,
+    notification_id: Option<&'a str>,
+    malformed_intent: Option<MalformedIntentSummary<'a>>,
+}
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(args: ExplainArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let (tables, redis, catalog) = Tables::load_with_catalog(vars).await?;
+    let now = tables.explained(tables.queries.now().await)?;
+    let mut trail = Trail::begin(&tables, &redis, catalog, now).await?;
+    let (mut fates, mut route) = (Vec::new(), None);
+    for reading in readings(&args.name, args.producer.is_some()) {
+        let found = trail.follow(&reading, args.producer.as_deref()).await?;
+        let is_found = found.iter().any(Fate::is_found);
+        fates.extend(found);
+        if is_found {
+            route = if let Reading::Route(key) = reading { Some(key) } else { None };
+            break;
+        }
+    }
+    let is_found = fates.iter().any(Fate::is_found);
+    fates.retain(|fate| fate.is_found() || !is_found);
+    if fates.is_empty() {
+        fates.push(Fate::Unknown { name: args.name.clone() });
+    }
+    let details = details(&tables, &fates).await?;
+    if let Some(error) = trail.stream_error() {
+        eprintln!("warning: Redis could not be asked: {}", printable(error));
+    }
+    match args.output.json {
+        true => print_serialized(out, &document(&args.name, &fates, &trail, &details, now))?,
+        false => print_fates(out, style, &fates, &trail, &details, route.as_ref(), now)?,
+    }
+    if is_found { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// The notifications that the fates name.
+async fn details(tables: &Tables, fates: &[Fate]) -> Result<Vec<NotificationDetail>, Failure> {
+    let mut details: Vec<NotificationDetail> = Vec::new();
+    for id in fates.iter().filter_map(Fate::notification) {
+        let is_known = details.iter().any(|detail| detail.record.notification_id == *id);
+        if !is_known && details.len() < SHOWN_NOTIFICATIONS {
+            details.extend(tables.explained(tables.queries.get_notification(id).await)?);
+        }
+    }
+    Ok(details)
+}
+
+fn document<'a>(
+    name: &'a str,
+    fates: &'a [Fate],
+    trail: &'a Trail<'_>,
+    details: &'a [NotificationDetail],
+    now: Timestamp,
+) -> Document<'a> {
+    let found = |fate: &'a Fate| Found {
+        outcome: fate.name(),
+        sentence: fate.sentence(now),
+        notification_id: fate.notification().map(|id| id.as_str()),
+        malformed_intent: fate.malformed().map(MalformedIntentSummary::new),
+    };
+    Document {
+        name,
+        found: fates.iter().map(found).collect(),
+        searched: trail.searched(),
+        notifications: details.iter().map(|detail| Notification::new(detail, now, true)).collect(),
+    }
+}
+
+fn print_fates(
+    out: &mut impl Write,
+    style: Style,
+    fates: &[Fate],
+    trail: &Trail<'_>,
+    details: &[NotificationDetail],
+    route: Option<&RouteKey>,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    for fate in fates {
+        let name = style.paint(tone(fate), fate.name());
+        print_line(out, &format!("{name}: {}.", printable(&fate.sentence(now))))?;
+    }
+    for detail in details {
+        let id = printable(detail.record.notification_id.as_str());
+        print_line(out, &format!("\n{}", style.paint(Tone::Strong, &format!("notification {id}"))))?;
+        let is_asked = |key: &RouteKey| route.is_none_or(|route| route == key);
+        for route in detail.routes.iter().filter(|route| is_asked(&route.key)) {
+            let sentence = printable(&explain(route, now));
+            print_line(out, &format!("  {}: {sentence}.", printable(&route.key.route_id)))?;
+        }
+    }
+    print_line(out, &format!("\n{}", style.paint(Tone::Strong, "searched")))?;
+    trail.searched().iter().try_for_each(|place| print_line(out, &format!("  {}", printable(place))))
+}
+
+fn tone(fate: &Fate) -> Tone {
+    match fate {
+        Fate::Accepted { .. } | Fate::Duplicate { .. } => Tone::Good,
+        Fate::Unread { .. } | Fate::Forgotten { .. } => Tone::Warning,
+        Fate::Conflict { .. }
+        | Fate::Malformed(_)
+        | Fate::Absent { .. }
+        | Fate::NoRoute(_)
+        | Fate::Unknown { .. } => Tone::Bad,
+    }
+}

@@ -1,0 +1,139 @@
+//! `list`: notifications, newest first.
+
+use std::io::Write;
+
+use api::view::{NotificationSummary, Notifications};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use domain::ports::Queries;
+use domain::query::{self, NotificationFilter, Place};
+use domain::record::RecordCursor;
+use domain::route::RouteStatus;
+
+use super::operators::{Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, print_cells};
+use super::output::{print_line, print_serialized, printable};
+use super::{Failure, Vars};
+
+/// Which notifications.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Only those of this producer
+    #[arg(long)]
+    producer: Option<String>,
+    /// Only those of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    notification_type: Option<String>,
+    /// Only those with a route in this status
+    #[arg(long, value_parser = status_parser())]
+    status: Option<RouteStatus>,
+    /// Only those to this user id or administrator's address
+    #[arg(long)]
+    recipient: Option<String>,
+    /// Only those with this idempotency key
+    #[arg(long)]
+    key: Option<String>,
+    /// Only those accepted then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<Moment>,
+    /// Only those accepted before then
+    #[arg(long, value_name = "TIME")]
+    until: Option<Moment>,
+    #[command(flatten)]
+    paging: Paging,
+    #[command(flatten)]
+    output: Output,
+}
+
+fn status_parser() -> impl TypedValueParser<Value = RouteStatus> {
+    PossibleValuesParser::new(RouteStatus::ALL.map(RouteStatus::as_str))
+        .try_map(|name| name.parse::<RouteStatus>())
+}
+
+/// The examples of `list`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification list --since 2h
+  notification list --recipient u-1 --status dead_letter
+  notification list --producer game_master --type game.turn.ready --since 2026-04-02T09:00:00Z --until 2026-04-02T10:00:00Z
+  notification list --since 1d --json | jq -r '.notifications[].notification_id'
+
+The newest first. If there are more, standard error has the command of the next page. One page examines a bounded number of
+rows: it may be short or empty and still have a next one. --json prints one document, as GET /v1/notifications answers.";
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let tables = Tables::load(vars).await?;
+    let now = tables.explained(tables.queries.now().await)?;
+    let filter = NotificationFilter {
+        producer: args.producer.clone(),
+        notification_type: args.notification_type.clone(),
+        status: args.status,
+        recipient: args.recipient.clone(),
+        idempotency_key: args.key.clone(),
+        accepted_after: args.since.map(|since| since.before(now)),
+        accepted_before: args.until.map(|until| until.before(now)),
+    };
+    let after: Option<RecordCursor> = args.paging.after(&filter)?;
+    let page = tables.queries.list_notifications(&filter, after.as_ref(), args.paging.limit()).await;
+    let page = tables.explained(page)?;
+    let cursor = page.next.map(|place| place.to_cursor(&filter));
+    match args.output.json {
+        true => print_serialized(
+            out,
+            &Notifications {
+                notifications: page.items.iter().map(NotificationSummary::new).collect(),
+                next_cursor: cursor.clone(),
+            },
+        )?,
+        false => print_page(out, style, &page.items, cursor.is_some())?,
+    }
+    CommandLine::new("notification list")
+        .option("--producer", filter.producer)
+        .option("--type", filter.notification_type)
+        .option("--status", filter.status.map(RouteStatus::as_str))
+        .option("--recipient", filter.recipient)
+        .option("--key", filter.idempotency_key)
+        .option("--since", filter.accepted_after)
+        .option("--until", filter.accepted_before)
+        .print_next(&args.paging, args.output, cursor);
+    Ok(())
+}
+
+fn print_page(
+    out: &mut impl Write,
+    style: Style,
+    items: &[query::NotificationSummary],
+    has_next: bool,
+) -> anyhow::Result<()> {
+    if items.is_empty() {
+        let where_to = if has_next { " among the rows of this page" } else { "" };
+        return print_line(out, &format!("no notification is found{where_to}"));
+    }
+    let heading = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
+    let mut rows = vec![heading.map(|name| Cell::new(name, Tone::Strong)).to_vec()];
+    for item in items {
+        let counts: Vec<String> =
+            item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
+        let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();
+        rows.push(vec![
+            printable(item.notification_id.as_str()).into(),
+            printable(&item.notification_type).into(),
+            printable(&item.producer).into(),
+            printable(&item.idempotency_key).into(),
+            item.accepted_at.to_string().into(),
+            Cell::new(counts.join(", "), worst),
+        ]);
+    }
+    print_cells(out, style, &rows)
+}
+
+/// How a route in this status is shown.
+pub(super) fn tone(status: RouteStatus) -> Tone {
+    match status {
+        RouteStatus::Published => Tone::Good,
+        RouteStatus::Skipped => Tone::Plain,
+        RouteStatus::Pending | RouteStatus::Failed => Tone::Warning,
+        RouteStatus::DeadLetter => Tone::Bad,
+    }
+}

@@ -1,0 +1,219 @@
+//! `malformed`: intents that were not accepted, and the fields that they had.
+
+mod fields;
+
+use std::io::Write;
+
+use anyhow::anyhow;
+use api::view::{MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+use clap::{Args, Subcommand};
+use domain::malformed::rule_of;
+use domain::ports::Queries;
+use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, StoredMalformedIntent};
+
+use self::fields::{print_fields, write_raw};
+use super::operators::{Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, print_cells};
+use super::output::{print_line, print_serialized, printable};
+use super::{Failure, Vars};
+
+/// What to do with malformed intents.
+#[derive(Subcommand, Debug)]
+pub enum MalformedCommand {
+    /// List them, newest first
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Show one, with its fields as they were received
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(ShowArgs),
+}
+
+/// Which malformed intents.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Only those with this failure code
+    #[arg(long)]
+    code: Option<String>,
+    /// Only those of this producer
+    #[arg(long)]
+    producer: Option<String>,
+    /// Only those with this idempotency key
+    #[arg(long)]
+    key: Option<String>,
+    /// Only those recorded then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<Moment>,
+    /// Only those recorded before then
+    #[arg(long, value_name = "TIME")]
+    until: Option<Moment>,
+    #[command(flatten)]
+    paging: Paging,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Which malformed intent.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// The id of its stream entry
+    entry_id: String,
+    /// The stream, if it is not the one that the service reads
+    #[arg(long)]
+    stream: Option<String>,
+    /// Write the fields and nothing else, byte for byte: name and value in turn, each followed by a line feed
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// With --raw, write the value of this field alone and nothing after it
+    #[arg(long, value_name = "NAME", requires = "raw")]
+    field: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The examples of `malformed`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification malformed list --since 1d
+  notification malformed show 1775121700000-0";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  notification malformed list --since 1d
+  notification malformed list --producer game_master --code payload_schema_violation
+  notification malformed list --json | jq -r '.malformed_intents[].failure_message'
+
+The newest first. If there are more, standard error has the command of the next page. One page examines a bounded number of
+rows: it may be short or empty and still have a next one. --json prints one document, as GET /v1/malformed-intents answers.";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  notification malformed show 1775121700000-0
+  notification malformed show 1775121700000-0 --raw | xxd
+  notification malformed show 1775121700000-0 --raw --field payload_json | jq .
+
+Text that a terminal would act upon is escaped; --raw writes the bytes as they were received. Of a field that was too long to be kept,
+--raw writes the part that was kept, says so on standard error, and the exit code is 1. If the stream was recreated, an id may have
+several malformed intents: all are shown, and --raw writes the newest. The exit code is 1 if there is none. --json prints what
+GET /v1/malformed-intents/<id> answers.";
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(command: MalformedCommand, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let tables = Tables::load(vars).await?;
+    match command {
+        MalformedCommand::List(args) => list(&args, &tables, style, out).await,
+        MalformedCommand::Show(args) => show(&args, &tables, style, out).await,
+    }
+}
+
+async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Write) -> Result<(), Failure> {
+    let now = tables.explained(tables.queries.now().await)?;
+    let filter = MalformedFilter {
+        code: args.code.clone(),
+        producer: args.producer.clone(),
+        idempotency_key: args.key.clone(),
+        recorded_after: args.since.map(|since| since.before(now)),
+        recorded_before: args.until.map(|until| until.before(now)),
+    };
+    let after: Option<MalformedPlace> = args.paging.after(&filter)?;
+    let page = tables.queries.list_malformed_intents(&filter, after.as_ref(), args.paging.limit()).await;
+    let page = tables.explained(page)?;
+    let cursor = page.next.map(|place| place.to_cursor(&filter));
+    match args.output.json {
+        true => print_serialized(
+            out,
+            &MalformedIntentsPage {
+                malformed_intents: page.items.iter().map(MalformedIntentSummary::new).collect(),
+                next_cursor: cursor.clone(),
+            },
+        )?,
+        false => print_page(out, style, &page.items, cursor.is_some())?,
+    }
+    CommandLine::new("notification malformed list")
+        .option("--code", filter.code)
+        .option("--producer", filter.producer)
+        .option("--key", filter.idempotency_key)
+        .option("--since", filter.recorded_after)
+        .option("--until", filter.recorded_before)
+        .print_next(&args.paging, args.output, cursor);
+    Ok(())
+}
+
+fn print_page(
+    out: &mut impl Write,
+    style: Style,
+    items: &[MalformedSummary],
+    has_next: bool,
+) -> anyhow::Result<()> {
+    if items.is_empty() {
+        let where_to = if has_next { " among the rows of this page" } else { "" };
+        return print_line(out, &format!("no malformed intent is found{where_to}"));
+    }
+    let heading = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
+    let mut rows = vec![heading.map(|name| Cell::new(name, Tone::Strong)).to_vec()];
+    for item in items {
+        rows.push(vec![
+            printable(&item.key.entry_id).into(),
+            item.recorded_at.to_string().into(),
+            Cell::new(printable(&item.failure_code), Tone::Bad),
+            printable(&item.notification_type).into(),
+            printable(&item.producer).into(),
+            printable(&item.idempotency_key).into(),
+        ]);
+    }
+    print_cells(out, style, &rows)
+}
+
+async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Write) -> Result<(), Failure> {
+    let stream = args.stream.as_ref().unwrap_or(&tables.config.intents_stream);
+    let found = tables.explained(tables.queries.get_malformed_intents(stream, &args.entry_id).await)?;
+    let Some(newest) = found.first() else {
+        let (id, stream) = (printable(&args.entry_id), printable(stream));
+        let hint = "`notification explain` says what became of an entry";
+        return Err(anyhow!("there is no malformed intent {id} of the stream {stream}; {hint}").into());
+    };
+    if args.raw {
+        if found.len() > 1 {
+            eprintln!("warning: {} malformed intents have this id; this is the newest", found.len());
+        }
+        return write_raw(out, newest.raw_fields.as_deref(), args.field.as_deref());
+    }
+    if args.output.json {
+        return Ok(print_serialized(out, &MalformedIntents::new(&found))?);
+    }
+    for (number, row) in found.iter().enumerate() {
+        if number > 0 {
+            print_line(out, "")?;
+        }
+        print_malformed(out, style, row)?;
+    }
+    Ok(())
+}
+
+/// Prints a malformed intent with its fields for people.
+pub(super) fn print_malformed(
+    out: &mut impl Write,
+    style: Style,
+    StoredMalformedIntent { summary, raw_fields }: &StoredMalformedIntent,
+) -> anyhow::Result<()> {
+    let rule = rule_of(&summary.failure_code).unwrap_or_default();
+    let rows = [
+        ("stream", summary.key.stream.as_str()),
+        ("stream_entry_id", &summary.key.entry_id),
+        ("recorded_at", &summary.recorded_at.to_string()),
+        ("failure_code", &summary.failure_code),
+        ("rule", rule),
+        ("failure_message", &summary.failure_message),
+        ("fields_fingerprint", &summary.key.fields_fingerprint),
+    ];
+    let row = |(name, value): &(&str, &str)| {
+        let tone = if *name == "failure_code" { Tone::Bad } else { Tone::Plain };
+        vec![Cell::new(*name, Tone::Strong), Cell::new(printable(value), tone)]
+    };
+    print_cells(
+        out,
+        style,
+        &rows.iter().filter(|(_, value)| !value.is_empty()).map(row).collect::<Vec<_>>(),
+    )?;
+    print_line(out, &format!("\n{}", style.paint(Tone::Strong, "fields, in the order received")))?;
+    print_fields(out, style, raw_fields.as_deref())
+}

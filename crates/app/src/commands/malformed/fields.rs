@@ -1,0 +1,136 @@
+//! The fields of a malformed intent: for people, and byte for byte.
+
+use std::io::Write;
+
+use anyhow::{Context, anyhow};
+use domain::malformed::{StoredPart, read_fields};
+
+use crate::commands::Failure;
+use crate::commands::operators::{Cell, Style, Tone, print_cells};
+use crate::commands::output::{print_line, printable};
+
+/// The most characters of a value that a line shows.
+const SHOWN_CHARS: usize = 2_000;
+
+/// Prints the fields, in the order received.
+pub(super) fn print_fields(out: &mut impl Write, style: Style, json: Option<&str>) -> anyhow::Result<()> {
+    let Some(json) = json else {
+        return print_line(out, "  (too large to be shown with those before it)");
+    };
+    let Some(fields) = read_fields(json) else {
+        // Another program has changed the row.
+        return print_line(out, &format!("  {}", printable(json)));
+    };
+    if fields.is_empty() {
+        return print_line(out, "  (none)");
+    }
+    let row = |(name, value): &(StoredPart, StoredPart)| {
+        vec![Cell::new(format!("  {}", shown(name)), Tone::Strong), Cell::from(shown(value))]
+    };
+    print_cells(out, style, &fields.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A name or a value on one line.
+fn shown(part: &StoredPart) -> String {
+    match part {
+        StoredPart::Whole(bytes) => text(bytes),
+        StoredPart::Truncated { bytes, sha256, head } => {
+            format!("({bytes} bytes, SHA-256 {sha256}; its first {} are kept) {}", head.len(), text(head))
+        }
+        StoredPart::Omitted(count) => format!("({count} more were not kept)"),
+    }
+}
+
+/// Bytes that are no text are shown as `\xNN`.
+fn text(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text += &printable(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+        if text.chars().count() > SHOWN_CHARS {
+            break;
+        }
+    }
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], bytes.len()),
+        None => text,
+    }
+}
+
+/// Writes the fields byte for byte: all of them, or the value of the first of this name alone.
+pub(super) fn write_raw(
+    out: &mut impl Write,
+    json: Option<&str>,
+    field: Option<&str>,
+) -> Result<(), Failure> {
+    let json = json.ok_or_else(|| anyhow!("the fields of this malformed intent were deleted meanwhile"))?;
+    let fields =
+        read_fields(json).ok_or_else(|| anyhow!("the stored fields were changed by another program"))?;
+    let mut is_whole = true;
+    let mut write = |part: &StoredPart, end: &[u8]| {
+        let bytes: &[u8] = match part {
+            StoredPart::Whole(bytes) => bytes,
+            StoredPart::Truncated { head, .. } => head,
+            StoredPart::Omitted(_) => &[],
+        };
+        is_whole &= matches!(part, StoredPart::Whole(_));
+        out.write_all(bytes).and_then(|()| out.write_all(end)).context("could not write to standard output")
+    };
+    match field {
+        None => {
+            for (name, value) in &fields {
+                write(name, b"\n")?;
+                write(value, b"\n")?;
+            }
+        }
+        Some(wanted) => {
+            let is_wanted = |name: &StoredPart| *name == StoredPart::Whole(wanted.as_bytes().to_vec());
+            let found = fields.iter().find(|(name, _)| is_wanted(name));
+            let (_, value) = found.ok_or_else(|| anyhow!("there is no field {}", printable(wanted)))?;
+            write(value, b"")?;
+        }
+    }
+    match is_whole {
+        true => Ok(()),
+        false => Err(anyhow!("what was too long was not kept whole; this is the part that was kept").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELDS: &str =
+        r#"[["producer","game\nmaster"],["payload_json",{"base64":"ef8A"}],["producer","second"]]"#;
+    const CUT: &str = r#"[["a",{"truncated":{"bytes":70000,"sha256":"ab","head_base64":"eHk="}}]]"#;
+
+    fn raw(json: &str, field: Option<&str>) -> (Vec<u8>, bool) {
+        let mut out = Vec::new();
+        let outcome = write_raw(&mut out, Some(json), field);
+        (out, outcome.is_ok())
+    }
+
+    #[test]
+    fn raw_fields_are_written_byte_for_byte() {
+        let expected = b"producer\ngame\nmaster\npayload_json\ny\xff\0\nproducer\nsecond\n";
+        assert_eq!(raw(FIELDS, None), (expected.to_vec(), true));
+        assert_eq!(raw(FIELDS, Some("payload_json")), (b"y\xff\0".to_vec(), true));
+        assert_eq!(raw(FIELDS, Some("colour")), (Vec::new(), false));
+    }
+
+    #[test]
+    fn a_field_that_was_cut_is_written_as_far_as_it_was_kept_and_that_fails() {
+        assert_eq!(raw(CUT, None), (b"a\nxy\n".to_vec(), false));
+        assert_eq!(raw("{}", None), (Vec::new(), false));
+    }
+
+    #[test]
+    fn fields_are_shown_without_what_a_terminal_would_act_upon() {
+        let mut out = Vec::new();
+        print_fields(&mut out, Style::PLAIN, Some(FIELDS)).expect("memory takes it");
+        let expected =
+            "  producer      game\\nmaster\n  payload_json  y\\xff\\u{0}\n  producer      second\n";
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
+        assert_eq!(text(&vec![b'x'; 3_000]), format!("{}… (3000 bytes)", "x".repeat(SHOWN_CHARS)));
+    }
+}

@@ -1,0 +1,153 @@
+//! `show`: one notification, whole.
+
+use std::io::Write;
+
+use ambient::Timestamp;
+use anyhow::anyhow;
+use api::view::Notification;
+use clap::Args;
+use domain::explanation::explain;
+use domain::ports::Queries;
+use domain::query::{NotificationDetail, StoredRoute};
+use domain::receipt::PastReport;
+use domain::record::NotificationId;
+use serde_json::Value;
+
+use super::list::tone;
+use super::operators::{Cell, Output, Style, Tables, Tone, print_cells};
+use super::output::{print_line, print_serialized, printable};
+use super::{Failure, Vars};
+
+/// How many recipients are printed by id.
+const SHOWN_RECIPIENTS: usize = 20;
+
+/// Which notification.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// Its id
+    notification_id: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The examples of `show`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification show 1775121700000-0
+  notification show 1775121700000-0 --json | jq -r '.routes[].explanation'
+
+Its routes have a sentence each: why it is as it is, and what moves it next. The exit code is 1 if there is no such notification:
+`notification explain` finds it by other names. --json prints what GET /v1/notifications/<id> answers.";
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(args: ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let tables = Tables::load(vars).await?;
+    let now = tables.explained(tables.queries.now().await)?;
+    let id = NotificationId::from(args.notification_id);
+    let found = tables.explained(tables.queries.get_notification(&id).await)?;
+    let detail = found.ok_or_else(|| {
+        let id = printable(id.as_str());
+        anyhow!("there is no notification {id}; `notification explain` finds an intent by other names")
+    })?;
+    match args.output.json {
+        true => Ok(print_serialized(out, &Notification::new(&detail, now, true))?),
+        false => Ok(print_notification(out, style, &detail, now)?),
+    }
+}
+
+/// Prints a notification with its routes for people.
+pub(super) fn print_notification(
+    out: &mut impl Write,
+    style: Style,
+    detail: &NotificationDetail,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    print_cells(out, style, &record_rows(detail))?;
+    print_line(out, &style.paint(Tone::Strong, "payload"))?;
+    let payload: Option<Value> = serde_json::from_str(&detail.record.content.payload_json).ok();
+    let payload = payload.and_then(|payload| serde_json::to_string_pretty(&payload).ok());
+    let payload = payload.unwrap_or_else(|| detail.record.content.payload_json.clone());
+    for line in payload.lines() {
+        print_line(out, &format!("  {}", printable(line)))?;
+    }
+    print_line(out, "")?;
+    print_cells(out, style, &route_rows(&detail.routes))?;
+    print_line(out, "")?;
+    for route in &detail.routes {
+        let sentence = printable(&explain(route, now));
+        print_line(out, &format!("{}: {sentence}.", printable(&route.key.route_id)))?;
+    }
+    for route in &detail.routes {
+        print_receipt(out, style, route)?;
+    }
+    Ok(())
+}
+
+fn record_rows(detail: &NotificationDetail) -> Vec<Vec<Cell>> {
+    let NotificationDetail { record, updated_at, .. } = detail;
+    let content = &record.content;
+    let users = &record.recipient_user_ids;
+    let mut recipients = users.iter().take(SHOWN_RECIPIENTS).cloned().collect::<Vec<_>>().join(", ");
+    if users.len() > SHOWN_RECIPIENTS {
+        recipients += &format!(" and {} more", users.len() - SHOWN_RECIPIENTS);
+    }
+    let rows = [
+        ("notification_id", record.notification_id.to_string()),
+        ("notification_type", content.notification_type.clone()),
+        ("producer", record.scope.producer.clone()),
+        ("idempotency_key", record.scope.key.clone()),
+        ("audience_kind", record.audience_kind.to_owned()),
+        ("recipients", recipients),
+        ("request_id", content.request_id.clone()),
+        ("trace_id", content.trace_id.clone()),
+        ("occurred_at", content.occurred_at.to_string()),
+        ("accepted_at", content.accepted_at.to_string()),
+        ("updated_at", updated_at.to_string()),
+        ("idempotency_expires_at", record.idempotency_expires_at.to_string()),
+        ("request_fingerprint", record.fingerprint.clone()),
+    ];
+    let row = |(name, value): (&str, String)| vec![Cell::new(name, Tone::Strong), printable(&value).into()];
+    rows.into_iter().filter(|(_, value)| !value.is_empty()).map(row).collect()
+}
+
+fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
+    let heading =
+        ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
+    let row = |route: &StoredRoute| {
+        let next = match route.next_attempt_at {
+            Some(Timestamp::MAX) => "parked".to_owned(),
+            Some(at) => at.to_string(),
+            None => "-".to_owned(),
+        };
+        let receipt = route.receipt.as_ref().map_or("-", |receipt| receipt.highest.status.as_str());
+        let entry = if route.published_entry_id.is_empty() { "-" } else { &route.published_entry_id };
+        vec![
+            printable(&route.key.route_id).into(),
+            Cell::new(route.status.as_str(), tone(route.status)),
+            format!("{} of {}", route.attempt_count, route.max_attempts).into(),
+            next.into(),
+            route.updated_at.to_string().into(),
+            printable(entry).into(),
+            receipt.into(),
+        ]
+    };
+    let heading = heading.map(|name| Cell::new(name, Tone::Strong)).to_vec();
+    std::iter::once(heading).chain(routes.iter().map(row)).collect()
+}
+
+/// What its consumer reported, the newest first.
+fn print_receipt(out: &mut impl Write, style: Style, route: &StoredRoute) -> anyhow::Result<()> {
+    let Some(receipt) = &route.receipt else { return Ok(()) };
+    let heading = format!("reports about {}", printable(&route.key.route_id));
+    print_line(out, &format!("\n{}", style.paint(Tone::Strong, &heading)))?;
+    let row = |PastReport { report, outcome }: &PastReport| {
+        vec![
+            Cell::from(format!("  {}", report.at)),
+            report.status.as_str().into(),
+            outcome.as_str().into(),
+            printable(&report.detail).into(),
+        ]
+    };
+    print_cells(out, style, &receipt.history.iter().map(row).collect::<Vec<_>>())
+}

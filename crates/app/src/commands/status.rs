@@ -1,0 +1,121 @@
+//! `status`: how the service as a whole is, and what is stuck.
+
+mod show;
+
+use std::io::Write;
+use std::time::Duration;
+
+use ambient::Timestamp;
+use api::view::ServiceStatus;
+use clap::Args;
+use domain::entry::EntryId;
+use domain::ports::{LeaderLookup, Queries, StoreError, StreamQueries};
+use domain::query::{LeaderTerm, NO_LEADER_LIMIT, Status, StreamBacklog, Stuck, stuck};
+use serde::Serialize;
+use store_redis::RedisIntentStream;
+
+use self::show::print_status;
+use super::operators::{Output, Style, Tables};
+use super::output::{print_serialized, printable};
+use super::{Failure, Vars};
+
+/// How often it is asked who leads, while it is not known since when no replica does.
+const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How to print.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The examples of `status`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification status
+  notification status --json | jq -r '.stuck[].sentence'
+  notification status >/dev/null || echo 'intake or a channel is stuck'
+
+The exit code is 1 if intake or a channel is stuck: its worker has been blocked for 30 s, no replica has led for 15 s, or a route has
+been due for more than 60 s; also if Redis cannot be asked, because then nothing is known of the stream: the rest is shown all the same.
+After a crash the lock has the time at which the last term ended. After an orderly stop it has none: then the command asks for up to
+15 s whether a replica leads. --json prints what GET /v1/status answers, with one more member, `stuck`.";
+
+/// The document of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    status: ServiceStatus<'a>,
+    stuck: Vec<StuckThing<'a>>,
+}
+
+/// Something that is stuck.
+#[derive(Serialize)]
+struct StuckThing<'a> {
+    what: &'a str,
+    stops_traffic: bool,
+    sentence: String,
+}
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
+    let (tables, redis) = Tables::load_with_redis(vars).await?;
+    let lookup = tables.leader()?;
+    let (term, leaderless_since) = tables.explained(find_leader(&lookup, &tables).await)?;
+    let stream = &tables.config.intents_stream;
+    let now = tables.explained(tables.queries.now().await)?;
+    let store = tables.explained(tables.queries.status(stream, now).await)?;
+    let checkpoint = store.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id);
+    let backlog = RedisIntentStream::new(&redis, stream.clone()).backlog(checkpoint).await;
+    let status = Status::new(store, term, backlog.as_ref().ok().copied());
+    let stuck = stuck(&status, leaderless_since);
+    match args.output.json {
+        true => print_serialized(out, &document(&status, &stuck, stream))?,
+        false => print_status(out, style, &status, &stuck, stream)?,
+    }
+    outcome(&stuck, backlog)
+}
+
+fn document<'a>(status: &'a Status, stuck: &'a [Stuck], stream: &'a str) -> Document<'a> {
+    let thing = |stuck: &'a Stuck| StuckThing {
+        what: stuck.what(),
+        stops_traffic: stuck.stops_traffic(),
+        sentence: stuck.sentence(status.store.at),
+    };
+    Document {
+        status: ServiceStatus::new(status, stream, env!("CARGO_PKG_VERSION")),
+        stuck: stuck.iter().map(thing).collect(),
+    }
+}
+
+/// What the exit code says: traffic is stuck, or the stream could not be asked.
+fn outcome(stuck: &[Stuck], backlog: Result<StreamBacklog, StoreError>) -> Result<(), Failure> {
+    if let Err(error) = backlog {
+        let error = printable(&domain::ports::error_chain(&error));
+        eprintln!("error: Redis could not be asked, so the entries of the stream are not known: {error}");
+        return Err(Failure::Reported);
+    }
+    if stuck.iter().any(Stuck::stops_traffic) { Err(Failure::Reported) } else { Ok(()) }
+}
+
+/// Who leads; else since when no replica does, at least. If that is not known, it is asked again until a replica leads or none has for
+/// [`NO_LEADER_LIMIT`].
+async fn find_leader(
+    lookup: &impl LeaderLookup,
+    tables: &Tables,
+) -> Result<(Option<LeaderTerm>, Option<Timestamp>), StoreError> {
+    let began = tables.queries.now().await?;
+    loop {
+        if let Some(term) = lookup.leader().await? {
+            return Ok((Some(term), None));
+        }
+        if let Some(ended) = lookup.last_term_end().await? {
+            return Ok((None, Some(ended)));
+        }
+        if tables.queries.now().await?.saturating_since(began) >= NO_LEADER_LIMIT {
+            return Ok((None, Some(began)));
+        }
+        tokio::time::sleep(LEADER_POLL_INTERVAL).await;
+    }
+}

@@ -1,0 +1,75 @@
+//! The checkpoints, the stream and the leader's term.
+
+use super::{Discrepancy, DiscrepancyKind as Kind, Subject};
+use crate::checkpoint::{CachedCheckpoint, Checkpoint, Fence, StreamCheck, StreamState, check_stream};
+use crate::entry::EntryId;
+
+/// What was read, in this order: a checkpoint that advances meanwhile is then never ahead of another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checkpoints {
+    /// In Redis.
+    pub cached: CachedCheckpoint,
+    /// In PostgreSQL; `None` if nothing was ever processed.
+    pub durable: Option<Checkpoint>,
+    /// The stream; `None` if there is no such key.
+    pub stream: Option<StreamState>,
+    /// The fence of the present leader; `None` if there is none.
+    pub leader: Option<Fence>,
+}
+
+impl Checkpoints {
+    /// The last entry that has its outcome.
+    pub fn processed(&self) -> EntryId {
+        self.durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id)
+    }
+
+    /// Whether the stream ends before the checkpoint, so that its ids say nothing about what was processed.
+    pub fn is_stream_behind(&self) -> bool {
+        check_stream(self.processed(), self.stream) == StreamCheck::EndsBefore
+    }
+}
+
+/// What is wrong with the checkpoints of `stream`. A cached one that is missing or lags is not: it follows with the next batch.
+pub fn judge_checkpoints(stream: &str, found: &Checkpoints) -> Vec<Discrepancy> {
+    let mut wrong = Vec::new();
+    let mut report = |kind, detail| {
+        wrong.push(Discrepancy::new(kind, Subject::Stream(stream.to_owned()), detail));
+    };
+    let processed = found.processed();
+    match check_stream(processed, found.stream) {
+        StreamCheck::Absent => report(
+            Kind::IntentsStreamAbsent,
+            format!("there is no such key, and the checkpoint is {processed}"),
+        ),
+        StreamCheck::EndsBefore => {
+            let last = found.stream.map_or(EntryId::ZERO, |stream| stream.last_generated);
+            report(
+                Kind::CheckpointAfterStream,
+                format!("the checkpoint is {processed}, and the last id of the stream is {last}"),
+            );
+        }
+        StreamCheck::Continues | StreamCheck::Gap(_) => {}
+    }
+    let fence = found.durable.map_or(0, |durable| durable.fence);
+    match &found.cached {
+        CachedCheckpoint::Garbled(text) => {
+            report(Kind::CachedCheckpointGarbled, format!("Redis holds {text:?}"));
+        }
+        CachedCheckpoint::At(cached) if found.durable.is_some() => {
+            if cached.last_entry_id > processed {
+                let detail = format!("Redis has {}, PostgreSQL has {processed}", cached.last_entry_id);
+                report(Kind::CachedCheckpointAhead, detail);
+            }
+            if cached.fence > fence {
+                let detail = format!("Redis has the fence {}, PostgreSQL has {fence}", cached.fence);
+                report(Kind::CachedFenceAhead, detail);
+            }
+        }
+        CachedCheckpoint::At(_) | CachedCheckpoint::Missing => {}
+    }
+    if let Some(leader) = found.leader.filter(|leader| *leader < fence) {
+        let detail = format!("the leader has the fence {leader}, the checkpoint has {fence}");
+        report(Kind::LeaderFenceBehind, detail);
+    }
+    wrong
+}

@@ -1,0 +1,190 @@
+//! Entries of the intents stream and what PostgreSQL has of them.
+//!
+//! A duplicate leaves no row. It is recognised by the record of its idempotency key, which has the same fingerprint under another id.
+
+use ambient::Timestamp;
+
+use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time};
+use crate::catalog::Catalog;
+use crate::entry::{EntryId, RawFields};
+use crate::intent;
+use crate::malformed::FailureCode;
+use crate::record::{IdempotencyScope, NotificationId};
+
+/// By what an entry is recognised among the outcomes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EntryTrace {
+    /// Its id.
+    pub id: EntryId,
+    /// [`RawFields::fingerprint`]; `None` if it was too large to be read.
+    pub fields_fingerprint: Option<String>,
+    /// Its idempotency key as received, whether the entry is valid or not.
+    pub scope: Option<IdempotencyScope>,
+    /// What it says by today's catalogue: fingerprint and time of the event, or the first rule that it breaks. `None` if it was too large.
+    pub content: Option<Result<(String, Timestamp), FailureCode>>,
+}
+
+impl EntryTrace {
+    /// The trace of an entry; `fields` is `None` if it was too large to be read.
+    pub fn new(id: EntryId, fields: Option<&RawFields>, catalog: &Catalog) -> Self {
+        let Some(fields) = fields else {
+            return Self { id, fields_fingerprint: None, scope: None, content: None };
+        };
+        let content = intent::decode(fields, catalog);
+        let content = content.map(|intent| (intent.fingerprint, intent.occurred_at));
+        Self {
+            id,
+            fields_fingerprint: Some(fields.fingerprint()),
+            scope: raw_scope(fields),
+            content: Some(content.map_err(|rejection| rejection.code)),
+        }
+    }
+
+    /// Whether it may have been a valid intent when it was processed: the catalogue may have been another one.
+    fn may_be_valid(&self) -> bool {
+        match &self.content {
+            Some(Ok(_)) => true,
+            Some(Err(code)) => matches!(
+                code,
+                FailureCode::UnknownNotificationType
+                    | FailureCode::ProducerNotAllowed
+                    | FailureCode::AudienceNotAllowed
+                    | FailureCode::PayloadSchemaViolation
+            ),
+            None => false,
+        }
+    }
+
+    fn intent_fingerprint(&self) -> Option<&str> {
+        match &self.content {
+            Some(Ok((fingerprint, _))) => Some(fingerprint),
+            _ => None,
+        }
+    }
+
+    /// Whether retention may have deleted its outcome. A duplicate has the record of the first intent, which may be as old as the event.
+    fn may_be_expired(&self, cutoffs: RetentionCutoffs) -> bool {
+        let received = entry_time(self.id);
+        let oldest = match &self.content {
+            Some(Ok((_, occurred_at))) => received.min(*occurred_at),
+            _ => received,
+        };
+        received <= cutoffs.malformed_intents || (self.may_be_valid() && oldest <= cutoffs.records)
+    }
+}
+
+/// The key as received, if PostgreSQL can hold it.
+fn raw_scope(fields: &RawFields) -> Option<IdempotencyScope> {
+    let text = |name: &str| {
+        let (_, value) = fields.0.iter().find(|(field, _)| field == name.as_bytes())?;
+        let text = std::str::from_utf8(value).ok().filter(|text| !text.contains('\0'));
+        text.filter(|text| !text.is_empty() && text.len() <= intent::MAX_IDENTIFIER).map(str::to_owned)
+    };
+    Some(IdempotencyScope { producer: text("producer")?, key: text("idempotency_key")? })
+}
+
+/// A row of `malformed_intents` under the id of an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MalformedTrace {
+    /// The fingerprint of its fields.
+    pub fields_fingerprint: String,
+    /// Its failure code.
+    pub failure_code: String,
+}
+
+/// What PostgreSQL has of an entry.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FoundOutcome {
+    /// The record of the entry's idempotency key: its id and fingerprint.
+    pub record: Option<(NotificationId, String)>,
+    /// The malformed rows under the entry's id: several if the stream was recreated.
+    pub malformed: Vec<MalformedTrace>,
+}
+
+/// What every entry of a page is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryContext<'a> {
+    /// The key of the stream.
+    pub stream: &'a str,
+    /// The checkpoint from before the entries were read.
+    pub processed: EntryId,
+    /// Whether the stream ends before the checkpoint: then an entry without an outcome may not have been read yet.
+    pub is_stream_behind: bool,
+    /// What retention may have deleted.
+    pub cutoffs: RetentionCutoffs,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EntryOutcome {
+    /// It has a record.
+    Accepted,
+    /// Its intent has a record under another id.
+    Duplicate,
+    /// Its idempotency key belongs to another intent.
+    Conflict,
+    /// It broke a rule.
+    Malformed,
+    /// It is after the checkpoint.
+    NotRead,
+    /// Retention may have deleted its outcome.
+    Expired,
+}
+
+/// What became of an entry, or what is wrong with it.
+pub fn judge_entry(
+    entry: &EntryTrace,
+    found: &FoundOutcome,
+    context: &EntryContext<'_>,
+) -> Result<EntryOutcome, Discrepancy> {
+    if entry.id > context.processed {
+        return Ok(EntryOutcome::NotRead);
+    }
+    let wrong = |kind, detail: String| {
+        let subject = Subject::Entry { stream: context.stream.to_owned(), id: entry.id };
+        Err(Discrepancy::new(kind, subject, detail))
+    };
+    let is_same = |row: &&MalformedTrace| {
+        entry.fields_fingerprint.as_ref().is_none_or(|fields| *fields == row.fields_fingerprint)
+    };
+    let row = found.malformed.iter().find(is_same);
+    let record = found.record.as_ref().map(|(id, fingerprint)| {
+        let is_own = id.as_str().split('~').next() == Some(&entry.id.to_string());
+        (id, is_own, entry.intent_fingerprint().map(|own| own == fingerprint))
+    });
+    match (row, record) {
+        (Some(row), Some((id, true, Some(true)))) => wrong(
+            Kind::EntryWithTwoOutcomes,
+            format!("it is the notification {id}, and malformed ({})", row.failure_code),
+        ),
+        (Some(row), _) if row.failure_code == FailureCode::IdempotencyConflict.as_str() => {
+            Ok(EntryOutcome::Conflict)
+        }
+        (Some(_), _) => Ok(EntryOutcome::Malformed),
+        (None, Some((id, true, Some(false)))) => wrong(
+            Kind::RecordDiffersFromEntry,
+            format!("the notification {id} has another fingerprint than the entry"),
+        ),
+        (None, Some((_, true, _))) if entry.may_be_valid() => Ok(EntryOutcome::Accepted),
+        (None, Some((_, false, Some(true) | None))) if entry.may_be_valid() => Ok(EntryOutcome::Duplicate),
+        (None, Some((_, false, Some(false)))) if context.is_stream_behind => Ok(EntryOutcome::NotRead),
+        (None, Some((_, false, Some(false))))
+            if entry_time(entry.id) <= context.cutoffs.malformed_intents =>
+        {
+            Ok(EntryOutcome::Conflict)
+        }
+        (None, Some((id, false, Some(false)))) => wrong(
+            Kind::ConflictWithoutRow,
+            format!("its idempotency key belongs to the notification {id}, which has other content"),
+        ),
+        (None, _) if context.is_stream_behind => Ok(EntryOutcome::NotRead),
+        (None, _) if entry.may_be_expired(context.cutoffs) => Ok(EntryOutcome::Expired),
+        (None, _) => wrong(
+            Kind::EntryWithoutOutcome,
+            format!(
+                "there is neither a record nor a malformed row, and the checkpoint is {}",
+                context.processed
+            ),
+        ),
+    }
+}

@@ -1,0 +1,123 @@
+//! Published routes and the outbound streams, seen from both sides.
+
+use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time, notification_time};
+use crate::entry::{EntryId, RawFields};
+use crate::republish::{EntryState, OutboundState, entry_state};
+use crate::route::{Channel, RouteKey, RouteStatus};
+
+/// A published route and where its entry was put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PublishedRoute<'a> {
+    /// Which route.
+    pub key: &'a RouteKey,
+    /// The id of its entry.
+    pub entry_id: EntryId,
+}
+
+/// What became of the entry of a published route, which is `present` in its stream or not. Of a stream that is empty, entries up to its last id
+/// were trimmed; of one that does not exist, nothing is known.
+pub fn judge_published(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
+    match stream {
+        Some(state) if state.first.is_none() && id <= state.last_generated => EntryState::Trimmed,
+        Some(state) if state.first.is_none() => EntryState::Missing,
+        _ => entry_state(id, present, stream),
+    }
+}
+
+impl PublishedRoute<'_> {
+    /// The discrepancy if its entry is missing in `stream`.
+    pub fn missing(&self, stream: &str, state: Option<&OutboundState>) -> Discrepancy {
+        let last = state.map_or(EntryId::ZERO, |state| state.last_generated);
+        let detail =
+            format!("{stream} lacks its entry {}; the last id of the stream is {last}", self.entry_id);
+        Discrepancy::new(Kind::PublishedEntryMissing, Subject::Route(self.key.clone()), detail)
+    }
+}
+
+/// What an outbound entry says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutboundName {
+    /// It is of this route.
+    Route(RouteKey),
+    /// It is not an entry of this service, or too large to be one.
+    Other,
+}
+
+impl OutboundName {
+    /// By the first field, as the service writes it.
+    pub fn of(channel: Channel, fields: Option<&RawFields>) -> Self {
+        let name: &[u8] = match channel {
+            Channel::Push => b"event_id",
+            Channel::Email => b"delivery_id",
+        };
+        let first = fields.and_then(|fields| fields.0.first()).filter(|(field, _)| field == name);
+        let key = first.and_then(|(_, value)| std::str::from_utf8(value).ok());
+        let key = key.filter(|text| !text.contains('\0')).and_then(|text| text.parse::<RouteKey>().ok());
+        match key.filter(|key| notification_time(&key.notification_id).is_some()) {
+            Some(key) => Self::Route(key),
+            None => Self::Other,
+        }
+    }
+}
+
+/// What PostgreSQL has of the route of an outbound entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RouteState {
+    /// Its status; `None` if it cannot be read.
+    pub status: Option<RouteStatus>,
+    /// The entry that it names.
+    pub published_entry_id: String,
+}
+
+/// What an outbound entry is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutboundVerdict {
+    /// The entry of a published route.
+    Published,
+    /// Of a live route: its completion is not committed yet, or a publisher will find the receipt.
+    Uncommitted,
+    /// Of a route that retention may have deleted.
+    Expired,
+    /// Not an entry of this service.
+    Other,
+    /// It should not be there.
+    Wrong(Discrepancy),
+}
+
+/// Judges the entry `id` of `stream`, read before its route. An entry that its route does not name is a second one; whether the first is still there
+/// is the caller's question.
+pub fn judge_outbound(
+    stream: &str,
+    id: EntryId,
+    name: &OutboundName,
+    route: Option<&RouteState>,
+    cutoffs: RetentionCutoffs,
+) -> OutboundVerdict {
+    let OutboundName::Route(key) = name else { return OutboundVerdict::Other };
+    let wrong = |kind, detail| {
+        let subject = Subject::Entry { stream: stream.to_owned(), id };
+        OutboundVerdict::Wrong(Discrepancy::new(kind, subject, detail))
+    };
+    let Some(route) = route else {
+        let oldest =
+            notification_time(&key.notification_id).map_or(entry_time(id), |time| time.min(entry_time(id)));
+        if oldest <= cutoffs.records {
+            return OutboundVerdict::Expired;
+        }
+        return wrong(Kind::OutboundEntryWithoutRoute, format!("there is no route {key}"));
+    };
+    match route.status {
+        Some(RouteStatus::Pending | RouteStatus::Failed) => OutboundVerdict::Uncommitted,
+        Some(status @ (RouteStatus::DeadLetter | RouteStatus::Skipped)) => {
+            wrong(Kind::OutboundEntryNotPublished, format!("the route {key} is {}", status.as_str()))
+        }
+        // A row that cannot be read, or that names no entry, is a discrepancy of its own.
+        None => OutboundVerdict::Published,
+        Some(RouteStatus::Published) => match route.published_entry_id.parse::<EntryId>() {
+            Ok(named) if named != id => {
+                wrong(Kind::DuplicateOutboundEntry, format!("the route {key} was published as {named}"))
+            }
+            _ => OutboundVerdict::Published,
+        },
+    }
+}

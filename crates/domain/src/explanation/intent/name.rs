@@ -1,0 +1,97 @@
+//! The names that an operator may have of an intent.
+
+use std::str::FromStr;
+
+use crate::entry::EntryId;
+use crate::record::NotificationId;
+use crate::route::RouteKey;
+
+/// How many numbers after the id of an entry are looked for: each is a stream that was recreated.
+pub const MAX_ID_NUMBERS: u32 = 10;
+/// What precedes the `delivery_id` in the idempotency key of an e-mail command.
+const MAIL_KEY_PREFIX: &str = "notification:";
+/// The length of a UUID with its hyphens.
+const UUID_LENGTH: usize = 36;
+
+/// What a name may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// The id of an entry of the intents stream, which is also that of its notification.
+    Entry(EntryId),
+    /// The id of a notification that is not that of an entry.
+    Notification(NotificationId),
+    /// A route: the `event_id` of a client event, or the `delivery_id` of an e-mail command.
+    Route(RouteKey),
+    /// An idempotency key, which is also the `event_id` of an event from an outbox.
+    Key(String),
+}
+
+/// All that `name` may be, in the order in which it is looked for. With a producer it is that producer's idempotency key.
+pub fn readings(name: &str, with_producer: bool) -> Vec<Reading> {
+    let key = Reading::Key(name.to_owned());
+    if with_producer {
+        return vec![key];
+    }
+    let route = |text: &str| {
+        let (id, route_id) = text.split_once('/')?;
+        Some(Reading::Route(RouteKey {
+            notification_id: NotificationId::from(id.to_owned()),
+            route_id: route_id.to_owned(),
+        }))
+    };
+    let routes = route(name.strip_prefix(MAIL_KEY_PREFIX).unwrap_or(name));
+    let entry = EntryId::from_str(name).ok().map(Reading::Entry);
+    let is_notification = is_numbered(name) || is_uuid(name);
+    let notification = is_notification.then(|| Reading::Notification(NotificationId::from(name.to_owned())));
+    routes.into_iter().chain(entry).chain(notification).chain([key]).collect()
+}
+
+/// `<entry id>~<number>`.
+fn is_numbered(name: &str) -> bool {
+    name.split_once('~').is_some_and(|(entry, number)| {
+        EntryId::from_str(entry).is_ok() && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+fn is_uuid(name: &str) -> bool {
+    let is_right = |(at, byte): (usize, u8)| {
+        if [8, 13, 18, 23].contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() }
+    };
+    name.len() == UUID_LENGTH && name.bytes().enumerate().all(is_right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_for_as_all_that_it_may_be() {
+        let key = |name: &str| Reading::Key(name.to_owned());
+        let notification = |id: &str| Reading::Notification(NotificationId::from(id.to_owned()));
+        let route = |id: &str, route_id: &str| {
+            Reading::Route(RouteKey {
+                notification_id: NotificationId::from(id.to_owned()),
+                route_id: route_id.to_owned(),
+            })
+        };
+        let uuid = "0197a2c4-7f00-7000-8000-0123456789ab";
+        for (name, expected) in [
+            (
+                "1775121700000-0",
+                vec![Reading::Entry(EntryId::new(1_775_121_700_000, 0)), key("1775121700000-0")],
+            ),
+            ("1775121700000-0~1", vec![notification("1775121700000-0~1"), key("1775121700000-0~1")]),
+            (uuid, vec![notification(uuid), key(uuid)]),
+            ("1-0/push:user:u/1", vec![route("1-0", "push:user:u/1"), key("1-0/push:user:u/1")]),
+            (
+                "notification:1-0/email:user:u-1",
+                vec![route("1-0", "email:user:u-1"), key("notification:1-0/email:user:u-1")],
+            ),
+            ("game-123:turn-54", vec![key("game-123:turn-54")]),
+            ("1-0~x", vec![key("1-0~x")]),
+        ] {
+            assert_eq!(readings(name, false), expected, "{name}");
+        }
+        assert_eq!(readings("1775121700000-0", true), [key("1775121700000-0")]);
+    }
+}

@@ -1,0 +1,88 @@
+//! What became of entries: of the intents stream by their keys and ids, of the outbound streams by their routes.
+
+use std::collections::HashMap;
+
+use domain::audit::{EntryTrace, FoundOutcome, MalformedTrace, RouteState};
+use domain::ports::StoreError;
+use domain::route::{RouteKey, RouteStatus};
+use pg::sql::Written;
+use pg::{Session, bind};
+use sea_query::{Query, SelectStatement};
+
+use crate::codec::{column, loggable, route_key};
+use crate::error::store_error;
+use crate::records::{requests, requests_of};
+use crate::routes::{given_keys, on_key};
+use crate::schema::{Input, Routes};
+
+/// The most malformed rows of one entry that are read: more than one only if its stream was recreated.
+const MAX_ROWS_PER_ENTRY: usize = 16;
+
+pub(super) async fn outcomes(
+    session: &Session,
+    stream: &str,
+    entries: &[EntryTrace],
+) -> Result<Vec<FoundOutcome>, StoreError> {
+    let scopes = entries.iter().filter_map(|entry| entry.scope.as_ref());
+    let records = requests(&session.query(&requests_of(scopes)).await.map_err(store_error)?)?;
+    let mut malformed: HashMap<String, Vec<MalformedTrace>> = HashMap::new();
+    for row in session.query(&malformed_of(stream, entries)).await.map_err(store_error)? {
+        let id: String = column(&row, "malformed_intents.stream_entry_id", stream)?;
+        let trace = MalformedTrace {
+            fields_fingerprint: column(&row, "malformed_intents.fields_fingerprint", &id)?,
+            failure_code: column(&row, "malformed_intents.failure_code", &id)?,
+        };
+        malformed.entry(id).or_default().push(trace);
+    }
+    let found = |entry: &EntryTrace| {
+        let record = entry.scope.as_ref().and_then(|scope| records.get(scope));
+        FoundOutcome {
+            record: record.map(|record| (record.notification_id.clone(), record.fingerprint.clone())),
+            malformed: malformed.remove(&entry.id.to_string()).unwrap_or_default(),
+        }
+    };
+    Ok(entries.iter().map(found).collect())
+}
+
+pub(super) async fn routes(
+    session: &Session,
+    keys: &[&RouteKey],
+) -> Result<Vec<Option<RouteState>>, StoreError> {
+    let mut states = HashMap::with_capacity(keys.len());
+    for row in session.query(&states_of(keys)).await.map_err(store_error)? {
+        let key = route_key(&row)?;
+        let status: String = column(&row, "routes.status", &loggable(&key))?;
+        let state = RouteState {
+            status: status.parse::<RouteStatus>().ok(),
+            published_entry_id: column(&row, "routes.published_entry_id", &loggable(&key))?,
+        };
+        states.insert(key, state);
+    }
+    Ok(keys.iter().map(|key| states.get(*key).cloned()).collect())
+}
+
+/// The primary key for each entry: it alone has the order that is asked for. Without it the planner, whose statistics may be of an empty table,
+/// would read the whole index by time.
+pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> Written {
+    let text = format!(
+        "SELECT found.stream_entry_id, found.fields_fingerprint, found.failure_code \
+         FROM (SELECT unnest($2) AS stream_entry_id) AS input \
+         JOIN LATERAL (SELECT m.stream_entry_id, m.fields_fingerprint, m.failure_code FROM malformed_intents AS m \
+                       WHERE m.stream = $1 AND m.stream_entry_id = input.stream_entry_id \
+                       ORDER BY m.stream, m.stream_entry_id, m.fields_fingerprint LIMIT {MAX_ROWS_PER_ENTRY}) AS found ON true"
+    );
+    let ids = bind::texts(entries.iter().map(|entry| entry.id.to_string()));
+    Written::new(text, [bind::text(stream), ids])
+}
+
+/// By the primary key. An entry may be there twice, and so may its key.
+pub(super) fn states_of(keys: &[&RouteKey]) -> SelectStatement {
+    let of_route = |column: Routes| (Routes::Table, column);
+    Query::select()
+        .columns(
+            [Routes::NotificationId, Routes::RouteId, Routes::Status, Routes::PublishedEntryId].map(of_route),
+        )
+        .from_subquery(given_keys(keys.iter().copied()), Input::Table)
+        .inner_join(Routes::Table, on_key())
+        .take()
+}

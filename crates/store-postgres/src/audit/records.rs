@@ -1,0 +1,217 @@
+//! Records with their routes, in the order of acceptance.
+
+use std::collections::HashMap;
+
+use ambient::Timestamp;
+use domain::audit::{AuditedRecord, AuditedRoute, RouteRow, Subject, UnreadableRow};
+use domain::catalog::AudienceKind;
+use domain::ports::{AuditedPage, StoreError};
+use domain::record::{NotificationId, RecordCursor};
+use domain::route::RouteKey;
+use pg::sql::any;
+use pg::{Session, bind};
+use sea_query::{Expr, ExprTrait, Func, Order, Query, SelectStatement};
+use serde_json::Value;
+use tokio_postgres::Row;
+
+use crate::codec::{column, corrupt, count, instant, name, optional_instant, route_key, small_count};
+use crate::error::store_error;
+use crate::schema::{DeadLetters, Input, Records, Routes};
+
+/// The most records of a page.
+const MAX_PAGE_RECORDS: usize = 256;
+/// The most routes of a page, unless its only record has more.
+const MAX_PAGE_ROUTES: u64 = 4_096;
+/// The most bytes of recipients in a page, unless its only record has more.
+const MAX_PAGE_RECIPIENT_BYTES: u64 = 1024 * 1024;
+/// The most routes that are read at once: eight times as many as a valid record can have.
+const MAX_READ_ROUTES: usize = 16_384;
+
+pub(super) async fn list(
+    session: &Session,
+    after: &RecordCursor,
+    until: Timestamp,
+) -> Result<AuditedPage, StoreError> {
+    let rows = session.query(&sizes(after, until)).await.map_err(store_error)?;
+    let (places, is_cut) = first_of_page(&rows)?;
+    let ids: Vec<&NotificationId> = places.iter().map(|place| &place.notification_id).collect();
+    let page = get(session, &ids).await?;
+    let next = places.last().filter(|_| is_cut || rows.len() == MAX_PAGE_RECORDS).cloned();
+    Ok(AuditedPage { next, ..page })
+}
+
+/// The places of the records that a page can have, and whether others were left out.
+fn first_of_page(rows: &[Row]) -> Result<(Vec<RecordCursor>, bool), StoreError> {
+    let (mut places, mut routes, mut bytes) = (Vec::with_capacity(rows.len()), 0, 0);
+    for row in rows {
+        let id: String = column(row, "records.notification_id", "")?;
+        routes += count(row, "routes", &id)?;
+        bytes += count(row, "bytes", &id)?;
+        if !places.is_empty() && (routes > MAX_PAGE_ROUTES || bytes > MAX_PAGE_RECIPIENT_BYTES) {
+            return Ok((places, true));
+        }
+        let accepted_at = instant(row, "records.accepted_at", &id)?;
+        places.push(RecordCursor { accepted_at, notification_id: NotificationId::from(id) });
+    }
+    Ok((places, false))
+}
+
+pub(super) async fn get(session: &Session, ids: &[&NotificationId]) -> Result<AuditedPage, StoreError> {
+    let mut page = AuditedPage::default();
+    if ids.is_empty() {
+        return Ok(page);
+    }
+    // Records first: one that is deleted in between has no routes, and is not there when it is looked at again.
+    let records = session.query(&records_of(ids)).await.map_err(store_error)?;
+    let rows = session.query(&routes_of(ids)).await.map_err(store_error)?;
+    if rows.len() == MAX_READ_ROUTES {
+        let problem = format!("{} records from here on have {MAX_READ_ROUTES} routes or more", ids.len());
+        return Err(corrupt("routes", ids[0].as_str(), problem));
+    }
+    let mut routes: HashMap<NotificationId, Vec<RouteRow>> = HashMap::with_capacity(ids.len());
+    for row in &rows {
+        let key = route_key(row)?;
+        let id = key.notification_id.clone();
+        let shown = key.to_string();
+        let read = route(row, key.clone(), &shown).map(RouteRow::Read);
+        let read = read.unwrap_or_else(|error| RouteRow::Unreadable(key, error.to_string()));
+        routes.entry(id).or_default().push(read);
+    }
+    for row in &records {
+        let id: String = column(row, "records.notification_id", "")?;
+        let id = NotificationId::from(id);
+        let routes = routes.remove(&id).unwrap_or_default();
+        match record(row, id.clone(), routes) {
+            Ok(record) => page.records.push(record),
+            Err(error) => {
+                let subject = Subject::Notification(id);
+                page.unreadable.push(UnreadableRow { subject, problem: error.to_string() });
+            }
+        }
+    }
+    Ok(page)
+}
+
+fn record(row: &Row, id: NotificationId, routes: Vec<RouteRow>) -> Result<AuditedRecord, StoreError> {
+    let key = id.as_str();
+    let recipients: Value = column(row, "records.recipient_user_ids", key)?;
+    let recipient_user_ids = serde_json::from_value(recipients)
+        .map_err(|error| corrupt("records.recipient_user_ids", key, error.to_string()))?;
+    Ok(AuditedRecord {
+        accepted_at: instant(row, "records.accepted_at", key)?,
+        updated_at: instant(row, "records.updated_at", key)?,
+        audience: name::<AudienceKind>(row, "records.audience_kind", key)?,
+        recipient_user_ids,
+        routes,
+        notification_id: id,
+    })
+}
+
+fn route(row: &Row, key: RouteKey, shown: &str) -> Result<AuditedRoute, StoreError> {
+    let time = |place| optional_instant(row, place, shown);
+    Ok(AuditedRoute {
+        channel: name(row, "routes.channel", shown)?,
+        recipient_ref: column(row, "routes.recipient_ref", shown)?,
+        status: name(row, "routes.status", shown)?,
+        attempt_count: small_count(row, "routes.attempt_count", shown)?,
+        max_attempts: small_count(row, "routes.max_attempts", shown)?,
+        next_attempt_at: time("routes.next_attempt_at")?,
+        created_at: instant(row, "routes.created_at", shown)?,
+        updated_at: instant(row, "routes.updated_at", shown)?,
+        published_at: time("routes.published_at")?,
+        dead_lettered_at: time("routes.dead_lettered_at")?,
+        skipped_at: time("routes.skipped_at")?,
+        published_entry_id: column(row, "routes.published_entry_id", shown)?,
+        has_dead_letter: column(row, "matches", shown)?,
+        key,
+    })
+}
+
+/// A page of `records_listing_idx`, read backwards, with the number of routes of each record by their primary key.
+pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> SelectStatement {
+    let order = [Records::AcceptedAt, Records::NotificationId];
+    let place = [bind::instant(after.accepted_at), bind::text(after.notification_id.as_str())];
+    let text = Expr::col(Records::RecipientUserIds).cast_as("text");
+    let mut page = Query::select();
+    page.columns(order)
+        .expr_as(Func::cust("octet_length").arg(text).cast_as("bigint"), Input::Bytes)
+        .from(Records::Table)
+        .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)))
+        .and_where(Expr::col(Records::AcceptedAt).lte(bind::instant(until)));
+    for column in order {
+        page.order_by(column, Order::Asc);
+    }
+    page.limit(MAX_PAGE_RECORDS as u64);
+    let mut select = Query::select();
+    select
+        .columns([(Input::Table, Records::NotificationId), (Input::Table, Records::AcceptedAt)])
+        .expr_as(Func::max(Expr::col((Input::Table, Input::Bytes))), Input::Bytes)
+        .expr_as(Func::count(Expr::col((Routes::Table, Routes::RouteId))), Input::Routes)
+        .from_subquery(page, Input::Table)
+        .left_join(
+            Routes::Table,
+            Expr::col((Routes::Table, Routes::NotificationId))
+                .equals((Input::Table, Records::NotificationId)),
+        );
+    for column in order {
+        select.group_by_col((Input::Table, column)).order_by((Input::Table, column), Order::Asc);
+    }
+    select
+}
+
+/// By the primary key.
+pub(super) fn records_of(ids: &[&NotificationId]) -> SelectStatement {
+    Query::select()
+        .columns([
+            Records::NotificationId,
+            Records::AudienceKind,
+            Records::RecipientUserIds,
+            Records::AcceptedAt,
+            Records::UpdatedAt,
+        ])
+        .from(Records::Table)
+        .and_where(is_one_of(ids, Records::NotificationId))
+        .limit(MAX_PAGE_RECORDS as u64)
+        .take()
+}
+
+/// By the primary keys, each with whether it has a row in `dead_letters`.
+pub(super) fn routes_of(ids: &[&NotificationId]) -> SelectStatement {
+    let of_route = |column: Routes| (Routes::Table, column);
+    let letter = |column: DeadLetters| Expr::col((DeadLetters::Table, column));
+    Query::select()
+        .columns(
+            [
+                Routes::NotificationId,
+                Routes::RouteId,
+                Routes::Channel,
+                Routes::RecipientRef,
+                Routes::Status,
+                Routes::AttemptCount,
+                Routes::MaxAttempts,
+                Routes::NextAttemptAt,
+                Routes::CreatedAt,
+                Routes::UpdatedAt,
+                Routes::PublishedAt,
+                Routes::DeadLetteredAt,
+                Routes::SkippedAt,
+                Routes::PublishedEntryId,
+            ]
+            .map(of_route),
+        )
+        .expr_as(letter(DeadLetters::RouteId).is_not_null(), Input::Matches)
+        .from(Routes::Table)
+        .left_join(
+            DeadLetters::Table,
+            letter(DeadLetters::NotificationId)
+                .equals(of_route(Routes::NotificationId))
+                .and(letter(DeadLetters::RouteId).equals(of_route(Routes::RouteId))),
+        )
+        .and_where(is_one_of(ids, of_route(Routes::NotificationId)))
+        .limit(MAX_READ_ROUTES as u64)
+        .take()
+}
+
+fn is_one_of(ids: &[&NotificationId], column: impl sea_query::IntoColumnRef) -> Expr {
+    Expr::col(column).eq(any(bind::texts(ids.iter().map(|id| id.as_str()))))
+}

@@ -1,0 +1,111 @@
+//! Reading a stream from one end to the other, for an audit (ADR 0038).
+//!
+//! The entries are read by `XRANGE` on a connection of its own that takes no more bytes than the read allows, as intake does: a script
+//! would hold Redis while it copies payloads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use domain::entry::EntryId;
+use domain::ports::{OutboundState, ReadLimit, StoreError, StreamEntry, StreamReader};
+use redis::{Script, Value, cmd};
+
+use crate::blocking::BlockingConnection;
+use crate::connect::{RedisClient, ScriptCall, unexpected};
+use crate::intents::{FIRST_IN_RANGE, entries};
+use crate::stream_state::{self, entry_id, parse_state};
+
+/// How long a read may take beyond the operation timeout: it may return megabytes, and nothing waits for it.
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
+const OBSERVE: &str = "return outbound_state(KEYS[1])";
+
+/// Streams of one Redis. Clones share the connection.
+#[derive(Clone)]
+pub struct RedisStreamReader {
+    client: RedisClient,
+    reader: BlockingConnection,
+    /// How many entries the last read that fitted had: the next one asks for twice as many.
+    fitted: Arc<AtomicUsize>,
+    first_in_range: Script,
+    observe: Script,
+}
+
+impl std::fmt::Debug for RedisStreamReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStreamReader").finish_non_exhaustive()
+    }
+}
+
+impl RedisStreamReader {
+    /// The streams that `client` reaches.
+    pub fn new(client: &RedisClient) -> Self {
+        Self {
+            client: client.clone(),
+            reader: BlockingConnection::new(client),
+            fitted: Arc::new(AtomicUsize::new(usize::MAX / 2)),
+            first_in_range: Script::new(FIRST_IN_RANGE),
+            observe: stream_state::script(OBSERVE),
+        }
+    }
+
+    /// The next entry, which is too large to be read.
+    async fn too_large(
+        &self,
+        stream: &str,
+        after: EntryId,
+        until: EntryId,
+    ) -> Result<Vec<StreamEntry>, StoreError> {
+        const OPERATION: &str = "find the id of a large entry";
+        let mut call = ScriptCall::new(&self.first_in_range, [stream].into_iter());
+        call.arg(format!("({after}"));
+        let id = match self.client.script(OPERATION, &call).await? {
+            Value::Nil => return Ok(Vec::new()),
+            id => entry_id(&id).ok_or_else(|| unexpected(OPERATION, &id))?,
+        };
+        Ok((id <= until).then_some(StreamEntry { id, fields: None }).into_iter().collect())
+    }
+}
+
+impl StreamReader for RedisStreamReader {
+    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields.
+    async fn list_entries(
+        &self,
+        stream: &str,
+        after: EntryId,
+        until: EntryId,
+        limit: ReadLimit,
+    ) -> Result<Vec<StreamEntry>, StoreError> {
+        const OPERATION: &str = "read a stream";
+        // Redis refuses a range after the highest possible id.
+        if after >= until {
+            return Ok(Vec::new());
+        }
+        let mut count = self.fitted.load(Ordering::Relaxed).saturating_mul(2).clamp(1, limit.entries.max(1));
+        loop {
+            let mut command = cmd("XRANGE");
+            command.arg(stream).arg(format!("({after}")).arg(until.to_string()).arg("COUNT").arg(count);
+            match self.reader.ask(OPERATION, &command, MAX_READ_TIME, limit.bytes).await {
+                Ok(Some(answer)) => {
+                    self.fitted.store(count, Ordering::Relaxed);
+                    let whole = |entry: domain::entry::RawEntry| StreamEntry {
+                        id: entry.id,
+                        fields: Some(entry.fields),
+                    };
+                    return Ok(entries(OPERATION, answer)?.into_iter().map(whole).collect());
+                }
+                Ok(None) if count == 1 => return self.too_large(stream, after, until).await,
+                // Entries of very many fields take long to be read.
+                Err(StoreError::Unavailable { .. }) if count > 1 => count /= 2,
+                Err(error) => return Err(error),
+                Ok(None) => count /= 2,
+            }
+        }
+    }
+
+    async fn inspect_stream(&self, stream: &str) -> Result<Option<OutboundState>, StoreError> {
+        const OPERATION: &str = "inspect a stream";
+        let call = ScriptCall::new(&self.observe, [stream].into_iter());
+        parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)
+    }
+}

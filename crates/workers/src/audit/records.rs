@@ -1,0 +1,216 @@
+//! Records with their routes, and the entries of published routes.
+
+use ambient::Clock;
+use domain::audit::{
+    AuditedRecord, Discrepancy, DiscrepancyKind, PublishedFigures, PublishedRoute, RouteRow, Subject,
+    judge_published, judge_record,
+};
+use domain::entry::EntryId;
+use domain::ports::{
+    AuditStore, AuditedPage, CheckpointCache, ChildTable, LeaderLookup, OutboundInspection, RecordCursor,
+    StoreError, StreamReader,
+};
+use domain::record::NotificationId;
+use domain::republish::EntryState;
+use domain::route::{Channel, RouteKey};
+
+use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, retry, still_found};
+
+/// The most entries that one script looks for.
+const MAX_FOUND_ENTRIES: usize = 256;
+
+/// What was found out about a page.
+#[derive(Default)]
+struct Judged {
+    wrong: Vec<Discrepancy>,
+    published: PublishedFigures,
+}
+
+impl<S, R, O, C, L, K, P> Audit<S, R, O, C, L, K, P>
+where
+    S: AuditStore,
+    R: StreamReader,
+    O: OutboundInspection,
+    C: CheckpointCache,
+    L: LeaderLookup,
+    K: Clock,
+    P: AuditReport,
+{
+    /// Records that were accepted by the beginning, or within the times that were asked for.
+    pub(super) async fn check_records(&mut self) -> Result<(), StoreError> {
+        let (mut after, until) = (RecordCursor::before(self.since), self.until);
+        let mut absent: Vec<Discrepancy> = Vec::new();
+        loop {
+            let page = retry(async || self.stores.tables.list_audited_records(&after, until).await).await?;
+            let next = page.next.clone();
+            self.count(&page.records);
+            let mut judged = self.judge_records(page).await?;
+            self.figures.published.join(judged.published);
+            // An absent stream is one discrepancy, however many routes were published to it.
+            judged.wrong.retain(|found| !absent.iter().any(|known| known.is_same(found)));
+            let wrong = self.look_at_records_again(judged.wrong).await?;
+            absent.extend(wrong.iter().filter(|found| is_absent_stream(found)).cloned());
+            self.report_all(&wrong);
+            self.page_done();
+            match next {
+                Some(next) => after = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn count(&mut self, records: &[AuditedRecord]) {
+        let now = self.clock.now();
+        self.figures.records += records.len() as u64;
+        for row in records.iter().flat_map(|record| &record.routes) {
+            let is_stuck = matches!(row, RouteRow::Read(route) if route.is_stuck(now));
+            self.figures.routes.add(row, is_stuck);
+        }
+    }
+
+    async fn judge_records(&self, page: AuditedPage) -> Result<Judged, StoreError> {
+        let mut judged = Judged::default();
+        judged.wrong.extend(page.unreadable.into_iter().map(Discrepancy::from));
+        judged.wrong.extend(page.records.iter().flat_map(judge_record));
+        let routes = page.records.iter().flat_map(|record| &record.routes);
+        let published: Vec<(Channel, &RouteKey, EntryId)> = routes
+            .filter_map(|row| match row {
+                RouteRow::Read(route) => Some((route.channel, &route.key, route.entry_id()?)),
+                RouteRow::Unreadable(..) => None,
+            })
+            .collect();
+        for (channel, stream) in &self.settings.outbound_streams {
+            let of_channel: Vec<(&RouteKey, EntryId)> = published
+                .iter()
+                .filter(|(other, ..)| other == channel)
+                .map(|(_, key, entry_id)| (*key, *entry_id))
+                .collect();
+            for chunk in of_channel.chunks(MAX_FOUND_ENTRIES) {
+                self.judge_entries_of(*channel, stream, chunk, &mut judged).await?;
+            }
+        }
+        Ok(judged)
+    }
+
+    async fn judge_entries_of(
+        &self,
+        channel: Channel,
+        stream: &str,
+        chunk: &[(&RouteKey, EntryId)],
+        judged: &mut Judged,
+    ) -> Result<(), StoreError> {
+        let (state, found) = retry(async || self.stores.outbound.find_entries(channel, chunk).await).await?;
+        for ((key, entry_id), present) in chunk.iter().zip(found) {
+            let entry = judge_published(*entry_id, present, state.as_ref());
+            judged.published.add(entry);
+            if entry == EntryState::Missing {
+                let route = PublishedRoute { key, entry_id: *entry_id };
+                judged.wrong.push(route.missing(stream, state.as_ref()));
+            }
+        }
+        if state.is_none() {
+            let detail =
+                format!("there is no such stream, and routes of the channel {channel} are published");
+            let subject = Subject::Stream(stream.to_owned());
+            let absent = Discrepancy::new(DiscrepancyKind::OutboundStreamAbsent, subject, detail);
+            if !judged.wrong.iter().any(|known| known.is_same(&absent)) {
+                judged.wrong.push(absent);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is found each time that the records and the entries are read again.
+    async fn look_at_records_again(
+        &self,
+        mut wrong: Vec<Discrepancy>,
+    ) -> Result<Vec<Discrepancy>, StoreError> {
+        let absent = wrong.iter().any(is_absent_stream);
+        for _ in 1..MAX_LOOKS {
+            if wrong.is_empty() {
+                break;
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let mut ids: Vec<&NotificationId> = wrong.iter().filter_map(record_of).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let page = retry(async || self.stores.tables.get_audited_records(&ids).await).await?;
+            let mut again = self.judge_records(page).await?.wrong;
+            if absent {
+                again.extend(self.absent_streams(&wrong).await?);
+            }
+            wrong = still_found(&wrong, again);
+            wrong.dedup_by(|one, other| is_absent_stream(one) && one.is_same(other));
+        }
+        Ok(wrong)
+    }
+
+    /// Those of the streams that still do not exist.
+    async fn absent_streams(&self, wrong: &[Discrepancy]) -> Result<Vec<Discrepancy>, StoreError> {
+        let mut still = Vec::new();
+        for found in wrong.iter().filter(|found| is_absent_stream(found)) {
+            let Subject::Stream(stream) = &found.subject else { continue };
+            if retry(async || self.stores.streams.inspect_stream(stream).await).await?.is_none() {
+                still.push(found.clone());
+            }
+        }
+        Ok(still)
+    }
+
+    /// Rows without a parent, in whole tables: rows have no index by time. Not done if the audit is limited to a time.
+    pub(super) async fn check_orphans(&mut self) -> Result<(), StoreError> {
+        if self.settings.since.is_some() || self.settings.until.is_some() {
+            return Ok(());
+        }
+        for table in [ChildTable::Routes, ChildTable::DeadLetters] {
+            let (kind, detail) = match table {
+                ChildTable::Routes => (DiscrepancyKind::RouteWithoutRecord, "records has no row of it"),
+                ChildTable::DeadLetters => {
+                    (DiscrepancyKind::DeadLetterWithoutRoute, "routes has no row of it")
+                }
+            };
+            let mut after: Option<RouteKey> = None;
+            loop {
+                let page =
+                    retry(async || self.stores.tables.list_orphans(table, after.as_ref()).await).await?;
+                // One statement sees rows and parents at one moment: there is nothing to look at again.
+                let orphans = page.orphans.into_iter();
+                let wrong: Vec<Discrepancy> =
+                    orphans.map(|key| Discrepancy::new(kind, Subject::Route(key), detail)).collect();
+                self.report_all(&wrong);
+                self.page_done();
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the entry that a published route names is missing: then the route has no second entry, but the wrong one.
+    pub(super) async fn is_named_entry_missing(
+        &self,
+        channel: Channel,
+        key: &RouteKey,
+        named: EntryId,
+    ) -> Result<bool, StoreError> {
+        let entries = [(key, named)];
+        let (state, found) =
+            retry(async || self.stores.outbound.find_entries(channel, &entries).await).await?;
+        let present = found.first().copied().unwrap_or_default();
+        Ok(judge_published(named, present, state.as_ref()) == EntryState::Missing)
+    }
+}
+
+fn is_absent_stream(found: &Discrepancy) -> bool {
+    found.kind == DiscrepancyKind::OutboundStreamAbsent
+}
+
+fn record_of(found: &Discrepancy) -> Option<&NotificationId> {
+    match &found.subject {
+        Subject::Notification(id) => Some(id),
+        Subject::Route(key) => Some(&key.notification_id),
+        Subject::Entry { .. } | Subject::Stream(_) => None,
+    }
+}

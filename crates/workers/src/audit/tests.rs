@@ -1,0 +1,210 @@
+//! What is found once is looked for again, on stores whose answers change between two reads.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ambient::ManualClock;
+use domain::audit::{AuditedRecord, DiscrepancyKind, EntryTrace, FoundOutcome, RouteState};
+use domain::catalog::AudienceKind;
+use domain::checkpoint::{CachedCheckpoint, Checkpoint};
+use domain::entry::{EntryId, RawFields};
+use domain::outbound::OutboundEntry;
+use domain::ports::{
+    Append, AuditedPage, ChildTable, OrphanPage, OutboundServer, OutboundState, RecordCursor, StreamEntry,
+    Swap,
+};
+use domain::query::LeaderTerm;
+use domain::record::NotificationId;
+use domain::route::RouteKey;
+
+use super::*;
+
+/// How often each kind of question is answered in a way that contradicts, before it is answered well.
+#[derive(Default)]
+struct Stores {
+    records: usize,
+    outcomes: usize,
+    /// How often the tables are unavailable first.
+    outages: usize,
+    record_reads: AtomicUsize,
+    outcome_reads: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+/// A record without routes.
+fn broken() -> AuditedPage {
+    let record = AuditedRecord {
+        notification_id: NotificationId::from("5-0".to_owned()),
+        accepted_at: Timestamp::UNIX_EPOCH,
+        updated_at: Timestamp::UNIX_EPOCH,
+        audience: AudienceKind::AdminEmail,
+        recipient_user_ids: Vec::new(),
+        routes: Vec::new(),
+    };
+    AuditedPage { records: vec![record], ..AuditedPage::default() }
+}
+
+impl Stores {
+    /// The record, or none once it is deleted.
+    fn record(&self) -> AuditedPage {
+        let read = self.record_reads.fetch_add(1, Ordering::Relaxed);
+        if read < self.records { broken() } else { AuditedPage::default() }
+    }
+}
+
+impl AuditStore for &Stores {
+    async fn audited_checkpoint(&self, _: &str) -> Result<Option<Checkpoint>, StoreError> {
+        if self.calls.fetch_add(1, Ordering::Relaxed) < self.outages {
+            return Err(StoreError::Unavailable { operation: "load", source: "it restarts".into() });
+        }
+        Ok(Some(Checkpoint { fence: 1, last_entry_id: EntryId::new(TODAY, 0) }))
+    }
+
+    async fn list_audited_records(&self, _: &RecordCursor, _: Timestamp) -> Result<AuditedPage, StoreError> {
+        Ok(self.record())
+    }
+
+    async fn get_audited_records(&self, ids: &[&NotificationId]) -> Result<AuditedPage, StoreError> {
+        assert_eq!(ids, [&NotificationId::from("5-0".to_owned())]);
+        Ok(self.record())
+    }
+
+    async fn find_outcomes(&self, _: &str, traces: &[EntryTrace]) -> Result<Vec<FoundOutcome>, StoreError> {
+        let read = self.outcome_reads.fetch_add(1, Ordering::Relaxed);
+        let row = |trace: &EntryTrace| domain::audit::MalformedTrace {
+            fields_fingerprint: trace.fields_fingerprint.clone().unwrap_or_default(),
+            failure_code: "unknown_field".into(),
+        };
+        let found = |trace: &EntryTrace| match read < self.outcomes {
+            true => FoundOutcome::default(),
+            false => FoundOutcome { malformed: vec![row(trace)], ..FoundOutcome::default() },
+        };
+        Ok(traces.iter().map(found).collect())
+    }
+
+    async fn find_routes(&self, _: &[&RouteKey]) -> Result<Vec<Option<RouteState>>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn list_orphans(&self, _: ChildTable, _: Option<&RouteKey>) -> Result<OrphanPage, StoreError> {
+        Ok(OrphanPage::default())
+    }
+}
+
+/// The intents stream has one entry; the outbound streams are absent.
+impl StreamReader for &Stores {
+    async fn list_entries(
+        &self,
+        _: &str,
+        after: EntryId,
+        _: EntryId,
+        _: ReadLimit,
+    ) -> Result<Vec<StreamEntry>, StoreError> {
+        let id = EntryId::new(TODAY, 0);
+        let fields = Some(RawFields::from_iter([("x", "y")]));
+        Ok(if after < id { vec![StreamEntry { id, fields }] } else { Vec::new() })
+    }
+
+    async fn inspect_stream(&self, stream: &str) -> Result<Option<OutboundState>, StoreError> {
+        let id = EntryId::new(TODAY, 0);
+        let state = OutboundState { first: Some(id), last_generated: id, max_deleted: EntryId::ZERO };
+        Ok((stream == "intents").then_some(state))
+    }
+}
+
+impl OutboundInspection for &Stores {
+    async fn observe(&self) -> Result<OutboundServer, StoreError> {
+        unreachable!("an audit does not ask for it")
+    }
+
+    async fn find_entries(
+        &self,
+        _: Channel,
+        _: &[(&RouteKey, EntryId)],
+    ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
+        unreachable!("there is no published route")
+    }
+
+    async fn append_again(
+        &self,
+        _: Channel,
+        _: &[(&RouteKey, &OutboundEntry<'_>)],
+        _: Duration,
+    ) -> Result<Vec<Append>, StoreError> {
+        unreachable!("an audit does not write")
+    }
+}
+
+impl CheckpointCache for &Stores {
+    async fn load(&self, _: &str) -> Result<CachedCheckpoint, StoreError> {
+        Ok(CachedCheckpoint::Missing)
+    }
+
+    async fn save(&self, _: &str, _: Checkpoint) -> Result<Swap, StoreError> {
+        unreachable!("an audit does not write")
+    }
+
+    async fn reset(&self, _: &str, _: Checkpoint) -> Result<Swap, StoreError> {
+        unreachable!("an audit does not write")
+    }
+}
+
+impl LeaderLookup for &Stores {
+    async fn leader(&self) -> Result<Option<LeaderTerm>, StoreError> {
+        Ok(None)
+    }
+}
+
+/// 2026-04-02, in milliseconds.
+const TODAY: u64 = 1_775_121_700_000;
+
+#[derive(Default)]
+struct Found(Vec<DiscrepancyKind>);
+
+impl AuditReport for Found {
+    fn found(&mut self, discrepancy: &Discrepancy) {
+        self.0.push(discrepancy.kind);
+    }
+
+    fn progress(&mut self, _: &Figures) {}
+}
+
+async fn audit(stores: &Stores) -> Result<Vec<DiscrepancyKind>, StoreError> {
+    let settings = AuditSettings {
+        intents_stream: "intents".into(),
+        outbound_streams: [(Channel::Push, "push".into()), (Channel::Email, "email".into())],
+        catalog: Arc::new(Catalog::built_in()),
+        record_retention: Duration::from_secs(3_600),
+        malformed_retention: Duration::from_secs(3_600),
+        since: None,
+        until: None,
+    };
+    let ports =
+        AuditStores { tables: stores, streams: stores, outbound: stores, cache: stores, leader: stores };
+    let clock = ManualClock::new(Timestamp::from_millis(1_775_121_700_000).expect("in range"));
+    let (figures, found) = Audit::new(ports, settings, clock, Found::default()).run().await?;
+    assert_eq!(figures.discrepancies, found.0.len() as u64);
+    Ok(found.0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_when_it_is_looked_for_again_is_not_reported() {
+    for looks in 1..MAX_LOOKS {
+        let stores = Stores { records: looks, outcomes: looks, ..Stores::default() };
+        assert_eq!(audit(&stores).await.ok(), Some(vec![]), "contradicted {looks} times");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_found_each_time_is_reported_once() {
+    let stores = Stores { records: MAX_LOOKS, outcomes: MAX_LOOKS, ..Stores::default() };
+    let expected = vec![DiscrepancyKind::EntryWithoutOutcome, DiscrepancyKind::RecordWithoutRoutes];
+    assert_eq!(audit(&stores).await.ok(), Some(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_restarts_is_waited_for_and_one_that_stays_away_ends_the_audit() {
+    let restarts = Stores { outages: 20, ..Stores::default() };
+    assert_eq!(audit(&restarts).await.ok(), Some(vec![]));
+    let stays_away = Stores { outages: usize::MAX, ..Stores::default() };
+    assert!(matches!(audit(&stays_away).await, Err(StoreError::Unavailable { .. })));
+}

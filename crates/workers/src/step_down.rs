@@ -1,0 +1,267 @@
+//! Handing over the leadership of intake when an operator asks for it (ADR 0037).
+//!
+//! A leader looks every [`STEP_DOWN_POLL_INTERVAL`] whether it was asked. What a request means is a rule of [`domain::step_down`]. The term
+//! ends as it does on a stop: the batch is finished, the lock released, the notice sent. A look that fails is no reason to stop.
+//!
+//! Crash recovery: that this replica rests is not stored. After a restart it campaigns at once, as a new replica.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ports::{Election, Fence, StepDownStore, StoreError, Term, TermEnd, error_chain};
+use domain::step_down::{STEP_DOWN_REST, StepDownState};
+use tokio::time::{Instant, sleep};
+
+/// How often a leader looks whether it was asked to step down: so rarely that an idle replica still asks PostgreSQL less than once a second,
+/// and more often than a request expires.
+const STEP_DOWN_POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a replica that has handed over looks whether it may campaign again.
+const REST_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// An election whose leader hands over when an operator asks for it, and does not campaign for a while after that.
+#[derive(Debug)]
+pub struct StepDownElection<E, S> {
+    election: E,
+    requests: Arc<Requests<S>>,
+}
+
+/// What operators ask of this replica.
+#[derive(Debug)]
+struct Requests<S> {
+    store: S,
+    replica: String,
+    /// Set after this replica has handed over.
+    rests_until: Mutex<Option<Instant>>,
+}
+
+impl<E, S> StepDownElection<E, S> {
+    /// The same election, for the replica of this name.
+    pub fn new(election: E, store: S, replica: &str) -> Self {
+        let rests_until = Mutex::default();
+        let requests = Arc::new(Requests { store, replica: replica.to_owned(), rests_until });
+        Self { election, requests }
+    }
+}
+
+impl<S: StepDownStore> Requests<S> {
+    async fn state(&self) -> Option<StepDownState> {
+        match self.store.get_step_down(&self.replica).await {
+            Ok(state) => Some(state),
+            Err(error) => {
+                tracing::debug!(
+                    error = error_chain(&error),
+                    "could not look for a request to step down; looking again"
+                );
+                None
+            }
+        }
+    }
+
+    /// Resolves when a leader of a term that began then is to hand over.
+    async fn requested(&self, began: Instant) {
+        loop {
+            sleep(STEP_DOWN_POLL_INTERVAL).await;
+            // Read before the request is, so that the term does not seem longer than it is.
+            let term = began.elapsed();
+            let Some(state) = self.state().await.filter(|state| state.hands_over(term)) else { continue };
+            let rest = STEP_DOWN_REST.saturating_sub(state.requested_ago.unwrap_or_default());
+            *self.rests_until() = Some(Instant::now() + rest);
+            return;
+        }
+    }
+
+    /// Whether this replica has handed over and another one is to follow it.
+    async fn rests(&self) -> bool {
+        let Some(until) = *self.rests_until() else { return false };
+        // If the store does not say otherwise, the replica rests until its time is over.
+        let may_campaign = self.state().await.is_some_and(|state| state.may_campaign());
+        let rests = !may_campaign && Instant::now() < until;
+        if !rests {
+            *self.rests_until() = None;
+        }
+        rests
+    }
+}
+
+impl<S> Requests<S> {
+    /// Nothing panics while the lock is held.
+    fn rests_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Election, S: StepDownStore> Election for StepDownElection<E, S> {
+    type Term = StepDownTerm<E::Term, S>;
+
+    async fn campaign(&self) -> Result<Option<Self::Term>, StoreError> {
+        if self.requests.rests().await {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let Some(term) = self.election.campaign().await? else { return Ok(None) };
+        Ok(Some(StepDownTerm { term, began, requests: Arc::clone(&self.requests) }))
+    }
+
+    async fn leader_change(&self) {
+        // A replica that rests leaves the notice, which reaches one replica only, to the others.
+        let rests = self.requests.rests_until().is_some();
+        match rests {
+            true => sleep(REST_POLL_INTERVAL).await,
+            false => self.election.leader_change().await,
+        }
+    }
+
+    async fn raise_fence(&self, floor: Fence) -> Result<(), StoreError> {
+        self.election.raise_fence(floor).await
+    }
+}
+
+/// A term that is over when an operator asks for it, too.
+#[derive(Debug)]
+pub struct StepDownTerm<T, S> {
+    term: T,
+    began: Instant,
+    requests: Arc<Requests<S>>,
+}
+
+impl<T: Term, S: StepDownStore> Term for StepDownTerm<T, S> {
+    fn fence(&self) -> Fence {
+        self.term.fence()
+    }
+
+    async fn over(&self) -> TermEnd {
+        tokio::select! {
+            end = self.term.over() => end,
+            () = self.requests.requested(self.began) => TermEnd::StepDownRequested,
+        }
+    }
+
+    async fn step_down(self) {
+        self.term.step_down().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::ports::ReplicaStore;
+    use domain::replica::ReplicaReport;
+    use domain::step_down::StepDown;
+    use memory_stores::{Effect, MemoryElection, MemoryReplicas, Scripted};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::fixtures::{World, down, now};
+
+    type Candidate = StepDownElection<Scripted<MemoryElection>, Scripted<MemoryReplicas>>;
+
+    async fn report(world: &World, replica: &str) {
+        let report = ReplicaReport {
+            replica: replica.to_owned(),
+            version: "0.1.0".to_owned(),
+            started_at: now(),
+            leader_of: Vec::new(),
+            workers: Vec::new(),
+        };
+        world.replicas.save_replica(&report).await.expect("the store is there");
+    }
+
+    async fn ask(world: &World, replica: &str) {
+        let request = StepDown { replica: replica.into(), actor: "ops".into(), request_id: "r".into() };
+        assert!(world.replicas.request_step_down(&request).await.expect("the store is there"));
+    }
+
+    fn candidate(world: &World, replica: &str) -> Candidate {
+        StepDownElection::new(world.election.clone(), world.replicas.clone(), replica)
+    }
+
+    /// Time passes for the replica and for the stores.
+    async fn wait(world: &World, time: Duration) {
+        world.clock.advance(time);
+        tokio::time::sleep(time).await;
+    }
+
+    async fn win(candidate: &Candidate) -> Option<StepDownTerm<impl Term + use<>, Scripted<MemoryReplicas>>> {
+        candidate.campaign().await.expect("the store is there")
+    }
+
+    async fn world(replicas: &[&str]) -> World {
+        let world = World::new(now());
+        for replica in replicas {
+            report(&world, replica).await;
+        }
+        world
+    }
+
+    /// Longer than between two looks. The clock of the stores stands meanwhile.
+    const SOON: Duration = Duration::from_secs(12);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_asked_hands_over_and_campaigns_again_15_s_after_the_request() {
+        let world = world(&["a", "b"]).await;
+        let (a, b) = (candidate(&world, "a"), candidate(&world, "b"));
+        let term = win(&a).await.expect("no other leads");
+        assert!(timeout(SOON, term.over()).await.is_err(), "it was not asked");
+        ask(&world, "a").await;
+        assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
+        term.step_down().await;
+        assert!(win(&a).await.is_none(), "it rests");
+        let other = win(&b).await.expect("the other follows");
+        for _ in 0..14 {
+            wait(&world, Duration::from_secs(1)).await;
+            assert!(win(&a).await.is_none(), "it rests");
+        }
+        // The request was not made to this one.
+        assert!(timeout(SOON, other.over()).await.is_err());
+        other.step_down().await;
+        wait(&world, Duration::from_secs(1)).await;
+        let again = win(&a).await.expect("it campaigns again");
+        assert!(timeout(SOON, again.over()).await.is_err(), "the request is older than the term");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_runs_alone_goes_on_leading() {
+        let world = world(&["a"]).await;
+        let a = candidate(&world, "a");
+        let term = win(&a).await.expect("no other leads");
+        wait(&world, SOON).await;
+        ask(&world, "a").await;
+        assert!(timeout(SOON, term.over()).await.is_err());
+        // Another one that starts while the request counts makes the difference.
+        report(&world, "b").await;
+        assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_rests_campaigns_as_soon_as_no_other_is_seen() {
+        let world = world(&["a", "b"]).await;
+        let a = candidate(&world, "a");
+        let term = win(&a).await.expect("no other leads");
+        world.clock.advance(Duration::from_secs(25));
+        report(&world, "a").await;
+        ask(&world, "a").await;
+        assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
+        term.step_down().await;
+        assert!(win(&a).await.is_none(), "it rests");
+        // The report of the other is older than 30 s.
+        world.clock.advance(Duration::from_secs(6));
+        assert!(win(&a).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_does_not_answer_ends_no_term_and_no_rest() {
+        let world = world(&["a", "b"]).await;
+        let a = candidate(&world, "a");
+        let term = win(&a).await.expect("no other leads");
+        wait(&world, SOON).await;
+        ask(&world, "a").await;
+        world.script.on("get_step_down", |_| Effect::Fail(down("get_step_down")));
+        assert!(timeout(SOON, term.over()).await.is_err());
+        world.script.off("get_step_down");
+        assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
+        term.step_down().await;
+        world.script.on("get_step_down", |_| Effect::Fail(down("get_step_down")));
+        assert!(win(&a).await.is_none(), "it rests");
+        tokio::time::sleep(STEP_DOWN_REST).await;
+        assert!(win(&a).await.is_some(), "its time is over");
+    }
+}
