@@ -152,6 +152,10 @@ impl LeaderLookup for &Stores {
     async fn leader(&self) -> Result<Option<LeaderTerm>, StoreError> {
         Ok(None)
     }
+
+    async fn last_term_end(&self) -> Result<Option<Timestamp>, StoreError> {
+        unreachable!("an audit does not ask since when no replica leads")
+    }
 }
 
 /// 2026-04-02, in milliseconds.

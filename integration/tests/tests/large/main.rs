@@ -1,5 +1,6 @@
 //! What needs millions of rows or many minutes: `make test-large`, which a release needs, and `make test` does not run.
 
+mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
