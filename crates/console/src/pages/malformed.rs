@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::Catalog;
-use domain::malformed::FailureCode;
+use domain::malformed::{FailureCode, rule_of};
 use domain::ports::Queries;
 use domain::query::{
     Causes, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, PageLimit, Place,
@@ -184,12 +184,11 @@ fn one(intent: &StoredMalformedIntent) -> Markup {
         "" => html! { span.soft { "none, or no text of at most 255 bytes" } },
         text => visible(text),
     };
-    let code = FailureCode::ALL.into_iter().find(|code| code.as_str() == summary.failure_code);
     html! {
         article.stack {
             section.card aria-label="The broken rule" {
                 div.heading { h2 { "The broken rule" } (badge(Tone::Bad, &summary.failure_code)) }
-                @if let Some(code) = code { p { (fields::rule(code)) } }
+                @if let Some(rule) = rule_of(&summary.failure_code) { p { "Rule: " (rule) "." } }
                 p { strong { (visible(&summary.failure_message)) } }
                 p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
             }

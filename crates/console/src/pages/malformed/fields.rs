@@ -25,33 +25,6 @@ const ENVELOPE: [&str; 9] = [
     "trace_id",
 ];
 
-/// The rule that a code stands for, as a sentence.
-pub(super) fn rule(code: FailureCode) -> &'static str {
-    match code {
-        FailureCode::EntryTooLarge => "An entry has at most 256 KiB.",
-        FailureCode::InvalidEncoding => "Names and values are UTF-8.",
-        FailureCode::RepeatedField => "A field is there once.",
-        FailureCode::UnknownField => "An intent has no fields but those of the envelope.",
-        FailureCode::MissingField => "Each required field is there and not empty.",
-        FailureCode::UnknownNotificationType => "The type is one of the catalogue.",
-        FailureCode::ProducerNotAllowed => "The catalogue names who may send a type.",
-        FailureCode::AudienceNotAllowed => "The catalogue names the audiences of a type.",
-        FailureCode::InvalidRecipients => {
-            "Recipients are an array of 1 to 1,000 user ids of 1 to 128 bytes; administrators are not named."
-        }
-        FailureCode::InvalidField => {
-            "Identifiers have a bounded length, no control characters and no white space at either end; times are Unix milliseconds."
-        }
-        FailureCode::InvalidPayloadJson => "The payload is a strict JSON object of a bounded size.",
-        FailureCode::PayloadSchemaViolation => "The payload satisfies the schema of its type.",
-        FailureCode::IdempotencyConflict => {
-            "A key belongs to one intent; the same key with other content is refused."
-        }
-        FailureCode::RecipientNotFound => "Each recipient is a user whom the directory knows.",
-        FailureCode::NotStorable => "PostgreSQL takes the values.",
-    }
-}
-
 /// The field that breaks the rule.
 enum Broken<'a> {
     /// It has this name.
