@@ -170,7 +170,7 @@ mod tests {
             .into_string();
         let summary = "Intents a minute. accepted: 1,207 in the last hour, at most 1,200 a minute.";
         assert!(html.contains(summary), "{html}");
-        assert!(html.contains("data-label=\"accepted\">1,200</td>"), "{html}");
+        assert!(html.contains("data-label=\"accepted\"><div>1,200</div></td>"), "{html}");
         assert!(!html.contains("style="), "{html}");
     }
 }

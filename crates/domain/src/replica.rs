@@ -1,5 +1,7 @@
 //! What a replica reports of itself and its workers.
 
+use std::ops::AddAssign;
+
 use ambient::Timestamp;
 
 use crate::entry::EntryId;
@@ -43,4 +45,35 @@ pub struct BlockedReport {
     pub cause: String,
     /// Since when.
     pub since: Timestamp,
+}
+
+/// What a replica did in some time: entries by outcome and attempts by result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Activity {
+    /// Accepted intents.
+    pub accepted: u64,
+    /// Intents that were accepted before.
+    pub duplicates: u64,
+    /// Other intents under a key that is taken.
+    pub conflicts: u64,
+    /// Malformed intents.
+    pub malformed: u64,
+    /// Published routes.
+    pub published: u64,
+    /// Failed attempts after which another one follows.
+    pub failed: u64,
+    /// Routes that became dead letters.
+    pub dead_lettered: u64,
+}
+
+impl AddAssign for Activity {
+    fn add_assign(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.duplicates += other.duplicates;
+        self.conflicts += other.conflicts;
+        self.malformed += other.malformed;
+        self.published += other.published;
+        self.failed += other.failed;
+        self.dead_lettered += other.dead_lettered;
+    }
 }

@@ -189,7 +189,7 @@ fn one(intent: &StoredMalformedIntent, budget: &mut fields::Budget) -> Markup {
         article.stack {
             section.card aria-label="The broken rule" {
                 div.heading { h2 { "The broken rule" } (badge(Tone::Bad, &summary.failure_code)) }
-                @if let Some(rule) = rule_of(&summary.failure_code) { p { "The rule: " (rule) "." } }
+                @if let Some(rule) = rule_of(&summary.failure_code) { p { "Rule: " (rule) "." } }
                 p { strong { (visible(&summary.failure_message)) } }
                 p.hint { "Rules are tried in a fixed order; this is the first that is broken, and there may be others. The entry is never tried again: the producer sends a corrected intent." }
             }

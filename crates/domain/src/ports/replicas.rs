@@ -1,42 +1,10 @@
 //! The replicas as a whole: which of them run, the status of their workers, and their activity.
 
-use std::ops::AddAssign;
 use std::time::Duration;
 
 use crate::ports::StoreError;
 use crate::query::ActivityHistory;
-pub use crate::replica::{BlockedReport, ReplicaReport, WorkerReport};
-
-/// What a replica did in some time: entries by outcome and attempts by result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Activity {
-    /// Accepted intents.
-    pub accepted: u64,
-    /// Intents that were accepted before.
-    pub duplicates: u64,
-    /// Other intents under a key that is taken.
-    pub conflicts: u64,
-    /// Malformed intents.
-    pub malformed: u64,
-    /// Published routes.
-    pub published: u64,
-    /// Failed attempts after which another one follows.
-    pub failed: u64,
-    /// Routes that became dead letters.
-    pub dead_lettered: u64,
-}
-
-impl AddAssign for Activity {
-    fn add_assign(&mut self, other: Self) {
-        self.accepted += other.accepted;
-        self.duplicates += other.duplicates;
-        self.conflicts += other.conflicts;
-        self.malformed += other.malformed;
-        self.published += other.published;
-        self.failed += other.failed;
-        self.dead_lettered += other.dead_lettered;
-    }
-}
+pub use crate::replica::{Activity, BlockedReport, ReplicaReport, WorkerReport};
 
 /// The tables `replicas` and `activity`. All times in them but `started_at` and those of a worker are the store's own, so that
 /// rows of different replicas can be compared.

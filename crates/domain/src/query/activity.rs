@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 
-use crate::ports::Activity;
+use crate::replica::Activity;
 
 /// How many minutes a history goes back, the present one included.
 pub const ACTIVITY_MINUTES: usize = 60;

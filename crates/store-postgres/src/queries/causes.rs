@@ -1,8 +1,9 @@
 //! How often each cause occurs among the newest dead letters and malformed intents.
 
+use ambient::Timestamp;
 use domain::ports::StoreError;
 use domain::query::{COUNT_CAP, Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
-use pg::{PgError, Session};
+use pg::{PgError, Session, bind};
 use sea_query::{Alias, Expr, ExprTrait, Func, Iden, Order, Query, SelectStatement};
 use tokio_postgres::Row;
 
@@ -43,19 +44,24 @@ fn counted<C: Ord>(
     Ok(Causes::new(counts, all))
 }
 
-/// A part of `dead_letters_open_idx`, the newest first.
+/// A part of `dead_letters_open_idx`, the newest first, from where the list begins.
 pub(super) fn dead_letters() -> SelectStatement {
     use DeadLetters as D;
     let mut some = Query::select();
-    some.from(D::Table).and_where(Expr::col(D::DiscardedAt).is_null()).order_by(D::CreatedAt, Order::Desc);
+    some.from(D::Table)
+        .and_where(Expr::col(D::DiscardedAt).is_null())
+        .and_where(Expr::col(D::CreatedAt).lt(bind::instant(Timestamp::MAX)))
+        .order_by(D::CreatedAt, Order::Desc);
     by_causes([D::Channel, D::FailureClassification], some)
 }
 
-/// A part of `malformed_intents_recorded_idx`, the newest first.
+/// A part of `malformed_intents_recorded_idx`, the newest first, from where the list begins.
 pub(super) fn malformed_intents() -> SelectStatement {
     use MalformedIntents as M;
     let mut some = Query::select();
-    some.from(M::Table).order_by(M::RecordedAt, Order::Desc);
+    some.from(M::Table)
+        .and_where(Expr::col(M::RecordedAt).lt(bind::instant(Timestamp::MAX)))
+        .order_by(M::RecordedAt, Order::Desc);
     by_causes([M::FailureCode, M::Producer], some)
 }
 

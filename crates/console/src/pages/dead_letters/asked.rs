@@ -1,15 +1,13 @@
 //! What an operator asks for: which change of which dead letters, as fields of a form.
 
 use ambient::Timestamp;
-use domain::operations::{Budgets, DeadLetterChange, MAX_ROUTES_PER_REQUEST, Selection};
+use domain::operations::{Budgets, DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, Selection};
 use domain::query::DeadLetterFilter;
 use maud::{Markup, html};
 
 use crate::error::PageError;
 use crate::forms::Form;
 
-/// The longest reason for a discard, in bytes; the same as in the API.
-pub(super) const MAX_REASON_BYTES: usize = 1_024;
 /// The longest id of a request in a form, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 64;
 /// The longest value of a condition, in bytes; as long as one in the address.

@@ -6,12 +6,12 @@ use ambient::Clock;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Redirect;
-use domain::operations::{Plan, PlanGroup, Selection, Targets};
+use domain::operations::{MAX_REASON_BYTES, Plan, PlanGroup, Selection, Targets};
 use domain::ports::Operations;
 use domain::route::RouteKey;
 use maud::{Markup, html};
 
-use super::asked::{Asked, Change, MAX_REASON_BYTES, conditions};
+use super::asked::{Asked, Change, conditions};
 use super::change;
 use crate::error::PageError;
 use crate::forms::Form;
