@@ -165,6 +165,7 @@ async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_se
     assert_eq!((again.status, again.header("location")), (StatusCode::SEE_OTHER, first.header("location")));
     let result = browser.get(first.header("location")).await;
     assert!(result.body.contains("1 dead letter was replayed"), "{}", result.body);
+    assert!(result.body.contains("Recorded in"), "{}", result.body);
     let actions = world.database.actions();
     assert_eq!(actions.len(), 1);
     assert_eq!(
@@ -173,6 +174,18 @@ async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_se
     );
     let request_id = form.iter().find(|(name, _)| name == "request_id").map(|(_, id)| id.as_str());
     assert_eq!(Some(actions[0].request_id.as_str()), request_id);
+}
+
+#[tokio::test]
+async fn a_change_that_found_nothing_claims_no_record_and_says_where_to_look() {
+    let (_world, mut browser) = with_dead_letters(1).await;
+    let chosen = [("do", "replay_chosen"), ("id", "1-0/push:user:u-1")];
+    let (plan, other) = (browser.plan(&chosen).await, browser.plan(&chosen).await);
+    browser.post(CHANGE, &borrowed(&confirmation(&other))).await;
+    let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
+    let result = browser.get(done.header("location")).await;
+    assert!(result.body.contains("an earlier run of this form was interrupted"), "{}", result.body);
+    assert!(!result.body.contains("Recorded in"), "{}", result.body);
 }
 
 #[tokio::test]

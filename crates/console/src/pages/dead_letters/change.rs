@@ -202,11 +202,16 @@ fn render(operator: &Operator, done: &Done) -> Markup {
     html! {
         (notice(tone, &html! { p { strong { (number(done.changed)) " " (letters) " " (verb) } } }))
         @if done.changed == 0 {
-            p { "Nothing that was selected was a dead letter any more when the change was made: another operator may have changed it." }
+            p {
+                "Nothing that was selected was a dead letter any more when the change was made: another operator may have changed it, or an earlier run of this form was interrupted: look for the request id "
+                (id(&done.request_id)) " in " code { "operator_actions" } "."
+            }
         }
         @if done.unknown > 0 { p { (number(done.unknown)) " ids named no route; retention may have deleted it." } }
         @if done.remaining.count > 0 { (remaining(operator, done)) }
-        p { "Recorded in " code { "operator_actions" } " under the request id " (id(&done.request_id)) "." }
+        @if done.changed > 0 {
+            p { "Recorded in " code { "operator_actions" } " under the request id " (id(&done.request_id)) "." }
+        }
         p { a.button href=(super::PATH) { "Back to the dead letters" } }
     }
 }
