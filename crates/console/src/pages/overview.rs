@@ -1,5 +1,7 @@
 //! The overview: what is stuck and why, traffic, backlogs, leader, dead letters by cause, replicas.
 
+mod findings;
+
 use std::sync::Arc;
 
 use ambient::{Clock, Timestamp};
@@ -70,7 +72,7 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
 fn render(overview: &Overview) -> Markup {
     let (status, now) = (&overview.status, overview.status.store.at);
     html! {
-        section #stuck data-live aria-label="What is stuck" { (stuck_list(overview, now)) }
+        section #stuck data-live aria-label="What is stuck" { (findings::show(overview, now)) }
         section #traffic.grid.two data-live aria-label="Traffic of the last hour" { (charts(overview.activity.as_ref())) }
         section #backlog.grid.four data-live aria-label="Leader and backlogs" {
             (leader(status.leader.as_ref(), now))
@@ -88,30 +90,6 @@ fn render(overview: &Overview) -> Markup {
         }
         section #replicas data-live aria-label="Replicas" { (replicas(&status.store.replicas, now)) }
         p.hint { "Version " (overview.version) ". All times are in UTC." }
-    }
-}
-
-fn stuck_list(overview: &Overview, now: Timestamp) -> Markup {
-    let (found, leader) = (&overview.stuck, &overview.status.leader);
-    html! {
-        @if found.is_empty() && leader.is_some() {
-            (callout(Tone::Good, &html! {
-                p { strong { "Nothing is stuck." } " Intents are read and due routes are published." }
-            }))
-        } @else if found.is_empty() {
-            (callout(Tone::Warning, &html! {
-                p { strong { "No replica leads at the moment." } " Intents wait until one does, which takes at most 12 s after a crash." }
-            }))
-        }
-        div.stack {
-            @for stuck in found {
-                @let tone = if stuck.stops_traffic() { Tone::Bad } else { Tone::Warning };
-                (callout(tone, &html! {
-                    p { strong { "Stuck: " (visible(stuck.what())) } }
-                    p { (visible(&stuck.sentence(now))) "." }
-                }))
-            }
-        }
     }
 }
 

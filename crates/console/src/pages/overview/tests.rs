@@ -68,6 +68,24 @@ fn what_is_stuck_is_said_first_with_its_cause() {
 }
 
 #[test]
+fn an_overview_claims_that_nothing_is_stuck_unless_redis_cannot_be_asked_or_a_worker_waits() {
+    let said = |overview: &Overview| {
+        let html = render(overview).into_string();
+        html.split_once("</section>").expect("a section").0.to_owned()
+    };
+    let well = overview(vec![replica("one", at(99), None)], Vec::new());
+    assert!(said(&well).contains("Nothing is stuck."), "{}", said(&well));
+    let mut unknown = overview(vec![replica("one", at(99), None)], Vec::new());
+    unknown.status.intake.backlog = None;
+    assert!(said(&unknown).contains("Redis cannot be asked."), "{}", said(&unknown));
+    let waiting = overview(vec![replica("one", at(99), Some(at(90)))], Vec::new());
+    assert!(said(&waiting).contains("A worker waits."), "{}", said(&waiting));
+    for overview in [unknown, waiting] {
+        assert!(!said(&overview).contains("Nothing is stuck"), "{}", said(&overview));
+    }
+}
+
+#[test]
 fn a_replica_that_was_not_seen_for_a_while_is_not_called_running() {
     let replicas = vec![replica("gone", at(10), None), replica("there", at(99), None)];
     let html = render(&overview(replicas, Vec::new())).into_string();

@@ -1,0 +1,61 @@
+//! What the overview says first: what is stuck, or that nothing is.
+
+use ambient::Timestamp;
+use domain::query::{BLOCKED_LIMIT, Status};
+use maud::{Markup, html};
+
+use super::Overview;
+use crate::widgets::{Tone, callout, span, visible};
+
+/// What is stuck, each with its cause.
+pub(super) fn show(overview: &Overview, now: Timestamp) -> Markup {
+    let (found, status) = (&overview.stuck, &overview.status);
+    html! {
+        @if found.is_empty() { (nothing_stuck(status)) }
+        div.stack {
+            @for stuck in found {
+                @let tone = if stuck.stops_traffic() { Tone::Bad } else { Tone::Warning };
+                (callout(tone, &html! {
+                    p { strong { "Stuck: " (visible(stuck.what())) } }
+                    p { (visible(&stuck.sentence(now))) "." }
+                }))
+            }
+        }
+    }
+}
+
+/// What there is to say while nothing is stuck: that all is well only if that is known.
+fn nothing_stuck(status: &Status) -> Markup {
+    let waits =
+        status.intake.waiting.is_some() || status.publishers.iter().any(|(_, waiting)| waiting.is_some());
+    if status.leader.is_none() {
+        return callout(
+            Tone::Warning,
+            &html! {
+                p { strong { "No replica leads at the moment." } " Intents wait until one does, which takes at most 12 s after a crash." }
+            },
+        );
+    }
+    if status.intake.backlog.is_none() {
+        return callout(
+            Tone::Warning,
+            &html! {
+                p { strong { "Redis cannot be asked." } " Whether intents wait in the stream is not known." }
+            },
+        );
+    }
+    if waits {
+        return callout(
+            Tone::Warning,
+            &html! {
+                p { strong { "A worker waits." } " It counts as stuck after " (span(BLOCKED_LIMIT)) "; what it waits for is below." }
+            },
+        );
+    }
+    callout(
+        Tone::Good,
+        &html! {
+            p { strong { "Nothing is stuck." } " Intents are read and due routes are published." }
+        },
+    )
+}
