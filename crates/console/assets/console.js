@@ -81,7 +81,11 @@
             }
             busy = true;
             try {
-                const answer = await fetch(location.href, { cache: "no-store", credentials: "same-origin" });
+                const answer = await fetch(location.href, {
+                    cache: "no-store",
+                    credentials: "same-origin",
+                    signal: AbortSignal.timeout(REFRESH_INTERVAL_MS),
+                });
                 if (answer.redirected) {
                     // The session has ended: the browser shows the sign-in.
                     location.reload();

@@ -26,16 +26,21 @@ pub(crate) enum PageError {
     TooLarge(usize),
     /// The page does not take this method.
     Method,
+    /// A row has a value that the service never writes.
+    Corrupt,
     /// A store cannot be reached, or failed.
     Unavailable,
 }
 
 impl From<StoreError> for PageError {
-    /// A value that the store refuses to look for came from the address.
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused { .. } => {
-                Self::Invalid("A value in the address cannot be looked for.".to_owned())
+                Self::Invalid("A value of the request cannot be looked for.".to_owned())
+            }
+            StoreError::Corrupt { .. } => {
+                tracing::error!(cause = %error_chain(&error), "a row of another program's making keeps a page from being shown");
+                Self::Corrupt
             }
             error => {
                 tracing::debug!(cause = %error_chain(&error), "a page could not be shown");
@@ -53,6 +58,7 @@ impl PageError {
             Self::Forged => StatusCode::FORBIDDEN,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -75,9 +81,14 @@ impl PageError {
             Self::Method => {
                 ("Not possible here", "The page does not take this kind of request.".to_owned(), "Start from one of the pages above.")
             }
+            Self::Corrupt => (
+                "A row cannot be read",
+                "It has a value that this service never writes.".to_owned(),
+                "The log of this replica names the table, the column and the key. Correct the row; trying again does not help.",
+            ),
             Self::Unavailable => (
                 "The data cannot be read now",
-                "PostgreSQL cannot be reached, or did not answer in time.".to_owned(),
+                "PostgreSQL cannot be reached, did not answer in time, or another transaction holds a lock.".to_owned(),
                 "Try again in a few seconds. If it lasts, look at /readyz and at the log of this replica; accepted notifications are safe.",
             ),
         }

@@ -15,6 +15,7 @@ use domain::ports::{Operations, apply_change};
 use domain::query::{Counted, DeadLetterFilter};
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
 use maud::{Markup, html};
+use serde_json::json;
 
 use super::asked::{Asked, Change, conditions, filter_fields, reason, request_id};
 use super::plan;
@@ -62,20 +63,26 @@ pub(super) async fn change<P: Ports>(
         idempotency_key: Some(request_id.clone()),
         selection: asked.selection.clone(),
     };
-    let request = guarded_request(&operator, &request_id, &action, &change)?;
+    let request = guarded_request(&operator, &request_id, &asked, &reason)?;
     let (handler, path) = (Arc::clone(&console), ResultPath { asked: asked.clone(), request_id });
     let run = console
         .keys
         .run_once(request, move || async move { apply(&*handler, &change, &action, &path).await });
-    match run.await? {
+    let again = |why| again(why, &operator, &form, &asked).into_response();
+    let run = match run.await {
+        // The chunks before the failure are committed.
+        Err(PageError::Unavailable) => return Ok(again(Again::Interrupted)),
+        run => run?,
+    };
+    match run {
         Run::Handled(response) | Run::Replayed(response) => Ok(response),
-        Run::InProgress => Ok(in_progress(&operator, &form, &asked).into_response()),
+        Run::InProgress => Ok(again(Again::InProgress)),
         Run::Conflict => Err(PageError::Invalid(
             "The form was sent before with other values. Start again from the list.".to_owned(),
         )),
         Run::Unavailable(error) => {
             tracing::debug!(cause = error_chain(&error), "dead letters could not be changed");
-            Err(PageError::Unavailable)
+            Ok(again(Again::Interrupted))
         }
     }
 }
@@ -84,15 +91,15 @@ pub(super) async fn change<P: Ports>(
 fn guarded_request(
     operator: &Operator,
     request_id: &str,
-    action: &OperatorAction,
-    change: &DeadLetterChange,
+    asked: &Asked,
+    reason: &str,
 ) -> Result<Request, PageError> {
     let invalid = |error: idempotency::IdempotencyError| PageError::Invalid(error.to_string());
-    let said = match &action.selection {
-        Selection::Ids(ids) => ids.join("\n"),
-        Selection::Filter(_) => String::new(),
+    let selected = match &asked.selection {
+        Selection::Ids(ids) => json!(ids),
+        Selection::Filter(filter) => json!(conditions(filter)),
     };
-    let said = format!("{}\n{said}", action.arguments(change, &[]));
+    let said = json!([asked.change.as_str(), reason, selected]).to_string();
     Ok(Request {
         scope: Scope::new(&format!("POST {PATH} {}", operator.name)).map_err(invalid)?,
         key: Key::new(request_id).map_err(invalid)?,
@@ -135,12 +142,39 @@ impl ResultPath {
     }
 }
 
+/// Why a form is to be sent again.
+#[derive(Clone, Copy)]
+enum Again {
+    /// An earlier run of it has not ended.
+    InProgress,
+    /// A store failed: some chunks may be committed.
+    Interrupted,
+}
+
 /// The same form, to be sent again: it then leads to the result.
-fn in_progress(operator: &Operator, form: &Form, asked: &Asked) -> Page {
+fn again(why: Again, operator: &Operator, form: &Form, asked: &Asked) -> Page {
+    let (title, status, tone, what, advice, label) = match why {
+        Again::InProgress => (
+            "In progress",
+            StatusCode::CONFLICT,
+            Tone::Busy,
+            "The change is still being made.",
+            "Large changes take some seconds. Looking again changes nothing a second time.",
+            "Look again",
+        ),
+        Again::Interrupted => (
+            "Interrupted",
+            StatusCode::SERVICE_UNAVAILABLE,
+            Tone::Warning,
+            "PostgreSQL did not answer in time. A part of the change may have been made.",
+            "Sending the form again continues with the rest and repeats nothing.",
+            "Continue",
+        ),
+    };
     let content = html! {
-        (notice(Tone::Busy, &html! {
-            p { strong { "The change is still being made." } }
-            p { "Large changes take some seconds. Looking again changes nothing a second time." }
+        (notice(tone, &html! {
+            p { strong { (what) } }
+            p { (advice) }
         }))
         form.actions method="post" action=(PATH) {
             (form_token(operator))
@@ -148,10 +182,10 @@ fn in_progress(operator: &Operator, form: &Form, asked: &Asked) -> Page {
                 @if let Some(value) = form.text(name) { input type="hidden" name=(name) value=(value); }
             }
             (asked.fields())
-            button.primary type="submit" { "Look again" }
+            button.primary type="submit" { (label) }
         }
     };
-    Page::new(Section::DeadLetters, "In progress", content).with_status(StatusCode::CONFLICT)
+    Page::new(Section::DeadLetters, title, content).with_status(status)
 }
 
 /// What a change did.
@@ -220,8 +254,9 @@ fn render(operator: &Operator, done: &Done) -> Markup {
 fn remaining(operator: &Operator, done: &Done) -> Markup {
     html! {
         (notice(Tone::Warning, &html! {
-            p { strong { (counted(done.remaining)) " remain." } }
-            p { "They are beyond the bound of one request, or another transaction holds them." }
+            p { strong { "Not changed yet: " (counted(done.remaining)) "." } }
+            p { "What is left is beyond the bound of one request, or another transaction holds it." }
+            @if done.filter.is_none() { p { "Choose it again in the list in a moment." } }
         }))
         @if let Some(filter) = &done.filter {
             form.actions method="post" action=(plan::PATH) {
