@@ -2,6 +2,7 @@
 
 mod args;
 mod change;
+mod plan;
 
 use std::io::Write;
 
