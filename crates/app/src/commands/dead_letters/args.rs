@@ -135,7 +135,7 @@ pub struct ReplayArgs {
 pub struct DiscardArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,
-    /// Why, for whoever asks later
+    /// Why, as the list of discarded dead letters has it
     #[arg(long, value_parser = parse_reason)]
     pub(super) reason: String,
 }

@@ -134,11 +134,8 @@ impl<'a> Command<'a> {
             return print_json(out, &self.result(report, end));
         }
         let (changed, done) = (report.changed, self.words.done);
-        let request_id = &self.action.request_id;
-        print_line(
-            out,
-            &format!("{changed} dead letters are {done} (request {request_id} in operator_actions)"),
-        )?;
+        let request = self.request_id(report).map(|id| format!(" (request {id} in operator_actions)"));
+        print_line(out, &format!("{changed} dead letters are {done}{}", request.unwrap_or_default()))?;
         if report.unchanged > 0 {
             let unchanged = report.unchanged;
             print_line(
@@ -153,9 +150,14 @@ impl<'a> Command<'a> {
         Ok(())
     }
 
+    /// The request, if there is a row of it.
+    fn request_id(&self, report: &BulkReport) -> Option<&str> {
+        (report.changed > 0).then_some(&*self.action.request_id)
+    }
+
     fn result(&self, report: &BulkReport, end: &BulkEnd) -> Value {
         let mut result = json!({
-            "request_id": self.action.request_id,
+            "request_id": self.request_id(report),
             "unknown": report.unknown,
             "unchanged": report.unchanged,
             "conflicts": report.conflicts,
@@ -175,6 +177,11 @@ impl<'a> Command<'a> {
             ),
             BulkEnd::Finished if !report.unknown.is_empty() => {
                 format!("{} of the ids name no route", report.unknown.len())
+            }
+            BulkEnd::Finished
+                if report.changed == 0 && matches!(self.action.selection, Selection::Ids(_)) =>
+            {
+                format!("none of the ids names such a dead letter, so none was {done}")
             }
             BulkEnd::Finished => return Ok(()),
             BulkEnd::Stopped => format!("stopped before the end. To continue, run\n  {rest}"),
