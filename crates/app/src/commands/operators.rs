@@ -18,8 +18,7 @@ use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
 pub(crate) use args::{CommandLine, Moment, Output, Paging};
-pub(crate) use terminal::Progress;
-pub(crate) use terminal::{Cell, Style, Tone, print_cells};
+pub(crate) use terminal::{Cell, Progress, Style, Tone, draws_on_stderr, print_cells};
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, OperatorStreamConfig, Redis};

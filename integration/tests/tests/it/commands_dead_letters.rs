@@ -255,6 +255,11 @@ async fn dead_letters_are_listed_in_pages_shown_whole_and_discarded_with_a_reaso
     assert_eq!(replayed.code, Some(0), "{replayed:?}");
     let shown = run(&world, &["show", id]).await;
     assert!(shown.stderr.contains("is no dead letter: it is pending"), "{shown:?}");
+    let again = run(&world, &["replay", "--id", id, "--yes", "--json"]).await;
+    assert_eq!(again.code, Some(1), "no named dead letter is replayed: {again:?}");
+    let report = lines(&again).remove(0);
+    let expected = (&json!(0), &json!(1), &json!(null));
+    assert_eq!((&report["replayed"], &report["unchanged"], &report["request_id"]), expected);
 }
 
 #[tokio::test]

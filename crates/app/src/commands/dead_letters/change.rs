@@ -113,7 +113,11 @@ impl<'a> Command<'a> {
             action: self.action.clone(),
             wait_for_publishers,
         };
-        let (report, end) = bulk.run(&stop, |report| progress.show(report.changed)).await;
+        let show = |report: &BulkReport| {
+            let note = if report.waiting { ", waiting for publishers" } else { "" };
+            progress.show_with(report.changed, note);
+        };
+        let (report, end) = bulk.run(&stop, show).await;
         progress.finish();
         self.print_report(out, &report, &end)?;
         self.outcome(&report, end)

@@ -1,5 +1,6 @@
 //! What a terminal gets and a file does not: colours, and how far a long command is.
 
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
 use crate::commands::output::print_line;
@@ -104,7 +105,16 @@ pub(crate) fn print_cells(out: &mut impl Write, style: Style, rows: &[Vec<Cell>]
     Ok(())
 }
 
-/// How far a command is, on one line of a terminal; nothing where standard error is none.
+/// Whether standard error is a terminal that can draw a line again.
+pub(crate) fn draws_on_stderr() -> bool {
+    can_draw(io::stderr().is_terminal(), std::env::var_os("TERM").as_deref())
+}
+
+fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
+    is_terminal && term.is_none_or(|term| term != "dumb")
+}
+
+/// How far a command is, on one line of a terminal; nothing where standard error is none that can draw it again.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,
@@ -115,14 +125,19 @@ pub(crate) struct Progress {
 impl Progress {
     /// Nothing of `total` is done yet; `what` says what is counted.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
-        Self { what, total, is_shown: io::stderr().is_terminal() }
+        Self { what, total, is_shown: draws_on_stderr() }
     }
 
     /// So many are done. There may turn out to be more than the total.
     pub(crate) fn show(&self, done: u64) {
+        self.show_with(done, "");
+    }
+
+    /// The same, and what the command does, such as `, waiting for publishers`.
+    pub(crate) fn show_with(&self, done: u64, note: &str) {
         if self.is_shown {
-            // A terminal that takes nothing does not stop the work.
-            let _ = write!(io::stderr(), "\r{}", self.line(done));
+            // The line before may have been longer. A terminal that takes nothing does not stop the work.
+            let _ = write!(io::stderr(), "\r{}{note}\u{1b}[K", self.line(done));
         }
     }
 
@@ -177,6 +192,18 @@ mod tests {
             .iter()
             .fold(coloured.clone(), |text, code| text.replace(code, ""));
         assert_eq!(stripped, plain);
+    }
+
+    #[test]
+    fn a_line_is_drawn_again_only_on_a_terminal_that_can() {
+        for (is_terminal, term, expected) in [
+            (true, Some("xterm"), true),
+            (true, None, true),
+            (true, Some("dumb"), false),
+            (false, Some("xterm"), false),
+        ] {
+            assert_eq!(can_draw(is_terminal, term.map(OsStr::new)), expected, "{is_terminal} {term:?}");
+        }
     }
 
     #[test]
