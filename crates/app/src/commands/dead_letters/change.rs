@@ -29,8 +29,7 @@ pub(super) async fn replay(
     print_warnings(&warnings);
     let words = Words { command: "replay", done: "replayed" };
     let change = DeadLetterChange::Replay(budgets);
-    let command = Command::open(tables, &args.selection, change, actor, words).await?;
-    command.run(!args.no_wait, out).await
+    Command::open(tables, &args.selection, change, actor, words).await?.run(args.no_wait, out).await
 }
 
 pub(super) async fn discard(
@@ -82,7 +81,7 @@ impl<'a> Command<'a> {
         Ok(Self { tables, store, clock, args, change, action, words })
     }
 
-    async fn run(self, wait_for_publishers: bool, out: &mut (impl Write + Send)) -> Result<(), Failure> {
+    async fn run(self, no_wait: bool, out: &mut (impl Write + Send)) -> Result<(), Failure> {
         let json = self.args.output.json;
         let planned = Planned::count(&self.store, &self.change, &self.action.selection).await;
         let planned = self.tables.explained(planned)?;
@@ -99,7 +98,7 @@ impl<'a> Command<'a> {
             false => planned.print(out, self.words, "are to be")?,
         }
         let Some(question) = planned.question(self.words) else {
-            return self.change_nothing(&planned, out);
+            return self.change_nothing(&planned, no_wait, out);
         };
         if !self.args.yes && !confirm(&question)? {
             return Err(anyhow!("no dead letter was {}", self.words.done).into());
@@ -111,7 +110,7 @@ impl<'a> Command<'a> {
             clock: self.clock,
             change: self.change.clone(),
             action: self.action.clone(),
-            wait_for_publishers,
+            wait_for_publishers: !no_wait,
         };
         let show = |report: &BulkReport| {
             let note = if report.waiting { ", waiting for publishers" } else { "" };
@@ -120,17 +119,17 @@ impl<'a> Command<'a> {
         let (report, end) = bulk.run(&stop, show).await;
         progress.finish();
         self.print_report(out, &report, &end)?;
-        self.outcome(&report, end)
+        self.outcome(&report, end, no_wait)
     }
 
     /// There is nothing to change, so nothing is asked or written.
-    fn change_nothing(&self, planned: &Planned, out: &mut impl Write) -> Result<(), Failure> {
+    fn change_nothing(&self, planned: &Planned, no_wait: bool, out: &mut impl Write) -> Result<(), Failure> {
         let (unknown, unchanged) = planned.missed();
         let report = BulkReport { unknown: unknown.to_vec(), unchanged, ..BulkReport::default() };
         if self.args.output.json {
             print_json(out, &self.result(&report, &BulkEnd::Finished))?;
         }
-        self.outcome(&report, BulkEnd::Finished)
+        self.outcome(&report, BulkEnd::Finished, no_wait)
     }
 
     fn print_report(&self, out: &mut impl Write, report: &BulkReport, end: &BulkEnd) -> anyhow::Result<()> {
@@ -172,8 +171,8 @@ impl<'a> Command<'a> {
         result
     }
 
-    fn outcome(&self, report: &BulkReport, end: BulkEnd) -> Result<(), Failure> {
-        let (done, rest) = (self.words.done, self.rest());
+    fn outcome(&self, report: &BulkReport, end: BulkEnd, no_wait: bool) -> Result<(), Failure> {
+        let (done, rest) = (self.words.done, self.rest(no_wait));
         let why = match end {
             BulkEnd::Finished if report.locked > 0 => format!(
                 "{} dead letters are not {done}: other transactions have locked them. When these are over, run\n  {rest}",
@@ -203,7 +202,7 @@ impl<'a> Command<'a> {
     }
 
     /// The command that continues: what became a dead letter since the beginning is not in it.
-    fn rest(&self) -> String {
+    fn rest(&self, no_wait: bool) -> String {
         let line = CommandLine::new(&format!("notification dead-letters {}", self.words.command));
         let line = match &self.action.selection {
             Selection::Ids(ids) => line.options("--id", ids),
@@ -213,6 +212,10 @@ impl<'a> Command<'a> {
             DeadLetterChange::Discard { reason } => Some(reason),
             DeadLetterChange::Replay(_) => None,
         };
-        line.option("--reason", reason).into_text()
+        line.option("--reason", reason)
+            .flag("--no-wait", no_wait)
+            .flag("--yes", self.args.yes)
+            .flag("--json", self.args.output.json)
+            .into_text()
     }
 }
