@@ -10,7 +10,9 @@ use domain::query::{self, NotificationFilter, Place};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
-use super::operators::{Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, print_cells};
+use super::operators::{
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_cells,
+};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -18,19 +20,19 @@ use super::{Failure, Vars};
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only those of this producer
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     producer: Option<String>,
     /// Only those of this type
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_text)]
     notification_type: Option<String>,
     /// Only those with a route in this status
     #[arg(long, value_parser = status_parser())]
     status: Option<RouteStatus>,
     /// Only those to this user id or administrator's address
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     recipient: Option<String>,
     /// Only those with this idempotency key
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     key: Option<String>,
     /// Only those accepted then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]

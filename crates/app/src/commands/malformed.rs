@@ -12,7 +12,9 @@ use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, StoredMalformedIntent};
 
 use self::fields::{print_fields, write_raw};
-use super::operators::{Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, print_cells};
+use super::operators::{
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_cells,
+};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -31,13 +33,13 @@ pub enum MalformedCommand {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only those with this failure code
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     code: Option<String>,
     /// Only those of this producer
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     producer: Option<String>,
     /// Only those with this idempotency key
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     key: Option<String>,
     /// Only those recorded then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]
@@ -55,9 +57,10 @@ pub struct ListArgs {
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// The id of its stream entry
+    #[arg(value_parser = parse_text)]
     entry_id: String,
     /// The stream, if it is not the one that the service reads
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     stream: Option<String>,
     /// Write the fields and nothing else, byte for byte: name and value in turn, each followed by a line feed
     #[arg(long, conflicts_with = "json")]

@@ -17,7 +17,7 @@ use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub(crate) use args::{CommandLine, Moment, Output, Paging};
+pub(crate) use args::{CommandLine, Moment, Output, Paging, parse_text};
 pub(crate) use terminal::{Cell, Progress, Style, Tone, draws_on_stderr, print_cells};
 
 use super::{Failure, Vars, print_warnings};

@@ -14,7 +14,7 @@ use domain::record::NotificationId;
 use serde_json::Value;
 
 use super::list::tone;
-use super::operators::{Cell, Output, Style, Tables, Tone, print_cells};
+use super::operators::{Cell, Output, Style, Tables, Tone, parse_text, print_cells};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -25,6 +25,7 @@ const SHOWN_RECIPIENTS: usize = 20;
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// Its id
+    #[arg(value_parser = parse_text)]
     notification_id: String,
     #[command(flatten)]
     output: Output,

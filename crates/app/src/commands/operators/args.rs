@@ -26,7 +26,7 @@ pub(crate) struct Paging {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PAGE_ITEMS, value_parser = parse_limit)]
     limit: usize,
     /// Where the page begins: what the page before printed at its end
-    #[arg(long, value_name = "CURSOR")]
+    #[arg(long, value_name = "CURSOR", value_parser = parse_text)]
     cursor: Option<String>,
 }
 
@@ -113,6 +113,11 @@ fn quoted(text: &str) -> String {
         c => c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("\\{byte:03o}")).collect(),
     };
     format!("$'{}'", text.chars().map(escaped).collect::<String>())
+}
+
+/// A text that may not be empty: an empty value is an unset variable of a shell.
+pub(crate) fn parse_text(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn parse_limit(text: &str) -> Result<usize, String> {
