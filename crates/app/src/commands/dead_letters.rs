@@ -15,8 +15,8 @@ use domain::route::Channel;
 pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, ShowArgs};
 
-use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_cells};
-use super::output::{print_line, print_serialized, print_table, printable};
+use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_page};
+use super::output::{print_serialized, print_table, printable};
 use super::{Failure, Vars};
 
 /// The most characters of an error in a list.
@@ -53,7 +53,10 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
                 next_cursor: cursor.clone(),
             },
         )?,
-        false => print_page(out, style, &page.items, cursor.is_some())?,
+        false => {
+            let names = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
+            print_page(out, style, "dead letter", names, page.items.iter().map(row), cursor.is_some())?;
+        }
     }
     with_filter(CommandLine::new("notification dead-letters list"), &filter)
         .flag("--discarded", args.discarded)
@@ -68,22 +71,6 @@ fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
         .option("--type", filter.notification_type.as_ref())
         .option("--since", filter.created_after)
         .option("--until", filter.created_before)
-}
-
-fn print_page(
-    out: &mut impl Write,
-    style: Style,
-    items: &[DeadLetter],
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if items.is_empty() {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no dead letter is found{where_to}"));
-    }
-    let heading = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
-    let heading = heading.map(|text| Cell::new(text, Tone::Strong)).to_vec();
-    let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
-    print_cells(out, style, &rows)
 }
 
 fn row(letter: &DeadLetter) -> Vec<Cell> {

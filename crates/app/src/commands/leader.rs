@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use self::outcome::Outcome;
 use super::actor::{actor, request_id};
-use super::operators::{Cell, Output, Style, Tables, Tone, print_cells};
+use super::operators::{Cell, Output, Style, Tables, Tone, heading, print_cells};
 use super::output::{print_json, print_line, printable};
 use super::{Failure, Vars};
 use crate::wiring::leader::LockLookup;
@@ -104,8 +104,7 @@ impl Command {
         if status.store.replicas.is_empty() {
             return Ok(());
         }
-        let heading = ["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"];
-        let heading = heading.map(|text| Cell::new(text, Tone::Strong)).to_vec();
+        let heading = heading(["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"]);
         let row = |replica: &ReplicaStatus| {
             let age = status.store.at.saturating_since(replica.seen_at);
             let tone = if age > REPLICA_FRESH_FOR { Tone::Warning } else { Tone::Plain };

@@ -11,9 +11,9 @@ use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
 use super::operators::{
-    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_cells,
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_page,
 };
-use super::output::{print_line, print_serialized, printable};
+use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
 /// Which notifications.
@@ -88,7 +88,10 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
                 next_cursor: cursor.clone(),
             },
         )?,
-        false => print_page(out, style, &page.items, cursor.is_some())?,
+        false => {
+            let names = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
+            print_page(out, style, "notification", names, page.items.iter().map(row), cursor.is_some())?;
+        }
     }
     CommandLine::new("notification list")
         .option("--producer", filter.producer)
@@ -102,32 +105,18 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     Ok(())
 }
 
-fn print_page(
-    out: &mut impl Write,
-    style: Style,
-    items: &[query::NotificationSummary],
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if items.is_empty() {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no notification is found{where_to}"));
-    }
-    let heading = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
-    let mut rows = vec![heading.map(|name| Cell::new(name, Tone::Strong)).to_vec()];
-    for item in items {
-        let counts: Vec<String> =
-            item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
-        let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();
-        rows.push(vec![
-            printable(item.notification_id.as_str()).into(),
-            printable(&item.notification_type).into(),
-            printable(&item.producer).into(),
-            printable(&item.idempotency_key).into(),
-            item.accepted_at.to_string().into(),
-            Cell::new(counts.join(", "), worst),
-        ]);
-    }
-    print_cells(out, style, &rows)
+fn row(item: &query::NotificationSummary) -> Vec<Cell> {
+    let counts: Vec<String> =
+        item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
+    let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();
+    vec![
+        printable(item.notification_id.as_str()).into(),
+        printable(&item.notification_type).into(),
+        printable(&item.producer).into(),
+        printable(&item.idempotency_key).into(),
+        item.accepted_at.to_string().into(),
+        Cell::new(counts.join(", "), worst),
+    ]
 }
 
 /// How a route in this status is shown.

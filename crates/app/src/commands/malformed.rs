@@ -13,7 +13,7 @@ use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, St
 
 use self::fields::{print_fields, write_raw};
 use super::operators::{
-    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_cells,
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_cells, print_page,
 };
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
@@ -129,7 +129,10 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
                 next_cursor: cursor.clone(),
             },
         )?,
-        false => print_page(out, style, &page.items, cursor.is_some())?,
+        false => {
+            let names = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
+            print_page(out, style, "malformed intent", names, page.items.iter().map(row), cursor.is_some())?;
+        }
     }
     CommandLine::new("notification malformed list")
         .option("--code", filter.code)
@@ -141,29 +144,15 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
     Ok(())
 }
 
-fn print_page(
-    out: &mut impl Write,
-    style: Style,
-    items: &[MalformedSummary],
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if items.is_empty() {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no malformed intent is found{where_to}"));
-    }
-    let heading = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
-    let mut rows = vec![heading.map(|name| Cell::new(name, Tone::Strong)).to_vec()];
-    for item in items {
-        rows.push(vec![
-            printable(&item.key.entry_id).into(),
-            item.recorded_at.to_string().into(),
-            Cell::new(printable(&item.failure_code), Tone::Bad),
-            printable(&item.notification_type).into(),
-            printable(&item.producer).into(),
-            printable(&item.idempotency_key).into(),
-        ]);
-    }
-    print_cells(out, style, &rows)
+fn row(item: &MalformedSummary) -> Vec<Cell> {
+    vec![
+        printable(&item.key.entry_id).into(),
+        item.recorded_at.to_string().into(),
+        Cell::new(printable(&item.failure_code), Tone::Bad),
+        printable(&item.notification_type).into(),
+        printable(&item.producer).into(),
+        printable(&item.idempotency_key).into(),
+    ]
 }
 
 async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Write) -> Result<(), Failure> {

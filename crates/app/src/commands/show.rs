@@ -14,7 +14,7 @@ use domain::record::NotificationId;
 use serde_json::Value;
 
 use super::list::tone;
-use super::operators::{Cell, Output, Style, Tables, Tone, parse_text, print_cells};
+use super::operators::{Cell, Output, Style, Tables, Tone, heading, parse_text, print_cells};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -113,7 +113,7 @@ fn record_rows(detail: &NotificationDetail) -> Vec<Vec<Cell>> {
 }
 
 fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
-    let heading =
+    let names =
         ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
     let row = |route: &StoredRoute| {
         let next = match route.next_attempt_at {
@@ -133,8 +133,7 @@ fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
             receipt.into(),
         ]
     };
-    let heading = heading.map(|name| Cell::new(name, Tone::Strong)).to_vec();
-    std::iter::once(heading).chain(routes.iter().map(row)).collect()
+    std::iter::once(heading(names)).chain(routes.iter().map(row)).collect()
 }
 
 /// What its consumer reported, the newest first.

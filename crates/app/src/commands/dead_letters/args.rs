@@ -137,17 +137,17 @@ pub struct DiscardArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,
     /// Why, as the list of discarded dead letters has it
-    #[arg(long, value_parser = parse_reason)]
-    pub(super) reason: String,
+    #[arg(long = "reason", value_name = "REASON", value_parser = parse_reason)]
+    pub(super) change: DeadLetterChange,
 }
 
 fn channel_parser() -> impl TypedValueParser<Value = Channel> {
     PossibleValuesParser::new(Channel::ALL.map(Channel::as_str)).try_map(|name| name.parse::<Channel>())
 }
 
-fn parse_reason(text: &str) -> Result<String, String> {
-    let reason = DeadLetterChange::discard(text.to_owned());
-    reason.map(|_| text.to_owned()).ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
+fn parse_reason(text: &str) -> Result<DeadLetterChange, String> {
+    DeadLetterChange::discard(text.to_owned())
+        .ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
 }
 
 /// The examples of `dead-letters`.

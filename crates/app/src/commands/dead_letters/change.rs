@@ -41,8 +41,7 @@ pub(super) async fn discard(
     let Loaded { config, warnings, .. } = OperatorConfig::load(vars)?;
     print_warnings(&warnings);
     let words = Words { command: "discard", done: "discarded" };
-    let change = DeadLetterChange::Discard { reason: args.reason.clone() };
-    Command::open(config, &args.selection, change, actor, words).await?.run(false, out).await
+    Command::open(config, &args.selection, args.change.clone(), actor, words).await?.run(false, out).await
 }
 
 /// What a change is called.

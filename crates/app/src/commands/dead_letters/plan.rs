@@ -68,7 +68,7 @@ impl Planned {
         match self.plan.count {
             Counted { count: 0, capped: false } => None,
             Counted { count: 0, capped: true } => Some(format!("{verb} all that are found?")),
-            count => Some(format!("{verb} {} dead letters?", counted(count))),
+            count => Some(format!("{verb} {count} dead letters?")),
         }
     }
 
@@ -98,7 +98,7 @@ impl Planned {
         for key in &plan.first {
             print_line(out, &format!("  {}", printable(&key.to_string())))?;
         }
-        print_line(out, &format!("\n{} dead letters {would} {}", counted(plan.count), words.done))
+        print_line(out, &format!("\n{} dead letters {would} {}", plan.count, words.done))
     }
 
     /// The document of a dry run.
@@ -108,10 +108,6 @@ impl Planned {
         planned["dry_run"] = json!(true);
         Ok(planned)
     }
-}
-
-fn counted(Counted { count, capped }: Counted) -> String {
-    if capped { format!("at least {count}") } else { count.to_string() }
 }
 
 fn capitalised(word: &str) -> String {

@@ -114,6 +114,28 @@ fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
     is_terminal && term.is_none_or(|term| term != "dumb")
 }
 
+/// The first row of a table.
+pub(crate) fn heading<const N: usize>(names: [&str; N]) -> Vec<Cell> {
+    names.map(|name| Cell::new(name, Tone::Strong)).to_vec()
+}
+
+/// Prints a page of a list of `what`, such as `dead letter`.
+pub(crate) fn print_page<const N: usize>(
+    out: &mut impl Write,
+    style: Style,
+    what: &str,
+    names: [&str; N],
+    rows: impl ExactSizeIterator<Item = Vec<Cell>>,
+    has_next: bool,
+) -> anyhow::Result<()> {
+    if rows.len() == 0 {
+        let where_to = if has_next { " among the rows of this page" } else { "" };
+        return print_line(out, &format!("no {what} is found{where_to}"));
+    }
+    let rows: Vec<Vec<Cell>> = std::iter::once(heading(names)).chain(rows).collect();
+    print_cells(out, style, &rows)
+}
+
 /// How far a command is, on one line of a terminal; nothing where standard error is none that can draw it again.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -192,6 +214,19 @@ mod tests {
             .iter()
             .fold(coloured.clone(), |text, code| text.replace(code, ""));
         assert_eq!(stripped, plain);
+    }
+
+    #[test]
+    fn a_page_without_rows_says_whether_there_may_be_more() {
+        let printed = |rows: Vec<Vec<Cell>>, has_next| {
+            let mut out = Vec::new();
+            let rows = rows.into_iter();
+            print_page(&mut out, Style::PLAIN, "letter", ["ID"], rows, has_next).expect("memory takes it");
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(printed(Vec::new(), false), "no letter is found\n");
+        assert_eq!(printed(Vec::new(), true), "no letter is found among the rows of this page\n");
+        assert_eq!(printed(vec![vec!["1".into()]], true), "ID\n1\n");
     }
 
     #[test]
