@@ -30,7 +30,7 @@ pub use status::{
     CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
     Status, StoreStatus, StreamBacklog, Waiting,
 };
-pub use stream::{EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamEntry, UnreadEntries};
+pub use stream::{EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, UnreadEntries};
 pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck, stuck};
 
 /// The most items of a page.
