@@ -166,7 +166,7 @@ mod tests {
         };
         let again = Some(Outcome::SameLeader { fence: 8 });
         for (reports, waited, expected) in [
-            (&[("a", 101, false), ("b", 101, true)][..], 1, followed(Some("b"), true)),
+            (&[("a", 101, false), ("b", 101, true)], 1, followed(Some("b"), true)),
             // The report of the former leader is not there yet, or never comes.
             (&[("a", 99, true), ("b", 101, true)], 1, None),
             (&[("a", 99, true), ("b", 101, true)], 6, followed(Some("b"), false)),
