@@ -13,7 +13,7 @@ use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, St
 
 use self::fields::{print_fields, write_raw};
 use super::operators::{
-    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_cells, print_page,
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_members, print_page,
 };
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
@@ -188,7 +188,7 @@ pub(super) fn print_malformed(
     StoredMalformedIntent { summary, raw_fields }: &StoredMalformedIntent,
 ) -> anyhow::Result<()> {
     let rule = rule_of(&summary.failure_code).unwrap_or_default();
-    let rows = [
+    let members = [
         ("stream", summary.key.stream.as_str()),
         ("stream_entry_id", &summary.key.entry_id),
         ("recorded_at", &summary.recorded_at.to_string()),
@@ -197,15 +197,11 @@ pub(super) fn print_malformed(
         ("failure_message", &summary.failure_message),
         ("fields_fingerprint", &summary.key.fields_fingerprint),
     ];
-    let row = |(name, value): &(&str, &str)| {
-        let tone = if *name == "failure_code" { Tone::Bad } else { Tone::Plain };
-        vec![Cell::new(*name, Tone::Strong), Cell::new(printable(value), tone)]
+    let member = |(name, value): (&'static str, &str)| {
+        let tone = if name == "failure_code" { Tone::Bad } else { Tone::Plain };
+        (name, Cell::new(printable(value), tone))
     };
-    print_cells(
-        out,
-        style,
-        &rows.iter().filter(|(_, value)| !value.is_empty()).map(row).collect::<Vec<_>>(),
-    )?;
+    print_members(out, style, members.map(member))?;
     print_line(out, &format!("\n{}", style.paint(Tone::Strong, "fields, in the order received")))?;
     print_fields(out, style, raw_fields.as_deref())
 }

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::change::Words;
-use crate::commands::output::{print_line, print_table, printable};
+use crate::commands::operators::print_table;
+use crate::commands::output::{print_line, printable};
 
 /// How long dead letters are counted for the plan; what is beyond is there and not counted.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -34,7 +34,6 @@ pub(crate) struct Style {
 
 impl Style {
     /// Plain text.
-    #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { colour: false };
 
     /// For standard output with these variables: coloured on a terminal that can, unless `NO_COLOR` is set.
@@ -112,6 +111,24 @@ pub(crate) fn draws_on_stderr() -> bool {
 
 fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
     is_terminal && term.is_none_or(|term| term != "dumb")
+}
+
+/// The same, without colour.
+pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let row = |row: &Vec<String>| row.iter().map(|text| Cell::from(&**text)).collect();
+    print_cells(out, Style::PLAIN, &rows.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Prints the members of one thing, each with its name; those without a text are left out.
+pub(crate) fn print_members<'a>(
+    out: &mut impl Write,
+    style: Style,
+    members: impl IntoIterator<Item = (&'a str, Cell)>,
+) -> anyhow::Result<()> {
+    let members = members.into_iter().filter(|(_, cell)| !cell.text.is_empty());
+    let rows: Vec<Vec<Cell>> =
+        members.map(|(name, cell)| vec![Cell::new(name, Tone::Strong), cell]).collect();
+    print_cells(out, style, &rows)
 }
 
 /// The first row of a table.
@@ -208,6 +225,10 @@ mod tests {
         };
         let plain = "route   status  error\nr1      failed\nr-long  ok      none\n";
         assert_eq!(printed(Style::PLAIN), plain);
+        let rows = [["id", "error"], ["1", "wrong type"], ["200", ""]];
+        let mut out = Vec::new();
+        print_table(&mut out, &rows.map(|row| row.map(str::to_owned).to_vec())).expect("memory takes it");
+        assert_eq!(String::from_utf8(out).expect("text"), "id   error\n1    wrong type\n200\n");
         let coloured = printed(Style { colour: true });
         assert!(coloured.contains("\u{1b}[31mfailed\u{1b}[0m\n"), "{coloured:?}");
         let stripped = ["\u{1b}[1m", "\u{1b}[31m", "\u{1b}[0m"]
