@@ -95,7 +95,8 @@ async fn a_replica_that_runs_alone_is_not_asked_and_continues_to_lead() {
     let done = run(&world, &["--step-down"]).await;
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(
-        done.stderr.contains("no other replica has been seen for 30 s, so a continues to lead and was not asked"),
+        done.stderr
+            .contains("no other replica has been seen for 30 s, so a continues to lead and was not asked"),
         "{done:?}"
     );
     assert_eq!(world.number("SELECT count(*) FROM replicas WHERE step_down_at IS NOT NULL").await, 0);
