@@ -51,9 +51,11 @@ Examples:
   notification leader --step-down          before maintenance of the machine that leads
 
 The exit code is 1 if no replica leads. --step-down: within 10 s the leader finishes its batch, hands over, and does not campaign for 15 s
-after that. The exit code is 1 if no other replica follows: a replica that runs alone is not asked, and one that hangs does not answer. The
-command ends within 45 s. --json prints `leader` and `replicas` as GET /v1/status answers; with --step-down `request_id`, `asked`,
-`handed_over`, `leader` and `fence`, null where there is none.";
+after that. The exit code is 1 if no other replica follows; a replica that runs alone is not asked. One that hangs does not answer, and
+another follows when its term has expired. The command ends within 50 s.
+
+--json prints `leader` and `replicas` as GET /v1/status answers; with --step-down `request_id`, `asked`, `handed_over`, `leader` and
+`fence`, null where there is none.";
 
 /// Runs the command with these variables, and prints to `out`.
 pub async fn run(args: LeaderArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
