@@ -37,6 +37,9 @@ Examples:
   notification serve               run the service
   notification status              see how it is, and what is stuck
   notification explain NAME        see what became of an intent
+  notification dead-letters list   see what could not be published, and replay it
+  notification leader              see which replica leads, or have it hand over
+  notification audit               see whether streams and tables contradict each other
 
 Configuration comes from environment variables; docs/config.md lists them all.
 Exit codes: 0 fine, 1 failed while running, 2 bad configuration or usage.";
@@ -281,6 +284,16 @@ mod tests {
             "list --since yesterday",
             "list --limit 0",
             "list --limit 201",
+            "list --producer=",
+            "list --type=",
+            "list --recipient=",
+            "list --key=",
+            "list --cursor=",
+            "explain k --producer=",
+            "malformed list --code=",
+            "malformed list --producer=",
+            "malformed list --key=",
+            "malformed show 1-0 --stream=",
             "show",
             "explain",
             "malformed",

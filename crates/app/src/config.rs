@@ -38,6 +38,7 @@ pub use publish::Publish;
 pub use redis::{Redis, RedisAddr};
 pub use relay::{OutboxConfig, OutboxTable, RelayConfig, RelayMode, RelayProcessConfig};
 pub use replica::ReplicaId;
+pub(crate) use replica::host_name;
 pub use retention::Retention;
 pub use routes::Routes;
 pub use secret::Secret;

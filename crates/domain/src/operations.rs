@@ -177,11 +177,6 @@ impl PlanCounter {
         self.count += targets.len() as u64;
     }
 
-    /// How many were counted.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// The plan of a request that changes what was counted and leaves `remaining` for another one.
     pub fn plan(self, unknown: Vec<String>, remaining: Counted) -> Plan {
         let group = |((channel, classification), count)| PlanGroup { channel, classification, count };
@@ -347,7 +342,6 @@ mod tests {
         let all: Vec<Target> = (0..70).map(|n| target(n, Channel::Push, ["a", "b"][n % 2])).collect();
         let mut counter = PlanCounter::default();
         all.chunks(15).for_each(|page| counter.add(page));
-        assert_eq!(counter.count(), 70);
         let whole = Targets { targets: all, ..Targets::default() }.plan();
         assert_eq!(counter.plan(Vec::new(), Counted::default()), whole);
     }

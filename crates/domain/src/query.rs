@@ -15,6 +15,8 @@ mod status;
 mod stream;
 mod stuck;
 
+use std::fmt;
+
 pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
@@ -28,7 +30,7 @@ pub use status::{
     CauseCounts, ChannelStatus, INTAKE, IntakeStatus, Leader, LeaderTerm, REPLICA_FRESH_FOR, ReplicaStatus,
     Status, StoreStatus, StreamBacklog, Waiting,
 };
-pub use stream::{EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamEntry, UnreadEntries};
+pub use stream::{EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, UnreadEntries};
 pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck, stuck};
 
 /// The most items of a page.
@@ -88,6 +90,14 @@ impl Counted {
     }
 }
 
+/// For people: `7`, or `at least 10000`.
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, capped } = self;
+        if *capped { write!(f, "at least {count}") } else { write!(f, "{count}") }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +113,11 @@ mod tests {
     fn a_count_at_the_cap_may_be_more() {
         assert_eq!(Counted::up_to_cap(9_999), Counted { count: 9_999, capped: false });
         assert_eq!(Counted::up_to_cap(10_001), Counted { count: 10_000, capped: true });
+    }
+
+    #[test]
+    fn a_count_that_is_not_complete_says_so() {
+        assert_eq!(Counted { count: 7, capped: false }.to_string(), "7");
+        assert_eq!(Counted { count: 20_000, capped: true }.to_string(), "at least 20000");
     }
 }

@@ -1,14 +1,14 @@
 //! Handing over the leadership of intake at an operator's request.
 //!
-//! The request is a time in the row of the replica; all times here are durations by the clock of the store, so that no clocks are
-//! compared. A request counts for [`STEP_DOWN_REST`]: until then the replica hands over if it leads and another replica runs, and does not
-//! campaign after that. A replica that runs alone goes on leading, since no other could follow it.
+//! The request is a time in the row of the replica. How old it is, the store says by its own clock, so that no clocks are compared. A request
+//! counts for [`STEP_DOWN_REST`]: until then the replica hands over if it leads and another replica runs. After that it does not campaign for
+//! [`STEP_DOWN_REST`] since it released the lock. A replica that runs alone continues to lead, since no other could follow it.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How long a request counts, and so how long after it the replica does not campaign.
+/// How long a request counts, and how long after its hand-over the replica does not campaign.
 pub const STEP_DOWN_REST: Duration = Duration::from_secs(15);
 
 /// A request by an operator that a replica hand over.
@@ -44,13 +44,12 @@ pub struct StepDownState {
 impl StepDownState {
     /// Whether a replica that has led for `term` hands over now: the request is younger than its term and still counts.
     pub fn hands_over(&self, term: Duration) -> bool {
-        self.requested_ago.is_some_and(|ago| ago < term) && !self.may_campaign()
+        self.other_replica && self.requested_ago.is_some_and(|ago| ago < term && ago < STEP_DOWN_REST)
     }
 
-    /// Whether the replica may campaign.
-    pub fn may_campaign(&self) -> bool {
-        let counts = self.requested_ago.is_some_and(|ago| ago < STEP_DOWN_REST);
-        !(counts && self.other_replica)
+    /// Whether a replica that released the lock `rested` ago may campaign.
+    pub fn may_campaign(&self, rested: Duration) -> bool {
+        rested >= STEP_DOWN_REST || !self.other_replica
     }
 }
 
@@ -80,16 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_does_not_campaign_for_15_s_after_the_request_unless_it_is_alone() {
-        for (ago, other_replica, expected) in [
-            (None, true, true),
-            (Some(0), true, false),
-            (Some(14), true, false),
-            (Some(15), true, true),
-            (Some(0), false, true),
-        ] {
-            let given = state(ago, other_replica);
-            assert_eq!(given.may_campaign(), expected, "{given:?}");
+    fn a_replica_does_not_campaign_for_15_s_after_its_hand_over_unless_it_is_alone() {
+        for (rested, other_replica, expected) in
+            [(0, true, false), (14, true, false), (15, true, true), (0, false, true)]
+        {
+            // The age of the request makes no difference: it may have been read late.
+            for ago in [None, Some(0), Some(24)] {
+                let given = state(ago, other_replica);
+                assert_eq!(given.may_campaign(Duration::from_secs(rested)), expected, "{given:?} {rested}");
+            }
         }
     }
 }

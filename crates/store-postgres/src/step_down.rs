@@ -33,7 +33,7 @@ impl StepDownStore for PgStore {
         let session = self.session("look for a request to step down").await?;
         let rows = session.query(&state_of(replica)).await.map_err(store_error)?;
         let Some(row) = rows.first() else {
-            // Not reported yet, so nobody can have asked it.
+            // Not reported yet, so no operator can have asked it.
             return Ok(StepDownState { requested_ago: None, other_replica: false });
         };
         let micros: Option<i64> = column(row, "requested_ago", replica)?;

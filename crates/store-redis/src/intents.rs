@@ -8,7 +8,7 @@ use std::time::Duration;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
 use domain::query::{
-    Counted, EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, StreamEntry, UnreadEntries,
+    Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
 use redis::{Script, Value, cmd};
 
@@ -225,9 +225,9 @@ impl StreamQueries for RedisIntentStream {
         let answer = ask_within(OPERATION, &mut connection, &command, MAX_UNREAD_BYTES, bound).await?;
         let entry = match answer {
             Some(answer) => {
-                entries(OPERATION, answer)?.into_iter().next().map(|entry| StreamEntry::Fields(entry.fields))
+                entries(OPERATION, answer)?.into_iter().next().map(|entry| FoundEntry::Fields(entry.fields))
             }
-            None => Some(StreamEntry::TooLarge),
+            None => Some(FoundEntry::TooLarge),
         };
         Ok(EntryLook { stream, entry })
     }

@@ -103,11 +103,11 @@ impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
     }
 }
 
-/// What the report says of targets so far.
+/// Whether targets are changed for the first time, or again because they were locked: then the report has counted them as locked.
 #[derive(Clone, Copy)]
-enum Counted {
-    NotYet,
-    AsLocked,
+enum Attempt {
+    First,
+    Again,
 }
 
 struct Run<'a, S, C, P> {
@@ -128,7 +128,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
             }
             let page = self.bulk.store.list_targets(filter, after.as_ref(), PAGE_TARGETS).await;
             let page = page.map_err(BulkEnd::Failed)?;
-            self.change(&page.items, Counted::NotYet).await?;
+            self.change(&page.items, Attempt::First).await?;
             after = page.next;
             if after.is_none() {
                 return Ok(());
@@ -140,7 +140,7 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
         let targets = self.bulk.store.select_dead_letters(&self.bulk.change, selection).await;
         let targets = targets.map_err(BulkEnd::Failed)?;
         (self.report.unknown, self.report.unchanged) = (targets.unknown, targets.unchanged);
-        self.change(&targets.targets, Counted::NotYet).await
+        self.change(&targets.targets, Attempt::First).await
     }
 
     /// Those that were locked, as long as any is.
@@ -151,19 +151,19 @@ impl<S: Operations + RouteStore, C: Clock, P: FnMut(&BulkReport) + Send> Run<'_,
             }
             self.pause(LOCK_PAUSE).await?;
             let locked = std::mem::take(&mut self.locked);
-            self.change(&locked, Counted::AsLocked).await?;
+            self.change(&locked, Attempt::Again).await?;
         }
         Ok(())
     }
 
-    async fn change(&mut self, targets: &[Target], counted: Counted) -> Early {
+    async fn change(&mut self, targets: &[Target], attempt: Attempt) -> Early {
         let BulkChange { store, clock, change, action, .. } = self.bulk;
         for chunk in targets.chunks(CHUNK_ROUTES) {
             self.wait_for_publishers().await?;
             let begun = Instant::now();
             let done = apply_to_chunk(store, change, chunk, action, clock.now()).await;
             let done = done.map_err(BulkEnd::Failed)?;
-            if matches!(counted, Counted::AsLocked) {
+            if matches!(attempt, Attempt::Again) {
                 self.report.locked -= chunk.len() as u64;
             }
             self.report.changed += done.changed;

@@ -1,7 +1,8 @@
 //! Handing over the leadership of intake when an operator asks for it (ADR 0037).
 //!
 //! A leader looks every [`STEP_DOWN_POLL_INTERVAL`] whether it was asked. What a request means is a rule of [`domain::step_down`]. The term
-//! ends as it does on a stop: the batch is finished, the lock released, the notice sent. A look that fails is no reason to stop.
+//! ends as it does on a stop: the batch is finished, the lock released, the notice sent. A look that fails is no reason to stop, and is tried
+//! again soon, so that the request is read while it counts.
 //!
 //! Crash recovery: that this replica rests is not stored. After a restart it campaigns at once, as a new replica.
 
@@ -9,12 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ports::{Election, Fence, StepDownStore, StoreError, Term, TermEnd, error_chain};
-use domain::step_down::{STEP_DOWN_REST, StepDownState};
+use domain::step_down::StepDownState;
 use tokio::time::{Instant, sleep};
 
 /// How often a leader looks whether it was asked to step down: so rarely that an idle replica still asks PostgreSQL less than once a second,
 /// and more often than a request expires.
 const STEP_DOWN_POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// How soon a look that failed is tried again.
+const STEP_DOWN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a replica that has handed over looks whether it may campaign again.
 const REST_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -30,15 +33,15 @@ pub struct StepDownElection<E, S> {
 struct Requests<S> {
     store: S,
     replica: String,
-    /// Set after this replica has handed over.
-    rests_until: Mutex<Option<Instant>>,
+    /// Since when this replica rests: set when it is to hand over, and again when it has released the lock.
+    rests_since: Mutex<Option<Instant>>,
 }
 
 impl<E, S> StepDownElection<E, S> {
     /// The same election, for the replica of this name.
     pub fn new(election: E, store: S, replica: &str) -> Self {
-        let rests_until = Mutex::default();
-        let requests = Arc::new(Requests { store, replica: replica.to_owned(), rests_until });
+        let rests_since = Mutex::default();
+        let requests = Arc::new(Requests { store, replica: replica.to_owned(), rests_since });
         Self { election, requests }
     }
 }
@@ -59,25 +62,29 @@ impl<S: StepDownStore> Requests<S> {
 
     /// Resolves when a leader of a term that began then is to hand over.
     async fn requested(&self, began: Instant) {
+        let mut pause = STEP_DOWN_POLL_INTERVAL;
         loop {
-            sleep(STEP_DOWN_POLL_INTERVAL).await;
+            sleep(pause).await;
             // Read before the request is, so that the term does not seem longer than it is.
             let term = began.elapsed();
-            let Some(state) = self.state().await.filter(|state| state.hands_over(term)) else { continue };
-            let rest = STEP_DOWN_REST.saturating_sub(state.requested_ago.unwrap_or_default());
-            *self.rests_until() = Some(Instant::now() + rest);
-            return;
+            let state = self.state().await;
+            if state.is_some_and(|state| state.hands_over(term)) {
+                *self.rests_since() = Some(Instant::now());
+                return;
+            }
+            pause = if state.is_some() { STEP_DOWN_POLL_INTERVAL } else { STEP_DOWN_RETRY_INTERVAL };
         }
     }
 
     /// Whether this replica has handed over and another one is to follow it.
     async fn rests(&self) -> bool {
-        let Some(until) = *self.rests_until() else { return false };
-        // If the store does not say otherwise, the replica rests until its time is over.
-        let may_campaign = self.state().await.is_some_and(|state| state.may_campaign());
-        let rests = !may_campaign && Instant::now() < until;
+        let Some(since) = *self.rests_since() else { return false };
+        // If the store does not answer, another replica may be there.
+        let unknown = StepDownState { requested_ago: None, other_replica: true };
+        let state = self.state().await.unwrap_or(unknown);
+        let rests = !state.may_campaign(since.elapsed());
         if !rests {
-            *self.rests_until() = None;
+            *self.rests_since() = None;
         }
         rests
     }
@@ -85,8 +92,15 @@ impl<S: StepDownStore> Requests<S> {
 
 impl<S> Requests<S> {
     /// Nothing panics while the lock is held.
-    fn rests_until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rests_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rests_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock was released: a replica that was asked to begins its rest now, however long its last batch took.
+    fn released(&self) {
+        if let Some(since) = &mut *self.rests_since() {
+            *since = Instant::now();
+        }
     }
 }
 
@@ -104,7 +118,7 @@ impl<E: Election, S: StepDownStore> Election for StepDownElection<E, S> {
 
     async fn leader_change(&self) {
         // A replica that rests leaves the notice, which reaches one replica only, to the others.
-        let rests = self.requests.rests_until().is_some();
+        let rests = self.requests.rests_since().is_some();
         match rests {
             true => sleep(REST_POLL_INTERVAL).await,
             false => self.election.leader_change().await,
@@ -138,6 +152,7 @@ impl<T: Term, S: StepDownStore> Term for StepDownTerm<T, S> {
 
     async fn step_down(self) {
         self.term.step_down().await;
+        self.requests.released();
     }
 }
 
@@ -145,7 +160,7 @@ impl<T: Term, S: StepDownStore> Term for StepDownTerm<T, S> {
 mod tests {
     use domain::ports::ReplicaStore;
     use domain::replica::ReplicaReport;
-    use domain::step_down::StepDown;
+    use domain::step_down::{STEP_DOWN_REST, StepDown};
     use memory_stores::{Effect, MemoryElection, MemoryReplicas, Scripted};
     use tokio::time::timeout;
 
@@ -196,30 +211,31 @@ mod tests {
     const SOON: Duration = Duration::from_secs(12);
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_that_is_asked_hands_over_and_campaigns_again_15_s_after_the_request() {
+    async fn a_leader_that_is_asked_hands_over_and_campaigns_again_15_s_after_it_released_the_lock() {
         let world = world(&["a", "b"]).await;
         let (a, b) = (candidate(&world, "a"), candidate(&world, "b"));
         let term = win(&a).await.expect("no other leads");
         assert!(timeout(SOON, term.over()).await.is_err(), "it was not asked");
         ask(&world, "a").await;
         assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
+        // The last batch takes its time.
+        wait(&world, Duration::from_secs(6)).await;
         term.step_down().await;
         assert!(win(&a).await.is_none(), "it rests");
         let other = win(&b).await.expect("the other follows");
-        for _ in 0..14 {
-            wait(&world, Duration::from_secs(1)).await;
-            assert!(win(&a).await.is_none(), "it rests");
-        }
         // The request was not made to this one.
         assert!(timeout(SOON, other.over()).await.is_err());
+        world.clock.advance(SOON);
         other.step_down().await;
-        wait(&world, Duration::from_secs(1)).await;
+        wait(&world, STEP_DOWN_REST - SOON - Duration::from_millis(1)).await;
+        assert!(win(&a).await.is_none(), "it rests");
+        wait(&world, Duration::from_millis(1)).await;
         let again = win(&a).await.expect("it campaigns again");
         assert!(timeout(SOON, again.over()).await.is_err(), "the request is older than the term");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_runs_alone_goes_on_leading() {
+    async fn a_replica_that_runs_alone_continues_to_lead() {
         let world = world(&["a"]).await;
         let a = candidate(&world, "a");
         let term = win(&a).await.expect("no other leads");
@@ -248,16 +264,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_does_not_answer_ends_no_term_and_no_rest() {
+    async fn a_store_that_does_not_answer_ends_no_term_and_no_rest_and_is_asked_again_after_a_second() {
         let world = world(&["a", "b"]).await;
         let a = candidate(&world, "a");
         let term = win(&a).await.expect("no other leads");
         wait(&world, SOON).await;
         ask(&world, "a").await;
         world.script.on("get_step_down", |_| Effect::Fail(down("get_step_down")));
-        assert!(timeout(SOON, term.over()).await.is_err());
-        world.script.off("get_step_down");
-        assert_eq!(timeout(SOON, term.over()).await, Ok(TermEnd::StepDownRequested));
+        {
+            let mut over = std::pin::pin!(term.over());
+            assert!(timeout(SOON, &mut over).await.is_err());
+            world.script.off("get_step_down");
+            let soon = 2 * STEP_DOWN_RETRY_INTERVAL;
+            assert_eq!(timeout(soon, over).await, Ok(TermEnd::StepDownRequested), "it looks again");
+        }
         term.step_down().await;
         world.script.on("get_step_down", |_| Effect::Fail(down("get_step_down")));
         assert!(win(&a).await.is_none(), "it rests");

@@ -8,7 +8,7 @@ use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, StoreError, StreamQueries};
 use domain::query::{
-    Counted, EntryLook, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, StreamEntry, UnreadEntries,
+    Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -125,8 +125,8 @@ impl StreamQueries for MemoryIntents {
         let visible = self.visible();
         let found = visible.iter().flat_map(|stream| &stream.entries).find(|entry| entry.id == id);
         let entry = found.map(|entry| match entry.fields.size() > MAX_UNREAD_BYTES {
-            true => StreamEntry::TooLarge,
-            false => StreamEntry::Fields(entry.fields.clone()),
+            true => FoundEntry::TooLarge,
+            false => FoundEntry::Fields(entry.fields.clone()),
         });
         Ok(EntryLook { stream, entry })
     }

@@ -4,16 +4,15 @@ use ambient::{Clock, RandomTokens, Timestamp, Tokens};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// The file in which Linux has the host name.
-const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
+use crate::config::host_name;
+
 /// The most characters of the name of a user or host.
 const MAX_NAME_CHARS: usize = 64;
 
 /// `$USER@host`.
 pub(crate) fn actor(vars: &[(String, String)]) -> String {
     // Without a readable host name the user remains.
-    let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
-    actor_on(vars, &host)
+    actor_on(vars, &host_name())
 }
 
 fn actor_on(vars: &[(String, String)], host: &str) -> String {

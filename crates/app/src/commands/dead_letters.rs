@@ -2,6 +2,7 @@
 
 mod args;
 mod change;
+mod plan;
 
 use std::io::Write;
 
@@ -14,8 +15,8 @@ use domain::route::Channel;
 pub use args::{DeadLettersCommand, EXAMPLES};
 use args::{ListArgs, ShowArgs};
 
-use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_cells};
-use super::output::{print_line, print_serialized, print_table, printable};
+use super::operators::{Cell, CommandLine, Style, Tables, Tone, print_members, print_page};
+use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
 /// The most characters of an error in a list.
@@ -52,7 +53,10 @@ async fn list(args: &ListArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
                 next_cursor: cursor.clone(),
             },
         )?,
-        false => print_page(out, style, &page.items, cursor.is_some())?,
+        false => {
+            let names = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
+            print_page(out, style, "dead letter", names, page.items.iter().map(row), cursor.is_some())?;
+        }
     }
     with_filter(CommandLine::new("notification dead-letters list"), &filter)
         .flag("--discarded", args.discarded)
@@ -69,22 +73,6 @@ fn with_filter(line: CommandLine, filter: &DeadLetterFilter) -> CommandLine {
         .option("--until", filter.created_before)
 }
 
-fn print_page(
-    out: &mut impl Write,
-    style: Style,
-    items: &[DeadLetter],
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if items.is_empty() {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no dead letter is found{where_to}"));
-    }
-    let heading = ["ID", "TYPE", "SINCE", "ATTEMPTS", "CAUSE", "ERROR"];
-    let heading = heading.map(|text| Cell::new(text, Tone::Strong)).to_vec();
-    let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
-    print_cells(out, style, &rows)
-}
-
 fn row(letter: &DeadLetter) -> Vec<Cell> {
     let error: String = letter.failure_message.chars().take(LISTED_ERROR_CHARS).collect();
     vec![
@@ -98,6 +86,7 @@ fn row(letter: &DeadLetter) -> Vec<Cell> {
 }
 
 async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    let style = Style::of_stdout(&vars);
     let tables = Tables::load(vars).await?;
     let found = tables.explained(tables.queries.get_notification(&args.id.notification_id).await)?;
     let id = printable(&args.id.to_string());
@@ -112,21 +101,21 @@ async fn show(args: &ShowArgs, vars: Vars, out: &mut impl Write) -> Result<(), F
     if args.output.json {
         return Ok(print_serialized(out, &view::DeadLetter::new(&letter))?);
     }
-    let mut rows = vec![
-        ("id", id),
-        ("notification_type", printable(&letter.notification_type)),
+    let mut members = vec![
+        ("id", args.id.to_string()),
+        ("notification_type", letter.notification_type),
         ("channel", letter.channel.as_str().to_owned()),
-        ("recipient_ref", printable(&letter.recipient_ref)),
+        ("recipient_ref", letter.recipient_ref),
         ("attempts", format!("{} of {}", letter.final_attempt_count, letter.max_attempts)),
         ("dead letter since", letter.created_at.to_string()),
-        ("failure_classification", printable(&letter.failure_classification)),
-        ("failure_message", printable(&letter.failure_message)),
-        ("recovery_hint", printable(&letter.recovery_hint)),
+        ("failure_classification", letter.failure_classification),
+        ("failure_message", letter.failure_message),
+        ("recovery_hint", letter.recovery_hint),
     ];
-    if let Some(discarded) = &letter.discarded {
-        rows.push(("discarded", format!("{} by {}", discarded.at, printable(&discarded.by))));
-        rows.push(("discard_reason", printable(&discarded.reason)));
+    if let Some(discarded) = letter.discarded {
+        members.push(("discarded", format!("{} by {}", discarded.at, discarded.by)));
+        members.push(("discard_reason", discarded.reason));
     }
-    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
-    Ok(print_table(out, &rows)?)
+    let members = members.into_iter().map(|(name, value)| (name, printable(&value).into()));
+    Ok(print_members(out, style, members)?)
 }

@@ -15,7 +15,7 @@ use domain::route::RouteKey;
 use serde::Serialize;
 
 use self::trail::Trail;
-use super::operators::{Output, Style, Tables, Tone};
+use super::operators::{Output, Style, Tables, Tone, parse_text};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -26,9 +26,10 @@ const SHOWN_NOTIFICATIONS: usize = 3;
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
     /// The id of a stream entry or of a notification, an idempotency key, an event_id or a delivery_id
+    #[arg(value_parser = parse_text)]
     name: String,
     /// The name is an idempotency key of this producer
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     producer: Option<String>,
     #[command(flatten)]
     output: Output,
@@ -45,7 +46,8 @@ Examples:
 
 The outcome of an intent is accepted, duplicate, conflict, malformed or unread; where nothing tells it, forgotten, trimmed, deleted,
 stream_unavailable or unknown, with what was searched. Without --producer a name is looked for as all that it may be. The exit code
-is 1 if the intent was not found. Entries are read by the catalogue of this environment (NOTIFICATION_CATALOG_FILE).";
+is 1 if the intent was not found. --json prints `name`, `found` (`outcome`, `sentence`, `notification_id`, `malformed_intent`), `searched` and
+`notifications`, as GET /v1/notifications/<id> answers each. Entries are read by the catalogue of this environment (NOTIFICATION_CATALOG_FILE).";
 
 /// The document of `--json`.
 #[derive(Serialize)]

@@ -10,27 +10,29 @@ use domain::query::{self, NotificationFilter, Place};
 use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
-use super::operators::{Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, print_cells};
-use super::output::{print_line, print_serialized, printable};
+use super::operators::{
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_page,
+};
+use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
 /// Which notifications.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only those of this producer
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     producer: Option<String>,
     /// Only those of this type
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_text)]
     notification_type: Option<String>,
     /// Only those with a route in this status
     #[arg(long, value_parser = status_parser())]
     status: Option<RouteStatus>,
     /// Only those to this user id or administrator's address
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     recipient: Option<String>,
     /// Only those with this idempotency key
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     key: Option<String>,
     /// Only those accepted then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]
@@ -86,7 +88,10 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
                 next_cursor: cursor.clone(),
             },
         )?,
-        false => print_page(out, style, &page.items, cursor.is_some())?,
+        false => {
+            let names = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
+            print_page(out, style, "notification", names, page.items.iter().map(row), cursor.is_some())?;
+        }
     }
     CommandLine::new("notification list")
         .option("--producer", filter.producer)
@@ -100,32 +105,18 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     Ok(())
 }
 
-fn print_page(
-    out: &mut impl Write,
-    style: Style,
-    items: &[query::NotificationSummary],
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if items.is_empty() {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no notification is found{where_to}"));
-    }
-    let heading = ["NOTIFICATION", "TYPE", "PRODUCER", "KEY", "ACCEPTED", "ROUTES"];
-    let mut rows = vec![heading.map(|name| Cell::new(name, Tone::Strong)).to_vec()];
-    for item in items {
-        let counts: Vec<String> =
-            item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
-        let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();
-        rows.push(vec![
-            printable(item.notification_id.as_str()).into(),
-            printable(&item.notification_type).into(),
-            printable(&item.producer).into(),
-            printable(&item.idempotency_key).into(),
-            item.accepted_at.to_string().into(),
-            Cell::new(counts.join(", "), worst),
-        ]);
-    }
-    print_cells(out, style, &rows)
+fn row(item: &query::NotificationSummary) -> Vec<Cell> {
+    let counts: Vec<String> =
+        item.routes.iter().map(|(status, routes)| format!("{routes} {}", status.as_str())).collect();
+    let worst = item.routes.iter().map(|(status, _)| tone(status)).max().unwrap_or_default();
+    vec![
+        printable(item.notification_id.as_str()).into(),
+        printable(&item.notification_type).into(),
+        printable(&item.producer).into(),
+        printable(&item.idempotency_key).into(),
+        item.accepted_at.to_string().into(),
+        Cell::new(counts.join(", "), worst),
+    ]
 }
 
 /// How a route in this status is shown.

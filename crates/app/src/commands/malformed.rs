@@ -12,7 +12,9 @@ use domain::ports::Queries;
 use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, StoredMalformedIntent};
 
 use self::fields::{print_fields, write_raw};
-use super::operators::{Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, print_cells};
+use super::operators::{
+    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_members, print_page,
+};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -31,13 +33,13 @@ pub enum MalformedCommand {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Only those with this failure code
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     code: Option<String>,
     /// Only those of this producer
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     producer: Option<String>,
     /// Only those with this idempotency key
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     key: Option<String>,
     /// Only those recorded then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]
@@ -55,9 +57,10 @@ pub struct ListArgs {
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// The id of its stream entry
+    #[arg(value_parser = parse_text)]
     entry_id: String,
     /// The stream, if it is not the one that the service reads
-    #[arg(long)]
+    #[arg(long, value_parser = parse_text)]
     stream: Option<String>,
     /// Write the fields and nothing else, byte for byte: name and value in turn, each followed by a line feed
     #[arg(long, conflicts_with = "json")]
@@ -126,7 +129,10 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
                 next_cursor: cursor.clone(),
             },
         )?,
-        false => print_page(out, style, &page.items, cursor.is_some())?,
+        false => {
+            let names = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
+            print_page(out, style, "malformed intent", names, page.items.iter().map(row), cursor.is_some())?;
+        }
     }
     CommandLine::new("notification malformed list")
         .option("--code", filter.code)
@@ -138,29 +144,15 @@ async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Wri
     Ok(())
 }
 
-fn print_page(
-    out: &mut impl Write,
-    style: Style,
-    items: &[MalformedSummary],
-    has_next: bool,
-) -> anyhow::Result<()> {
-    if items.is_empty() {
-        let where_to = if has_next { " among the rows of this page" } else { "" };
-        return print_line(out, &format!("no malformed intent is found{where_to}"));
-    }
-    let heading = ["ENTRY", "RECORDED", "CODE", "TYPE", "PRODUCER", "KEY"];
-    let mut rows = vec![heading.map(|name| Cell::new(name, Tone::Strong)).to_vec()];
-    for item in items {
-        rows.push(vec![
-            printable(&item.key.entry_id).into(),
-            item.recorded_at.to_string().into(),
-            Cell::new(printable(&item.failure_code), Tone::Bad),
-            printable(&item.notification_type).into(),
-            printable(&item.producer).into(),
-            printable(&item.idempotency_key).into(),
-        ]);
-    }
-    print_cells(out, style, &rows)
+fn row(item: &MalformedSummary) -> Vec<Cell> {
+    vec![
+        printable(&item.key.entry_id).into(),
+        item.recorded_at.to_string().into(),
+        Cell::new(printable(&item.failure_code), Tone::Bad),
+        printable(&item.notification_type).into(),
+        printable(&item.producer).into(),
+        printable(&item.idempotency_key).into(),
+    ]
 }
 
 async fn show(args: &ShowArgs, tables: &Tables, style: Style, out: &mut impl Write) -> Result<(), Failure> {
@@ -196,7 +188,7 @@ pub(super) fn print_malformed(
     StoredMalformedIntent { summary, raw_fields }: &StoredMalformedIntent,
 ) -> anyhow::Result<()> {
     let rule = rule_of(&summary.failure_code).unwrap_or_default();
-    let rows = [
+    let members = [
         ("stream", summary.key.stream.as_str()),
         ("stream_entry_id", &summary.key.entry_id),
         ("recorded_at", &summary.recorded_at.to_string()),
@@ -205,15 +197,11 @@ pub(super) fn print_malformed(
         ("failure_message", &summary.failure_message),
         ("fields_fingerprint", &summary.key.fields_fingerprint),
     ];
-    let row = |(name, value): &(&str, &str)| {
-        let tone = if *name == "failure_code" { Tone::Bad } else { Tone::Plain };
-        vec![Cell::new(*name, Tone::Strong), Cell::new(printable(value), tone)]
+    let member = |(name, value): (&'static str, &str)| {
+        let tone = if name == "failure_code" { Tone::Bad } else { Tone::Plain };
+        (name, Cell::new(printable(value), tone))
     };
-    print_cells(
-        out,
-        style,
-        &rows.iter().filter(|(_, value)| !value.is_empty()).map(row).collect::<Vec<_>>(),
-    )?;
+    print_members(out, style, members.map(member))?;
     print_line(out, &format!("\n{}", style.paint(Tone::Strong, "fields, in the order received")))?;
     print_fields(out, style, raw_fields.as_deref())
 }

@@ -17,9 +17,11 @@ use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub(crate) use args::{CommandLine, Moment, Output, Paging};
-pub(crate) use terminal::Progress;
-pub(crate) use terminal::{Cell, Style, Tone, print_cells};
+pub(crate) use args::{CommandLine, Moment, Output, Paging, parse_text};
+pub(crate) use terminal::{
+    Cell, Progress, Style, Tone, draws_on_stderr, heading, print_cells, print_members, print_page,
+    print_table,
+};
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, OperatorStreamConfig, Redis};

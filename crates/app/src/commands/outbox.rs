@@ -18,7 +18,8 @@ use args::{DeadCommand, ListArgs, MigrateArgs, Output, PruneArgs, RequeueArgs, S
 pub use args::{EXAMPLES, OutboxCommand};
 use show::{print_detail, print_events};
 
-use super::output::{confirm, print_json, print_line, print_table};
+use super::operators::print_table;
+use super::output::{confirm, print_json, print_line};
 use super::{Failure, Vars, print_warnings};
 use crate::config::{OutboxConfig, OutboxTable};
 use crate::wiring::relay::stats_json;

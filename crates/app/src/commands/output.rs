@@ -9,8 +9,6 @@ use serde_json::Value;
 
 use super::Failure;
 
-/// The space between two columns.
-const GAP: usize = 2;
 /// The most of an answer that is read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 256;
 
@@ -22,20 +20,6 @@ const DIRECTING: [RangeInclusive<char>; 5] = [
     '\u{2066}'..='\u{2069}',
     '\u{feff}'..='\u{feff}',
 ];
-
-/// Prints rows with their columns aligned; the first row is the heading.
-pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<0$}", width + GAP));
-        print_line(out, cells.collect::<String>().trim_end())?;
-    }
-    Ok(())
-}
 
 /// Prints one JSON document as a line.
 pub(crate) fn print_json(out: &mut impl Write, value: &Value) -> anyhow::Result<()> {
@@ -78,15 +62,6 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_aligned_and_lines_end_with_their_last_cell() {
-        let rows = [["id", "error"], ["1", "wrong type"], ["200", ""]];
-        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
-        let mut out = Vec::new();
-        print_table(&mut out, &rows).expect("memory takes it");
-        assert_eq!(String::from_utf8(out).expect("text"), "id   error\n1    wrong type\n200\n");
-    }
 
     #[test]
     fn what_a_terminal_would_act_upon_is_escaped() {

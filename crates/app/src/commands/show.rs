@@ -14,7 +14,7 @@ use domain::record::NotificationId;
 use serde_json::Value;
 
 use super::list::tone;
-use super::operators::{Cell, Output, Style, Tables, Tone, print_cells};
+use super::operators::{Cell, Output, Style, Tables, Tone, heading, parse_text, print_cells, print_members};
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
 
@@ -25,6 +25,7 @@ const SHOWN_RECIPIENTS: usize = 20;
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// Its id
+    #[arg(value_parser = parse_text)]
     notification_id: String,
     #[command(flatten)]
     output: Output,
@@ -63,7 +64,8 @@ pub(super) fn print_notification(
     detail: &NotificationDetail,
     now: Timestamp,
 ) -> anyhow::Result<()> {
-    print_cells(out, style, &record_rows(detail))?;
+    let members = record_members(detail).into_iter().map(|(name, value)| (name, printable(&value).into()));
+    print_members(out, style, members)?;
     print_line(out, &style.paint(Tone::Strong, "payload"))?;
     let payload: Option<Value> = serde_json::from_str(&detail.record.content.payload_json).ok();
     let payload = payload.and_then(|payload| serde_json::to_string_pretty(&payload).ok());
@@ -84,7 +86,7 @@ pub(super) fn print_notification(
     Ok(())
 }
 
-fn record_rows(detail: &NotificationDetail) -> Vec<Vec<Cell>> {
+fn record_members(detail: &NotificationDetail) -> [(&'static str, String); 13] {
     let NotificationDetail { record, updated_at, .. } = detail;
     let content = &record.content;
     let users = &record.recipient_user_ids;
@@ -92,7 +94,7 @@ fn record_rows(detail: &NotificationDetail) -> Vec<Vec<Cell>> {
     if users.len() > SHOWN_RECIPIENTS {
         recipients += &format!(" and {} more", users.len() - SHOWN_RECIPIENTS);
     }
-    let rows = [
+    [
         ("notification_id", record.notification_id.to_string()),
         ("notification_type", content.notification_type.clone()),
         ("producer", record.scope.producer.clone()),
@@ -106,13 +108,11 @@ fn record_rows(detail: &NotificationDetail) -> Vec<Vec<Cell>> {
         ("updated_at", updated_at.to_string()),
         ("idempotency_expires_at", record.idempotency_expires_at.to_string()),
         ("request_fingerprint", record.fingerprint.clone()),
-    ];
-    let row = |(name, value): (&str, String)| vec![Cell::new(name, Tone::Strong), printable(&value).into()];
-    rows.into_iter().filter(|(_, value)| !value.is_empty()).map(row).collect()
+    ]
 }
 
 fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
-    let heading =
+    let names =
         ["ROUTE", "STATUS", "FAILED ATTEMPTS", "NEXT ATTEMPT", "CHANGED", "OUTBOUND ENTRY", "RECEIPT"];
     let row = |route: &StoredRoute| {
         let next = match route.next_attempt_at {
@@ -132,8 +132,7 @@ fn route_rows(routes: &[StoredRoute]) -> Vec<Vec<Cell>> {
             receipt.into(),
         ]
     };
-    let heading = heading.map(|name| Cell::new(name, Tone::Strong)).to_vec();
-    std::iter::once(heading).chain(routes.iter().map(row)).collect()
+    std::iter::once(heading(names)).chain(routes.iter().map(row)).collect()
 }
 
 /// What its consumer reported, the newest first.

@@ -20,7 +20,7 @@ use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
 
 /// How often it is asked who leads, while it is not known since when no replica does.
-const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(500);
+const TERM_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How to print.
 #[derive(Args, Debug)]
@@ -116,6 +116,6 @@ async fn find_leader(
         if tables.queries.now().await?.saturating_since(began) >= NO_LEADER_LIMIT {
             return Ok((None, Some(began)));
         }
-        tokio::time::sleep(LEADER_POLL_INTERVAL).await;
+        tokio::time::sleep(TERM_POLL_INTERVAL).await;
     }
 }

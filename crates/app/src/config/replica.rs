@@ -12,6 +12,11 @@ const MAX_REPLICA_ID_BYTES: usize = 64;
 /// The file in which Linux has the host name.
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
+/// The name of this host; empty if it cannot be read.
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default().trim().to_owned()
+}
+
 /// The name of a replica for operators: letters, digits, `.`, `_` and `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaId(String);
@@ -27,8 +32,7 @@ impl ReplicaId {
     /// The host name and four hex digits, which distinguish replicas on one host with high probability.
     pub fn of_this_host(tokens: &impl Tokens) -> Self {
         // Without a readable host name the digits still distinguish replicas.
-        let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
-        Self::of_host(host.trim(), tokens)
+        Self::of_host(&host_name(), tokens)
     }
 
     fn of_host(host: &str, tokens: &impl Tokens) -> Self {

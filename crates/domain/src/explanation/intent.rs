@@ -11,7 +11,7 @@ use crate::checkpoint::{StreamCheck, StreamState, check_stream};
 use crate::entry::{EntryId, RawFields};
 use crate::intent::Intent;
 use crate::malformed::{FailureCode, Rejection};
-use crate::query::{Counted, EntryLook, MalformedSummary, StreamEntry, UnreadEntries, Waiting};
+use crate::query::{Counted, EntryLook, FoundEntry, MalformedSummary, UnreadEntries, Waiting};
 use crate::record::{IdempotencyScope, NotificationId, Record};
 
 pub use fate::{Absence, Expected, Fate, TermState};
@@ -22,7 +22,7 @@ pub type Content = Result<Intent, Rejection>;
 
 /// What is known of the intents stream and its reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct StreamPosition {
     /// Everything up to and including this entry has its outcome; `None` before the first batch. See [`read_until`].
     pub checkpoint: Option<EntryId>,
     /// The entries after it; `None` if Redis could not be asked.
@@ -45,7 +45,7 @@ pub struct EntryFindings {
     /// The id.
     pub id: EntryId,
     /// The stream and its reader.
-    pub progress: Progress,
+    pub progress: StreamPosition,
     /// The entry in the stream; `None` if Redis could not be asked.
     pub look: Option<EntryLook>,
     /// What it says, if its fields were read.
@@ -64,7 +64,7 @@ pub struct EntryFindings {
 #[derive(Clone, Debug)]
 pub struct KeyFindings {
     /// The stream and its reader.
-    pub progress: Progress,
+    pub progress: StreamPosition,
     /// Records with the key: one of each producer at most.
     pub records: Vec<Record>,
     /// Malformed intents with the key.
@@ -126,7 +126,7 @@ pub fn unread_with_key<'a>(
 /// The fate of the entry that is in the stream; `None` if it is not, or if that is not known.
 fn present_entry(found: &EntryFindings) -> Option<Fate> {
     let entry = found.look.as_ref()?.entry.as_ref()?;
-    let content = found.content.as_ref().filter(|_| *entry != StreamEntry::TooLarge);
+    let content = found.content.as_ref().filter(|_| *entry != FoundEntry::TooLarge);
     let row = found.malformed.iter().find(|row| {
         found.fields_fingerprint.as_ref().is_none_or(|fingerprint| *fingerprint == row.key.fields_fingerprint)
     });
@@ -181,7 +181,7 @@ fn malformed(row: &MalformedSummary, holders: &[Record]) -> Fate {
     Fate::Conflict { id: row.key.entry_id.clone(), with, row: Some(row.clone()) }
 }
 
-fn unread(id: EntryId, progress: &Progress, expected: Expected) -> Fate {
+fn unread(id: EntryId, progress: &StreamPosition, expected: Expected) -> Fate {
     let term = match (progress.leads, &progress.waiting) {
         (false, _) => TermState::NoLeader,
         (true, Some(waiting)) => TermState::Waits(waiting.clone()),
@@ -191,7 +191,7 @@ fn unread(id: EntryId, progress: &Progress, expected: Expected) -> Fate {
 }
 
 /// How many unread entries come before the entry `id`.
-fn ahead(id: EntryId, progress: &Progress) -> Counted {
+fn ahead(id: EntryId, progress: &StreamPosition) -> Counted {
     let Some(unread) = &progress.unread else { return Counted { count: 0, capped: true } };
     let count = unread.entries.iter().filter(|entry| entry.id < id).count() as u64;
     let reaches = unread.is_all || unread.entries.last().is_some_and(|last| last.id >= id);

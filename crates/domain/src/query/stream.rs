@@ -14,12 +14,12 @@ pub struct EntryLook {
     /// The stream as a whole; `None` if there is no such key.
     pub stream: Option<StreamState>,
     /// The entry; `None` if the stream does not have it.
-    pub entry: Option<StreamEntry>,
+    pub entry: Option<FoundEntry>,
 }
 
-/// An entry of the stream.
+/// An entry that a look has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StreamEntry {
+pub enum FoundEntry {
     /// What it holds.
     Fields(RawFields),
     /// It is there, and has more than [`MAX_UNREAD_BYTES`].

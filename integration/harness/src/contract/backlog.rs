@@ -3,7 +3,7 @@
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawFields};
 use domain::ports::{IntentProducer, StreamQueries};
-use domain::query::{Counted, EntryLook, MAX_UNREAD_ENTRIES, StreamBacklog, StreamEntry, UnreadEntries};
+use domain::query::{Counted, EntryLook, FoundEntry, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries};
 
 use super::streams::StreamsFixture;
 
@@ -112,7 +112,7 @@ pub async fn an_entry_is_found_by_its_id_and_one_that_is_not_there_leaves_the_st
     assert_eq!(find(&fixture, EntryId::new(1, 0)).await, EntryLook { stream: None, entry: None });
     let ids = append(&fixture, 3).await;
     let stream = Some(StreamState { first: Some(ids[0]), last_generated: ids[2] });
-    let entry = Some(StreamEntry::Fields(RawFields::from_iter([("n", "1")])));
+    let entry = Some(FoundEntry::Fields(RawFields::from_iter([("n", "1")])));
     assert_eq!(find(&fixture, ids[1]).await, EntryLook { stream, entry });
     for absent in [EntryId::ZERO, EntryId::new(ids[2].millis + 1_000, 0), EntryId::new(u64::MAX, u64::MAX)] {
         assert_eq!(find(&fixture, absent).await, EntryLook { stream, entry: None }, "{absent}");
@@ -124,7 +124,7 @@ pub async fn an_entry_that_is_larger_than_may_be_read_is_found_without_its_field
 ) {
     let large = RawFields::from_iter([("n", "x".repeat(TOO_MANY_BYTES))]);
     let id = fixture.producer().append(&large).await.expect("the stream is there");
-    assert_eq!(find(&fixture, id).await.entry, Some(StreamEntry::TooLarge));
+    assert_eq!(find(&fixture, id).await.entry, Some(FoundEntry::TooLarge));
 }
 
 pub async fn unread_entries_are_listed_in_stream_order_and_no_more_than_may_be_read(

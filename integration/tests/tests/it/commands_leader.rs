@@ -89,15 +89,18 @@ async fn a_leader_that_is_asked_hands_over_beside_traffic_and_no_intent_is_lost_
 }
 
 #[tokio::test]
-async fn a_replica_that_runs_alone_goes_on_leading_and_the_command_says_so() {
+async fn a_replica_that_runs_alone_is_not_asked_and_continues_to_lead() {
     let world = World::new().await;
     let a = leader(&world).await;
     let done = run(&world, &["--step-down"]).await;
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(
-        done.stderr.contains("no other replica has been seen for 30 s, so a goes on leading"),
+        done.stderr
+            .contains("no other replica has been seen for 30 s, so a continues to lead and was not asked"),
         "{done:?}"
     );
+    assert_eq!(world.number("SELECT count(*) FROM replicas WHERE step_down_at IS NOT NULL").await, 0);
+    assert_eq!(world.number("SELECT count(*) FROM operator_actions").await, 0);
     world.send(0..10).await;
     world.settled(10).await;
     world.check(0..10).await;

@@ -1,12 +1,13 @@
 //! The command line of `dead-letters`.
 
 use ambient::Timestamp;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand};
 use domain::operations::{DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, Selection};
 use domain::query::DeadLetterFilter;
 use domain::route::{Channel, RouteKey};
 
-use crate::commands::operators::{Moment, Output, Paging};
+use crate::commands::operators::{Moment, Output, Paging, parse_text};
 
 /// What to do about dead letters.
 #[derive(Subcommand, Debug)]
@@ -28,8 +29,8 @@ pub enum DeadLettersCommand {
 /// What dead letters have in common.
 #[derive(Args, Debug, Clone, Default)]
 pub(super) struct FilterArgs {
-    /// Of this channel: push or email
-    #[arg(long, value_parser = parse_channel)]
+    /// Of this channel
+    #[arg(long, value_parser = channel_parser())]
     pub(super) channel: Option<Channel>,
     /// Whose last attempt failed for this reason
     #[arg(long, value_parser = parse_text)]
@@ -88,7 +89,7 @@ pub struct ShowArgs {
     .args(["ids", "all", "channel", "classification", "notification_type", "since", "until"]))]
 pub(super) struct SelectionArgs {
     /// This one, `<notification_id>/<route_id>`; may be given up to 10,000 times
-    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["all", "channel", "classification", "notification_type", "since", "until"])]
+    #[arg(long = "id", value_name = "ID", value_parser = parse_text, conflicts_with_all = ["all", "channel", "classification", "notification_type", "since", "until"])]
     pub(super) ids: Vec<String>,
     /// All of them
     #[arg(long, conflicts_with_all = ["channel", "classification", "notification_type", "since", "until"])]
@@ -135,22 +136,18 @@ pub struct ReplayArgs {
 pub struct DiscardArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,
-    /// Why, for whoever asks later
-    #[arg(long, value_parser = parse_reason)]
-    pub(super) reason: String,
+    /// Why, as the list of discarded dead letters has it
+    #[arg(long = "reason", value_name = "REASON", value_parser = parse_reason)]
+    pub(super) change: DeadLetterChange,
 }
 
-fn parse_channel(text: &str) -> Result<Channel, String> {
-    text.parse().map_err(|_| "it takes push or email".to_owned())
+fn channel_parser() -> impl TypedValueParser<Value = Channel> {
+    PossibleValuesParser::new(Channel::ALL.map(Channel::as_str)).try_map(|name| name.parse::<Channel>())
 }
 
-fn parse_text(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
-}
-
-fn parse_reason(text: &str) -> Result<String, String> {
-    let reason = DeadLetterChange::discard(text.to_owned());
-    reason.map(|_| text.to_owned()).ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
+fn parse_reason(text: &str) -> Result<DeadLetterChange, String> {
+    DeadLetterChange::discard(text.to_owned())
+        .ok_or_else(|| format!("it takes 1 to {MAX_REASON_BYTES} bytes"))
 }
 
 /// The examples of `dead-letters`.
@@ -176,7 +173,9 @@ rows: it may be short or empty and still have a next one. --json prints one docu
 const SHOW_EXAMPLES: &str = "\
 Examples:
   notification dead-letters show 1775121700000-0/push:user:u-1
-  notification dead-letters show 1775121700000-0/email:user:u-1 --json";
+  notification dead-letters show 1775121700000-0/email:user:u-1 --json
+
+--json prints a dead letter as the items of GET /v1/dead-letters. The exit code is 1 if there is none.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
@@ -188,15 +187,20 @@ Examples:
 Fix the cause first. It shows the plan and asks, then works in transactions of 500, each with a row in operator_actions. What becomes a
 dead letter after it began is left alone. Ctrl-C ends it after the transaction in progress, and it says how to continue; after a crash, run it again.
 
-A million may be replayed beside traffic: it goes on only while fewer than 1,000 routes are due, so that new notifications do not wait
-behind it, and ends if the publishers leave as many for 5 minutes. --no-wait replays at once. A discarded dead letter is replayed by its id.";
+A million may be replayed beside traffic: it adds routes only while fewer than 1,000 are due, so that new notifications do not wait
+behind it, and ends if the publishers leave as many for 5 minutes. --no-wait replays at once. A discarded dead letter is replayed by its id.
+
+--json prints one document: `replayed`, `unknown` (ids that name no route), `unchanged` (how many name no such dead letter), `conflicts`,
+`locked`, `finished`, and `request_id`, null if nothing was changed; with --dry-run the plan as POST /v1/dead-letters:replay answers it.
+The exit code is 1 if it did not finish, an id names no route, some stayed locked, or none of the ids named a dead letter.";
 
 const DISCARD_EXAMPLES: &str = "\
 Examples:
   notification dead-letters discard --id 1775121700000-0/push:user:u-1 --reason 'the user has left'
   notification dead-letters discard --type game.finished --until 7d --reason 'the games are over' --dry-run
 
-Discarded dead letters are listed with `notification dead-letters list --discarded`, and can be replayed by their ids.";
+Discarded dead letters are listed with `notification dead-letters list --discarded`, and can be replayed by their ids. --json and the exit
+code are those of `replay`, with `discarded` in place of `replayed`.";
 
 #[cfg(test)]
 mod tests {
@@ -244,6 +248,8 @@ mod tests {
             "replay",
             "replay --yes",
             "replay --all --channel push",
+            "replay --id=",
+            "list --cursor=",
             "replay --id 1-0/x --since 2h",
             "replay --id 1-0/x --all",
             "replay --all --reason why",

@@ -1,30 +1,23 @@
 //! `dead-letters replay` and `discard`: the plan, the question, the work, and what was done.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use domain::operations::{DeadLetterChange, OperatorAction, Plan, PlanCounter, Selection};
-use domain::ports::{Operations, error_chain};
-use domain::query::Counted;
+use domain::operations::{DeadLetterChange, OperatorAction, Selection};
+use domain::ports::error_chain;
 use serde_json::{Value, json};
 use store_postgres::PgStore;
-use tokio::time::Instant;
 use workers::{BulkChange, BulkEnd, BulkReport};
 
 use super::args::{DiscardArgs, ReplayArgs, SelectionArgs};
+use super::plan::Planned;
 use super::with_filter;
 use crate::commands::actor::{StoreClock, actor, request_id};
 use crate::commands::operators::{CommandLine, Progress, Tables};
-use crate::commands::output::{confirm, print_json, print_line, print_table, printable};
+use crate::commands::output::{confirm, print_json, print_line};
 use crate::commands::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, ReplayConfig};
 use crate::shutdown;
-
-/// How long dead letters are counted for the plan; what is beyond is there and not counted.
-const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many dead letters are counted together.
-const PLAN_PAGE: usize = 1_000;
 
 pub(super) async fn replay(
     args: &ReplayArgs,
@@ -36,8 +29,7 @@ pub(super) async fn replay(
     print_warnings(&warnings);
     let words = Words { command: "replay", done: "replayed" };
     let change = DeadLetterChange::Replay(budgets);
-    let command = Command::open(tables, &args.selection, change, actor, words).await?;
-    command.run(!args.no_wait, out).await
+    Command::open(tables, &args.selection, change, actor, words).await?.run(args.no_wait, out).await
 }
 
 pub(super) async fn discard(
@@ -49,15 +41,16 @@ pub(super) async fn discard(
     let Loaded { config, warnings, .. } = OperatorConfig::load(vars)?;
     print_warnings(&warnings);
     let words = Words { command: "discard", done: "discarded" };
-    let change = DeadLetterChange::Discard { reason: args.reason.clone() };
-    Command::open(config, &args.selection, change, actor, words).await?.run(false, out).await
+    Command::open(config, &args.selection, args.change.clone(), actor, words).await?.run(false, out).await
 }
 
 /// What a change is called.
 #[derive(Clone, Copy)]
-struct Words {
-    command: &'static str,
-    done: &'static str,
+pub(super) struct Words {
+    /// The command.
+    pub(super) command: &'static str,
+    /// What dead letters are after it.
+    pub(super) done: &'static str,
 }
 
 struct Command<'a> {
@@ -87,83 +80,55 @@ impl<'a> Command<'a> {
         Ok(Self { tables, store, clock, args, change, action, words })
     }
 
-    async fn run(self, wait_for_publishers: bool, out: &mut (impl Write + Send)) -> Result<(), Failure> {
+    async fn run(self, no_wait: bool, out: &mut (impl Write + Send)) -> Result<(), Failure> {
         let json = self.args.output.json;
-        let plan = self.tables.explained(self.plan().await)?;
+        let planned = Planned::count(&self.store, &self.change, &self.action.selection).await;
+        let planned = self.tables.explained(planned)?;
         if self.args.dry_run {
             match json {
-                true => print_json(out, &planned(&plan)?)?,
-                false => self.print_plan(out, &plan)?,
+                true => print_json(out, &planned.document()?)?,
+                false => planned.print(out, self.words, "would be")?,
             }
             return Ok(());
         }
         // With --json, standard output has one document: the result.
         match json {
-            true => self.print_plan(&mut io::stderr(), &plan)?,
-            false => self.print_plan(out, &plan)?,
+            true => planned.print(&mut io::stderr(), self.words, "are to be")?,
+            false => planned.print(out, self.words, "are to be")?,
         }
-        if plan.count.count > 0 && !self.args.yes {
-            let question =
-                format!("{} {} dead letters?", capitalised(self.words.command), counted(plan.count));
-            if !confirm(&question)? {
-                return Err(anyhow!("no dead letter was {}", self.words.done).into());
-            }
+        let Some(question) = planned.question(self.words) else {
+            return self.change_nothing(&planned, no_wait, out);
+        };
+        if !self.args.yes && !confirm(&question)? {
+            return Err(anyhow!("no dead letter was {}", self.words.done).into());
         }
         let stop = shutdown::listen().context("signals cannot be listened to")?;
-        let progress = Progress::new("dead letters", plan.count.count);
+        let progress = Progress::new("dead letters", planned.counted());
         let bulk = BulkChange {
             store: self.store.clone(),
             clock: self.clock,
             change: self.change.clone(),
             action: self.action.clone(),
-            wait_for_publishers,
+            wait_for_publishers: !no_wait,
         };
-        let (report, end) = bulk.run(&stop, |report| progress.show(report.changed)).await;
+        let show = |report: &BulkReport| {
+            let note = if report.waiting { ", waiting for publishers" } else { "" };
+            progress.show_with(report.changed, note);
+        };
+        let (report, end) = bulk.run(&stop, show).await;
         progress.finish();
         self.print_report(out, &report, &end)?;
-        self.outcome(&report, end)
+        self.outcome(&report, end, no_wait)
     }
 
-    /// What would be changed. All of it is counted, if the time suffices.
-    async fn plan(&self) -> Result<Plan, domain::ports::StoreError> {
-        let filter = match &self.action.selection {
-            selection @ Selection::Ids(_) => {
-                return Ok(self.store.select_dead_letters(&self.change, selection).await?.plan());
-            }
-            Selection::Filter(filter) => filter,
-        };
-        let (begun, mut counter, mut after) = (Instant::now(), PlanCounter::default(), None);
-        loop {
-            let page = self.store.list_targets(filter, after.as_ref(), PLAN_PAGE).await?;
-            counter.add(&page.items);
-            after = page.next;
-            if after.is_none() || begun.elapsed() > PLAN_TIMEOUT {
-                let remaining = Counted { count: 0, capped: after.is_some() };
-                return Ok(counter.plan(Vec::new(), remaining));
-            }
+    /// There is nothing to change, so nothing is asked or written.
+    fn change_nothing(&self, planned: &Planned, no_wait: bool, out: &mut impl Write) -> Result<(), Failure> {
+        let (unknown, unchanged) = planned.missed();
+        let report = BulkReport { unknown: unknown.to_vec(), unchanged, ..BulkReport::default() };
+        if self.args.output.json {
+            print_json(out, &self.result(&report, &BulkEnd::Finished))?;
         }
-    }
-
-    fn print_plan(&self, out: &mut impl Write, plan: &Plan) -> anyhow::Result<()> {
-        for id in &plan.unknown {
-            print_line(out, &format!("there is no route {}", printable(id)))?;
-        }
-        if plan.count.count == 0 {
-            return print_line(out, "there is no such dead letter");
-        }
-        let heading = ["CHANNEL", "CAUSE", "DEAD LETTERS"].map(str::to_owned).to_vec();
-        let row = |group: &domain::operations::PlanGroup| {
-            vec![group.channel.as_str().to_owned(), printable(&group.classification), group.count.to_string()]
-        };
-        let rows: Vec<Vec<String>> = std::iter::once(heading).chain(plan.by.iter().map(row)).collect();
-        print_table(out, &rows)?;
-        print_line(out, "\nThe first of them:")?;
-        for key in &plan.first {
-            print_line(out, &format!("  {}", printable(&key.to_string())))?;
-        }
-        let would = if self.args.dry_run { "would be" } else { "are to be" };
-        let line = format!("\n{} dead letters {would} {}", counted(plan.count), self.words.done);
-        print_line(out, &line)
+        self.outcome(&report, BulkEnd::Finished, no_wait)
     }
 
     fn print_report(&self, out: &mut impl Write, report: &BulkReport, end: &BulkEnd) -> anyhow::Result<()> {
@@ -171,11 +136,8 @@ impl<'a> Command<'a> {
             return print_json(out, &self.result(report, end));
         }
         let (changed, done) = (report.changed, self.words.done);
-        let request_id = &self.action.request_id;
-        print_line(
-            out,
-            &format!("{changed} dead letters are {done} (request {request_id} in operator_actions)"),
-        )?;
+        let request = self.request_id(report).map(|id| format!(" (request {id} in operator_actions)"));
+        print_line(out, &format!("{changed} dead letters are {done}{}", request.unwrap_or_default()))?;
         if report.unchanged > 0 {
             let unchanged = report.unchanged;
             print_line(
@@ -190,9 +152,14 @@ impl<'a> Command<'a> {
         Ok(())
     }
 
+    /// The request, if there is a row of it.
+    fn request_id(&self, report: &BulkReport) -> Option<&str> {
+        (report.changed > 0).then_some(&*self.action.request_id)
+    }
+
     fn result(&self, report: &BulkReport, end: &BulkEnd) -> Value {
         let mut result = json!({
-            "request_id": self.action.request_id,
+            "request_id": self.request_id(report),
             "unknown": report.unknown,
             "unchanged": report.unchanged,
             "conflicts": report.conflicts,
@@ -203,8 +170,8 @@ impl<'a> Command<'a> {
         result
     }
 
-    fn outcome(&self, report: &BulkReport, end: BulkEnd) -> Result<(), Failure> {
-        let (done, rest) = (self.words.done, self.rest());
+    fn outcome(&self, report: &BulkReport, end: BulkEnd, no_wait: bool) -> Result<(), Failure> {
+        let (done, rest) = (self.words.done, self.rest(no_wait));
         let why = match end {
             BulkEnd::Finished if report.locked > 0 => format!(
                 "{} dead letters are not {done}: other transactions have locked them. When these are over, run\n  {rest}",
@@ -212,6 +179,11 @@ impl<'a> Command<'a> {
             ),
             BulkEnd::Finished if !report.unknown.is_empty() => {
                 format!("{} of the ids name no route", report.unknown.len())
+            }
+            BulkEnd::Finished
+                if report.changed == 0 && matches!(self.action.selection, Selection::Ids(_)) =>
+            {
+                format!("none of the ids names such a dead letter, so none was {done}")
             }
             BulkEnd::Finished => return Ok(()),
             BulkEnd::Stopped => format!("stopped before the end. To continue, run\n  {rest}"),
@@ -229,7 +201,7 @@ impl<'a> Command<'a> {
     }
 
     /// The command that continues: what became a dead letter since the beginning is not in it.
-    fn rest(&self) -> String {
+    fn rest(&self, no_wait: bool) -> String {
         let line = CommandLine::new(&format!("notification dead-letters {}", self.words.command));
         let line = match &self.action.selection {
             Selection::Ids(ids) => line.options("--id", ids),
@@ -239,33 +211,10 @@ impl<'a> Command<'a> {
             DeadLetterChange::Discard { reason } => Some(reason),
             DeadLetterChange::Replay(_) => None,
         };
-        line.option("--reason", reason).into_text()
-    }
-}
-
-fn counted(Counted { count, capped }: Counted) -> String {
-    if capped { format!("at least {count}") } else { count.to_string() }
-}
-
-fn capitalised(word: &str) -> String {
-    let (first, rest) = word.split_at(1);
-    format!("{}{rest}", first.to_ascii_uppercase())
-}
-
-fn planned(plan: &Plan) -> anyhow::Result<Value> {
-    let mut planned =
-        serde_json::to_value(api::view::Planned::new(plan.clone())).context("the plan is no JSON")?;
-    planned["dry_run"] = json!(true);
-    Ok(planned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_count_that_is_not_complete_says_so() {
-        assert_eq!(counted(Counted { count: 7, capped: false }), "7");
-        assert_eq!(counted(Counted { count: 20_000, capped: true }), "at least 20000");
+        line.option("--reason", reason)
+            .flag("--no-wait", no_wait)
+            .flag("--yes", self.args.yes)
+            .flag("--json", self.args.output.json)
+            .into_text()
     }
 }

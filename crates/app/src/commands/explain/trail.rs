@@ -7,13 +7,13 @@ use ambient::Timestamp;
 use domain::catalog::Catalog;
 use domain::entry::EntryId;
 use domain::explanation::intent::{
-    Content, EntryFindings, Fate, KeyFindings, MAX_ID_NUMBERS, Progress, Reading, entry_fates, key_fates,
-    read_until, unread_with_key,
+    Content, EntryFindings, Fate, KeyFindings, MAX_ID_NUMBERS, Reading, StreamPosition, entry_fates,
+    key_fates, read_until, unread_with_key,
 };
 use domain::intent::decode;
 use domain::ports::{IntentStream, LeaderLookup, Queries, StoreError, StreamQueries, error_chain};
 use domain::query::{
-    MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit, Status, StreamEntry,
+    FoundEntry, MalformedFilter, MalformedPlace, MalformedSummary, NotificationFilter, PageLimit, Status,
     UnreadEntries,
 };
 use domain::record::{IdempotencyScope, NotificationId, Record};
@@ -32,7 +32,7 @@ pub(super) struct Trail<'a> {
     tables: &'a Tables,
     stream: RedisIntentStream,
     catalog: Arc<Catalog>,
-    progress: Progress,
+    progress: StreamPosition,
     stream_error: Option<String>,
     searched: Vec<String>,
 }
@@ -60,7 +60,8 @@ impl<'a> Trail<'a> {
             Ok((checkpoint, unread)) => (checkpoint, Some(unread), None),
             Err(error) => (checkpoint, None, Some(error_chain(&error))),
         };
-        let progress = Progress { checkpoint, unread, leads: term.is_some(), waiting: status.intake.waiting };
+        let progress =
+            StreamPosition { checkpoint, unread, leads: term.is_some(), waiting: status.intake.waiting };
         Ok(Self { tables, stream, catalog, progress, stream_error, searched: Vec::new() })
     }
 
@@ -128,7 +129,7 @@ impl<'a> Trail<'a> {
         self.searched.push(format!("notifications and malformed intents with the id {id}"));
         let malformed: Vec<MalformedSummary> = rows.into_iter().map(|row| row.summary).collect();
         let fields = look.as_ref().and_then(|look| match &look.entry {
-            Some(StreamEntry::Fields(fields)) => Some(fields),
+            Some(FoundEntry::Fields(fields)) => Some(fields),
             _ => None,
         });
         let content: Option<Content> = fields.map(|fields| decode(fields, &self.catalog));

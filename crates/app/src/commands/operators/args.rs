@@ -14,7 +14,7 @@ use crate::config::duration;
 /// How to print.
 #[derive(Args, Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// Print JSON, as the HTTP API answers
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Paging {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PAGE_ITEMS, value_parser = parse_limit)]
     limit: usize,
     /// Where the page begins: what the page before printed at its end
-    #[arg(long, value_name = "CURSOR")]
+    #[arg(long, value_name = "CURSOR", value_parser = parse_text)]
     cursor: Option<String>,
 }
 
@@ -100,10 +100,24 @@ impl CommandLine {
 /// As one word of a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", printable(text).replace('\'', r"'\''")),
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
     }
+    if printable(text) == text {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    // What a terminal would act upon cannot be printed as it is: in `$'…'` its bytes are octal numbers, which every shell that has `$'…'` reads.
+    let escaped = |c: char| match c {
+        '\\' | '\'' => format!("\\{c}"),
+        c if printable(c.encode_utf8(&mut [0; 4])).len() == c.len_utf8() => c.to_string(),
+        c => c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("\\{byte:03o}")).collect(),
+    };
+    format!("$'{}'", text.chars().map(escaped).collect::<String>())
+}
+
+/// A text that may not be empty: an empty value is an unset variable of a shell.
+pub(crate) fn parse_text(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn parse_limit(text: &str) -> Result<usize, String> {
@@ -181,6 +195,20 @@ mod tests {
             .option("--type", None::<&str>)
             .flag("--json", true);
         assert_eq!(line.0, r"notification list --producer game_master --recipient 'o'\''hara $x' --json");
+    }
+
+    #[test]
+    fn a_shell_reads_the_text_that_was_quoted() {
+        let texts =
+            ["", "plain", "o'hara $x `id`", r"a\b", "a\nb'c\\d", "\u{1b}[31m1", "a\u{202e}b\u{2028}ü"];
+        for text in texts {
+            let quoted = quoted(text);
+            assert_eq!(printable(&quoted), quoted, "a terminal acts upon none of it");
+            let script = format!("printf %s {quoted}");
+            let output =
+                std::process::Command::new("bash").args(["-c", &script]).output().expect("bash is there");
+            assert_eq!(String::from_utf8(output.stdout).expect("text"), text, "{quoted}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a terminal gets and a file does not: colours, and how far a long command is.
 
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
 use crate::commands::output::print_line;
@@ -33,7 +34,6 @@ pub(crate) struct Style {
 
 impl Style {
     /// Plain text.
-    #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { colour: false };
 
     /// For standard output with these variables: coloured on a terminal that can, unless `NO_COLOR` is set.
@@ -104,7 +104,56 @@ pub(crate) fn print_cells(out: &mut impl Write, style: Style, rows: &[Vec<Cell>]
     Ok(())
 }
 
-/// How far a command is, on one line of a terminal; nothing where standard error is none.
+/// Whether standard error is a terminal that can draw a line again.
+pub(crate) fn draws_on_stderr() -> bool {
+    can_draw(io::stderr().is_terminal(), std::env::var_os("TERM").as_deref())
+}
+
+fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
+    is_terminal && term.is_none_or(|term| term != "dumb")
+}
+
+/// The same, without colour.
+pub(crate) fn print_table(out: &mut impl Write, rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let row = |row: &Vec<String>| row.iter().map(|text| Cell::from(&**text)).collect();
+    print_cells(out, Style::PLAIN, &rows.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Prints the members of one thing, each with its name; those without a text are left out.
+pub(crate) fn print_members<'a>(
+    out: &mut impl Write,
+    style: Style,
+    members: impl IntoIterator<Item = (&'a str, Cell)>,
+) -> anyhow::Result<()> {
+    let members = members.into_iter().filter(|(_, cell)| !cell.text.is_empty());
+    let rows: Vec<Vec<Cell>> =
+        members.map(|(name, cell)| vec![Cell::new(name, Tone::Strong), cell]).collect();
+    print_cells(out, style, &rows)
+}
+
+/// The first row of a table.
+pub(crate) fn heading<const N: usize>(names: [&str; N]) -> Vec<Cell> {
+    names.map(|name| Cell::new(name, Tone::Strong)).to_vec()
+}
+
+/// Prints a page of a list of `what`, such as `dead letter`.
+pub(crate) fn print_page<const N: usize>(
+    out: &mut impl Write,
+    style: Style,
+    what: &str,
+    names: [&str; N],
+    rows: impl ExactSizeIterator<Item = Vec<Cell>>,
+    has_next: bool,
+) -> anyhow::Result<()> {
+    if rows.len() == 0 {
+        let where_to = if has_next { " among the rows of this page" } else { "" };
+        return print_line(out, &format!("no {what} is found{where_to}"));
+    }
+    let rows: Vec<Vec<Cell>> = std::iter::once(heading(names)).chain(rows).collect();
+    print_cells(out, style, &rows)
+}
+
+/// How far a command is, on one line of a terminal; nothing where standard error is none that can draw it again.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,
@@ -115,14 +164,19 @@ pub(crate) struct Progress {
 impl Progress {
     /// Nothing of `total` is done yet; `what` says what is counted.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
-        Self { what, total, is_shown: io::stderr().is_terminal() }
+        Self { what, total, is_shown: draws_on_stderr() }
     }
 
     /// So many are done. There may turn out to be more than the total.
     pub(crate) fn show(&self, done: u64) {
+        self.show_with(done, "");
+    }
+
+    /// The same, and what the command does, such as `, waiting for publishers`.
+    pub(crate) fn show_with(&self, done: u64, note: &str) {
         if self.is_shown {
-            // A terminal that takes nothing does not stop the work.
-            let _ = write!(io::stderr(), "\r{}", self.line(done));
+            // The line before may have been longer. A terminal that takes nothing does not stop the work.
+            let _ = write!(io::stderr(), "\r{}{note}\u{1b}[K", self.line(done));
         }
     }
 
@@ -171,12 +225,41 @@ mod tests {
         };
         let plain = "route   status  error\nr1      failed\nr-long  ok      none\n";
         assert_eq!(printed(Style::PLAIN), plain);
+        let rows = [["id", "error"], ["1", "wrong type"], ["200", ""]];
+        let mut out = Vec::new();
+        print_table(&mut out, &rows.map(|row| row.map(str::to_owned).to_vec())).expect("memory takes it");
+        assert_eq!(String::from_utf8(out).expect("text"), "id   error\n1    wrong type\n200\n");
         let coloured = printed(Style { colour: true });
         assert!(coloured.contains("\u{1b}[31mfailed\u{1b}[0m\n"), "{coloured:?}");
         let stripped = ["\u{1b}[1m", "\u{1b}[31m", "\u{1b}[0m"]
             .iter()
             .fold(coloured.clone(), |text, code| text.replace(code, ""));
         assert_eq!(stripped, plain);
+    }
+
+    #[test]
+    fn a_page_without_rows_says_whether_there_may_be_more() {
+        let printed = |rows: Vec<Vec<Cell>>, has_next| {
+            let mut out = Vec::new();
+            let rows = rows.into_iter();
+            print_page(&mut out, Style::PLAIN, "letter", ["ID"], rows, has_next).expect("memory takes it");
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(printed(Vec::new(), false), "no letter is found\n");
+        assert_eq!(printed(Vec::new(), true), "no letter is found among the rows of this page\n");
+        assert_eq!(printed(vec![vec!["1".into()]], true), "ID\n1\n");
+    }
+
+    #[test]
+    fn a_line_is_drawn_again_only_on_a_terminal_that_can() {
+        for (is_terminal, term, expected) in [
+            (true, Some("xterm"), true),
+            (true, None, true),
+            (true, Some("dumb"), false),
+            (false, Some("xterm"), false),
+        ] {
+            assert_eq!(can_draw(is_terminal, term.map(OsStr::new)), expected, "{is_terminal} {term:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@ use clap::{ArgGroup, Args, Subcommand};
 use outbox::{Age, ChannelName, MAX_LISTED};
 use uuid::Uuid;
 
+use crate::commands::operators::parse_text;
+
 /// What to do with an outbox.
 #[derive(Subcommand, Debug)]
 pub enum OutboxCommand {
@@ -90,7 +92,7 @@ pub struct RequeueArgs {
     #[arg(long, group = "which")]
     pub dead: bool,
     /// Only those of this event_type
-    #[arg(long = "type", value_name = "TYPE", requires = "dead", conflicts_with = "event_ids")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_text, requires = "dead", conflicts_with = "event_ids")]
     pub event_type: Option<String>,
     /// Print how many there are and the first of them, and change nothing
     #[arg(long, requires = "dead", conflicts_with = "event_ids")]
@@ -236,6 +238,7 @@ mod tests {
             &format!("requeue {ID} --yes"),
             &format!("requeue {ID} --type a"),
             "requeue --yes",
+            "requeue --dead --type=",
             &format!("migrate --with-notify {long}"),
         ] {
             assert_eq!(parse(line).err().map(|error| error.exit_code()), Some(2), "{line}");

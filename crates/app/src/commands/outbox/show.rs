@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use outbox::{EventDetail, StoredEvent};
 use serde_json::{Value, json};
 
-use crate::commands::output::{print_json, print_line, print_table, printable};
+use crate::commands::operators::print_table;
+use crate::commands::output::{print_json, print_line, printable};
 
 /// The most characters of an error in a list.
 const LISTED_ERROR_CHARS: usize = 100;

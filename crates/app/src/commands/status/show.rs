@@ -8,7 +8,7 @@ use domain::query::{
     CauseCounts, Counted, IntakeStatus, Leader, REPLICA_FRESH_FOR, ReplicaStatus, Status, Stuck, Waiting,
 };
 
-use crate::commands::operators::{Cell, Style, Tone, print_cells};
+use crate::commands::operators::{Cell, Style, Tone, heading, print_cells};
 use crate::commands::output::{print_line, printable};
 use crate::config::duration;
 
@@ -72,7 +72,7 @@ fn intake(intake: &IntakeStatus, now: Timestamp) -> Cell {
         (Some(backlog), _) if backlog.last_entry_id.is_none() => "the stream does not exist".to_owned(),
         (Some(_), None) => "nothing is unread".to_owned(),
         (Some(backlog), Some(oldest)) => {
-            format!("{} unread, the first for {}", counted(backlog.entries), age(oldest, now))
+            format!("{} unread, the first for {}", backlog.entries, age(oldest, now))
         }
     };
     let waits =
@@ -88,17 +88,16 @@ fn waits(Waiting { entry_id, cause, since }: &Waiting, now: Timestamp) -> String
 
 fn channels(status: &Status) -> Vec<Vec<Cell>> {
     let now = status.store.at;
-    let heading = ["  CHANNEL", "DUE", "OLDEST DUE", "FAILING", "WAITS FOR"];
-    let mut rows = vec![heading.map(strong).to_vec()];
+    let mut rows = vec![heading(["  CHANNEL", "DUE", "OLDEST DUE", "FAILING", "WAITS FOR"])];
     for channel in &status.store.channels {
         let waiting = status.publishers.iter().find(|(of, _)| *of == channel.channel);
         let waiting = waiting.and_then(|(_, waiting)| waiting.as_ref());
         let tone = if channel.failing.count > 0 { Tone::Warning } else { Tone::Plain };
         rows.push(vec![
             format!("  {}", channel.channel).into(),
-            counted(channel.due).into(),
+            channel.due.to_string().into(),
             channel.oldest_due.map_or_else(|| "-".to_owned(), |at| age(at, now)).into(),
-            Cell::new(counted(channel.failing), tone),
+            Cell::new(channel.failing.to_string(), tone),
             waiting.map_or_else(|| "nothing".to_owned(), |waiting| waits(waiting, now)).into(),
         ]);
     }
@@ -106,9 +105,9 @@ fn channels(status: &Status) -> Vec<Vec<Cell>> {
 }
 
 fn causes(causes: &CauseCounts) -> Vec<Vec<Cell>> {
-    let count = |count: u64| if causes.capped { format!("at least {count}") } else { count.to_string() };
-    let row = |(cause, number): &(String, u64)| {
-        vec![Cell::from(format!("  {}", printable(cause))), count(*number).into()]
+    let row = |(cause, count): &(String, u64)| {
+        let count = Counted { count: *count, capped: causes.capped };
+        vec![Cell::from(format!("  {}", printable(cause))), count.to_string().into()]
     };
     causes.counts.iter().map(row).collect()
 }
@@ -117,8 +116,7 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Vec<Vec<Cell>> {
     if replicas.is_empty() {
         return Vec::new();
     }
-    let heading = ["  REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF", "BLOCKED"];
-    let mut rows = vec![heading.map(strong).to_vec()];
+    let mut rows = vec![heading(["  REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF", "BLOCKED"])];
     for ReplicaStatus { report, seen_at } in replicas {
         let is_gone = now.saturating_since(*seen_at) > REPLICA_FRESH_FOR;
         let blocked = report.workers.iter().filter(|worker| worker.blocked.is_some());
@@ -138,10 +136,6 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Vec<Vec<Cell>> {
 
 fn listed(names: &[&str]) -> Cell {
     if names.is_empty() { "-".into() } else { printable(&names.join(", ")).into() }
-}
-
-fn counted(counted: Counted) -> String {
-    if counted.capped { format!("at least {}", counted.count) } else { counted.count.to_string() }
 }
 
 /// In whole seconds.

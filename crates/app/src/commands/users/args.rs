@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::commands::operators::parse_text;
+
 /// What to do with the users of the user directory.
 #[derive(Subcommand, Debug)]
 pub enum UsersCommand {
@@ -42,6 +44,7 @@ pub struct ImportArgs {
 #[derive(Args, Debug)]
 pub struct UserArgs {
     /// The id of the user
+    #[arg(value_parser = parse_text)]
     pub user_id: String,
     #[command(flatten)]
     pub output: Output,

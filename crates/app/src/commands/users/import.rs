@@ -4,7 +4,7 @@
 //! import may be run again: users that are stored already are replaced by the same.
 
 use std::fs::File;
-use std::io::{BufReader, IsTerminal, Write};
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use super::args::Output;
 use super::records::{NoRecords, Record, Records};
 use super::refusals::Refusals;
 use super::{Failure, Users};
+use crate::commands::operators::draws_on_stderr;
 use crate::commands::output::{print_json, print_line};
 
 /// The most users of one batch.
@@ -162,7 +163,7 @@ struct Progress {
 
 impl Progress {
     fn new(bytes: u64) -> Self {
-        Self { bytes, is_shown: std::io::stderr().is_terminal(), last: Instant::now() }
+        Self { bytes, is_shown: draws_on_stderr(), last: Instant::now() }
     }
 
     fn show(&mut self, imported: u64, refused: u64, bytes_read: u64) {

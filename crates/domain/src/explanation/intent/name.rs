@@ -32,18 +32,11 @@ pub fn readings(name: &str, with_producer: bool) -> Vec<Reading> {
     if with_producer {
         return vec![key];
     }
-    let route = |text: &str| {
-        let (id, route_id) = text.split_once('/')?;
-        Some(Reading::Route(RouteKey {
-            notification_id: NotificationId::from(id.to_owned()),
-            route_id: route_id.to_owned(),
-        }))
-    };
-    let routes = route(name.strip_prefix(MAIL_KEY_PREFIX).unwrap_or(name));
+    let route = RouteKey::from_str(name.strip_prefix(MAIL_KEY_PREFIX).unwrap_or(name)).ok();
     let entry = EntryId::from_str(name).ok().map(Reading::Entry);
     let is_notification = is_numbered(name) || is_uuid(name);
     let notification = is_notification.then(|| Reading::Notification(NotificationId::from(name.to_owned())));
-    routes.into_iter().chain(entry).chain(notification).chain([key]).collect()
+    route.map(Reading::Route).into_iter().chain(entry).chain(notification).chain([key]).collect()
 }
 
 /// `<entry id>~<number>`.
@@ -89,6 +82,7 @@ mod tests {
             ),
             ("game-123:turn-54", vec![key("game-123:turn-54")]),
             ("1-0~x", vec![key("1-0~x")]),
+            ("1-0/", vec![key("1-0/")]),
         ] {
             assert_eq!(readings(name, false), expected, "{name}");
         }

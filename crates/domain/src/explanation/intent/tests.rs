@@ -75,9 +75,9 @@ fn row(id: EntryId, fields: &RawFields, code: FailureCode) -> MalformedSummary {
     }
 }
 
-fn progress(checkpoint: u64) -> Progress {
+fn progress(checkpoint: u64) -> StreamPosition {
     let unread = UnreadEntries { entries: Vec::new(), is_all: true };
-    Progress { checkpoint: Some(id(checkpoint)), unread: Some(unread), leads: true, waiting: None }
+    StreamPosition { checkpoint: Some(id(checkpoint)), unread: Some(unread), leads: true, waiting: None }
 }
 
 fn stream() -> StreamState {
@@ -87,7 +87,7 @@ fn stream() -> StreamState {
 /// The entry is in the stream with these fields; the checkpoint is that of the second 35.
 fn present(seconds: u64, fields: &RawFields) -> EntryFindings {
     EntryFindings {
-        look: Some(EntryLook { stream: Some(stream()), entry: Some(StreamEntry::Fields(fields.clone())) }),
+        look: Some(EntryLook { stream: Some(stream()), entry: Some(FoundEntry::Fields(fields.clone())) }),
         content: Some(content(fields)),
         fields_fingerprint: Some(fields.fingerprint()),
         ..absent(seconds, Some(stream()))
@@ -193,7 +193,7 @@ fn an_unread_entry_says_how_far_away_it_is_and_what_holds_it_up() {
     let fields = fields("k", 1);
     let with = |entries: Vec<RawEntry>, is_all: bool, leads: bool, waiting: Option<Waiting>| {
         let unread = Some(UnreadEntries { entries, is_all });
-        let progress = Progress { checkpoint: Some(id(35)), unread, leads, waiting };
+        let progress = StreamPosition { checkpoint: Some(id(35)), unread, leads, waiting };
         only(&EntryFindings { progress, ..present(40, &fields) })
     };
     let waiting = Waiting { entry_id: Some(id(36)), cause: "status 503".to_owned(), since: at(50) };
@@ -230,7 +230,7 @@ fn an_unread_entry_says_what_will_become_of_it() {
 #[test]
 fn every_entry_is_unread_before_the_first_batch() {
     let fields = fields("k", 1);
-    let progress = Progress { checkpoint: None, ..progress(0) };
+    let progress = StreamPosition { checkpoint: None, ..progress(0) };
     assert_eq!(only(&EntryFindings { progress, ..present(30, &fields) }).0, "unread");
 }
 
@@ -262,7 +262,7 @@ fn an_entry_that_was_read_and_has_no_row_is_where_the_trail_ends() {
 #[test]
 fn an_entry_that_is_too_large_to_be_read_has_the_fate_that_its_row_tells() {
     let too_large = |seconds| EntryFindings {
-        look: Some(EntryLook { stream: Some(stream()), entry: Some(StreamEntry::TooLarge) }),
+        look: Some(EntryLook { stream: Some(stream()), entry: Some(FoundEntry::TooLarge) }),
         ..absent(seconds, Some(stream()))
     };
     assert_eq!(only(&too_large(30)).0, "forgotten");

@@ -1,0 +1,153 @@
+//! The plan of `dead-letters replay` and `discard`: what would be changed, and the question that follows it.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Context;
+use domain::operations::{DeadLetterChange, Plan, PlanCounter, PlanGroup, Selection};
+use domain::ports::{Operations, StoreError};
+use domain::query::Counted;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::change::Words;
+use crate::commands::operators::print_table;
+use crate::commands::output::{print_line, printable};
+
+/// How long dead letters are counted for the plan; what is beyond is there and not counted.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many dead letters are counted together.
+const PLAN_PAGE: usize = 1_000;
+
+/// What a command would change.
+#[derive(Debug)]
+pub(super) struct Planned {
+    plan: Plan,
+    /// Named routes that are no such dead letters.
+    unchanged: u64,
+}
+
+impl Planned {
+    /// Counts what is selected; all of it, if the time suffices.
+    pub(super) async fn count(
+        store: &impl Operations,
+        change: &DeadLetterChange,
+        selection: &Selection,
+    ) -> Result<Self, StoreError> {
+        let filter = match selection {
+            Selection::Ids(_) => {
+                let targets = store.select_dead_letters(change, selection).await?;
+                return Ok(Self { plan: targets.plan(), unchanged: targets.unchanged });
+            }
+            Selection::Filter(filter) => filter,
+        };
+        let (begun, mut counter, mut after) = (Instant::now(), PlanCounter::default(), None);
+        loop {
+            let page = store.list_targets(filter, after.as_ref(), PLAN_PAGE).await?;
+            counter.add(&page.items);
+            after = page.next;
+            if after.is_none() || begun.elapsed() > PLAN_TIMEOUT {
+                let remaining = Counted { count: 0, capped: after.is_some() };
+                return Ok(Self { plan: counter.plan(Vec::new(), remaining), unchanged: 0 });
+            }
+        }
+    }
+
+    /// How many were counted.
+    pub(super) fn counted(&self) -> u64 {
+        self.plan.count.count
+    }
+
+    /// Ids that name no route, and how many name a route that is no such dead letter.
+    pub(super) fn missed(&self) -> (&[String], u64) {
+        (&self.plan.unknown, self.unchanged)
+    }
+
+    /// What is asked before the change; `None` if there is nothing to change.
+    pub(super) fn question(&self, words: Words) -> Option<String> {
+        let verb = capitalised(words.command);
+        match self.plan.count {
+            Counted { count: 0, capped: false } => None,
+            Counted { count: 0, capped: true } => Some(format!("{verb} all that are found?")),
+            count => Some(format!("{verb} {count} dead letters?")),
+        }
+    }
+
+    /// Prints it; `would` is how what is counted relates to the change, such as "are to be".
+    pub(super) fn print(&self, out: &mut impl Write, words: Words, would: &str) -> anyhow::Result<()> {
+        let plan = &self.plan;
+        for id in &plan.unknown {
+            print_line(out, &format!("there is no route {}", printable(id)))?;
+        }
+        match plan.count {
+            Counted { count: 0, capped: false } => return print_line(out, "there is no such dead letter"),
+            Counted { count: 0, capped: true } => {
+                return print_line(
+                    out,
+                    "there is no such dead letter among the rows examined so far; there may be more",
+                );
+            }
+            _ => {}
+        }
+        let heading = ["CHANNEL", "CAUSE", "DEAD LETTERS"].map(str::to_owned).to_vec();
+        let row = |group: &PlanGroup| {
+            vec![group.channel.as_str().to_owned(), printable(&group.classification), group.count.to_string()]
+        };
+        let rows: Vec<Vec<String>> = std::iter::once(heading).chain(plan.by.iter().map(row)).collect();
+        print_table(out, &rows)?;
+        print_line(out, "\nThe first of them:")?;
+        for key in &plan.first {
+            print_line(out, &format!("  {}", printable(&key.to_string())))?;
+        }
+        print_line(out, &format!("\n{} dead letters {would} {}", plan.count, words.done))
+    }
+
+    /// The document of a dry run.
+    pub(super) fn document(&self) -> anyhow::Result<Value> {
+        let planned = api::view::Planned::new(self.plan.clone());
+        let mut planned = serde_json::to_value(planned).context("the plan is no JSON")?;
+        planned["dry_run"] = json!(true);
+        Ok(planned)
+    }
+}
+
+fn capitalised(word: &str) -> String {
+    let (first, rest) = word.split_at(1);
+    format!("{}{rest}", first.to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: Words = Words { command: "replay", done: "replayed" };
+
+    fn planned(count: u64, capped: bool) -> Planned {
+        let plan = PlanCounter::default().plan(Vec::new(), Counted { count, capped });
+        Planned { plan, unchanged: 0 }
+    }
+
+    #[test]
+    fn a_plan_asks_unless_it_has_examined_everything_and_found_none() {
+        for (count, capped, expected) in [
+            (0, false, None),
+            (0, true, Some("Replay all that are found?")),
+            (7, false, Some("Replay 7 dead letters?")),
+            (20_000, true, Some("Replay at least 20000 dead letters?")),
+        ] {
+            assert_eq!(planned(count, capped).question(WORDS).as_deref(), expected, "{count} {capped}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_found_none_so_far_says_that_there_may_be_more() {
+        for (capped, expected) in [
+            (false, "there is no such dead letter\n"),
+            (true, "there is no such dead letter among the rows examined so far; there may be more\n"),
+        ] {
+            let mut out = Vec::new();
+            planned(0, capped).print(&mut out, WORDS, "are to be").expect("memory takes it");
+            assert_eq!(String::from_utf8(out).expect("text"), expected);
+        }
+    }
+}
