@@ -39,7 +39,7 @@ impl PublishedRoute<'_> {
 pub enum OutboundName {
     /// It is of this route.
     Route(RouteKey),
-    /// It is not an entry of this service, or too large to be one.
+    /// It is not an entry of this service, or too large to be one, or could not be read in time.
     Other,
 }
 

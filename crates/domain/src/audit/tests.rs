@@ -6,6 +6,7 @@ use crate::catalog::{AudienceKind, Catalog};
 use crate::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use crate::entry::RawFields;
 use crate::intent::{IntentDraft, Recipients};
+use crate::ports::Unread;
 use crate::record::IdempotencyScope;
 use crate::republish::{EntryState, OutboundState};
 use crate::route::{Channel, RouteKey, RouteStatus};
@@ -42,7 +43,7 @@ fn fields(occurred_at_ms: u64, notification_type: &str) -> RawFields {
 }
 
 fn trace(millis: u64, fields: &RawFields) -> EntryTrace {
-    EntryTrace::new(id(millis), Some(fields), &Catalog::built_in())
+    EntryTrace::new(id(millis), Ok(fields), &Catalog::built_in())
 }
 
 fn valid(millis: u64) -> EntryTrace {
@@ -133,12 +134,18 @@ fn what_retention_may_have_deleted_is_no_discrepancy() {
 }
 
 #[test]
-fn an_entry_that_is_too_large_to_be_read_is_recognised_by_its_id() {
-    let entry = EntryTrace::new(id(TODAY), None, &Catalog::built_in());
-    let found =
-        FoundOutcome { malformed: vec![row(&valid(TODAY), "entry_too_large")], ..FoundOutcome::default() };
-    assert_eq!(judge(&entry, &found), Ok(EntryOutcome::Malformed));
-    assert_eq!(judge(&entry, &FoundOutcome::default()), Err(Kind::EntryWithoutOutcome));
+fn an_entry_that_is_too_large_or_too_slow_to_be_read_is_recognised_by_its_id() {
+    for (why, without_row) in [
+        (Unread::TooLarge, Err(Kind::EntryWithoutOutcome)),
+        // It may be an intent, whose key is not known.
+        (Unread::TooSlow, Ok(EntryOutcome::NotCompared)),
+    ] {
+        let entry = EntryTrace::new(id(TODAY), Err(why), &Catalog::built_in());
+        let malformed = vec![row(&valid(TODAY), "entry_too_large")];
+        let found = FoundOutcome { malformed, ..FoundOutcome::default() };
+        assert_eq!(judge(&entry, &found), Ok(EntryOutcome::Malformed));
+        assert_eq!(judge(&entry, &FoundOutcome::default()), without_row, "{why:?}");
+    }
 }
 
 fn checkpoints() -> Checkpoints {

@@ -6,6 +6,7 @@ use domain::checkpoint::{StreamCheck, StreamState, check_stream};
 use domain::entry::EntryId;
 use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, StoreError, StreamEntry, StreamReader,
+    Unread,
 };
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, READ_LIMIT, retry, still_found};
@@ -87,8 +88,8 @@ where
         let traces: Vec<EntryTrace> = page
             .into_iter()
             .map(|entry| match entry.id > context.processed {
-                true => EntryTrace::new(entry.id, None, catalog),
-                false => EntryTrace::new(entry.id, entry.fields.as_ref(), catalog),
+                true => EntryTrace::new(entry.id, Err(Unread::TooLarge), catalog),
+                false => EntryTrace::new(entry.id, entry.fields.as_ref().map_err(|why| *why), catalog),
             })
             .collect();
         let found = retry(async || self.stores.tables.find_outcomes(context.stream, &traces).await).await?;

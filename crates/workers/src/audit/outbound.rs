@@ -57,7 +57,7 @@ where
         stream: &str,
         page: Vec<StreamEntry>,
     ) -> Result<Vec<OutboundVerdict>, StoreError> {
-        let named = |entry: StreamEntry| (entry.id, OutboundName::of(channel, entry.fields.as_ref()));
+        let named = |entry: StreamEntry| (entry.id, OutboundName::of(channel, entry.fields.as_ref().ok()));
         let names: Vec<(EntryId, OutboundName)> = page.into_iter().map(named).collect();
         let keys: Vec<&RouteKey> = names.iter().filter_map(|(_, name)| key_of(name)).collect();
         let found = retry(async || self.stores.tables.find_routes(&keys).await).await?;

@@ -100,7 +100,7 @@ impl StreamReader for &Stores {
         _: ReadLimit,
     ) -> Result<Vec<StreamEntry>, StoreError> {
         let id = EntryId::new(TODAY, 0);
-        let fields = Some(RawFields::from_iter([("x", "y")]));
+        let fields = Ok(RawFields::from_iter([("x", "y")]));
         Ok(if after < id { vec![StreamEntry { id, fields }] } else { Vec::new() })
     }
 

@@ -115,6 +115,7 @@ fn summary(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) ->
         "entries": {
             "accepted": entries.accepted, "duplicate": entries.duplicate, "conflict": entries.conflict,
             "malformed": entries.malformed, "not_read": entries.not_read, "expired": entries.expired,
+            "not_compared": entries.not_compared,
         },
         "records": records,
         "routes": by_status,
@@ -153,6 +154,7 @@ fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Ve
             ("malformed", entries.malformed, Tone::Plain),
             ("not read yet", entries.not_read, Tone::Plain),
             ("outcome expired", entries.expired, Tone::Plain),
+            ("not readable in time", entries.not_compared, Tone::Warning),
         ],
     );
     group("records", &[("", *records, Tone::Plain)]);
@@ -175,7 +177,7 @@ fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Ve
             ("of published routes", outbound.published, Tone::Plain),
             ("completion not committed", outbound.uncommitted, Tone::Plain),
             ("route expired", outbound.expired, Tone::Plain),
-            ("not of this service", outbound.other, Tone::Plain),
+            ("not of this service, or not readable", outbound.other, Tone::Plain),
         ],
     );
     group("discrepancies", &[("", *discrepancies, Tone::Bad)]);
