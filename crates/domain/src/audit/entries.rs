@@ -4,7 +4,7 @@
 
 use ambient::Timestamp;
 
-use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time};
+use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject};
 use crate::catalog::Catalog;
 use crate::entry::{EntryId, RawFields};
 use crate::intent;
@@ -72,7 +72,7 @@ impl EntryTrace {
 
     /// Whether retention may have deleted its outcome. A duplicate has the record of the first intent, which may be as old as the event.
     fn may_be_expired(&self, cutoffs: RetentionCutoffs) -> bool {
-        let received = entry_time(self.id);
+        let received = self.id.time();
         let oldest = match &self.content {
             Some(Ok((_, occurred_at))) => received.min(*occurred_at),
             _ => received,
@@ -178,9 +178,7 @@ pub fn judge_entry(
         (None, Some((_, true, _))) if entry.may_be_valid() => Ok(EntryOutcome::Accepted),
         (None, Some((_, false, Some(true) | None))) if entry.may_be_valid() => Ok(EntryOutcome::Duplicate),
         (None, Some((_, false, Some(false)))) if context.is_stream_behind => Ok(EntryOutcome::NotRead),
-        (None, Some((_, false, Some(false))))
-            if entry_time(entry.id) <= context.cutoffs.malformed_intents =>
-        {
+        (None, Some((_, false, Some(false)))) if entry.id.time() <= context.cutoffs.malformed_intents => {
             Ok(EntryOutcome::Conflict)
         }
         (None, Some((id, false, Some(false)))) => wrong(

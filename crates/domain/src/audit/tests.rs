@@ -20,7 +20,7 @@ fn id(millis: u64) -> EntryId {
 }
 
 fn at(millis: u64) -> Timestamp {
-    entry_time(id(millis))
+    id(millis).time()
 }
 
 /// Records are kept for 30 days, malformed intents for 60.
@@ -175,8 +175,15 @@ fn checkpoints_that_lag_or_are_missing_are_no_discrepancy_and_those_that_lead_ar
             Checkpoints { cached: CachedCheckpoint::Garbled("x".into()), ..good.clone() },
             vec![Kind::CachedCheckpointGarbled],
         ),
-        (Checkpoints { leader: Some(2), ..good.clone() }, vec![Kind::LeaderFenceBehind]),
+        (Checkpoints { leader: Some(2), ..good.clone() }, vec![Kind::LeaderFenceBelowCheckpoint]),
         (Checkpoints { stream: None, ..good.clone() }, vec![Kind::IntentsStreamAbsent]),
+        (
+            Checkpoints {
+                stream: Some(StreamState { first: Some(id(12)), last_generated: id(13) }),
+                ..good.clone()
+            },
+            vec![Kind::StreamTrimmedPastCheckpoint],
+        ),
         (
             Checkpoints {
                 stream: Some(StreamState { first: Some(id(1)), last_generated: id(9) }),
@@ -303,6 +310,7 @@ fn each_contradiction_in_a_route_is_named_and_nothing_else() {
         (dead(), vec![]),
         (skipped(), vec![]),
         (AuditedRoute { next_attempt_at: None, ..pending() }, vec![Kind::ScheduleMismatch]),
+        (AuditedRoute { next_attempt_at: Some(Timestamp::MAX), ..pending() }, vec![Kind::RouteWithoutEnd]),
         (AuditedRoute { next_attempt_at: Some(at(3)), ..good() }, vec![Kind::ScheduleMismatch]),
         (AuditedRoute { attempt_count: 4, ..good() }, vec![Kind::AttemptsOverBudget]),
         (AuditedRoute { recipient_ref: "user:u-2".into(), ..good() }, vec![Kind::RouteIdMismatch]),
