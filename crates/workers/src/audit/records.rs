@@ -17,7 +17,7 @@ use domain::route::{Channel, RouteKey};
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, retry, still_found};
 
 /// The most entries that one script looks for.
-const MAX_FOUND_ENTRIES: usize = 256;
+pub(super) const MAX_FOUND_ENTRIES: usize = 256;
 
 /// What was found out about a page.
 #[derive(Default)]
@@ -186,20 +186,6 @@ where
             }
         }
         Ok(())
-    }
-
-    /// Whether the entry that a published route names is missing: then the route has no second entry, but the wrong one.
-    pub(super) async fn is_named_entry_missing(
-        &self,
-        channel: Channel,
-        key: &RouteKey,
-        named: EntryId,
-    ) -> Result<bool, StoreError> {
-        let entries = [(key, named)];
-        let (state, found) =
-            retry(async || self.stores.outbound.find_entries(channel, &entries).await).await?;
-        let present = found.first().copied().unwrap_or_default();
-        Ok(judge_published(named, present, state.as_ref()) == EntryState::Missing)
     }
 }
 
