@@ -5,6 +5,7 @@
 //! [`printable`](super::output::printable) before a terminal gets it.
 
 mod args;
+mod clock;
 mod terminal;
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub(crate) use args::{CommandLine, Moment, Output, Paging};
+pub(crate) use args::{CommandLine, Output, Paging, TimeRange};
+pub(crate) use clock::StoreClock;
 pub(crate) use terminal::Progress;
 pub(crate) use terminal::{Cell, Style, Tone, print_cells};
 
@@ -117,7 +119,8 @@ impl Tables {
     }
 }
 
-fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
+/// A client of Redis that connects when it is used first.
+pub(crate) fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
     RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")
 }
 

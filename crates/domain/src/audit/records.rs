@@ -87,10 +87,10 @@ pub struct AuditedRoute {
 }
 
 impl AuditedRoute {
-    /// Whether it should have been published long before `now`. It waits for something, and has an end once that is there.
-    pub fn is_stuck(&self, now: Timestamp) -> bool {
+    /// When it was due, if it should have been published long before `now`. It waits for something, and has an end once that is there.
+    pub fn stuck_since(&self, now: Timestamp) -> Option<Timestamp> {
         let due = self.next_attempt_at.filter(|_| self.status.is_live());
-        due.is_some_and(|due| now.saturating_since(due) > OLDEST_DUE_LIMIT)
+        due.filter(|due| now.saturating_since(*due) > OLDEST_DUE_LIMIT)
     }
 
     /// The id of its entry, if it is published and names one.

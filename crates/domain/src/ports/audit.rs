@@ -49,7 +49,7 @@ pub trait AuditStore: Send + Sync {
         stream: &str,
     ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 
-    /// The next records that were accepted after `after` and no later than `until`, as many as the store reads at once.
+    /// The next records that were accepted after `after` and before `until`, as many as the store reads at once.
     fn list_audited_records(
         &self,
         after: &RecordCursor,

@@ -1,6 +1,6 @@
 //! Reading a stream from one end to the other.
 
-use domain::ports::{ReadLimit, StoreError, StreamEntry, StreamReader, Unread};
+use domain::ports::{ReadLimit, StreamEntry, StreamReader, Unread};
 use store_redis::RedisStreamReader;
 
 use crate::*;
@@ -55,6 +55,7 @@ async fn an_entry_that_exceeds_the_bytes_is_given_without_its_fields_and_its_nei
     let (all, _) = read(&reader, LAST, ReadLimit { entries: 10, bytes: 20_000 }).await;
     let read: Vec<(u64, bool)> = all.iter().map(|entry| (entry.id.millis, entry.fields.is_ok())).collect();
     assert_eq!(read, [(1, true), (2, false), (3, true), (4, true)]);
+    assert_eq!(all[1].fields, Err(Unread::TooLarge));
     let (some, _) = self::read(&reader, EntryId::new(1, 0), ReadLimit { entries: 10, bytes: 20_000 }).await;
     assert_eq!(some.len(), 1, "the large one is after the end");
 }

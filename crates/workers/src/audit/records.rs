@@ -63,8 +63,14 @@ where
         let now = self.clock.now();
         self.figures.records += records.len() as u64;
         for row in records.iter().flat_map(|record| &record.routes) {
-            let is_stuck = matches!(row, RouteRow::Read(route) if route.is_stuck(now));
-            self.figures.routes.add(row, is_stuck);
+            let stuck = match row {
+                RouteRow::Read(route) => route.stuck_since(now).map(|due| (&route.key, due)),
+                RouteRow::Unreadable(..) => None,
+            };
+            self.figures.routes.add(row, stuck.is_some());
+            if let Some((key, due)) = stuck {
+                self.report.stuck(key, due);
+            }
         }
     }
 

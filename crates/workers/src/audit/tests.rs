@@ -169,6 +169,8 @@ impl AuditReport for Found {
         self.0.push(discrepancy.kind);
     }
 
+    fn stuck(&mut self, _: &RouteKey, _: Timestamp) {}
+
     fn progress(&mut self, _: &Figures) {}
 }
 
