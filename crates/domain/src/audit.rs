@@ -18,7 +18,7 @@ pub use figures::{EntryFigures, Figures, OutboundFigures, PublishedFigures, Rout
 pub use outbound::{
     OutboundName, OutboundVerdict, PublishedRoute, RouteState, judge_outbound, judge_published,
 };
-pub use records::{AuditedRecord, AuditedRoute, RouteRow, STUCK_AFTER, UnreadableRow, judge_record};
+pub use records::{AuditedRecord, AuditedRoute, RouteRow, UnreadableRow, judge_record};
 
 use ambient::Timestamp;
 
@@ -34,19 +34,11 @@ pub struct RetentionCutoffs {
     pub malformed_intents: Timestamp,
 }
 
-/// The time in the id of an entry, which its producer may have chosen.
-pub fn entry_time(id: EntryId) -> Timestamp {
-    i64::try_from(id.millis)
-        .ok()
-        .and_then(|millis| Timestamp::from_millis(millis).ok())
-        .unwrap_or(Timestamp::MAX)
-}
-
 /// The time in a notification's id: of the entry that it came by, or of the UUIDv7. `None` if it has neither form.
 pub fn notification_time(id: &NotificationId) -> Option<Timestamp> {
     let text = id.as_str();
     let entry = text.split('~').next().and_then(|entry| entry.parse::<EntryId>().ok());
-    entry.map(entry_time).or_else(|| {
+    entry.map(EntryId::time).or_else(|| {
         let uuid = uuid::Uuid::try_parse(text).ok().filter(|uuid| uuid.get_version_num() == 7)?;
         let millis = uuid.as_u128() >> 80;
         Timestamp::from_millis(i64::try_from(millis).ok()?).ok()

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ambient::Timestamp;
 use sha2::{Digest, Sha256};
 
 /// The id of a stream entry, `<milliseconds>-<sequence>`, ordered as Redis orders it.
@@ -21,6 +22,12 @@ impl EntryId {
     /// The id `millis-sequence`.
     pub fn new(millis: u64, sequence: u64) -> Self {
         Self { millis, sequence }
+    }
+
+    /// The time in the id, which its producer may have chosen; the last time there is if the number is beyond it.
+    pub fn time(self) -> Timestamp {
+        let millis = i64::try_from(self.millis).ok();
+        millis.and_then(|millis| Timestamp::from_millis(millis).ok()).unwrap_or(Timestamp::MAX)
     }
 }
 
@@ -111,6 +118,13 @@ mod tests {
         let id = |text: &str| text.parse::<EntryId>().expect("an id");
         assert!(id("9-1") < id("10-0"));
         assert!(id("5-9") < id("5-10"));
+    }
+
+    #[test]
+    fn the_time_of_an_id_that_no_clock_can_have_given_is_the_last_one() {
+        let expected = "2026-04-02T09:21:40Z".parse().expect("a time");
+        assert_eq!(EntryId::new(1_775_121_700_000, 7).time(), expected);
+        assert_eq!(EntryId::new(u64::MAX, 0).time(), Timestamp::MAX);
     }
 
     #[test]

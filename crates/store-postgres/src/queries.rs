@@ -32,6 +32,7 @@ use crate::codec::column;
 use crate::error::store_error;
 
 pub(crate) use dead_letters::{DeadLetterRow, dead_letter_page};
+pub(crate) use detail::next_attempt;
 
 /// The most rows of a table that one page examines.
 pub(crate) const MAX_EXAMINED: usize = 10_000;

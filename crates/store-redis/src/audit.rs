@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use domain::entry::EntryId;
-use domain::ports::{OutboundState, ReadLimit, StoreError, StreamEntry, StreamReader};
+use domain::ports::{OutboundState, ReadLimit, StoreError, StreamEntry, StreamReader, Unread};
 use redis::{Script, Value, cmd};
 
 use crate::blocking::BlockingConnection;
-use crate::connect::{RedisClient, ScriptCall, unexpected};
+use crate::connect::{RedisClient, ScriptCall, TimedOut, unexpected};
 use crate::intents::{FIRST_IN_RANGE, entries};
 use crate::stream_state::{self, entry_id, parse_state};
 
@@ -25,7 +25,7 @@ const OBSERVE: &str = "return outbound_state(KEYS[1])";
 pub struct RedisStreamReader {
     client: RedisClient,
     reader: BlockingConnection,
-    /// How many entries the last read that fitted had: the next one asks for twice as many.
+    /// How many entries the last read that fitted had: the next one asks for twice as many. Zero after an entry that did not fit alone.
     fitted: Arc<AtomicUsize>,
     first_in_range: Script,
     observe: Script,
@@ -49,26 +49,30 @@ impl RedisStreamReader {
         }
     }
 
-    /// The next entry, which is too large to be read.
-    async fn too_large(
+    /// The next entry, which could not be read even alone. `Err` if Redis does not answer this either.
+    async fn unread(
         &self,
         stream: &str,
         after: EntryId,
         until: EntryId,
+        why: Unread,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        const OPERATION: &str = "find the id of a large entry";
+        const OPERATION: &str = "find the id of an entry";
+        // The next one may be like it.
+        self.fitted.store(0, Ordering::Relaxed);
         let mut call = ScriptCall::new(&self.first_in_range, [stream].into_iter());
         call.arg(format!("({after}"));
         let id = match self.client.script(OPERATION, &call).await? {
             Value::Nil => return Ok(Vec::new()),
             id => entry_id(&id).ok_or_else(|| unexpected(OPERATION, &id))?,
         };
-        Ok((id <= until).then_some(StreamEntry { id, fields: None }).into_iter().collect())
+        Ok((id <= until).then_some(StreamEntry { id, fields: Err(why) }).into_iter().collect())
     }
 }
 
 impl StreamReader for RedisStreamReader {
-    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields.
+    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields. After a time-out it asks for one:
+    /// halving would take as long each time.
     async fn list_entries(
         &self,
         stream: &str,
@@ -90,15 +94,20 @@ impl StreamReader for RedisStreamReader {
                     self.fitted.store(count, Ordering::Relaxed);
                     let whole = |entry: domain::entry::RawEntry| StreamEntry {
                         id: entry.id,
-                        fields: Some(entry.fields),
+                        fields: Ok(entry.fields),
                     };
                     return Ok(entries(OPERATION, answer)?.into_iter().map(whole).collect());
                 }
-                Ok(None) if count == 1 => return self.too_large(stream, after, until).await,
-                // Entries of very many fields take long to be read.
-                Err(StoreError::Unavailable { .. }) if count > 1 => count /= 2,
-                Err(error) => return Err(error),
+                Ok(None) if count == 1 => {
+                    return self.unread(stream, after, until, Unread::TooLarge).await;
+                }
                 Ok(None) => count /= 2,
+                // Entries of very many fields take long to be read.
+                Err(error) if is_late(&error) && count > 1 => count = 1,
+                Err(error) if is_late(&error) => {
+                    return self.unread(stream, after, until, Unread::TooSlow).await;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -108,4 +117,9 @@ impl StreamReader for RedisStreamReader {
         let call = ScriptCall::new(&self.observe, [stream].into_iter());
         parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)
     }
+}
+
+/// Whether the time of the read passed, and the server did not refuse or end the connection.
+fn is_late(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { source, .. } if source.is::<TimedOut>())
 }

@@ -18,7 +18,7 @@ use domain::checkpoint::StreamState;
 use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, ReadLimit, StoreError, StreamReader,
 };
-use domain::route::Channel;
+use domain::route::{Channel, RouteKey};
 
 use retry::retry;
 
@@ -65,7 +65,7 @@ pub struct AuditSettings {
     pub malformed_retention: Duration,
     /// Only what was accepted, or appended, at this time or later; `None` is from the beginning.
     pub since: Option<Timestamp>,
-    /// Only what was accepted, or appended, by then; `None` is until now.
+    /// Only what was accepted, or appended, before then; `None` is until now.
     pub until: Option<Timestamp>,
 }
 
@@ -73,6 +73,8 @@ pub struct AuditSettings {
 pub trait AuditReport {
     /// A discrepancy that was found each time.
     fn found(&mut self, discrepancy: &Discrepancy);
+    /// A live route that was due long ago. It is no discrepancy: it waits for something.
+    fn stuck(&mut self, route: &RouteKey, due: Timestamp);
     /// What was examined so far, after each page.
     fn progress(&mut self, figures: &Figures);
 }
@@ -111,6 +113,11 @@ where
             report,
             figures: Figures::default(),
         }
+    }
+
+    /// From when, `None` for the beginning, and before when it compares.
+    pub fn range(&self) -> (Option<Timestamp>, Timestamp) {
+        (self.settings.since, self.until)
     }
 
     /// Compares everything, and returns what was examined with where it was reported. `Err` if a store could not be read for a while.

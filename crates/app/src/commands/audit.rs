@@ -4,14 +4,13 @@ mod report;
 
 use std::io::Write;
 
-use ambient::{SystemClock, Timestamp};
 use anyhow::Context;
 use clap::Args;
 use domain::route::Channel;
 use store_redis::{Keyspace, RedisCheckpoints, RedisClient, RedisOutbound, RedisStreamReader, StreamTarget};
 use workers::{Audit, AuditSettings, AuditStores};
 
-use super::operators::{Moment, Output, Style, Tables};
+use super::operators::{Output, StoreClock, Style, Tables, TimeRange, open_redis};
 use super::{Failure, Vars, print_warnings};
 use crate::config::{AuditConfig, Loaded, OutboundStream};
 use crate::wiring;
@@ -20,12 +19,8 @@ use report::Report;
 /// What to compare.
 #[derive(Args, Debug)]
 pub struct AuditArgs {
-    /// Only what was accepted or appended at this time or later: a time, or how long ago
-    #[arg(long, value_name = "WHEN")]
-    since: Option<Moment>,
-    /// Only what was accepted or appended by this time: a time, or how long ago
-    #[arg(long, value_name = "WHEN")]
-    until: Option<Moment>,
+    #[command(flatten)]
+    times: TimeRange,
     #[command(flatten)]
     output: Output,
 }
@@ -48,32 +43,25 @@ pub async fn run(args: &AuditArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let style = Style::of_stdout(&vars);
     let Loaded { config, warnings, .. } = AuditConfig::load(vars)?;
     print_warnings(&warnings);
-    let redis = RedisClient::new(wiring::redis_settings(&config.redis));
-    let redis = redis.context("Redis cannot be used as configured")?;
+    let redis = open_redis(&config.redis)?;
     let tables = Tables::open(config.tables.clone()).await?;
     let addr = &config.redis.addr;
     redis.ping().await.with_context(|| format!("Redis at {addr} cannot be used"))?;
-    // Ages count from the database's clock, as retention does.
-    let now = tables.explained(tables.queries.now().await)?;
-    let settings = settings(args, &config, now)?;
-    let range = (settings.since, settings.until.unwrap_or(now));
+    // Ages count from the database's clock, as retention does: that of an operator's machine may be wrong.
+    let clock = StoreClock::new(tables.explained(tables.queries.now().await)?);
+    let settings = settings(args, &config, &clock)?;
     let stores = stores(&config, &tables, &redis)?;
     let report = Report::new(args.output.json, style, out);
-    let audit = Audit::new(stores, settings, SystemClock, report);
+    let audit = Audit::new(stores, settings, clock, report);
+    let range = audit.range();
     let done = audit.run().await.context("the audit could not be completed");
     let (figures, report) = done?;
     report.finish(&figures, range)?;
     if figures.discrepancies > 0 { Err(Failure::Reported) } else { Ok(()) }
 }
 
-fn settings(args: &AuditArgs, config: &AuditConfig, now: Timestamp) -> Result<AuditSettings, Failure> {
-    let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
-    let (since, until) = (time(args.since), time(args.until));
-    if let (Some(since), Some(until)) = (since, until)
-        && since > until
-    {
-        return Err(Failure::Usage(format!("error: --since is {since}, which is after --until, {until}")));
-    }
+fn settings(args: &AuditArgs, config: &AuditConfig, clock: &StoreClock) -> Result<AuditSettings, Failure> {
+    let (since, until) = args.times.at(clock.begun())?;
     let outbound = &config.outbound;
     Ok(AuditSettings {
         intents_stream: config.tables.intents_stream.clone(),

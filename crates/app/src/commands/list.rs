@@ -11,7 +11,7 @@ use domain::record::RecordCursor;
 use domain::route::RouteStatus;
 
 use super::operators::{
-    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_page,
+    Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_page,
 };
 use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
@@ -34,12 +34,8 @@ pub struct ListArgs {
     /// Only those with this idempotency key
     #[arg(long, value_parser = parse_text)]
     key: Option<String>,
-    /// Only those accepted then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
-    #[arg(long, value_name = "TIME")]
-    since: Option<Moment>,
-    /// Only those accepted before then
-    #[arg(long, value_name = "TIME")]
-    until: Option<Moment>,
+    #[command(flatten)]
+    times: TimeRange,
     #[command(flatten)]
     paging: Paging,
     #[command(flatten)]
@@ -67,14 +63,15 @@ pub async fn run(args: ListArgs, vars: Vars, out: &mut impl Write) -> Result<(),
     let style = Style::of_stdout(&vars);
     let tables = Tables::load(vars).await?;
     let now = tables.explained(tables.queries.now().await)?;
+    let (accepted_after, accepted_before) = args.times.at(now)?;
     let filter = NotificationFilter {
         producer: args.producer.clone(),
         notification_type: args.notification_type.clone(),
         status: args.status,
         recipient: args.recipient.clone(),
         idempotency_key: args.key.clone(),
-        accepted_after: args.since.map(|since| since.before(now)),
-        accepted_before: args.until.map(|until| until.before(now)),
+        accepted_after,
+        accepted_before,
     };
     let after: Option<RecordCursor> = args.paging.after(&filter)?;
     let page = tables.queries.list_notifications(&filter, after.as_ref(), args.paging.limit()).await;

@@ -13,7 +13,7 @@ use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place, St
 
 use self::fields::{print_fields, write_raw};
 use super::operators::{
-    Cell, CommandLine, Moment, Output, Paging, Style, Tables, Tone, parse_text, print_members, print_page,
+    Cell, CommandLine, Output, Paging, Style, Tables, TimeRange, Tone, parse_text, print_members, print_page,
 };
 use super::output::{print_line, print_serialized, printable};
 use super::{Failure, Vars};
@@ -41,12 +41,8 @@ pub struct ListArgs {
     /// Only those with this idempotency key
     #[arg(long, value_parser = parse_text)]
     key: Option<String>,
-    /// Only those recorded then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
-    #[arg(long, value_name = "TIME")]
-    since: Option<Moment>,
-    /// Only those recorded before then
-    #[arg(long, value_name = "TIME")]
-    until: Option<Moment>,
+    #[command(flatten)]
+    times: TimeRange,
     #[command(flatten)]
     paging: Paging,
     #[command(flatten)]
@@ -110,12 +106,13 @@ pub async fn run(command: MalformedCommand, vars: Vars, out: &mut impl Write) ->
 
 async fn list(args: &ListArgs, tables: &Tables, style: Style, out: &mut impl Write) -> Result<(), Failure> {
     let now = tables.explained(tables.queries.now().await)?;
+    let (recorded_after, recorded_before) = args.times.at(now)?;
     let filter = MalformedFilter {
         code: args.code.clone(),
         producer: args.producer.clone(),
         idempotency_key: args.key.clone(),
-        recorded_after: args.since.map(|since| since.before(now)),
-        recorded_before: args.until.map(|until| until.before(now)),
+        recorded_after,
+        recorded_before,
     };
     let after: Option<MalformedPlace> = args.paging.after(&filter)?;
     let page = tables.queries.list_malformed_intents(&filter, after.as_ref(), args.paging.limit()).await;

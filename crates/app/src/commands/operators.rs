@@ -5,6 +5,7 @@
 //! [`printable`](super::output::printable) before a terminal gets it.
 
 mod args;
+mod clock;
 mod terminal;
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub(crate) use args::{CommandLine, Moment, Output, Paging, parse_text};
+pub(crate) use args::{CommandLine, Output, Paging, TimeRange, parse_text};
+pub(crate) use clock::StoreClock;
 pub(crate) use terminal::{
     Cell, Progress, Style, Tone, draws_on_stderr, heading, print_cells, print_members, print_page,
     print_table,
@@ -119,7 +121,8 @@ impl Tables {
     }
 }
 
-fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
+/// A client of Redis that connects when it is used first.
+pub(crate) fn open_redis(config: &Redis) -> anyhow::Result<RedisClient> {
     RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")
 }
 

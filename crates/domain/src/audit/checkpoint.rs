@@ -48,7 +48,13 @@ pub fn judge_checkpoints(stream: &str, found: &Checkpoints) -> Vec<Discrepancy> 
                 format!("the checkpoint is {processed}, and the last id of the stream is {last}"),
             );
         }
-        StreamCheck::Continues | StreamCheck::Gap(_) => {}
+        StreamCheck::Gap(first) => report(
+            Kind::StreamTrimmedPastCheckpoint,
+            format!(
+                "the checkpoint is {processed}, and the stream begins at {first}: what was between them may be lost unread"
+            ),
+        ),
+        StreamCheck::Continues => {}
     }
     let fence = found.durable.map_or(0, |durable| durable.fence);
     match &found.cached {
@@ -69,7 +75,7 @@ pub fn judge_checkpoints(stream: &str, found: &Checkpoints) -> Vec<Discrepancy> 
     }
     if let Some(leader) = found.leader.filter(|leader| *leader < fence) {
         let detail = format!("the leader has the fence {leader}, the checkpoint has {fence}");
-        report(Kind::LeaderFenceBehind, detail);
+        report(Kind::LeaderFenceBelowCheckpoint, detail);
     }
     wrong
 }

@@ -42,6 +42,8 @@ kinds! {
     IntentsStreamAbsent = "intents_stream_absent",
     /// The stream has never given the id of the checkpoint: Redis lost entries, or the stream was recreated.
     CheckpointAfterStream = "checkpoint_after_stream",
+    /// The stream begins after the checkpoint: entries in between may have been trimmed before they were read.
+    StreamTrimmedPastCheckpoint = "stream_trimmed_past_checkpoint",
     /// The cached checkpoint is after the durable one: PostgreSQL lost outcomes.
     CachedCheckpointAhead = "cached_checkpoint_ahead",
     /// The cached checkpoint has a higher fence than the durable one: PostgreSQL lost terms.
@@ -49,7 +51,7 @@ kinds! {
     /// The cached checkpoint cannot be read.
     CachedCheckpointGarbled = "cached_checkpoint_garbled",
     /// The leader's fence is below that of the durable checkpoint: all that it writes is refused.
-    LeaderFenceBehind = "leader_fence_behind",
+    LeaderFenceBelowCheckpoint = "leader_fence_below_checkpoint",
     /// A record has no routes.
     RecordWithoutRoutes = "record_without_routes",
     /// A recipient lacks a route on a channel on which another recipient has one.
@@ -62,6 +64,8 @@ kinds! {
     UnreadableRow = "unreadable_row",
     /// A route has a next attempt and is terminal, or the reverse.
     ScheduleMismatch = "schedule_mismatch",
+    /// A live route is parked at a time that is never reached, so that it is never published.
+    RouteWithoutEnd = "route_without_end",
     /// A route has more failed attempts than its budget.
     AttemptsOverBudget = "attempts_over_budget",
     /// A route's id is not that of its channel and recipient.

@@ -4,11 +4,12 @@
 
 use ambient::Timestamp;
 
-use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time};
+use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject};
 use crate::catalog::Catalog;
 use crate::entry::{EntryId, RawFields};
 use crate::intent;
 use crate::malformed::FailureCode;
+use crate::ports::Unread;
 use crate::record::{IdempotencyScope, NotificationId};
 
 /// By what an entry is recognised among the outcomes.
@@ -16,19 +17,25 @@ use crate::record::{IdempotencyScope, NotificationId};
 pub struct EntryTrace {
     /// Its id.
     pub id: EntryId,
-    /// [`RawFields::fingerprint`]; `None` if it was too large to be read.
+    /// [`RawFields::fingerprint`]; `None` if it was not read.
     pub fields_fingerprint: Option<String>,
     /// Its idempotency key as received, whether the entry is valid or not.
     pub scope: Option<IdempotencyScope>,
-    /// What it says by today's catalogue: fingerprint and time of the event, or the first rule that it breaks. `None` if it was too large.
+    /// What it says by today's catalogue: fingerprint and time of the event, or the first rule that it breaks. `None` if it was not read.
     pub content: Option<Result<(String, Timestamp), FailureCode>>,
+    /// Whether it could not be read in time, so that it may be a valid intent.
+    pub is_too_slow: bool,
 }
 
 impl EntryTrace {
-    /// The trace of an entry; `fields` is `None` if it was too large to be read.
-    pub fn new(id: EntryId, fields: Option<&RawFields>, catalog: &Catalog) -> Self {
-        let Some(fields) = fields else {
-            return Self { id, fields_fingerprint: None, scope: None, content: None };
+    /// The trace of an entry with these fields.
+    pub fn new(id: EntryId, fields: Result<&RawFields, Unread>, catalog: &Catalog) -> Self {
+        let fields = match fields {
+            Ok(fields) => fields,
+            Err(why) => {
+                let is_too_slow = why == Unread::TooSlow;
+                return Self { id, fields_fingerprint: None, scope: None, content: None, is_too_slow };
+            }
         };
         let content = intent::decode(fields, catalog);
         let content = content.map(|intent| (intent.fingerprint, intent.occurred_at));
@@ -37,6 +44,7 @@ impl EntryTrace {
             fields_fingerprint: Some(fields.fingerprint()),
             scope: raw_scope(fields),
             content: Some(content.map_err(|rejection| rejection.code)),
+            is_too_slow: false,
         }
     }
 
@@ -64,7 +72,7 @@ impl EntryTrace {
 
     /// Whether retention may have deleted its outcome. A duplicate has the record of the first intent, which may be as old as the event.
     fn may_be_expired(&self, cutoffs: RetentionCutoffs) -> bool {
-        let received = entry_time(self.id);
+        let received = self.id.time();
         let oldest = match &self.content {
             Some(Ok((_, occurred_at))) => received.min(*occurred_at),
             _ => received,
@@ -129,6 +137,8 @@ pub enum EntryOutcome {
     NotRead,
     /// Retention may have deleted its outcome.
     Expired,
+    /// It could not be read in time, and no malformed row has its id.
+    NotCompared,
 }
 
 /// What became of an entry, or what is wrong with it.
@@ -168,15 +178,14 @@ pub fn judge_entry(
         (None, Some((_, true, _))) if entry.may_be_valid() => Ok(EntryOutcome::Accepted),
         (None, Some((_, false, Some(true) | None))) if entry.may_be_valid() => Ok(EntryOutcome::Duplicate),
         (None, Some((_, false, Some(false)))) if context.is_stream_behind => Ok(EntryOutcome::NotRead),
-        (None, Some((_, false, Some(false))))
-            if entry_time(entry.id) <= context.cutoffs.malformed_intents =>
-        {
+        (None, Some((_, false, Some(false)))) if entry.id.time() <= context.cutoffs.malformed_intents => {
             Ok(EntryOutcome::Conflict)
         }
         (None, Some((id, false, Some(false)))) => wrong(
             Kind::ConflictWithoutRow,
             format!("its idempotency key belongs to the notification {id}, which has other content"),
         ),
+        (None, _) if entry.is_too_slow => Ok(EntryOutcome::NotCompared),
         (None, _) if context.is_stream_behind => Ok(EntryOutcome::NotRead),
         (None, _) if entry.may_be_expired(context.cutoffs) => Ok(EntryOutcome::Expired),
         (None, _) => wrong(

@@ -31,6 +31,7 @@ pub struct EntryFigures {
     pub malformed: u64,
     pub not_read: u64,
     pub expired: u64,
+    pub not_compared: u64,
 }
 
 impl EntryFigures {
@@ -43,6 +44,7 @@ impl EntryFigures {
             EntryOutcome::Malformed => &mut self.malformed,
             EntryOutcome::NotRead => &mut self.not_read,
             EntryOutcome::Expired => &mut self.expired,
+            EntryOutcome::NotCompared => &mut self.not_compared,
         };
         *counter += 1;
     }
@@ -51,8 +53,8 @@ impl EntryFigures {
 impl EntryFigures {
     /// All of them.
     pub fn sum(&self) -> u64 {
-        let Self { accepted, duplicate, conflict, malformed, not_read, expired } = self;
-        accepted + duplicate + conflict + malformed + not_read + expired
+        let Self { accepted, duplicate, conflict, malformed, not_read, expired, not_compared } = self;
+        accepted + duplicate + conflict + malformed + not_read + expired + not_compared
     }
 }
 
@@ -133,7 +135,7 @@ pub struct OutboundFigures {
     pub uncommitted: u64,
     /// Of routes that retention may have deleted.
     pub expired: u64,
-    /// Not entries of this service.
+    /// Not entries of this service, or not readable as such.
     pub other: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Published routes and the outbound streams, seen from both sides.
 
-use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, entry_time, notification_time};
+use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, notification_time};
 use crate::entry::{EntryId, RawFields};
 use crate::republish::{EntryState, OutboundState, entry_state};
 use crate::route::{Channel, RouteKey, RouteStatus};
@@ -39,7 +39,7 @@ impl PublishedRoute<'_> {
 pub enum OutboundName {
     /// It is of this route.
     Route(RouteKey),
-    /// It is not an entry of this service, or too large to be one.
+    /// It is not an entry of this service, or too large to be one, or could not be read in time.
     Other,
 }
 
@@ -99,8 +99,7 @@ pub fn judge_outbound(
         OutboundVerdict::Wrong(Discrepancy::new(kind, subject, detail))
     };
     let Some(route) = route else {
-        let oldest =
-            notification_time(&key.notification_id).map_or(entry_time(id), |time| time.min(entry_time(id)));
+        let oldest = notification_time(&key.notification_id).map_or(id.time(), |time| time.min(id.time()));
         if oldest <= cutoffs.records {
             return OutboundVerdict::Expired;
         }

@@ -1,18 +1,16 @@
 //! A record with its routes and their dead letters.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
 
 use ambient::Timestamp;
 
 use super::{Discrepancy, DiscrepancyKind as Kind, Subject};
 use crate::catalog::AudienceKind;
 use crate::entry::EntryId;
-use crate::record::{NotificationId, RecordCursor};
+use crate::query::OLDEST_DUE_LIMIT;
+use crate::record::NotificationId;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
-/// A live route that has been due for longer is stuck: it waits for something, and is not broken.
-pub const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// The most recipients that a discrepancy names.
 const NAMED_RECIPIENTS: usize = 3;
 
@@ -31,13 +29,6 @@ pub struct AuditedRecord {
     pub recipient_user_ids: Vec<String>,
     /// Every route, in any order.
     pub routes: Vec<RouteRow>,
-}
-
-impl AuditedRecord {
-    /// Its place in the order of acceptance.
-    pub fn cursor(&self) -> RecordCursor {
-        RecordCursor { accepted_at: self.accepted_at, notification_id: self.notification_id.clone() }
-    }
 }
 
 /// A row that holds what this service never writes.
@@ -83,6 +74,7 @@ pub struct AuditedRoute {
     pub status: RouteStatus,
     pub attempt_count: u32,
     pub max_attempts: u32,
+    /// [`Timestamp::MAX`] if it was parked: a time that is never reached.
     pub next_attempt_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -95,10 +87,10 @@ pub struct AuditedRoute {
 }
 
 impl AuditedRoute {
-    /// Whether it should have been published long before `now`.
-    pub fn is_stuck(&self, now: Timestamp) -> bool {
+    /// When it was due, if it should have been published long before `now`. It waits for something, and has an end once that is there.
+    pub fn stuck_since(&self, now: Timestamp) -> Option<Timestamp> {
         let due = self.next_attempt_at.filter(|_| self.status.is_live());
-        due.is_some_and(|due| now.saturating_since(due) > STUCK_AFTER)
+        due.filter(|due| now.saturating_since(*due) > OLDEST_DUE_LIMIT)
     }
 
     /// The id of its entry, if it is published and names one.
@@ -171,6 +163,12 @@ fn judge_route(route: &AuditedRoute, wrong: &mut Vec<Discrepancy>) {
     match route.next_attempt_at {
         None if route.status.is_live() => {
             report(Kind::ScheduleMismatch, format!("it is {status} without a next attempt"))
+        }
+        Some(Timestamp::MAX) if route.status.is_live() => {
+            report(
+                Kind::RouteWithoutEnd,
+                format!("it is {status} and never due: its next attempt is parked"),
+            );
         }
         Some(at) if !route.status.is_live() => {
             report(Kind::ScheduleMismatch, format!("it is {status} with a next attempt at {at}"));

@@ -6,6 +6,7 @@ use crate::catalog::{AudienceKind, Catalog};
 use crate::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use crate::entry::RawFields;
 use crate::intent::{IntentDraft, Recipients};
+use crate::ports::Unread;
 use crate::record::IdempotencyScope;
 use crate::republish::{EntryState, OutboundState};
 use crate::route::{Channel, RouteKey, RouteStatus};
@@ -19,7 +20,7 @@ fn id(millis: u64) -> EntryId {
 }
 
 fn at(millis: u64) -> Timestamp {
-    entry_time(id(millis))
+    id(millis).time()
 }
 
 /// Records are kept for 30 days, malformed intents for 60.
@@ -42,7 +43,7 @@ fn fields(occurred_at_ms: u64, notification_type: &str) -> RawFields {
 }
 
 fn trace(millis: u64, fields: &RawFields) -> EntryTrace {
-    EntryTrace::new(id(millis), Some(fields), &Catalog::built_in())
+    EntryTrace::new(id(millis), Ok(fields), &Catalog::built_in())
 }
 
 fn valid(millis: u64) -> EntryTrace {
@@ -133,12 +134,18 @@ fn what_retention_may_have_deleted_is_no_discrepancy() {
 }
 
 #[test]
-fn an_entry_that_is_too_large_to_be_read_is_recognised_by_its_id() {
-    let entry = EntryTrace::new(id(TODAY), None, &Catalog::built_in());
-    let found =
-        FoundOutcome { malformed: vec![row(&valid(TODAY), "entry_too_large")], ..FoundOutcome::default() };
-    assert_eq!(judge(&entry, &found), Ok(EntryOutcome::Malformed));
-    assert_eq!(judge(&entry, &FoundOutcome::default()), Err(Kind::EntryWithoutOutcome));
+fn an_entry_that_is_too_large_or_too_slow_to_be_read_is_recognised_by_its_id() {
+    for (why, without_row) in [
+        (Unread::TooLarge, Err(Kind::EntryWithoutOutcome)),
+        // It may be an intent, whose key is not known.
+        (Unread::TooSlow, Ok(EntryOutcome::NotCompared)),
+    ] {
+        let entry = EntryTrace::new(id(TODAY), Err(why), &Catalog::built_in());
+        let malformed = vec![row(&valid(TODAY), "entry_too_large")];
+        let found = FoundOutcome { malformed, ..FoundOutcome::default() };
+        assert_eq!(judge(&entry, &found), Ok(EntryOutcome::Malformed));
+        assert_eq!(judge(&entry, &FoundOutcome::default()), without_row, "{why:?}");
+    }
 }
 
 fn checkpoints() -> Checkpoints {
@@ -168,8 +175,15 @@ fn checkpoints_that_lag_or_are_missing_are_no_discrepancy_and_those_that_lead_ar
             Checkpoints { cached: CachedCheckpoint::Garbled("x".into()), ..good.clone() },
             vec![Kind::CachedCheckpointGarbled],
         ),
-        (Checkpoints { leader: Some(2), ..good.clone() }, vec![Kind::LeaderFenceBehind]),
+        (Checkpoints { leader: Some(2), ..good.clone() }, vec![Kind::LeaderFenceBelowCheckpoint]),
         (Checkpoints { stream: None, ..good.clone() }, vec![Kind::IntentsStreamAbsent]),
+        (
+            Checkpoints {
+                stream: Some(StreamState { first: Some(id(12)), last_generated: id(13) }),
+                ..good.clone()
+            },
+            vec![Kind::StreamTrimmedPastCheckpoint],
+        ),
         (
             Checkpoints {
                 stream: Some(StreamState { first: Some(id(1)), last_generated: id(9) }),
@@ -296,6 +310,7 @@ fn each_contradiction_in_a_route_is_named_and_nothing_else() {
         (dead(), vec![]),
         (skipped(), vec![]),
         (AuditedRoute { next_attempt_at: None, ..pending() }, vec![Kind::ScheduleMismatch]),
+        (AuditedRoute { next_attempt_at: Some(Timestamp::MAX), ..pending() }, vec![Kind::RouteWithoutEnd]),
         (AuditedRoute { next_attempt_at: Some(at(3)), ..good() }, vec![Kind::ScheduleMismatch]),
         (AuditedRoute { attempt_count: 4, ..good() }, vec![Kind::AttemptsOverBudget]),
         (AuditedRoute { recipient_ref: "user:u-2".into(), ..good() }, vec![Kind::RouteIdMismatch]),
@@ -319,8 +334,8 @@ fn a_live_route_is_stuck_a_minute_after_it_was_due() {
         next_attempt_at: Some(at(0)),
         ..route("u", Channel::Push)
     };
-    assert!(!pending.is_stuck(at(60_000)) && pending.is_stuck(at(60_001)));
-    assert!(!AuditedRoute { next_attempt_at: None, ..pending }.is_stuck(at(60_001)));
+    assert!(pending.stuck_since(at(60_000)).is_none() && pending.stuck_since(at(60_001)) == Some(at(0)));
+    assert!(AuditedRoute { next_attempt_at: None, ..pending }.stuck_since(at(60_001)).is_none());
 }
 
 #[test]

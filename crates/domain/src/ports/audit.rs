@@ -49,7 +49,7 @@ pub trait AuditStore: Send + Sync {
         stream: &str,
     ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 
-    /// The next records that were accepted after `after` and no later than `until`, as many as the store reads at once.
+    /// The next records that were accepted after `after` and before `until`, as many as the store reads at once.
     fn list_audited_records(
         &self,
         after: &RecordCursor,
@@ -88,8 +88,17 @@ pub trait AuditStore: Send + Sync {
 pub struct StreamEntry {
     /// Its id.
     pub id: EntryId,
-    /// Its fields; `None` if they exceed what one read may return.
-    pub fields: Option<RawFields>,
+    /// Its fields, or why they were not read.
+    pub fields: Result<RawFields, Unread>,
+}
+
+/// Why the fields of an entry were not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unread {
+    /// They exceed what one read may return. No valid intent does.
+    TooLarge,
+    /// They did not arrive within the time of a read, though the server answers. They may be anything.
+    TooSlow,
 }
 
 /// Streams, to be read from one end to the other.

@@ -136,10 +136,7 @@ impl Status {
         let checkpoint = store.checkpoint.map(|checkpoint| checkpoint.last_entry_id);
         let first = backlog.and_then(|backlog| backlog.first);
         let leader = term.map(|term| Leader { replica: leading_replica(&store), term });
-        let oldest = first.map(|first| {
-            let millis = i64::try_from(first.millis).unwrap_or(i64::MAX);
-            Timestamp::from_millis(millis).unwrap_or(Timestamp::MAX)
-        });
+        let oldest = first.map(EntryId::time);
         let intake = IntakeStatus { checkpoint, backlog, oldest, waiting: waiting(&store, INTAKE) };
         let publishers = Channel::ALL.map(|channel| (channel, waiting(&store, channel.as_str())));
         Self { leader, intake, publishers: publishers.into(), store }

@@ -16,6 +16,7 @@ use tokio_postgres::Row;
 
 use crate::codec::{column, corrupt, count, instant, name, optional_instant, route_key, small_count};
 use crate::error::store_error;
+use crate::queries::next_attempt;
 use crate::schema::{DeadLetters, Input, Records, Routes};
 
 /// The most records of a page.
@@ -137,7 +138,7 @@ pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> SelectStatement {
         .expr_as(Func::cust("octet_length").arg(text).cast_as("bigint"), Input::Bytes)
         .from(Records::Table)
         .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)))
-        .and_where(Expr::col(Records::AcceptedAt).lte(bind::instant(until)));
+        .and_where(Expr::col(Records::AcceptedAt).lt(bind::instant(until)));
     for column in order {
         page.order_by(column, Order::Asc);
     }
@@ -189,7 +190,6 @@ pub(super) fn routes_of(ids: &[&NotificationId]) -> SelectStatement {
                 Routes::Status,
                 Routes::AttemptCount,
                 Routes::MaxAttempts,
-                Routes::NextAttemptAt,
                 Routes::CreatedAt,
                 Routes::UpdatedAt,
                 Routes::PublishedAt,
@@ -199,6 +199,7 @@ pub(super) fn routes_of(ids: &[&NotificationId]) -> SelectStatement {
             ]
             .map(of_route),
         )
+        .expr_as(next_attempt(), Routes::NextAttemptAt)
         .expr_as(letter(DeadLetters::RouteId).is_not_null(), Input::Matches)
         .from(Routes::Table)
         .left_join(

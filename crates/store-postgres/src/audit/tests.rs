@@ -26,7 +26,7 @@ fn key(number: usize) -> RouteKey {
 fn trace(number: usize) -> EntryTrace {
     let scope = IdempotencyScope { producer: "p".into(), key: number.to_string() };
     let catalog = domain::catalog::Catalog::built_in();
-    let trace = EntryTrace::new(EntryId::new(number as u64, 0), Some(&RawFields::default()), &catalog);
+    let trace = EntryTrace::new(EntryId::new(number as u64, 0), Ok(&RawFields::default()), &catalog);
     EntryTrace { scope: Some(scope), ..trace }
 }
 

@@ -10,7 +10,7 @@ use domain::record::{Content, IdempotencyScope, NotificationId, Record};
 use domain::route::RouteKey;
 use pg::sql::any;
 use pg::{PgError, Session, bind};
-use sea_query::{Expr, ExprTrait, Func, JoinType, Order, Query, SelectStatement};
+use sea_query::{Expr, ExprTrait, Func, FunctionCall, JoinType, Order, Query, SelectStatement};
 use serde_json::Value;
 use tokio_postgres::Row;
 
@@ -171,14 +171,6 @@ fn records() -> SelectStatement {
 pub(super) fn routes_of(id: &NotificationId) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     let of_letter = |column: DeadLetters| (DeadLetters::Table, column);
-    let next_attempt = Func::greatest([
-        Expr::expr(Func::least([
-            Expr::col(of_route(Routes::NextAttemptAt)),
-            // LEAST and GREATEST pass over a NULL, so the bounds must be NULL with it.
-            null_with(of_route(Routes::NextAttemptAt), Timestamp::MAX),
-        ])),
-        null_with(of_route(Routes::NextAttemptAt), Timestamp::MIN),
-    ]);
     Query::select()
         .columns(
             [
@@ -203,7 +195,7 @@ pub(super) fn routes_of(id: &NotificationId) -> SelectStatement {
             ]
             .map(of_route),
         )
-        .expr_as(next_attempt, Routes::NextAttemptAt)
+        .expr_as(next_attempt(), Routes::NextAttemptAt)
         .columns(
             [
                 DeadLetters::RecoveryHint,
@@ -236,6 +228,19 @@ fn letter_of_route() -> SelectStatement {
         .and_where(same(DeadLetters::RouteId, Routes::RouteId))
         .limit(1)
         .take()
+}
+
+/// `next_attempt_at`, or the nearest time that a `Timestamp` can hold.
+pub(crate) fn next_attempt() -> FunctionCall {
+    let column = (Routes::Table, Routes::NextAttemptAt);
+    Func::greatest([
+        Expr::expr(Func::least([
+            Expr::col(column),
+            // LEAST and GREATEST pass over a NULL, so the bounds must be NULL with it.
+            null_with(column, Timestamp::MAX),
+        ])),
+        null_with(column, Timestamp::MIN),
+    ])
 }
 
 fn null_with(column: (Routes, Routes), bound: Timestamp) -> Expr {

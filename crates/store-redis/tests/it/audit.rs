@@ -1,6 +1,6 @@
 //! Reading a stream from one end to the other.
 
-use domain::ports::{ReadLimit, StreamEntry, StreamReader};
+use domain::ports::{ReadLimit, StreamEntry, StreamReader, Unread};
 use store_redis::RedisStreamReader;
 
 use crate::*;
@@ -38,7 +38,7 @@ async fn every_entry_up_to_the_last_is_read_once_whatever_the_page() {
     let (all, reads) = read(&reader, EntryId::new(22, 0), ReadLimit { entries: 10, bytes: 100_000 }).await;
     let ids: Vec<u64> = all.iter().map(|entry| entry.id.millis).collect();
     assert_eq!((ids, reads), ((1..=22).collect(), 3));
-    assert!(all.iter().all(|entry| entry.fields.is_some()));
+    assert!(all.iter().all(|entry| entry.fields.is_ok()));
     assert_eq!(
         reader.list_entries(STREAM, LAST, LAST, ReadLimit { entries: 1, bytes: 1 }).await.ok(),
         Some(vec![])
@@ -53,8 +53,9 @@ async fn an_entry_that_exceeds_the_bytes_is_given_without_its_fields_and_its_nei
         add(&world, id, &"x".repeat(length)).await;
     }
     let (all, _) = read(&reader, LAST, ReadLimit { entries: 10, bytes: 20_000 }).await;
-    let read: Vec<(u64, bool)> = all.iter().map(|entry| (entry.id.millis, entry.fields.is_some())).collect();
+    let read: Vec<(u64, bool)> = all.iter().map(|entry| (entry.id.millis, entry.fields.is_ok())).collect();
     assert_eq!(read, [(1, true), (2, false), (3, true), (4, true)]);
+    assert_eq!(all[1].fields, Err(Unread::TooLarge));
     let (some, _) = self::read(&reader, EntryId::new(1, 0), ReadLimit { entries: 10, bytes: 20_000 }).await;
     assert_eq!(some.len(), 1, "the large one is after the end");
 }

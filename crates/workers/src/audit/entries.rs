@@ -1,26 +1,26 @@
 //! The intents stream, entry by entry.
 
 use ambient::{Clock, Timestamp};
-use domain::audit::{Checkpoints, Discrepancy, EntryContext, EntryOutcome, EntryTrace, judge_entry};
+use domain::audit::{
+    Checkpoints, Discrepancy, EntryContext, EntryOutcome, EntryTrace, FoundOutcome, Subject, judge_entry,
+};
 use domain::checkpoint::{StreamCheck, StreamState, check_stream};
 use domain::entry::EntryId;
 use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, StoreError, StreamEntry, StreamReader,
+    Unread,
 };
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, READ_LIMIT, retry, still_found};
 
-/// The last id before `since`: a stream is read after it.
-pub(super) fn before(since: Timestamp) -> EntryId {
-    match u64::try_from(since.as_millis()).unwrap_or(0) {
+/// The last id of a time before `at`: a stream is read after it from `at` on, and up to it until `at`.
+pub(super) fn before(at: Timestamp) -> EntryId {
+    // Ids have whole milliseconds: the first that is not before `at` may be after it.
+    let first = u64::try_from(at.as_micros()).unwrap_or(0).div_ceil(1_000);
+    match first {
         0 => EntryId::ZERO,
         millis => EntryId::new(millis - 1, u64::MAX),
     }
-}
-
-/// The last id that can have been given by `until`.
-pub(super) fn by(until: Timestamp) -> EntryId {
-    EntryId::new(u64::try_from(until.as_millis()).unwrap_or(0), u64::MAX)
 }
 
 impl<S, R, O, C, L, K, P> Audit<S, R, O, C, L, K, P>
@@ -59,7 +59,7 @@ where
 
     /// An id that producers chose may be later than any clock: without `--until`, all are read.
     pub(super) fn last_of(&self, last_generated: EntryId) -> EntryId {
-        self.settings.until.map_or(last_generated, |until| by(until).min(last_generated))
+        self.settings.until.map_or(last_generated, |until| before(until).min(last_generated))
     }
 
     async fn judge_page(
@@ -68,7 +68,7 @@ where
         context: &EntryContext<'_>,
     ) -> Result<Vec<Discrepancy>, StoreError> {
         let mut wrong = Vec::new();
-        for outcome in self.judge(page, context).await? {
+        for (_, outcome) in self.judge(page, context).await? {
             match outcome {
                 Ok(outcome) => self.figures.entries.add(outcome),
                 Err(discrepancy) => wrong.push(discrepancy),
@@ -81,25 +81,27 @@ where
         &self,
         page: Vec<StreamEntry>,
         context: &EntryContext<'_>,
-    ) -> Result<Vec<Result<EntryOutcome, Discrepancy>>, StoreError> {
+    ) -> Result<Vec<Judged>, StoreError> {
         let catalog = &self.settings.catalog;
         // What is not read yet need not be decoded.
         let traces: Vec<EntryTrace> = page
             .into_iter()
             .map(|entry| match entry.id > context.processed {
-                true => EntryTrace::new(entry.id, None, catalog),
-                false => EntryTrace::new(entry.id, entry.fields.as_ref(), catalog),
+                true => EntryTrace::new(entry.id, Err(Unread::TooLarge), catalog),
+                false => EntryTrace::new(entry.id, entry.fields.as_ref().map_err(|why| *why), catalog),
             })
             .collect();
         let found = retry(async || self.stores.tables.find_outcomes(context.stream, &traces).await).await?;
         // Only now: what was deleted before the outcomes were read has expired by this time.
         let context = EntryContext { cutoffs: self.cutoffs(), ..*context };
-        Ok(traces.iter().zip(&found).map(|(trace, found)| judge_entry(trace, found, &context)).collect())
+        let judged =
+            |(trace, found): (&EntryTrace, &FoundOutcome)| (trace.id, judge_entry(trace, found, &context));
+        Ok(traces.iter().zip(&found).map(judged).collect())
     }
 
-    /// What is found each time that the page, the checkpoint and the outcomes are read again.
+    /// What is found each time that the page, the checkpoint and the outcomes are read again. What is cleared is counted.
     async fn look_again(
-        &self,
+        &mut self,
         mut wrong: Vec<Discrepancy>,
         stream: &str,
         after: EntryId,
@@ -110,19 +112,50 @@ where
                 break;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
-            let durable = retry(async || self.stores.tables.audited_checkpoint(stream).await).await?;
-            let processed = durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id);
-            let state = retry(async || self.stores.streams.inspect_stream(stream).await).await?;
-            let state =
-                state.map(|state| StreamState { first: state.first, last_generated: state.last_generated });
-            let is_stream_behind = check_stream(processed, state) == StreamCheck::EndsBefore;
-            let context = EntryContext { stream, processed, is_stream_behind, cutoffs: self.cutoffs() };
-            let page =
-                retry(async || self.stores.streams.list_entries(stream, after, last, READ_LIMIT).await)
-                    .await?;
-            let again = self.judge(page, &context).await?.into_iter().filter_map(Result::err);
-            wrong = still_found(&wrong, again.collect());
+            let mut again = Vec::new();
+            for (id, outcome) in self.judge_range(stream, after, last).await? {
+                match outcome {
+                    Ok(outcome) if is_suspected(&wrong, id) => self.figures.entries.add(outcome),
+                    Ok(_) => {}
+                    Err(discrepancy) => again.push(discrepancy),
+                }
+            }
+            wrong = still_found(&wrong, again);
         }
         Ok(wrong)
     }
+
+    /// Everything up to `last`, in as many reads as it takes now: one may return less than the read that found it first.
+    async fn judge_range(
+        &self,
+        stream: &str,
+        mut after: EntryId,
+        last: EntryId,
+    ) -> Result<Vec<Judged>, StoreError> {
+        let durable = retry(async || self.stores.tables.audited_checkpoint(stream).await).await?;
+        let processed = durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id);
+        let state = retry(async || self.stores.streams.inspect_stream(stream).await).await?;
+        let state =
+            state.map(|state| StreamState { first: state.first, last_generated: state.last_generated });
+        let is_stream_behind = check_stream(processed, state) == StreamCheck::EndsBefore;
+        let context = EntryContext { stream, processed, is_stream_behind, cutoffs: self.cutoffs() };
+        let mut judged = Vec::new();
+        while after < last {
+            let page =
+                retry(async || self.stores.streams.list_entries(stream, after, last, READ_LIMIT).await)
+                    .await?;
+            let Some(read) = page.last().map(|last| last.id) else { break };
+            judged.extend(self.judge(page, &context).await?);
+            after = read;
+        }
+        Ok(judged)
+    }
+}
+
+/// An entry, and what became of it or what is wrong with it.
+type Judged = (EntryId, Result<EntryOutcome, Discrepancy>);
+
+/// Whether a discrepancy is about this entry.
+pub(super) fn is_suspected(wrong: &[Discrepancy], entry: EntryId) -> bool {
+    wrong.iter().any(|found| matches!(&found.subject, Subject::Entry { id, .. } if *id == entry))
 }

@@ -2,15 +2,17 @@
 
 use ambient::Clock;
 use domain::audit::{
-    Discrepancy, DiscrepancyKind, OutboundName, OutboundVerdict, RouteState, judge_outbound,
+    Discrepancy, DiscrepancyKind, OutboundName, OutboundVerdict, judge_outbound, judge_published,
 };
 use domain::entry::EntryId;
 use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, StoreError, StreamEntry, StreamReader,
 };
+use domain::republish::EntryState;
 use domain::route::{Channel, RouteKey};
 
-use super::entries::before;
+use super::entries::{before, is_suspected};
+use super::records::MAX_FOUND_ENTRIES;
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, READ_LIMIT, retry, still_found};
 
 impl<S, R, O, C, L, K, P> Audit<S, R, O, C, L, K, P>
@@ -36,7 +38,7 @@ where
                 let Some(last) = page.last().map(|last| last.id) else { break };
                 let verdicts = self.judge_outbound_page(channel, &stream, page).await?;
                 let mut wrong = Vec::new();
-                for verdict in verdicts {
+                for (_, verdict) in verdicts {
                     self.figures.outbound.add(&verdict);
                     if let OutboundVerdict::Wrong(discrepancy) = verdict {
                         wrong.push(discrepancy);
@@ -56,47 +58,54 @@ where
         channel: Channel,
         stream: &str,
         page: Vec<StreamEntry>,
-    ) -> Result<Vec<OutboundVerdict>, StoreError> {
-        let named = |entry: StreamEntry| (entry.id, OutboundName::of(channel, entry.fields.as_ref()));
+    ) -> Result<Vec<(EntryId, OutboundVerdict)>, StoreError> {
+        let named = |entry: StreamEntry| (entry.id, OutboundName::of(channel, entry.fields.as_ref().ok()));
         let names: Vec<(EntryId, OutboundName)> = page.into_iter().map(named).collect();
         let keys: Vec<&RouteKey> = names.iter().filter_map(|(_, name)| key_of(name)).collect();
         let found = retry(async || self.stores.tables.find_routes(&keys).await).await?;
         let cutoffs = self.cutoffs();
         let mut routes = found.iter();
         let mut verdicts = Vec::with_capacity(names.len());
+        let mut second = Vec::new();
         for (id, name) in &names {
             let route = key_of(name).and_then(|_| routes.next()).and_then(Option::as_ref);
             let verdict = judge_outbound(stream, *id, name, route, cutoffs);
-            verdicts.push(self.unless_only_entry(channel, name, route, verdict).await?);
+            let named = route.and_then(|route| route.published_entry_id.parse::<EntryId>().ok());
+            if is_second(&verdict)
+                && let (Some(key), Some(named)) = (key_of(name), named)
+            {
+                second.push((verdicts.len(), (key, named)));
+            }
+            verdicts.push((*id, verdict));
         }
+        self.clear_only_entries(channel, &second, &mut verdicts).await?;
         Ok(verdicts)
     }
 
     /// An entry that its route does not name is a second one only if the one that the route names is not missing, which is a discrepancy of the
-    /// route.
-    async fn unless_only_entry(
+    /// route. `second` are the places of such entries among the verdicts, with what their routes name.
+    async fn clear_only_entries(
         &self,
         channel: Channel,
-        name: &OutboundName,
-        route: Option<&RouteState>,
-        verdict: OutboundVerdict,
-    ) -> Result<OutboundVerdict, StoreError> {
-        let is_second = matches!(&verdict, OutboundVerdict::Wrong(found)
-            if found.kind == DiscrepancyKind::DuplicateOutboundEntry);
-        let named = route.and_then(|route| route.published_entry_id.parse::<EntryId>().ok());
-        match (key_of(name), named) {
-            (Some(key), Some(named))
-                if is_second && self.is_named_entry_missing(channel, key, named).await? =>
-            {
-                Ok(OutboundVerdict::Uncommitted)
+        second: &[(usize, (&RouteKey, EntryId))],
+        verdicts: &mut [(EntryId, OutboundVerdict)],
+    ) -> Result<(), StoreError> {
+        for chunk in second.chunks(MAX_FOUND_ENTRIES) {
+            let named: Vec<(&RouteKey, EntryId)> = chunk.iter().map(|(_, named)| *named).collect();
+            let (state, found) =
+                retry(async || self.stores.outbound.find_entries(channel, &named).await).await?;
+            for ((place, (_, named)), present) in chunk.iter().zip(found) {
+                if judge_published(*named, present, state.as_ref()) == EntryState::Missing {
+                    verdicts[*place].1 = OutboundVerdict::Uncommitted;
+                }
             }
-            _ => Ok(verdict),
         }
+        Ok(())
     }
 
-    /// What is found each time that the page and its routes are read again.
+    /// What is found each time that the page and its routes are read again. What is cleared is counted.
     async fn look_at_outbound_again(
-        &self,
+        &mut self,
         channel: Channel,
         stream: &str,
         mut wrong: Vec<Discrepancy>,
@@ -107,18 +116,31 @@ where
                 break;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
-            let page =
-                retry(async || self.stores.streams.list_entries(stream, after, last, READ_LIMIT).await)
-                    .await?;
-            let again = self.judge_outbound_page(channel, stream, page).await?.into_iter();
-            let again = again.filter_map(|verdict| match verdict {
-                OutboundVerdict::Wrong(discrepancy) => Some(discrepancy),
-                _ => None,
-            });
-            wrong = still_found(&wrong, again.collect());
+            let mut again = Vec::new();
+            let mut read = after;
+            // One read may return less than the one that found it first.
+            while read < last {
+                let page =
+                    retry(async || self.stores.streams.list_entries(stream, read, last, READ_LIMIT).await)
+                        .await?;
+                let Some(end) = page.last().map(|last| last.id) else { break };
+                for (id, verdict) in self.judge_outbound_page(channel, stream, page).await? {
+                    match verdict {
+                        OutboundVerdict::Wrong(discrepancy) => again.push(discrepancy),
+                        verdict if is_suspected(&wrong, id) => self.figures.outbound.add(&verdict),
+                        _ => {}
+                    }
+                }
+                read = end;
+            }
+            wrong = still_found(&wrong, again);
         }
         Ok(wrong)
     }
+}
+
+fn is_second(verdict: &OutboundVerdict) -> bool {
+    matches!(verdict, OutboundVerdict::Wrong(found) if found.kind == DiscrepancyKind::DuplicateOutboundEntry)
 }
 
 fn key_of(name: &OutboundName) -> Option<&RouteKey> {

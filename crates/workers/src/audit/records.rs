@@ -17,7 +17,7 @@ use domain::route::{Channel, RouteKey};
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, retry, still_found};
 
 /// The most entries that one script looks for.
-const MAX_FOUND_ENTRIES: usize = 256;
+pub(super) const MAX_FOUND_ENTRIES: usize = 256;
 
 /// What was found out about a page.
 #[derive(Default)]
@@ -63,8 +63,14 @@ where
         let now = self.clock.now();
         self.figures.records += records.len() as u64;
         for row in records.iter().flat_map(|record| &record.routes) {
-            let is_stuck = matches!(row, RouteRow::Read(route) if route.is_stuck(now));
-            self.figures.routes.add(row, is_stuck);
+            let stuck = match row {
+                RouteRow::Read(route) => route.stuck_since(now).map(|due| (&route.key, due)),
+                RouteRow::Unreadable(..) => None,
+            };
+            self.figures.routes.add(row, stuck.is_some());
+            if let Some((key, due)) = stuck {
+                self.report.stuck(key, due);
+            }
         }
     }
 
@@ -186,20 +192,6 @@ where
             }
         }
         Ok(())
-    }
-
-    /// Whether the entry that a published route names is missing: then the route has no second entry, but the wrong one.
-    pub(super) async fn is_named_entry_missing(
-        &self,
-        channel: Channel,
-        key: &RouteKey,
-        named: EntryId,
-    ) -> Result<bool, StoreError> {
-        let entries = [(key, named)];
-        let (state, found) =
-            retry(async || self.stores.outbound.find_entries(channel, &entries).await).await?;
-        let present = found.first().copied().unwrap_or_default();
-        Ok(judge_published(named, present, state.as_ref()) == EntryState::Missing)
     }
 }
 

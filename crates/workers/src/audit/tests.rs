@@ -25,6 +25,9 @@ struct Stores {
     outcomes: usize,
     /// How often the tables are unavailable first.
     outages: usize,
+    /// The entries before the last one of the intents stream.
+    more_entries: u64,
+    entry_reads: AtomicUsize,
     record_reads: AtomicUsize,
     outcome_reads: AtomicUsize,
     calls: AtomicUsize,
@@ -90,7 +93,7 @@ impl AuditStore for &Stores {
     }
 }
 
-/// The intents stream has one entry; the outbound streams are absent.
+/// The first read of the intents stream returns all its entries, and later ones return one each; the outbound streams are absent.
 impl StreamReader for &Stores {
     async fn list_entries(
         &self,
@@ -99,9 +102,10 @@ impl StreamReader for &Stores {
         _: EntryId,
         _: ReadLimit,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let id = EntryId::new(TODAY, 0);
-        let fields = Some(RawFields::from_iter([("x", "y")]));
-        Ok(if after < id { vec![StreamEntry { id, fields }] } else { Vec::new() })
+        let most = if self.entry_reads.fetch_add(1, Ordering::Relaxed) == 0 { usize::MAX } else { 1 };
+        let ids = (TODAY - self.more_entries..=TODAY).map(|millis| EntryId::new(millis, 0));
+        let entry = |id| StreamEntry { id, fields: Ok(RawFields::from_iter([("x", "y")])) };
+        Ok(ids.filter(|id| *id > after).take(most).map(entry).collect())
     }
 
     async fn inspect_stream(&self, stream: &str) -> Result<Option<OutboundState>, StoreError> {
@@ -169,6 +173,8 @@ impl AuditReport for Found {
         self.0.push(discrepancy.kind);
     }
 
+    fn stuck(&mut self, _: &RouteKey, _: Timestamp) {}
+
     fn progress(&mut self, _: &Figures) {}
 }
 
@@ -187,6 +193,8 @@ async fn audit(stores: &Stores) -> Result<Vec<DiscrepancyKind>, StoreError> {
     let clock = ManualClock::new(Timestamp::from_millis(1_775_121_700_000).expect("in range"));
     let (figures, found) = Audit::new(ports, settings, clock, Found::default()).run().await?;
     assert_eq!(figures.discrepancies, found.0.len() as u64);
+    let wrong = found.0.iter().filter(|kind| **kind == DiscrepancyKind::EntryWithoutOutcome).count();
+    assert_eq!(figures.entries.sum() + wrong as u64, stores.more_entries + 1, "what was cleared is counted");
     Ok(found.0)
 }
 
@@ -203,6 +211,12 @@ async fn what_is_found_each_time_is_reported_once() {
     let stores = Stores { records: MAX_LOOKS, outcomes: MAX_LOOKS, ..Stores::default() };
     let expected = vec![DiscrepancyKind::EntryWithoutOutcome, DiscrepancyKind::RecordWithoutRoutes];
     assert_eq!(audit(&stores).await.ok(), Some(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_found_again_in_several_short_reads_is_reported_whole() {
+    let stores = Stores { outcomes: usize::MAX, more_entries: 2, ..Stores::default() };
+    assert_eq!(audit(&stores).await.ok(), Some(vec![DiscrepancyKind::EntryWithoutOutcome; 3]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,7 +69,7 @@ async fn an_audit_counts_entries_by_outcome_and_routes_by_status() {
     world.send(50..52).await;
     let figures = world.check_audit().await;
     let expected = serde_json::json!({
-        "accepted": 6, "duplicate": 1, "conflict": 1, "malformed": 1, "not_read": 2, "expired": 0,
+        "accepted": 6, "duplicate": 1, "conflict": 1, "malformed": 1, "not_read": 2, "expired": 0, "not_compared": 0,
     });
     assert_eq!(figures["entries"], expected);
     assert_eq!(figures["records"], 6);

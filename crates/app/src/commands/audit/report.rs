@@ -4,6 +4,7 @@ use std::io::Write;
 
 use ambient::Timestamp;
 use domain::audit::{Discrepancy, Figures, Subject};
+use domain::route::RouteKey;
 use serde_json::{Value, json};
 use workers::AuditReport;
 
@@ -12,6 +13,8 @@ use crate::commands::output::{print_json, print_line, printable};
 
 /// The most discrepancies that are printed as text; `--json` prints all of them.
 const MAX_PRINTED: u64 = 100;
+/// The most overdue routes that are named; all are counted.
+const MAX_NAMED_STUCK: usize = 20;
 
 /// Prints to `out`. An error of writing is kept until the end.
 pub(super) struct Report<'a, W> {
@@ -21,12 +24,14 @@ pub(super) struct Report<'a, W> {
     progress: Option<Progress>,
     failed: anyhow::Result<()>,
     printed: u64,
+    /// The first overdue routes, with when they were due.
+    stuck: Vec<(RouteKey, Timestamp)>,
 }
 
 impl<'a, W: Write> Report<'a, W> {
     pub(super) fn new(json: bool, style: Style, out: &'a mut W) -> Self {
-        let progress = Some(Progress::new("entries and records", 0));
-        Self { json, style, out, progress, failed: Ok(()), printed: 0 }
+        let progress = Some(Progress::counting("entries and records"));
+        Self { json, style, out, progress, failed: Ok(()), printed: 0, stuck: Vec::new() }
     }
 
     /// Prints the figures, and says whether everything could be printed.
@@ -38,13 +43,17 @@ impl<'a, W: Write> Report<'a, W> {
         self.clear();
         self.failed?;
         if self.json {
-            return print_json(self.out, &summary(figures, range));
+            return print_json(self.out, &summary(figures, &self.stuck, range));
         }
         if figures.discrepancies > self.printed {
             let more = figures.discrepancies - self.printed;
             print_line(self.out, &format!("… and {more} more: --json prints all"))?;
         }
-        if figures.discrepancies > 0 {
+        for (route, due) in &self.stuck {
+            let kind = self.style.paint(Tone::Warning, "stuck");
+            print_line(self.out, &format!("{kind}  {}  it was due at {due}", printable(&route.to_string())))?;
+        }
+        if figures.discrepancies > 0 || !self.stuck.is_empty() {
             print_line(self.out, "")?;
         }
         print_cells(self.out, self.style, &rows(figures, range))
@@ -78,10 +87,16 @@ impl<W: Write> AuditReport for Report<'_, W> {
         }
     }
 
+    fn stuck(&mut self, route: &RouteKey, due: Timestamp) {
+        if self.stuck.len() < MAX_NAMED_STUCK {
+            self.stuck.push((route.clone(), due));
+        }
+    }
+
     fn progress(&mut self, figures: &Figures) {
         let Figures { entries, records, outbound, .. } = figures;
         let done = entries.sum() + records + outbound.sum();
-        self.progress.get_or_insert_with(|| Progress::new("entries and records", 0)).show(done);
+        self.progress.get_or_insert_with(|| Progress::counting("entries and records")).show(done);
     }
 }
 
@@ -105,7 +120,12 @@ fn document(found: &Discrepancy) -> Value {
 }
 
 /// The last line of JSON.
-fn summary(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Value {
+fn summary(
+    figures: &Figures,
+    stuck: &[(RouteKey, Timestamp)],
+    (since, until): (Option<Timestamp>, Timestamp),
+) -> Value {
+    let stuck_routes: Vec<String> = stuck.iter().map(|(route, _)| route.to_string()).collect();
     let Figures { entries, records, routes, published, outbound, discrepancies } = figures;
     let by_status: serde_json::Map<String, Value> =
         routes.by_status().map(|(status, count)| (status.as_str().to_owned(), count.into())).collect();
@@ -115,10 +135,12 @@ fn summary(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) ->
         "entries": {
             "accepted": entries.accepted, "duplicate": entries.duplicate, "conflict": entries.conflict,
             "malformed": entries.malformed, "not_read": entries.not_read, "expired": entries.expired,
+            "not_compared": entries.not_compared,
         },
         "records": records,
         "routes": by_status,
         "stuck": routes.stuck,
+        "stuck_routes": stuck_routes,
         "published_entries": {
             "present": published.present, "trimmed": published.trimmed, "deleted": published.deleted,
             "no_stream": published.no_stream,
@@ -153,6 +175,7 @@ fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Ve
             ("malformed", entries.malformed, Tone::Plain),
             ("not read yet", entries.not_read, Tone::Plain),
             ("outcome expired", entries.expired, Tone::Plain),
+            ("not readable in time", entries.not_compared, Tone::Warning),
         ],
     );
     group("records", &[("", *records, Tone::Plain)]);
@@ -175,7 +198,7 @@ fn rows(figures: &Figures, (since, until): (Option<Timestamp>, Timestamp)) -> Ve
             ("of published routes", outbound.published, Tone::Plain),
             ("completion not committed", outbound.uncommitted, Tone::Plain),
             ("route expired", outbound.expired, Tone::Plain),
-            ("not of this service", outbound.other, Tone::Plain),
+            ("not of this service, or not readable", outbound.other, Tone::Plain),
         ],
     );
     group("discrepancies", &[("", *discrepancies, Tone::Bad)]);

@@ -7,7 +7,8 @@ use domain::operations::{DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQU
 use domain::query::DeadLetterFilter;
 use domain::route::{Channel, RouteKey};
 
-use crate::commands::operators::{Moment, Output, Paging, parse_text};
+use crate::commands::Failure;
+use crate::commands::operators::{Output, Paging, TimeRange, parse_text};
 
 /// What to do about dead letters.
 #[derive(Subcommand, Debug)]
@@ -38,25 +39,22 @@ pub(super) struct FilterArgs {
     /// Of notifications of this type
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_text)]
     pub(super) notification_type: Option<String>,
-    /// Whose last attempt failed then or later: a time, or how long ago, such as 2h or 7d
-    #[arg(long, value_name = "TIME")]
-    pub(super) since: Option<Moment>,
-    /// Whose last attempt failed before then
-    #[arg(long, value_name = "TIME")]
-    pub(super) until: Option<Moment>,
+    #[command(flatten)]
+    pub(super) times: TimeRange,
 }
 
 impl FilterArgs {
     /// The filter, if it is `now`.
-    pub(super) fn filter(&self, now: Timestamp) -> DeadLetterFilter {
-        DeadLetterFilter {
+    pub(super) fn filter(&self, now: Timestamp) -> Result<DeadLetterFilter, Failure> {
+        let (created_after, created_before) = self.times.at(now)?;
+        Ok(DeadLetterFilter {
             channel: self.channel,
             classification: self.classification.clone(),
             notification_type: self.notification_type.clone(),
-            created_after: self.since.map(|moment| moment.before(now)),
-            created_before: self.until.map(|moment| moment.before(now)),
+            created_after,
+            created_before,
             discarded: false,
-        }
+        })
     }
 }
 
@@ -108,14 +106,15 @@ pub(super) struct SelectionArgs {
 
 impl SelectionArgs {
     /// The selection, for a command that begins at `now`: what becomes a dead letter later is not in it. `Err` if there are too many ids.
-    pub(super) fn selection(&self, now: Timestamp) -> Result<Selection, String> {
+    pub(super) fn selection(&self, now: Timestamp) -> Result<Selection, Failure> {
         if self.ids.len() > MAX_ROUTES_PER_REQUEST {
-            return Err(format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times"));
+            let problem = format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times");
+            return Err(Failure::Usage(problem));
         }
         if !self.ids.is_empty() {
             return Ok(Selection::Ids(self.ids.clone()));
         }
-        let filter = self.filter.filter(now);
+        let filter = self.filter.filter(now)?;
         let created_before = Some(filter.created_before.map_or(now, |until| until.min(now)));
         Ok(Selection::Filter(DeadLetterFilter { created_before, ..filter }))
     }

@@ -12,8 +12,8 @@ use workers::{BulkChange, BulkEnd, BulkReport};
 use super::args::{DiscardArgs, ReplayArgs, SelectionArgs};
 use super::plan::Planned;
 use super::with_filter;
-use crate::commands::actor::{StoreClock, actor, request_id};
-use crate::commands::operators::{CommandLine, Progress, Tables};
+use crate::commands::actor::{actor, request_id};
+use crate::commands::operators::{CommandLine, Progress, StoreClock, Tables};
 use crate::commands::output::{confirm, print_json, print_line};
 use crate::commands::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, ReplayConfig};
@@ -74,7 +74,7 @@ impl<'a> Command<'a> {
         let tables = Tables::open(config).await?;
         let store = tables.store()?;
         let clock = StoreClock::new(tables.explained(tables.queries.now().await)?);
-        let selection = args.selection(clock.begun()).map_err(Failure::Usage)?;
+        let selection = args.selection(clock.begun())?;
         let request_id = request_id();
         let action = OperatorAction { actor, request_id, idempotency_key: None, selection };
         Ok(Self { tables, store, clock, args, change, action, words })

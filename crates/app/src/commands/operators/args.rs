@@ -49,6 +49,30 @@ impl Paging {
     }
 }
 
+/// Which times.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub(crate) struct TimeRange {
+    /// Only then or later: a time such as 2026-04-02T09:30:00Z, or how long ago, such as 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<Moment>,
+    /// Only before then
+    #[arg(long, value_name = "TIME")]
+    until: Option<Moment>,
+}
+
+impl TimeRange {
+    /// The first time and the one before which it ends, if it is `now`. A range that ends before it begins is wrong usage.
+    pub(crate) fn at(self, now: Timestamp) -> Result<(Option<Timestamp>, Option<Timestamp>), Failure> {
+        let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
+        match (time(self.since), time(self.until)) {
+            (Some(since), Some(until)) if since > until => {
+                Err(Failure::Usage(format!("error: --since is {since}, which is after --until, {until}")))
+            }
+            range => Ok(range),
+        }
+    }
+}
+
 /// A command line that continues a list.
 #[derive(Debug)]
 pub(crate) struct CommandLine(String);
@@ -185,6 +209,18 @@ mod tests {
         for wrong in ["", "yesterday", "7", "d", "-1d", "1.5d", "2026-04-02", "7days"] {
             assert!(wrong.parse::<Moment>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_range_that_ends_before_it_begins_is_wrong_usage() {
+        let now: Timestamp = "2026-04-02T12:00:00Z".parse().expect("a time");
+        let range =
+            |since: &str, until: &str| TimeRange { since: since.parse().ok(), until: until.parse().ok() };
+        let (since, until) = range("2h", "1h").at(now).expect("it is a range");
+        assert_eq!(since, "2026-04-02T10:00:00Z".parse().ok());
+        assert_eq!(until, "2026-04-02T11:00:00Z".parse().ok());
+        assert!(range("1h", "1h").at(now).is_ok() && TimeRange::default().at(now).is_ok());
+        assert!(matches!(range("1h", "2h").at(now), Err(Failure::Usage(_))));
     }
 
     #[test]

@@ -157,14 +157,20 @@ pub(crate) fn print_page<const N: usize>(
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,
-    total: u64,
+    /// `None` if it is not known.
+    total: Option<u64>,
     is_shown: bool,
 }
 
 impl Progress {
     /// Nothing of `total` is done yet; `what` says what is counted.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
-        Self { what, total, is_shown: draws_on_stderr() }
+        Self { what, total: Some(total), is_shown: draws_on_stderr() }
+    }
+
+    /// Nothing is done yet of a number that is not known.
+    pub(crate) fn counting(what: &'static str) -> Self {
+        Self { what, total: None, is_shown: draws_on_stderr() }
     }
 
     /// So many are done. There may turn out to be more than the total.
@@ -188,7 +194,8 @@ impl Progress {
     }
 
     fn line(&self, done: u64) -> String {
-        let total = self.total.max(done).max(1);
+        let Some(total) = self.total else { return format!("{done} {}", self.what) };
+        let total = total.max(done).max(1);
         let full = done * BAR_WIDTH / total;
         let bar: String = (0..BAR_WIDTH).map(|at| if at < full { '#' } else { '.' }).collect();
         format!("[{bar}] {done} of {total} {}", self.what)
@@ -264,8 +271,10 @@ mod tests {
 
     #[test]
     fn a_bar_is_as_full_as_the_work_is_done() {
-        let progress = Progress { what: "dead letters", total: 10, is_shown: false };
+        let progress = Progress { what: "dead letters", total: Some(10), is_shown: false };
         assert_eq!(progress.line(5), format!("[{}{}] 5 of 10 dead letters", "#".repeat(15), ".".repeat(15)));
         assert_eq!(progress.line(12), format!("[{}] 12 of 12 dead letters", "#".repeat(30)));
+        let counting = Progress { total: None, ..progress };
+        assert_eq!(counting.line(7), "7 dead letters");
     }
 }

@@ -57,8 +57,7 @@ fn malformed(row: &MalformedSummary) -> String {
 }
 
 fn unread(id: EntryId, ahead: Counted, now: Timestamp) -> String {
-    let at = i64::try_from(id.millis).ok().and_then(|millis| Timestamp::from_millis(millis).ok());
-    let age = at
+    let age = Some(id.time())
         .filter(|at| *at <= now)
         .map_or_else(String::new, |at| format!(", added {} s ago", now.saturating_since(at).as_secs()));
     let before = match ahead {

@@ -138,10 +138,16 @@ async fn make_wrong(copy: &mut Copy, kind: Kind) {
         }
         Kind::IntentsStreamAbsent => drop(copy.redis(&["DEL", INTENTS]).await),
         Kind::CheckpointAfterStream => copy.sql(&format!("UPDATE intake SET last_entry_id = '{FAR}'")).await,
+        Kind::StreamTrimmedPastCheckpoint => {
+            // Two entries that were never read, of which the first is trimmed.
+            intent(70).query_async::<String>(&mut copy.redis).await.expect("Redis is there");
+            intent(71).query_async::<String>(&mut copy.redis).await.expect("Redis is there");
+            copy.redis(&["XTRIM", INTENTS, "MAXLEN", "1"]).await;
+        }
         Kind::CachedCheckpointAhead => copy.set_cached(Some(FAR), None).await,
         Kind::CachedFenceAhead => copy.set_cached(None, Some("000000000009999")).await,
         Kind::CachedCheckpointGarbled => drop(copy.redis(&["SET", CACHED_CHECKPOINT, "x"]).await),
-        Kind::LeaderFenceBehind => {
+        Kind::LeaderFenceBelowCheckpoint => {
             copy.sql(
                 "DELETE FROM locks; UPDATE intake SET fence = 9999; \
                  INSERT INTO locks (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key) \
@@ -169,6 +175,10 @@ async fn make_wrong(copy: &mut Copy, kind: Kind) {
         Kind::ScheduleMismatch => {
             copy.sql("ALTER TABLE routes DROP CONSTRAINT routes_schedule_check").await;
             copy.sql(&route("next_attempt_at = now()")).await;
+        }
+        Kind::RouteWithoutEnd => {
+            let parked = "status = 'pending', next_attempt_at = 'infinity', published_at = NULL, published_entry_id = ''";
+            copy.sql(&route(parked)).await;
         }
         Kind::AttemptsOverBudget => copy.sql(&route("attempt_count = max_attempts + 1")).await,
         Kind::RouteIdMismatch => copy.sql(&route("recipient_ref = 'user:other'")).await,
