@@ -15,6 +15,7 @@ mod error;
 mod forms;
 mod headers;
 mod layout;
+mod leaderless;
 mod pages;
 mod params;
 mod ports;
@@ -30,6 +31,7 @@ use axum::response::Redirect;
 use axum::routing::{any, get};
 
 pub use attempts::Attempts;
+pub use leaderless::Leaderless;
 pub use ports::{Console, ConsoleSettings, Ports};
 
 /// Every path below `/console/`. It has no fallback, to be merged with the other routes of the listener.

@@ -12,6 +12,7 @@ use http_server::tokens::Tokens;
 use idempotency::{Idempotency, Store};
 
 use crate::attempts::Attempts;
+use crate::leaderless::Leaderless;
 
 /// The kinds of ports that a console is built on.
 pub trait Ports: Send + Sync + 'static {
@@ -59,6 +60,8 @@ pub struct Console<P: Ports> {
     pub proxies: TrustedProxies,
     /// The failed attempts to sign in on this replica.
     pub attempts: Attempts,
+    /// What this replica has seen of who leads.
+    pub leaderless: Leaderless,
     /// What configuration says.
     pub settings: ConsoleSettings,
 }

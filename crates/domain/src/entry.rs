@@ -109,6 +109,15 @@ pub struct RawEntry {
     pub fields: RawFields,
 }
 
+/// Why the fields of an entry were not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unread {
+    /// They exceed what one read may return. No valid intent does.
+    TooLarge,
+    /// They did not arrive within the time of a read, though the server answers. They may be anything.
+    TooSlow,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,7 +32,7 @@ pub use acceptance::{AcceptanceBatch, AcceptanceStore, CheckpointMove, Commit};
 pub use answers::{
     Abandonment, AnswerClaim, AnswerCondition, AnswerStore, AnswerToStore, ClaimOutcome, ClaimToken,
 };
-pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, StreamReader, Unread};
+pub use audit::{AuditStore, AuditedPage, ChildTable, OrphanPage, StreamEntry, StreamReader};
 pub use checkpoints::{CheckpointCache, CheckpointStore};
 pub use directory::UserDirectory;
 pub use election::{Election, Term, TermEnd};

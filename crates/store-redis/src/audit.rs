@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::entry::EntryId;
-use domain::ports::{OutboundState, ReadLimit, StoreError, StreamEntry, StreamReader, Unread};
+use domain::entry::{EntryId, Unread};
+use domain::ports::{OutboundState, ReadLimit, StoreError, StreamEntry, StreamReader};
 use redis::{Script, Value, cmd};
 
 use crate::blocking::BlockingConnection;

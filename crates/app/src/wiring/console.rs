@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::api::{Api, Ports as ApiPorts};
 use ambient::{RandomTokens, SystemClock};
 use axum::Router;
-use console::{Attempts, Console, ConsoleSettings, Ports};
+use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use http_server::TrustedProxies;
 use http_server::tokens::Tokens;
 use idempotency::{Observed, PostgresStore};
@@ -72,6 +72,7 @@ impl ConsoleParts {
             ids: Arc::new(RandomTokens),
             proxies: self.proxies,
             attempts: Attempts::new(),
+            leaderless: Leaderless::new(),
             settings: ConsoleSettings {
                 catalog: Arc::clone(&settings.catalog),
                 stream: settings.stream.clone(),

@@ -62,7 +62,11 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
     let checkpoint = store.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id);
     // Without Redis the rest is worth showing all the same.
     let backlog = console.stream.backlog(checkpoint).await.ok();
-    let leaderless_since = if term.is_none() { console.leader.last_term_end().await? } else { None };
+    let seen_since = console.leaderless.look(term.is_some(), store.at);
+    let leaderless_since = match term {
+        Some(_) => None,
+        None => console.leader.last_term_end().await?.or(seen_since),
+    };
     let status = Status::new(store, term, backlog);
     let stuck = stuck(&status, leaderless_since);
     let (stream, version) = (settings.stream.clone(), settings.version);

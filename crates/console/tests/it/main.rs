@@ -2,6 +2,7 @@
 
 mod forms;
 mod headers;
+mod interrupted;
 mod overview;
 mod pages;
 mod rows;

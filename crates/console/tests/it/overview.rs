@@ -1,5 +1,7 @@
 //! The overview, as far as its rendering alone does not show it: what it reads, and what it shows while something cannot be read.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use domain::ports::{Activity, ReplicaStore, StoreError};
 
@@ -22,6 +24,19 @@ async fn the_overview_of_an_empty_service_says_that_nothing_is_there() {
     ] {
         assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
     }
+}
+
+#[tokio::test]
+async fn after_15_s_without_a_leader_intake_is_stuck_even_if_the_last_leader_stopped_in_order() {
+    let world = World::new();
+    let mut browser = world.signed_in().await;
+    browser.get("/console/").await;
+    world.advance(Duration::from_secs(14));
+    let early = browser.get("/console/").await;
+    assert!(!early.body.contains("No replica has led"), "{}", early.body);
+    world.advance(Duration::from_secs(1));
+    let late = browser.get("/console/").await;
+    assert!(late.body.contains("No replica has led for 15 s, so no intent is read"), "{}", late.body);
 }
 
 #[tokio::test]

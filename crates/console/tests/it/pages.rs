@@ -8,13 +8,13 @@ use crate::rows::{accepted, dead, draft, malformed};
 use crate::support::*;
 
 const PLAN: &str = "/console/dead-letters/plan";
-const CHANGE: &str = "/console/dead-letters/change";
+pub(crate) const CHANGE: &str = "/console/dead-letters/change";
 
 /// What a producer may write to harm a reader.
 const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>";
 
 /// The fields of the form that confirms a plan.
-fn confirmation(plan: &Answer) -> Vec<(String, String)> {
+pub(crate) fn confirmation(plan: &Answer) -> Vec<(String, String)> {
     let (_, form) = plan.body.split_once("data-once").unwrap_or_else(|| panic!("no plan: {}", plan.body));
     let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
     let field = |text: &str| {
@@ -24,19 +24,19 @@ fn confirmation(plan: &Answer) -> Vec<(String, String)> {
     hidden.filter_map(field).collect()
 }
 
-fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
+pub(crate) fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 impl Browser {
     /// Asks for a plan by a form of the list of dead letters.
-    async fn plan(&mut self, fields: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn plan(&mut self, fields: &[(&str, &str)]) -> Answer {
         let token = self.get("/console/notifications").await.hidden("form_token").expect("a form");
         self.post(PLAN, &[&[("form_token", token.as_str())], fields].concat()).await
     }
 }
 
-async fn with_dead_letters(count: u64) -> (World, Browser) {
+pub(crate) async fn with_dead_letters(count: u64) -> (World, Browser) {
     let world = World::new();
     for number in 1..=count {
         dead(&world.database, number, start()).await;

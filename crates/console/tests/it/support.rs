@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::header::{COOKIE, SET_COOKIE};
 use axum::http::{HeaderMap, Request, StatusCode};
-use console::{Attempts, Console, ConsoleSettings, Ports};
+use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use http_body_util::BodyExt;
@@ -47,7 +47,7 @@ struct MemoryPorts;
 
 impl Ports for MemoryPorts {
     type Queries = MemoryDatabase;
-    type Operations = MemoryDatabase;
+    type Operations = Scripted<MemoryDatabase>;
     type Stream = Scripted<MemoryIntents>;
     type Leader = MemoryElection;
     type Activity = Scripted<MemoryReplicas>;
@@ -97,7 +97,7 @@ impl World {
     pub(crate) fn console_with(&self, tokens: &str, proxies: &str) -> Router {
         console::router(Console::<MemoryPorts> {
             queries: self.database.clone(),
-            operations: self.database.clone(),
+            operations: Scripted::new(self.database.clone(), &self.script),
             stream: self.intents.clone(),
             leader: self.election.clone(),
             activity: Scripted::new(self.replicas.clone(), &self.script),
@@ -108,6 +108,7 @@ impl World {
             ids: Arc::clone(&self.ids) as Arc<dyn ambient::Tokens>,
             proxies: proxies.parse().expect("networks"),
             attempts: Attempts::new(),
+            leaderless: Leaderless::new(),
             settings: ConsoleSettings {
                 catalog: Arc::new(Catalog::built_in()),
                 stream: "notification:intents".to_owned(),

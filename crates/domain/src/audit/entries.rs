@@ -6,10 +6,9 @@ use ambient::Timestamp;
 
 use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject};
 use crate::catalog::Catalog;
-use crate::entry::{EntryId, RawFields};
+use crate::entry::{EntryId, RawFields, Unread};
 use crate::intent;
 use crate::malformed::FailureCode;
-use crate::ports::Unread;
 use crate::record::{IdempotencyScope, NotificationId};
 
 /// By what an entry is recognised among the outcomes.

@@ -7,7 +7,7 @@ use ambient::Timestamp;
 use super::{ReadLimit, StoreError};
 use crate::audit::{AuditedRecord, EntryTrace, FoundOutcome, RouteState, UnreadableRow};
 use crate::checkpoint::Checkpoint;
-use crate::entry::{EntryId, RawFields};
+use crate::entry::{EntryId, RawFields, Unread};
 use crate::record::{NotificationId, RecordCursor};
 use crate::republish::OutboundState;
 use crate::route::RouteKey;
@@ -90,15 +90,6 @@ pub struct StreamEntry {
     pub id: EntryId,
     /// Its fields, or why they were not read.
     pub fields: Result<RawFields, Unread>,
-}
-
-/// Why the fields of an entry were not read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unread {
-    /// They exceed what one read may return. No valid intent does.
-    TooLarge,
-    /// They did not arrive within the time of a read, though the server answers. They may be anything.
-    TooSlow,
 }
 
 /// Streams, to be read from one end to the other.

@@ -1,6 +1,7 @@
 //! Reading a stream from one end to the other.
 
-use domain::ports::{ReadLimit, StreamEntry, StreamReader, Unread};
+use domain::entry::Unread;
+use domain::ports::{ReadLimit, StreamEntry, StreamReader};
 use store_redis::RedisStreamReader;
 
 use crate::*;

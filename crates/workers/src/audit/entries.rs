@@ -5,10 +5,9 @@ use domain::audit::{
     Checkpoints, Discrepancy, EntryContext, EntryOutcome, EntryTrace, FoundOutcome, Subject, judge_entry,
 };
 use domain::checkpoint::{StreamCheck, StreamState, check_stream};
-use domain::entry::EntryId;
+use domain::entry::{EntryId, Unread};
 use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, StoreError, StreamEntry, StreamReader,
-    Unread,
 };
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, READ_LIMIT, retry, still_found};

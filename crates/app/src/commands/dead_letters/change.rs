@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use anyhow::{Context, anyhow};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection};
 use domain::ports::error_chain;
+use domain::query::Counted;
 use serde_json::{Value, json};
 use store_postgres::PgStore;
 use workers::{BulkChange, BulkEnd, BulkReport};
 
 use super::args::{DiscardArgs, ReplayArgs, SelectionArgs};
-use super::plan::Planned;
+use super::plan::{Planned, letters_are};
 use super::with_filter;
 use crate::commands::actor::{actor, request_id};
 use crate::commands::operators::{CommandLine, Progress, StoreClock, Tables};
@@ -87,14 +88,14 @@ impl<'a> Command<'a> {
         if self.args.dry_run {
             match json {
                 true => print_json(out, &planned.document()?)?,
-                false => planned.print(out, self.words, "would be")?,
+                false => planned.print(out, self.words, true)?,
             }
             return Ok(());
         }
         // With --json, standard output has one document: the result.
         match json {
-            true => planned.print(&mut io::stderr(), self.words, "are to be")?,
-            false => planned.print(out, self.words, "are to be")?,
+            true => planned.print(&mut io::stderr(), self.words, false)?,
+            false => planned.print(out, self.words, false)?,
         }
         let Some(question) = planned.question(self.words) else {
             return self.change_nothing(&planned, no_wait, out);
@@ -137,7 +138,8 @@ impl<'a> Command<'a> {
         }
         let (changed, done) = (report.changed, self.words.done);
         let request = self.request_id(report).map(|id| format!(" (request {id} in operator_actions)"));
-        print_line(out, &format!("{changed} dead letters are {done}{}", request.unwrap_or_default()))?;
+        let letters_are = letters_are(Counted { count: changed, capped: false });
+        print_line(out, &format!("{letters_are} {done}{}", request.unwrap_or_default()))?;
         if report.unchanged > 0 {
             let unchanged = report.unchanged;
             print_line(
@@ -174,8 +176,8 @@ impl<'a> Command<'a> {
         let (done, rest) = (self.words.done, self.rest(no_wait));
         let why = match end {
             BulkEnd::Finished if report.locked > 0 => format!(
-                "{} dead letters are not {done}: other transactions have locked them. When these are over, run\n  {rest}",
-                report.locked
+                "{} not {done}: other transactions have locked them. When these are over, run\n  {rest}",
+                letters_are(Counted { count: report.locked, capped: false })
             ),
             BulkEnd::Finished if !report.unknown.is_empty() => {
                 format!("{} of the ids name no route", report.unknown.len())

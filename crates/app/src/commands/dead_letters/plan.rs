@@ -69,12 +69,12 @@ impl Planned {
         match self.plan.count {
             Counted { count: 0, capped: false } => None,
             Counted { count: 0, capped: true } => Some(format!("{verb} all that are found?")),
-            count => Some(format!("{verb} {count} dead letters?")),
+            count => Some(format!("{verb} {}?", letters(count))),
         }
     }
 
-    /// Prints it; `would` is how what is counted relates to the change, such as "are to be".
-    pub(super) fn print(&self, out: &mut impl Write, words: Words, would: &str) -> anyhow::Result<()> {
+    /// Prints it; `is_dry_run` says that nothing follows it.
+    pub(super) fn print(&self, out: &mut impl Write, words: Words, is_dry_run: bool) -> anyhow::Result<()> {
         let plan = &self.plan;
         for id in &plan.unknown {
             print_line(out, &format!("there is no route {}", printable(id)))?;
@@ -99,7 +99,10 @@ impl Planned {
         for key in &plan.first {
             print_line(out, &format!("  {}", printable(&key.to_string())))?;
         }
-        print_line(out, &format!("\n{} dead letters {would} {}", plan.count, words.done))
+        let subject =
+            if is_dry_run { format!("{} would", letters(plan.count)) } else { letters_are(plan.count) };
+        let be = if is_dry_run { "be" } else { "to be" };
+        print_line(out, &format!("\n{subject} {be} {}", words.done))
     }
 
     /// The document of a dry run.
@@ -114,6 +117,22 @@ impl Planned {
 fn capitalised(word: &str) -> String {
     let (first, rest) = word.split_at(1);
     format!("{}{rest}", first.to_ascii_uppercase())
+}
+
+/// So many dead letters.
+fn letters(count: Counted) -> String {
+    let noun = if is_one(count) { "dead letter" } else { "dead letters" };
+    format!("{count} {noun}")
+}
+
+/// The same as the subject of a sentence, with its verb.
+pub(super) fn letters_are(count: Counted) -> String {
+    let verb = if is_one(count) { "is" } else { "are" };
+    format!("{} {verb}", letters(count))
+}
+
+fn is_one(count: Counted) -> bool {
+    count == Counted { count: 1, capped: false }
 }
 
 #[cfg(test)]
@@ -132,6 +151,7 @@ mod tests {
         for (count, capped, expected) in [
             (0, false, None),
             (0, true, Some("Replay all that are found?")),
+            (1, false, Some("Replay 1 dead letter?")),
             (7, false, Some("Replay 7 dead letters?")),
             (20_000, true, Some("Replay at least 20000 dead letters?")),
         ] {
@@ -146,7 +166,7 @@ mod tests {
             (true, "there is no such dead letter among the rows examined so far; there may be more\n"),
         ] {
             let mut out = Vec::new();
-            planned(0, capped).print(&mut out, WORDS, "are to be").expect("memory takes it");
+            planned(0, capped).print(&mut out, WORDS, false).expect("memory takes it");
             assert_eq!(String::from_utf8(out).expect("text"), expected);
         }
     }

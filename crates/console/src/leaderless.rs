@@ -1,0 +1,61 @@
+//! Since when no replica leads, as far as the overview has seen it.
+//!
+//! After a crash the lock knows when the last term ended. After an orderly stop it does not, so each replica remembers what its own
+//! looks have found.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use ambient::Timestamp;
+
+/// The longest time between two looks that counts as seen: in a longer one a term may have begun and ended.
+const MAX_LOOK_GAP: Duration = Duration::from_secs(30);
+
+/// The looks of this replica at who leads.
+#[derive(Debug, Default)]
+pub struct Leaderless(Mutex<Option<Seen>>);
+
+/// The first and the last look that found no leader, without one in between that did.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first: Timestamp,
+    last: Timestamp,
+}
+
+impl Leaderless {
+    /// No look yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes a look at `now`, and returns since when no replica leads at least.
+    pub(crate) fn look(&self, has_leader: bool, now: Timestamp) -> Option<Timestamp> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.filter(|seen| now.saturating_since(seen.last) <= MAX_LOOK_GAP);
+        let first = before.map_or(now, |seen| seen.first);
+        *seen = (!has_leader).then_some(Seen { first, last: now });
+        seen.map(|seen| seen.first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_leader_counts_from_the_first_look_that_found_none_unless_a_leader_or_a_long_pause_came_between() {
+        let looks = Leaderless::new();
+        let at = |seconds| Timestamp::UNIX_EPOCH + Duration::from_secs(seconds);
+        for (seconds, has_leader, expected) in [
+            (0, true, None),
+            (10, false, Some(10)),
+            (20, false, Some(10)),
+            (50, false, Some(10)),
+            (81, false, Some(81)),
+            (90, true, None),
+            (95, false, Some(95)),
+        ] {
+            assert_eq!(looks.look(has_leader, at(seconds)), expected.map(at), "{seconds}");
+        }
+    }
+}
