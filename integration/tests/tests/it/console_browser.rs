@@ -52,7 +52,9 @@ async fn sign_in(browser: &Browser, service: &Service) {
 /// Waits for a page by its heading.
 async fn heading(browser: &Browser, expected: &str) {
     wait_for(&format!("the page {expected}"), BOUND, async || {
-        (browser.count("h1").await == 1 && browser.text("h1").await.contains(expected)).then_some(())
+        // In one step: between two the browser may leave the page.
+        let shown = browser.value("document.querySelector('h1')?.innerText ?? ''").await;
+        shown.as_str().is_some_and(|shown| shown.contains(expected)).then_some(())
     })
     .await;
 }
