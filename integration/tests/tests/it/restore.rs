@@ -41,10 +41,8 @@ impl Dump {
     /// As the page says: in one transaction, so that replicas may run.
     fn restore(&self) {
         let file = self.file();
-        run(
-            "pg_restore",
-            &["--clean", "--if-exists", "--single-transaction", "--dbname", &self.dsn, text(&file)],
-        );
+        let options = ["--clean", "--if-exists", "--single-transaction", "--schema=notification"];
+        run("pg_restore", &[&options[..], &["--dbname", &self.dsn, text(&file)]].concat());
     }
 }
 
