@@ -189,12 +189,68 @@ async fn a_change_that_found_nothing_claims_no_record_and_says_where_to_look() {
 }
 
 #[tokio::test]
+async fn what_another_operator_discarded_after_the_plan_is_not_replayed() {
+    let (world, mut browser) = with_dead_letters(2).await;
+    let chosen = [("id", "1-0/push:user:u-1"), ("id", "2-0/push:user:u-1")];
+    let plan = browser.plan(&[&[("do", "replay_chosen")], &chosen[..]].concat()).await;
+    let mut discard = confirmation(&browser.plan(&[("do", "discard_chosen"), chosen[0]]).await);
+    discard.push(("reason".to_owned(), "the game is over".to_owned()));
+    assert_eq!(browser.post(CHANGE, &borrowed(&discard)).await.status, StatusCode::SEE_OTHER);
+    let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
+    let result = browser.get(done.header("location")).await;
+    assert!(result.body.contains("1 dead letter was replayed"), "{}", result.body);
+    assert!(result.body.contains("1 was left as found: changed since the plan"), "{}", result.body);
+    let discarded = browser.get("/console/dead-letters?discarded=true").await;
+    assert!(discarded.body.contains("1-0/push:user:u-1"), "{}", discarded.body);
+    assert_eq!(world.database.actions()[1].arguments["ids"], serde_json::json!(["2-0/push:user:u-1"]));
+}
+
+#[tokio::test]
+async fn a_plan_that_is_shown_again_leaves_out_what_changed_since_it_was_shown_first() {
+    let (_world, mut browser) = with_dead_letters(2).await;
+    let chosen = [("id", "1-0/push:user:u-1"), ("id", "2-0/push:user:u-1"), ("id", "9-0/x")];
+    let discard = confirmation(&browser.plan(&[&[("do", "discard_chosen")], &chosen[..]].concat()).await);
+    let ids = discard.iter().filter(|(name, _)| name == "id").map(|(_, id)| id.as_str());
+    assert_eq!(ids.collect::<Vec<_>>(), ["1-0/push:user:u-1", "2-0/push:user:u-1"]);
+    let replay = confirmation(&browser.plan(&[("do", "replay_chosen"), chosen[0]]).await);
+    browser.post(CHANGE, &borrowed(&replay)).await;
+    // Without a reason.
+    let refused = browser.post(CHANGE, &borrowed(&discard)).await;
+    assert!(refused.body.contains("Discard 1 dead letter"), "{}", refused.body);
+    let form = confirmation(&refused);
+    let ids = form.iter().filter(|(name, _)| name == "id").map(|(_, id)| id.as_str());
+    assert_eq!(ids.collect::<Vec<_>>(), ["2-0/push:user:u-1"]);
+}
+
+#[tokio::test]
+async fn a_confirmation_without_the_versions_of_its_plan_is_refused() {
+    let (world, mut browser) = with_dead_letters(1).await;
+    let form = confirmation(&browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await);
+    let version = |(name, value): &(String, String)| match name.as_str() {
+        "version" => None,
+        _ => Some((name.clone(), value.clone())),
+    };
+    let without: Vec<_> = form.iter().filter_map(version).collect();
+    let other = form.iter().map(|(name, value)| match name.as_str() {
+        "version" => (name.clone(), "soon".to_owned()),
+        _ => (name.clone(), value.clone()),
+    });
+    for form in [without, other.collect()] {
+        let answer = browser.post(CHANGE, &borrowed(&form)).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        assert!(answer.body.contains("Start again from the list"), "{}", answer.body);
+    }
+    assert_eq!(world.database.actions(), []);
+}
+
+#[tokio::test]
 async fn a_form_that_was_carried_out_is_not_taken_with_other_values() {
     let (world, mut browser) = with_dead_letters(2).await;
     let plan = browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await;
     let mut form = confirmation(&plan);
     assert_eq!(browser.post(CHANGE, &borrowed(&form)).await.status, StatusCode::SEE_OTHER);
     form.push(("id".to_owned(), "2-0/push:user:u-1".to_owned()));
+    form.push(("version".to_owned(), "0".to_owned()));
     let other = browser.post(CHANGE, &borrowed(&form)).await;
     assert_eq!(other.status, StatusCode::BAD_REQUEST, "{}", other.body);
     assert_eq!(world.database.actions().len(), 1);

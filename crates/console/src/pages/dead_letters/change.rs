@@ -17,7 +17,7 @@ use idempotency::{Fingerprint, Key, Request, Run, Scope};
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::asked::{Asked, Change, conditions, filter_fields, reason, request_id};
+use super::asked::{Asked, Change, filter_fields, reason, request_id};
 use super::plan;
 use crate::error::PageError;
 use crate::forms::Form;
@@ -29,11 +29,12 @@ use crate::widgets::{Tone, counted, form_token, id, notice, number};
 
 pub(super) const PATH: &str = "/console/dead-letters/change";
 pub(super) const RESULT_PATH: &str = "/console/dead-letters/result";
-const RESULT_PARAMS: [&str; 11] = [
+const RESULT_PARAMS: [&str; 12] = [
     "change",
     "changed",
     "remaining",
     "capped",
+    "unchanged",
     "unknown",
     "request_id",
     "channel",
@@ -96,8 +97,11 @@ fn guarded_request(
 ) -> Result<Request, PageError> {
     let invalid = |error: idempotency::IdempotencyError| PageError::Invalid(error.to_string());
     let selected = match &asked.selection {
-        Selection::Ids(ids) => json!(ids),
-        Selection::Filter(filter) => json!(conditions(filter)),
+        Selection::Ids(ids) => {
+            let versions = asked.planned.iter().flatten().map(|(id, version)| (id, version.to_string()));
+            json!([ids, versions.collect::<Vec<_>>()])
+        }
+        Selection::Filter(filter) => json!(filter.named_conditions()),
     };
     let said = json!([asked.change.as_str(), reason, selected]).to_string();
     Ok(Request {
@@ -114,7 +118,8 @@ async fn apply<P: Ports>(
     path: &ResultPath,
 ) -> Result<Response, PageError> {
     let now = console.clock.now();
-    let targets = console.operations.select_dead_letters(change, &action.selection).await?;
+    let mut targets = console.operations.select_dead_letters(change, &action.selection).await?;
+    path.asked.keep_planned(&mut targets);
     let report = apply_change(&console.operations, change, &targets, action, now).await?;
     Ok(Redirect::to(&path.after(&report)).into_response())
 }
@@ -132,11 +137,12 @@ impl ResultPath {
             ("changed", report.changed.to_string()),
             ("remaining", report.remaining.count.to_string()),
             ("capped", report.remaining.capped.to_string()),
+            ("unchanged", report.unchanged.to_string()),
             ("unknown", report.unknown.len().to_string()),
             ("request_id", self.request_id.clone()),
         ];
         if let Selection::Filter(filter) = &self.asked.selection {
-            pairs.extend(conditions(filter));
+            pairs.extend(filter.named_conditions());
         }
         address(RESULT_PATH, pairs.iter().map(|(name, value)| (*name, value.as_str())))
     }
@@ -193,6 +199,7 @@ struct Done {
     change: Change,
     changed: u64,
     remaining: Counted,
+    unchanged: u64,
     unknown: u64,
     request_id: String,
     /// What it selected, if that was a filter: the end in time is always there.
@@ -215,6 +222,7 @@ pub(super) async fn result<P: Ports>(
             count: count("remaining")?,
             capped: params.value("capped", "true or false")?.unwrap_or(false),
         },
+        unchanged: count("unchanged")?,
         unknown: count("unknown")?,
         request_id: params.text("request_id").unwrap_or_default().to_owned(),
         filter: filter.created_before.is_some().then_some(filter),
@@ -235,10 +243,16 @@ fn render(operator: &Operator, done: &Done) -> Markup {
     let tone = if done.changed > 0 { Tone::Good } else { Tone::Neutral };
     html! {
         (notice(tone, &html! { p { strong { (number(done.changed)) " " (letters) " " (verb) } } }))
+        @if done.unchanged > 0 {
+            p {
+                (number(done.unchanged)) (if done.unchanged == 1 { " was" } else { " were" })
+                " left as found: changed since the plan was shown, by another operator, by an attempt that failed again, or by an earlier run of this form."
+            }
+        }
         @if done.changed == 0 {
             p {
-                "Nothing that was selected was a dead letter any more when the change was made: another operator may have changed it, or an earlier run of this form was interrupted: look for the request id "
-                (id(&done.request_id)) " in " code { "operator_actions" } "."
+                "Nothing was left to change. If an earlier run of this form was interrupted, what it did is recorded in " code { "operator_actions" }
+                " under the request id " (id(&done.request_id)) "."
             }
         }
         @if done.unknown > 0 { p { (number(done.unknown)) " ids named no route; retention may have deleted it." } }

@@ -11,7 +11,7 @@ use domain::ports::Operations;
 use domain::route::RouteKey;
 use maud::{Markup, html};
 
-use super::asked::{Asked, Change, conditions};
+use super::asked::{Asked, Change};
 use super::change;
 use crate::error::PageError;
 use crate::forms::Form;
@@ -37,7 +37,7 @@ pub(super) async fn show<P: Ports>(
     page(&console, &operator, &asked, None).await
 }
 
-/// The page of a plan; again with `problem` if it was confirmed with a reason that it does not take.
+/// The page of a plan; again with `problem` if it was confirmed with a reason that it does not take. Its form has what it shows and no more.
 pub(super) async fn page<P: Ports>(
     console: &Console<P>,
     operator: &Operator,
@@ -45,7 +45,8 @@ pub(super) async fn page<P: Ports>(
     problem: Option<&str>,
 ) -> Result<Page, PageError> {
     let change = asked.change.with(console.settings.budgets, "");
-    let targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
+    let mut targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
+    asked.keep_planned(&mut targets);
     let request_id = hex::encode(console.ids.next());
     let title = match asked.change {
         Change::Replay => "Replay dead letters?",
@@ -83,12 +84,12 @@ fn render(
                     ))
                 }
                 @if targets.unchanged > 0 {
-                    p { (number(targets.unchanged)) " that are selected are not changed: they are no dead letters any more, or are discarded already." }
+                    p { (number(targets.unchanged)) " that are selected are not changed: they are no dead letters any more, are discarded already, or changed since the plan was shown." }
                 }
                 (unknown(&plan.unknown))
                 (first(&plan))
             }
-            (confirm(operator, asked, now, request_id, problem))
+            (confirm(operator, &asked.planned(targets), now, request_id, problem))
         }
     }
 }
@@ -128,7 +129,7 @@ fn selected(asked: &Asked) -> Markup {
             Selection::Filter(filter) => {
                 p {
                     "All open dead letters with "
-                    @for (index, (name, value)) in conditions(filter).iter().enumerate() {
+                    @for (index, (name, value)) in filter.named_conditions().iter().enumerate() {
                         @if index > 0 { ", " }
                         (condition_name(name)) " " strong { (visible(value)) }
                     }
