@@ -289,6 +289,29 @@ async fn a_discard_needs_a_reason_and_is_recorded_with_it() {
 }
 
 #[tokio::test]
+async fn a_reason_that_is_refused_stays_in_its_field_and_is_measured_in_bytes_as_it_is_stored() {
+    let (world, mut browser) = with_dead_letters(1).await;
+    let plan = browser.plan(&[("do", "discard_all"), ("channel", "push")]).await;
+    // A browser counts characters, and ends each line with two.
+    let with_reason = |plan: &Answer, letters: usize| {
+        let mut form = confirmation(plan);
+        form.push(("reason".to_owned(), format!("<a>\r\n{}", "é".repeat(letters))));
+        form
+    };
+    let refused = browser.post(CHANGE, &borrowed(&with_reason(&plan, 511))).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    for expected in [&*format!("&lt;a&gt;\n{}</textarea>", "é".repeat(511)), "this one has 1026"] {
+        assert!(refused.body.contains(expected), "{expected}: {}", refused.body);
+    }
+    let done = browser.post(CHANGE, &borrowed(&with_reason(&refused, 510))).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
+    assert_eq!(
+        world.database.actions()[0].arguments["reason"],
+        format!("<a>\n{}", "é".repeat(510)).as_str()
+    );
+}
+
+#[tokio::test]
 async fn a_form_that_chooses_nothing_or_says_nothing_is_refused() {
     let (world, mut browser) = with_dead_letters(1).await;
     for (fields, expected) in [

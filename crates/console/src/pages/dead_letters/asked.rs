@@ -56,11 +56,22 @@ impl Change {
         [Self::Replay, Self::Discard].into_iter().find(|change| change.as_str() == text)
     }
 
-    /// For the domain.
-    pub(super) fn with(self, budgets: Budgets, reason: &str) -> DeadLetterChange {
+    /// As it is planned, without a reason.
+    pub(super) fn planned(self, budgets: Budgets) -> DeadLetterChange {
         match self {
             Self::Replay => DeadLetterChange::Replay(budgets),
-            Self::Discard => DeadLetterChange::Discard { reason: reason.to_owned() },
+            Self::Discard => DeadLetterChange::Discard { reason: String::new() },
+        }
+    }
+
+    /// As it is confirmed; the error says what is wrong with the reason of a discard.
+    pub(super) fn confirmed(self, budgets: Budgets, reason: &str) -> Result<DeadLetterChange, String> {
+        match self {
+            Self::Replay => Ok(DeadLetterChange::Replay(budgets)),
+            Self::Discard => DeadLetterChange::discard(reason.to_owned()).ok_or_else(|| {
+                let given = reason.len();
+                format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes without NUL; this one has {given}.")
+            }),
         }
     }
 }
@@ -193,14 +204,7 @@ pub(super) fn request_id(form: &Form) -> Result<&str, PageError> {
     id.ok_or_else(|| PageError::Invalid("The form has no id of its request.".to_owned()))
 }
 
-/// The reason of a discard; a replay has none. The error says what is wrong with it.
-pub(super) fn reason(form: &Form, change: Change) -> Result<&str, String> {
-    if change == Change::Replay {
-        return Ok("");
-    }
-    let reason = form.text("reason").map(str::trim).unwrap_or_default();
-    match reason.len() {
-        1..=MAX_REASON_BYTES if !reason.contains('\0') => Ok(reason),
-        _ => Err(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")),
-    }
+/// The reason as its operator typed it. A browser sends two characters for the end of a line, of which one is kept.
+pub(super) fn reason(form: &Form) -> String {
+    form.text("reason").unwrap_or_default().replace("\r\n", "\n").trim().to_owned()
 }

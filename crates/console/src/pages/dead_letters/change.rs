@@ -51,13 +51,14 @@ pub(super) async fn change<P: Ports>(
 ) -> Result<Response, PageError> {
     let asked = Asked::confirmed(&form)?;
     let request_id = request_id(&form)?.to_owned();
-    let reason = match reason(&form, asked.change) {
-        Ok(reason) => reason.to_owned(),
+    let reason = reason(&form);
+    let change = match asked.change.confirmed(console.settings.budgets, &reason) {
+        Ok(change) => change,
         Err(problem) => {
-            return Ok(plan::page(&console, &operator, &asked, Some(&problem)).await?.into_response());
+            let refused = plan::Refused { reason: &reason, problem: &problem };
+            return Ok(plan::page(&console, &operator, &asked, Some(&refused)).await?.into_response());
         }
     };
-    let change = asked.change.with(console.settings.budgets, &reason);
     let action = OperatorAction {
         actor: operator.name.to_string(),
         request_id: request_id.clone(),

@@ -37,14 +37,21 @@ pub(super) async fn show<P: Ports>(
     page(&console, &operator, &asked, None).await
 }
 
-/// The page of a plan; again with `problem` if it was confirmed with a reason that it does not take. Its form has what it shows and no more.
+/// A reason that a discard does not take.
+pub(super) struct Refused<'a> {
+    pub(super) reason: &'a str,
+    /// What is wrong with it.
+    pub(super) problem: &'a str,
+}
+
+/// The page of a plan; again if it was confirmed with a reason that it does not take. Its form has what it shows and no more.
 pub(super) async fn page<P: Ports>(
     console: &Console<P>,
     operator: &Operator,
     asked: &Asked,
-    problem: Option<&str>,
+    refused: Option<&Refused<'_>>,
 ) -> Result<Page, PageError> {
-    let change = asked.change.with(console.settings.budgets, "");
+    let change = asked.change.planned(console.settings.budgets);
     let mut targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
     asked.keep_planned(&mut targets);
     let request_id = hex::encode(console.ids.next());
@@ -52,8 +59,8 @@ pub(super) async fn page<P: Ports>(
         Change::Replay => "Replay dead letters?",
         Change::Discard => "Discard dead letters?",
     };
-    let status = if problem.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
-    let content = render(operator, asked, &targets, &request_id, problem);
+    let status = if refused.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+    let content = render(operator, asked, &targets, &request_id, refused);
     Ok(Page::new(Section::DeadLetters, title, content).with_status(status))
 }
 
@@ -62,7 +69,7 @@ fn render(
     asked: &Asked,
     targets: &Targets,
     request_id: &str,
-    problem: Option<&str>,
+    refused: Option<&Refused<'_>>,
 ) -> Markup {
     let plan = targets.plan();
     let now = targets.targets.len() as u64;
@@ -89,7 +96,7 @@ fn render(
                 (unknown(&plan.unknown))
                 (first(&plan))
             }
-            (confirm(operator, &asked.planned(targets), now, request_id, problem))
+            (confirm(operator, &asked.planned(targets), now, request_id, refused))
         }
     }
 }
@@ -181,7 +188,13 @@ fn unknown(ids: &[String]) -> Markup {
     }
 }
 
-fn confirm(operator: &Operator, asked: &Asked, now: u64, request_id: &str, problem: Option<&str>) -> Markup {
+fn confirm(
+    operator: &Operator,
+    asked: &Asked,
+    now: u64,
+    request_id: &str,
+    refused: Option<&Refused<'_>>,
+) -> Markup {
     let (label, class) = match asked.change {
         Change::Replay => ("Replay", "primary"),
         Change::Discard => ("Discard", "danger"),
@@ -191,20 +204,27 @@ fn confirm(operator: &Operator, asked: &Asked, now: u64, request_id: &str, probl
             (form_token(operator))
             input type="hidden" name="request_id" value=(request_id);
             (asked.fields())
-            @if asked.change == Change::Discard {
-                div.fields {
-                    div.wide {
-                        label for="reason" { "Reason" }
-                        textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
-                            aria-invalid=[problem.map(|_| "true")] {}
-                        p.hint #reason-help { "For those who look at it later; it is kept with the dead letter." }
-                        @if let Some(problem) = problem { p.bad.problem role="alert" { (problem) } }
-                    }
-                }
-            }
+            @if asked.change == Change::Discard { (reason_field(refused)) }
             div.actions {
                 button class=(class) type="submit" { (label) " " (number(now)) " " (letters(now)) }
                 a.button href=(super::PATH) { "Cancel" }
+            }
+        }
+    }
+}
+
+fn reason_field(refused: Option<&Refused<'_>>) -> Markup {
+    html! {
+        div.fields {
+            div.wide {
+                label for="reason" { "Reason" }
+                textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
+                    aria-invalid=[refused.map(|_| "true")] { (refused.map_or("", |refused| refused.reason)) }
+                p.hint #reason-help {
+                    "For those who look at it later; it is kept with the dead letter. At most " (number(MAX_REASON_BYTES as u64))
+                    " bytes: a letter with an accent takes two, others up to four."
+                }
+                @if let Some(refused) = refused { p.bad.problem role="alert" { (refused.problem) } }
             }
         }
     }
