@@ -161,6 +161,8 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
                 (form_token(operator))
                 (filter_fields(filter))
                 (buttons(filter.discarded))
+                // Without a script it would choose nothing.
+                label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
                 (table("Newest first", &columns, &rows))
             }
         } @else if next.is_some() {

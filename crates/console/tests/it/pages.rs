@@ -15,7 +15,8 @@ const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>
 
 /// The fields of the form that confirms a plan.
 pub(crate) fn confirmation(plan: &Answer) -> Vec<(String, String)> {
-    let (_, form) = plan.body.split_once("data-once").unwrap_or_else(|| panic!("no plan: {}", plan.body));
+    let action = format!("action=\"{CHANGE}\"");
+    let (_, form) = plan.body.split_once(&action).unwrap_or_else(|| panic!("no plan: {}", plan.body));
     let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
     let field = |text: &str| {
         let (name, rest) = text.split_once("\" value=\"")?;

@@ -200,7 +200,7 @@ fn confirm(
         Change::Discard => ("Discard", "danger"),
     };
     html! {
-        form.card method="post" action=(change::PATH) data-once aria-label="Confirm" {
+        form.card method="post" action=(change::PATH) aria-label="Confirm" {
             (form_token(operator))
             input type="hidden" name="request_id" value=(request_id);
             (asked.fields())
