@@ -11,6 +11,7 @@ use http_server::{BodyError, BodyLimit, has_media_type, is_compressed, read_body
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
 
+use crate::deadline::Deadline;
 use crate::error::PageError;
 use crate::session::FormToken;
 
@@ -41,7 +42,10 @@ impl Form {
             return Err(PageError::Invalid("The request is no form.".to_owned()));
         }
         head.extensions.insert(BodyLimit(MAX_FORM_BYTES));
-        let bytes = read_body(&head, body).await.map_err(|error| match error {
+        // Without a deadline the request did not come by the router of the console.
+        let deadline = *head.extensions.get::<Deadline>().ok_or(PageError::Forged)?;
+        let bytes = deadline.limit(read_body(&head, body)).await.ok_or(PageError::Late)?;
+        let bytes = bytes.map_err(|error| match error {
             BodyError::TooLarge(limit) => PageError::TooLarge(limit),
             BodyError::Incomplete => PageError::Invalid("The form ended before it was complete.".to_owned()),
         })?;

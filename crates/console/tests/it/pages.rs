@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use crate::rows::{accepted, dead, draft, malformed};
 use crate::support::*;
 
-const PLAN: &str = "/console/dead-letters/plan";
+pub(crate) const PLAN: &str = "/console/dead-letters/plan";
 pub(crate) const CHANGE: &str = "/console/dead-letters/change";
 
 /// What a producer may write to harm a reader.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use ambient::{Clock, error_chain};
+use axum::Extension;
 use axum::extract::{RawQuery, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -19,6 +20,7 @@ use serde_json::json;
 
 use super::asked::{Asked, Change, filter_fields, reason, request_id};
 use super::plan;
+use crate::deadline::Deadline;
 use crate::error::PageError;
 use crate::forms::Form;
 use crate::layout::{Page, Section};
@@ -47,6 +49,7 @@ const RESULT_PARAMS: [&str; 12] = [
 pub(super) async fn change<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     operator: Operator,
+    Extension(deadline): Extension<Deadline>,
     form: Form,
 ) -> Result<Response, PageError> {
     let asked = Asked::confirmed(&form)?;
@@ -71,10 +74,12 @@ pub(super) async fn change<P: Ports>(
         .keys
         .run_once(request, move || async move { apply(&*handler, &change, &action, &path).await });
     let again = |why| again(why, &operator, &form, &asked).into_response();
-    let run = match run.await {
+    let run = match deadline.limit(run).await {
+        // It goes on without this request.
+        None => return Ok(again(Again::InProgress)),
         // The chunks before the failure are committed.
-        Err(PageError::Unavailable) => return Ok(again(Again::Interrupted)),
-        run => run?,
+        Some(Err(PageError::Unavailable)) => return Ok(again(Again::Interrupted)),
+        Some(run) => run?,
     };
     match run {
         Run::Handled(response) | Run::Replayed(response) => Ok(response),
