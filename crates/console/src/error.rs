@@ -9,6 +9,7 @@ use domain::ports::{StoreError, error_chain};
 use maud::html;
 
 use crate::layout::{Page, Section};
+use crate::widgets::visible;
 
 /// After how long a page whose data is unavailable is worth another try.
 const RETRY_UNAVAILABLE: Duration = Duration::from_secs(5);
@@ -123,7 +124,7 @@ impl IntoResponse for PageError {
         let (title, what, advice) = self.texts();
         let content = html! {
             div.state.failed role="alert" {
-                p { strong { (what) } }
+                p { strong { (visible(&what)) } }
                 p { (advice) }
             }
         };

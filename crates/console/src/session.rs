@@ -159,9 +159,8 @@ pub(crate) async fn require_operator<P: Ports>(
         Err(error) => return PageError::from(error).into_response(),
     };
     if ![Method::GET, Method::HEAD].contains(&head.method) {
-        match Form::read(head, body, &operator.form_token).await {
-            Ok((read, form)) => {
-                (head, body) = (read, Body::empty());
+        match Form::read(&mut head, std::mem::take(&mut body), &operator.form_token).await {
+            Ok(form) => {
                 head.extensions.insert(form);
             }
             Err(error) => return layout::render(error.into_response(), Some(&operator)),

@@ -1,5 +1,7 @@
 //! What the pages about notifications share: states of routes, facts, fields of filters, JSON for people.
 
+use std::collections::BTreeSet;
+
 use ambient::Timestamp;
 use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit};
 use domain::route::RouteStatus;
@@ -101,11 +103,13 @@ pub(crate) fn choice_field(params: &Params, name: &str, label: &str, choices: &[
 
 /// The field for the number of items of a page.
 pub(crate) fn size_field(limit: PageLimit) -> Markup {
+    // The address may have another one, which the next use of the filter keeps.
+    let sizes: BTreeSet<usize> = PAGE_SIZES.into_iter().chain([limit.get()]).collect();
     html! {
         div {
             label for="f-limit" { "Rows on a page" }
             select #f-limit name="limit" {
-                @for size in PAGE_SIZES { option value=(size) selected[size == limit.get()] { (size) } }
+                @for size in sizes { option value=(size) selected[size == limit.get()] { (size) } }
             }
         }
     }
@@ -213,6 +217,13 @@ mod tests {
     #[test]
     fn a_layout_that_is_cut_ends_with_a_whole_character() {
         assert_eq!(pretty("\"ééé\"", 4), ("\"é".to_owned(), false));
+    }
+
+    #[test]
+    fn the_size_of_a_page_is_among_the_choices_whatever_it_is() {
+        let field = |size| size_field(PageLimit::new(size).expect("a size")).into_string();
+        assert!(field(7).contains("<option value=\"7\" selected>7</option><option value=\"50\">"), "{}", field(7));
+        assert_eq!(field(100).matches("<option").count(), PAGE_SIZES.len());
     }
 
     #[test]

@@ -373,3 +373,32 @@ async fn the_catalogue_has_a_page_for_each_type_with_examples_for_its_audiences(
     assert!(both.body.contains("An intent for users") && both.body.contains("An intent for administrators"));
     assert_eq!(browser.get("/console/catalogue/none").await.status, StatusCode::NOT_FOUND);
 }
+
+#[tokio::test]
+async fn every_page_refuses_a_parameter_that_it_does_not_have_and_shows_what_it_hides() {
+    let (_world, mut browser) = with_dead_letters(1).await;
+    for path in [
+        "/console/",
+        "/console/notifications",
+        "/console/notifications/1-0",
+        "/console/dead-letters",
+        "/console/malformed",
+        "/console/malformed/1-0",
+        "/console/catalogue",
+        "/console/catalogue/lobby.application.submitted",
+        "/console/sign-in",
+    ] {
+        let page = browser.get(&format!("{path}?col%E2%80%AEour=red")).await;
+        assert_eq!(page.status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(page.body.contains("col<span class=\"hidden-char\">U+202E</span>our"), "{path}: {}", page.body);
+    }
+}
+
+#[tokio::test]
+async fn a_filter_keeps_the_size_of_the_page_that_its_address_had() {
+    let (_world, mut browser) = with_dead_letters(1).await;
+    for path in ["/console/notifications", "/console/dead-letters", "/console/malformed"] {
+        let page = browser.get(&format!("{path}?limit=7")).await;
+        assert!(page.body.contains("<option value=\"7\" selected>"), "{path}: {}", page.body);
+    }
+}
