@@ -318,6 +318,7 @@ async fn a_form_that_chooses_nothing_or_says_nothing_is_refused() {
     for (fields, expected) in [
         (vec![("do", "replay_chosen")], "No dead letter is chosen"),
         (vec![("id", "1-0/push:user:u-1")], "does not say what to do"),
+        (vec![("do", "replay_chosen"), ("id", "1-0/push:user:u-1\0")], "has the character NUL"),
         (vec![("do", "replay_all"), ("channel", "fax")], "The field channel"),
         (vec![("do", "replay_all"), ("created_after", "yesterday")], "The field created_after"),
     ] {
