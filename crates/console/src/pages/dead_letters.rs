@@ -3,6 +3,7 @@
 mod asked;
 mod change;
 mod plan;
+mod result;
 
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
         .route(PATH, get(list::<P>))
         .route(plan::PATH, post(plan::show::<P>).get(plan::start_over))
         .route(change::PATH, post(change::change::<P>).get(plan::start_over))
-        .route(change::RESULT_PATH, get(change::result::<P>))
+        .route(result::PATH, get(result::show::<P>))
 }
 
 /// The address of the list of those with a cause.

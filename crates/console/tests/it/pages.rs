@@ -178,6 +178,30 @@ async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_se
 }
 
 #[tokio::test]
+async fn only_the_session_that_made_a_change_has_an_address_of_its_result() {
+    let (world, mut browser) = with_dead_letters(1).await;
+    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await;
+    let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
+    let path = done.header("location");
+    assert_eq!(browser.get(path).await.status, StatusCode::OK);
+    let (figures, proof) = path.split_once("&proof=").expect("a proof");
+    for forged in [
+        path.replace("changed=1", "changed=10000"),
+        format!("{figures}&channel=email&proof={proof}"),
+        format!("{path}&changed=2"),
+        figures.to_owned(),
+        format!("{figures}&proof="),
+    ] {
+        assert_ne!(forged, path);
+        let page = browser.get(&forged).await;
+        assert_eq!(page.status, StatusCode::NOT_FOUND, "{forged}: {}", page.body);
+        assert!(!page.body.contains("replayed"), "{}", page.body);
+    }
+    let mut other = world.signed_in().await;
+    assert_eq!(other.get(path).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn a_change_that_found_nothing_claims_no_record_and_says_where_to_look() {
     let (_world, mut browser) = with_dead_letters(1).await;
     let chosen = [("do", "replay_chosen"), ("id", "1-0/push:user:u-1")];

@@ -23,7 +23,7 @@ use crate::widgets::{column, counted, empty, form_token, number, numbers, table,
 
 pub(super) const PATH: &str = "/console/dead-letters/plan";
 
-/// A plan belongs to a form; its address alone, loaded again or kept as a bookmark, leads back to the list.
+/// A plan belongs to a form; its address alone, loaded again or saved, leads back to the list.
 pub(super) async fn start_over() -> Redirect {
     Redirect::to(super::PATH)
 }
