@@ -14,6 +14,7 @@ use serde::Serialize;
 use store_redis::RedisIntentStream;
 
 use self::show::print_status;
+pub(super) use self::show::seen;
 use super::operators::{Output, Style, Tables};
 use super::output::{print_serialized, printable};
 use super::{Failure, Vars};

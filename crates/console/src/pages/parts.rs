@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ambient::Timestamp;
+use domain::catalog::Catalog;
 use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit};
 use domain::route::RouteStatus;
 use maud::{Markup, html};
@@ -10,7 +11,7 @@ use url::form_urlencoded;
 
 use crate::error::PageError;
 use crate::params::Params;
-use crate::widgets::{Tone, badge};
+use crate::widgets::{Tone, badge, pager};
 
 /// How many items a page may have, to choose from.
 const PAGE_SIZES: [usize; 3] = [DEFAULT_PAGE_ITEMS, 100, MAX_PAGE_ITEMS];
@@ -123,6 +124,20 @@ pub(crate) fn filter_buttons(path: &str) -> Markup {
             a.button href=(path) { "Clear" }
         }
     }
+}
+
+/// The producers of the catalogue, to choose from.
+pub(crate) fn producers(catalog: &Catalog) -> Markup {
+    let producers = catalog.types().flat_map(|known| known.producers());
+    let producers: BTreeSet<&str> = producers.map(String::as_str).collect();
+    html! { datalist #producers { @for producer in producers { option value=(producer) {} } } }
+}
+
+/// The links to the first page of the list with these parameters, where this is another one, and to the one that begins at `next`.
+pub(crate) fn pages(params: &Params, path: &str, next: Option<&str>) -> Markup {
+    let first = params.text("cursor").map(|_| params.with(path, "cursor", None));
+    let next = next.map(|cursor| params.with(path, "cursor", Some(cursor)));
+    pager(first.as_deref(), next.as_deref())
 }
 
 /// How many items the page has.
