@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::COOKIE;
 use axum::http::request::Parts;
@@ -121,7 +120,9 @@ impl FormToken {
     /// of a longer one.
     pub(crate) fn proof(&self, text: &str) -> String {
         let text = Sha256::digest(text.as_bytes());
-        hex::encode(Sha256::new().chain_update(PROOF_LABEL).chain_update(&self.0).chain_update(text).finalize())
+        hex::encode(
+            Sha256::new().chain_update(PROOF_LABEL).chain_update(&self.0).chain_update(text).finalize(),
+        )
     }
 
     /// Whether `proof` is that of `text`.

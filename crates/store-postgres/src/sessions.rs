@@ -24,9 +24,11 @@ impl SessionStore for PgStore {
         let session = self.session("insert a session of the console").await?;
         match session.execute(&insert(id, token, lifetime)).await.map_err(store_error)? {
             1 => Ok(()),
-            rows => {
-                Err(corrupt("console_sessions", "", format!("{rows} rows were written where one was inserted")))
-            }
+            rows => Err(corrupt(
+                "console_sessions",
+                "",
+                format!("{rows} rows were written where one was inserted"),
+            )),
         }
     }
 

@@ -16,7 +16,9 @@ use domain::query::{
 };
 use maud::{Markup, html};
 
-use super::parts::{facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field};
+use super::parts::{
+    facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field,
+};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
 use crate::params::{Params, address};

@@ -237,7 +237,11 @@ mod tests {
     #[test]
     fn the_size_of_a_page_is_among_the_choices_whatever_it_is() {
         let field = |size| size_field(PageLimit::new(size).expect("a size")).into_string();
-        assert!(field(7).contains("<option value=\"7\" selected>7</option><option value=\"50\">"), "{}", field(7));
+        assert!(
+            field(7).contains("<option value=\"7\" selected>7</option><option value=\"50\">"),
+            "{}",
+            field(7)
+        );
         assert_eq!(field(100).matches("<option").count(), PAGE_SIZES.len());
     }
 

@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_replica_that_has_not_reported_itself_for_longer_than_it_counts_as_running_is_gone() {
-        let cells = [(95, "5s ago"), (30, "1m10s ago (gone)")].map(|(last, text)| (seen(at(last), at(100)).text, text));
+        let cells = [(95, "5s ago"), (30, "1m10s ago (gone)")]
+            .map(|(last, text)| (seen(at(last), at(100)).text, text));
         assert!(cells.iter().all(|(cell, text)| cell == text), "{cells:?}");
     }
 

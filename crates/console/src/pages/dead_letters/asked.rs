@@ -119,7 +119,9 @@ impl Asked {
         if let Some(change) = changes.into_iter().find(|change| change.chosen() == action) {
             let ids: Vec<String> = form.all("id").map(str::to_owned).collect();
             if ids.iter().any(|id| id.contains('\0')) {
-                return Err(PageError::Invalid("An id in the form has the character NUL: no dead letter has it.".to_owned()));
+                return Err(PageError::Invalid(
+                    "An id in the form has the character NUL: no dead letter has it.".to_owned(),
+                ));
             }
             return match ids.len() {
                 0 => Err(PageError::Invalid(

@@ -160,4 +160,3 @@ fn again(why: Again, operator: &Operator, form: &Form, asked: &Asked) -> Page {
     };
     Page::new(Section::DeadLetters, title, content).with_status(status)
 }
-

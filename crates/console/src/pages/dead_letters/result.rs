@@ -125,7 +125,7 @@ fn render(operator: &Operator, done: &Done) -> Markup {
                 " left as found: changed since the plan was shown, by another operator, by an attempt that failed again, or by an earlier run of this form."
             }
         }
-        @if done.changed == 0 {
+        @if done.changed == 0 && done.remaining.count == 0 {
             p {
                 "Nothing was left to change. If an earlier run of this form was interrupted, what it did is recorded in " code { "operator_actions" }
                 " under the request id " (id(&done.request_id)) "."
