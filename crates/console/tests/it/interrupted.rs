@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use domain::ports::StoreError;
 use memory_stores::Effect;
 
-use crate::pages::{CHANGE, PLAN, borrowed, confirmation, with_dead_letters};
+use crate::changes::{CHANGE, PLAN, borrowed, confirmation, with_dead_letters};
 use crate::support::{Answer, TIME_LIMIT};
 
 #[tokio::test]
