@@ -4,6 +4,7 @@ mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
+mod import;
 mod replay;
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
 #[path = "../it/world.rs"]
