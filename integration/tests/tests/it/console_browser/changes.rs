@@ -63,17 +63,23 @@ async fn searches(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/notifications")).await;
     browser.fill("#f-idempotency_key", "published-3").await;
     browser.click("form[method=get] button[type=submit]").await;
-    assert_eq!(browser.count("tbody tr").await, 1);
+    wait_for("the one that is found", BOUND, async || (browser.count("tbody tr").await == 1).then_some(()))
+        .await;
     assert!(browser.url().await.contains("idempotency_key=published-3"));
     browser.click("tbody a").await;
     heading(browser, "Notification ").await;
     assert!(browser.text("main").await.contains("published-3"));
 
     browser.open(&address(service, "/console/notifications?limit=4")).await;
-    let mut seen = Vec::new();
+    let mut seen: Vec<String> = Vec::new();
     for expected in [4, 4, 2] {
+        let first = wait_for("a page that was not seen yet", BOUND, async || {
+            let first = browser.value("document.querySelector('tbody tr a')?.innerText ?? ''").await;
+            let first = first.as_str().unwrap_or_default().to_owned();
+            (!first.is_empty() && !seen.contains(&first)).then_some(first)
+        });
+        seen.push(first.await);
         assert_eq!(browser.count("tbody tr").await, expected);
-        seen.push(browser.text("tbody tr a").await);
         if expected == 4 {
             browser.click("a[rel=next]").await;
         }
@@ -106,6 +112,7 @@ async fn chooses_all_of_a_page(browser: &Browser, service: &Service) {
 async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
     browser.click("button[value=replay_chosen]").await;
+    heading(browser, "That does not work").await;
     assert!(browser.text("main").await.contains("No dead letter is chosen"));
     assert_eq!(browser.console_errors().await.len(), 1, "the browser calls status 400 an error");
     browser.open(&address(service, "/console/dead-letters")).await;

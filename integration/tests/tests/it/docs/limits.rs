@@ -32,7 +32,7 @@ fn value_on_page(text: &str) -> Option<u64> {
 }
 
 /// The constants of a source file without its unit tests: name, type and value as written.
-fn constants(source: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+pub(super) fn constants(source: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();
     code.split("const ").skip(1).filter_map(|rest| {
         let (name, rest) = rest.split_once(": ")?;
