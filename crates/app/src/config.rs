@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 pub mod duration;
+pub mod environment_file;
 pub mod knobs;
 pub mod reference;
 

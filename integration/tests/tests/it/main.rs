@@ -19,6 +19,7 @@ mod console_browser;
 mod console_catalogue;
 mod crash;
 mod dead_letters;
+mod deploy;
 mod directory_load;
 mod docs;
 mod documents;

@@ -4,7 +4,12 @@ mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
+mod debian_root;
+mod image;
+mod manifests;
+mod package;
 mod replay;
+mod systemd;
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
 #[path = "../it/world.rs"]
 mod world;
