@@ -1,6 +1,7 @@
 #!/bin/sh
 # package.sh <program> <folder> [<Debian version>]: makes the .deb of a program that is built, in a folder, and prints its path. Man pages and
-# completions are those of the program. The program itself stays as it is; the package has it without symbols.
+# completions are those of the program. The program itself stays as it is; the package has it without symbols. A version is given by tests,
+# for which it is compressed less.
 set -eu
 
 if [ $# -lt 2 ] || [ $# -gt 3 ]; then
@@ -25,4 +26,4 @@ done
 # cargo-deb takes programs from the folder of a profile; this one has no other use.
 mkdir -p "$target/packaged"
 cp "$program" "$target/packaged/notification"
-cargo deb --quiet -p app --profile packaged --no-build --strip --offline --locked --output "$folder/" ${version:+--deb-version "$version"}
+cargo deb --quiet -p app --profile packaged --no-build --strip --offline --locked --output "$folder/" ${version:+--fast --deb-version "$version"}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use harness::{ServiceBuilder, service_binary};
+use harness::service_binary;
 
 use crate::debian_root::{REPOSITORY, Root};
 use crate::package::{all_published, free_address};

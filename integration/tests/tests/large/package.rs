@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use harness::{Service, ServiceBuilder, service_binary};
 
@@ -13,12 +14,25 @@ use crate::debian_root::{REPOSITORY, Root, run, target};
 use crate::world::*;
 
 pub(crate) const ENVIRONMENT: &str = "/etc/notification/notification.env";
+const FIRST: &str = "0.1.0-1";
+const NEXT: &str = "0.2.0-1";
 const UNIT: &str = "/usr/lib/systemd/system/notification.service";
 /// The exposure that `systemd-analyze security` may find at most, times ten.
 const MAX_EXPOSURE: &str = "--threshold=20";
 
-/// The package of the binary of this build, with this version. `make dist` packages another build.
-pub(crate) fn package(version: &str) -> PathBuf {
+/// The package of the binary of this build. `make dist` packages another build.
+pub(crate) fn first_package() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| package(FIRST))
+}
+
+/// The same with a higher version.
+pub(crate) fn next_package() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| package(NEXT))
+}
+
+fn package(version: &str) -> PathBuf {
     let folder = target().join("debian-packages");
     let mut script = Command::new(Path::new(REPOSITORY).join("scripts/package.sh"));
     run(script.arg(service_binary()).arg(&folder).arg(version));
@@ -105,7 +119,7 @@ async fn the_package_is_installed_run_upgraded_with_its_configuration_removed_an
     let root = Root::new();
     assert_eq!(system_user(&root), None, "the root is clean");
 
-    install(&root, &package("0.1.0-1"));
+    install(&root, first_package());
     let (uid, gid) = system_user(&root).expect("the package makes a system user");
     assert!((100..1000).contains(&uid), "{uid} is no system user");
     assert_eq!(access(&root, ENVIRONMENT), (0, gid, 0o640), "it may hold secrets");
@@ -135,8 +149,8 @@ async fn the_package_is_installed_run_upgraded_with_its_configuration_removed_an
     all_published(&world, 1).await;
     stop(service).await;
 
-    install(&root, &package("0.2.0-1"));
-    assert_eq!(installed_version(&root), "install ok installed 0.2.0-1");
+    install(&root, next_package());
+    assert_eq!(installed_version(&root), format!("install ok installed {NEXT}"));
     assert_eq!(
         (root.read(ENVIRONMENT), access(&root, ENVIRONMENT)),
         configured,
@@ -223,7 +237,7 @@ fn check_documentation(root: &Root) {
 #[test]
 fn the_units_are_valid_and_their_exposure_is_at_most_2() {
     let root = Root::new();
-    install(&root, &package("0.1.0-1"));
+    install(&root, first_package());
     for unit in ["notification.service", "notification@relay.service", "notification@state.service"] {
         root.run(&["systemd-analyze", "verify", "--man=no", unit]);
         let judged =

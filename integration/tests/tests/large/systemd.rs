@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use harness::{request, request_unix, wait_for};
 
 use crate::debian_root::{Root, run};
-use crate::package::{ENVIRONMENT, configure, free_address, install, package, system_user};
+use crate::package::{
+    ENVIRONMENT, all_published, configure, first_package, free_address, install, next_package, system_user,
+};
 use crate::world::*;
 
 /// A running system. Dropped, its process 1 is killed, and the kernel ends all others.
@@ -124,7 +126,16 @@ impl Drop for System {
         }
         drop(self.init.kill());
         drop(self.init.wait());
-        drop(fs::remove_dir(&self.cgroup));
+        // What it ended may need a moment to leave.
+        const REMOVE: &str =
+            r#"for n in 1 2 3 4 5 6 7 8 9 10; do rmdir $(find "$1" -depth -type d) && exit; sleep 0.5; done"#;
+        drop(
+            Command::new("sh")
+                .args(["-c", REMOVE, "remove"])
+                .arg(&self.cgroup)
+                .stderr(Stdio::null())
+                .status(),
+        );
     }
 }
 
@@ -142,7 +153,7 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
     const UNIT: &str = "notification.service";
     let world = World::new().await;
     let root = Root::new();
-    install(&root, &package("0.1.0-1"));
+    install(&root, first_package());
     let address = free_address();
     configure(
         &root,
@@ -154,8 +165,7 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
         ],
     );
     let (uid, _) = system_user(&root).expect("a system user");
-    let next = package("0.2.0-1");
-    root.copy(&next, "/next.deb");
+    root.copy(next_package(), "/next.deb");
     let Some(system) = System::boot(&root).await else { return };
     assert_eq!(system.property(UNIT, "ActiveState"), "inactive", "an installation starts nothing");
 
@@ -169,7 +179,7 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
     );
     assert_eq!(system.process(UNIT, "CapBnd"), "0000000000000000");
     world.send(0..10).await;
-    crate::package::all_published(&world, 10).await;
+    all_published(&world, 10).await;
 
     // An upgrade restarts it.
     let before = system.property(UNIT, "MainPID");
@@ -177,7 +187,7 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
     assert_ne!(system.property(UNIT, "MainPID"), before);
     ready(&address).await;
     world.send(10..20).await;
-    crate::package::all_published(&world, 20).await;
+    all_published(&world, 20).await;
     world.check(0..20).await;
 
     // A crash too; configuration that is wrong does not.
