@@ -82,7 +82,26 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn the_image_serves_as_its_user_with_a_read_only_root_and_its_health_check_tells_whether_it_does() {
+async fn the_image_serves_as_its_user_with_a_read_only_root_and_stops_by_its_signal() {
+    let world = World::new().await;
+    let stage = Stage::read();
+    let root = stage.build();
+    let line = stage.enter(&root);
+    let inside = || world.service().program(line.iter().map(String::as_str));
+    let writing = inside().arguments(["touch", "/usr/bin/changed"]).run().await;
+    assert!(writing.stderr.contains("Read-only file system"), "{writing:?}");
+
+    let command = stage.entrypoint.iter().chain(&stage.command).map(String::as_str);
+    let mut service = inside().arguments(command).start().await;
+    world.send(0..10).await;
+    all_published(&world, 10).await;
+    service.signal(&stage.stop);
+    assert!(service.wait_exit(BOUND).await.success(), "{:?}", service.output());
+    world.check(0..10).await;
+}
+
+#[tokio::test]
+async fn the_health_check_of_the_image_tells_whether_it_serves() {
     let world = World::new().await;
     let stage = Stage::read();
     let root = stage.build();
@@ -93,19 +112,13 @@ async fn the_image_serves_as_its_user_with_a_read_only_root_and_its_health_check
         let service = world.service().program(line.iter().map(String::as_str));
         service.env("NOTIFICATION_INTERNAL_HTTP_ADDR", &free)
     };
-    let writing = inside().arguments(["touch", "/usr/bin/changed"]).run().await;
-    assert!(writing.stderr.contains("Read-only file system"), "{writing:?}");
     let health = async || inside().arguments(stage.health.iter().map(String::as_str)).run().await;
     assert_eq!(health().await.code, Some(1), "nothing serves yet");
-
     let command = stage.entrypoint.iter().chain(&stage.command).map(String::as_str);
     let mut service = inside().arguments(command).start().await;
     let healthy = health().await;
     assert_eq!(healthy.code, Some(0), "{healthy:?}");
-    world.send(0..10).await;
-    all_published(&world, 10).await;
     service.signal(&stage.stop);
     assert!(service.wait_exit(BOUND).await.success(), "{:?}", service.output());
     assert_eq!(health().await.code, Some(1), "nothing serves any more");
-    world.check(0..10).await;
 }

@@ -45,7 +45,8 @@ impl System {
                 for name in null zero full random urandom tty; do
                     touch dev/$name && mount --bind /dev/$name dev/$name || exit 1
                 done
-                ln -s /proc/self/fd dev/fd && mkdir dev/shm dev/pts
+                ln -s /proc/self/fd dev/fd && ln -s pts/ptmx dev/ptmx && mkdir dev/shm dev/pts &&
+                mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts && pivot_root . mnt && umount --lazy mnt || exit 1
                 exec env -i container=test PATH=/usr/sbin:/usr/bin chroot . /lib/systemd/systemd --unit=multi-user.target
             ' boot "$2""#;
         let mut command = Command::new("sh");
