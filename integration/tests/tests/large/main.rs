@@ -6,6 +6,7 @@ mod console;
 mod dead_letters;
 mod debian_root;
 mod image;
+mod import;
 mod manifests;
 mod package;
 mod replay;
