@@ -52,9 +52,13 @@ test: test-tools ## everything that must pass before a change is merged: format,
 .PHONY: check
 check: test ## the same as test
 
+.PHONY: large-tools
+large-tools:
+	@sh scripts/ensure-tools.sh --lint --examples --browser --large
+
 # Optimised, because its figures count: a debug build does not carry the traffic of the tests.
 .PHONY: test-large
-test-large: test-tools ## what a release needs besides: millions of rows, many minutes
+test-large: large-tools ## what a release needs besides: millions of rows, many minutes
 	cargo build --release -p app --bin notification
 	cargo test --release -p integration-tests --features large --test large -- --nocapture --test-threads=1
 

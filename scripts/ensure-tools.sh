@@ -3,23 +3,24 @@
 # compiler, make, cargo; with --lint also rustfmt and clippy; with --examples also what runs the examples of
 # docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
-# folder under target/, axe-core. Prints nothing if all of them are installed.
+# folder under target/, axe-core; with --large also what the large tests need: Prometheus. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
 set -eu
 
 usage() {
-    echo "usage: $0 [--lint] [--examples] [--browser]" >&2
+    echo "usage: $0 [--lint] [--examples] [--browser] [--large]" >&2
     exit 2
 }
 
-lint=no examples=no browser=no
+lint=no examples=no browser=no large=no
 for option in "$@"; do
     case $option in
     --lint) lint=yes ;;
     --examples) examples=yes ;;
     --browser) browser=yes ;;
+    --large) large=yes ;;
     *) usage ;;
     esac
 done
@@ -135,6 +136,7 @@ find_missing() {
 
     if [ "$examples" = yes ]; then find_example_programs; fi
     if [ "$browser" = yes ]; then find_browser; fi
+    if [ "$large" = yes ]; then find_prometheus; fi
 
     if ! cargo --version >/dev/null 2>&1; then
         lacks_by_hand "cargo: install Rust with rustup; the version is in Cargo.toml (rust-version)"
@@ -184,6 +186,13 @@ find_browser() {
     if ! on_path chromedriver; then lacks "chromedriver, which drives it" chromium-driver chromedriver; fi
     # find_example_programs has looked for it already.
     if [ "$examples" = no ]; then find_node; fi
+}
+
+# Debian's package has both programs and starts a server of its own; the tests start private ones.
+find_prometheus() {
+    if ! on_path prometheus || ! on_path promtool; then
+        lacks "prometheus and promtool" prometheus prometheus
+    fi
 }
 
 # find_component <component> <cargo's subcommand>: rustup installs a stub for a missing component, so the subcommand is run.

@@ -13,6 +13,7 @@ pub mod reference;
 
 mod api;
 mod audience;
+mod health;
 mod http;
 mod postgres;
 mod problem;
@@ -31,6 +32,7 @@ mod user_directory;
 
 pub use api::{Api, ApiLimits, known_producers};
 pub use audience::AudienceRules;
+pub use health::HealthTarget;
 pub use http::{Http, HttpAddr};
 pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};

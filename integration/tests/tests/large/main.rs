@@ -1,9 +1,15 @@
 //! What needs millions of rows or many minutes: `make test-large`, which a release needs, and `make test` does not run.
 
+#[path = "../it/alert_rules.rs"]
+mod alert_rules;
+mod alerts;
 mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
+#[expect(dead_code, reason = "shared with the other tests, which use all of it")]
+#[path = "../it/outbox.rs"]
+mod outbox;
 mod replay;
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
 #[path = "../it/world.rs"]
