@@ -6,7 +6,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::outbox::{Outbox, shows};
 use crate::state::State;
-use crate::world::*;
 
 /// A Redis that says this of itself, and answers everything else with OK.
 async fn redis_that_says(info: &'static str) -> u16 {
