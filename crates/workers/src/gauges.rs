@@ -24,6 +24,8 @@ use crate::reporter::ReplicaHealth;
 
 /// Between two measurements.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two looks for due routes while there are none, so that an idle replica stays idle.
+const NOTHING_DUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Between two looks at how old the oldest rows are. Retention works by the hour.
 const EXPIRED_INTERVAL: Duration = Duration::from_secs(60);
 /// Due routes are counted no further than this.
@@ -93,21 +95,29 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         let loaded = self.store.load_checkpoint(&self.stream).await?;
         seen.checkpoint = loaded.map(|checkpoint| checkpoint.last_entry_id);
         let now = self.clock.now();
+        if seen.next_due_look.is_none_or(|at| at <= Instant::now()) {
+            let is_due = self.measure_due(now).await?;
+            let pause = if is_due { Duration::ZERO } else { NOTHING_DUE_INTERVAL };
+            seen.next_due_look = Some(Instant::now() + pause);
+        }
+        if seen.next_expired_look.is_none_or(|at| at <= Instant::now()) {
+            self.measure_expired(now).await?;
+            seen.next_expired_look = Some(Instant::now() + EXPIRED_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Whether a route is due.
+    async fn measure_due(&self, now: Timestamp) -> Result<bool, StoreError> {
         let due = self.store.next_due().await?;
         let due_for =
             |since: Option<&Timestamp>| since.map_or(Duration::ZERO, |since| now.saturating_since(*since));
         Channel::ALL.iter().for_each(|channel| self.metrics.due(*channel, due_for(due.get(channel))));
         let first = due.values().min();
-        let depth = match first {
-            Some(first) if *first <= now => self.store.count_due_routes(now, DEPTH_CAP).await?,
-            _ => 0,
-        };
+        let is_due = first.is_some_and(|first| *first <= now);
+        let depth = if is_due { self.store.count_due_routes(now, DEPTH_CAP).await? } else { 0 };
         self.metrics.schedule(depth, due_for(first));
-        if seen.expired_at.is_none_or(|at| at.elapsed() >= EXPIRED_INTERVAL) {
-            self.measure_expired(now).await?;
-            seen.expired_at = Some(Instant::now());
-        }
-        Ok(())
+        Ok(is_due)
     }
 
     async fn measure_expired(&self, now: Timestamp) -> Result<(), StoreError> {
@@ -167,8 +177,10 @@ struct GaugesLoop<'a, S, I, K, C, P> {
 struct Seen {
     /// The durable checkpoint that was loaded last.
     checkpoint: Option<EntryId>,
-    /// When it was looked how old the oldest rows are.
-    expired_at: Option<Instant>,
+    /// When due routes are looked for again.
+    next_due_look: Option<Instant>,
+    /// When it is looked again how old the oldest rows are.
+    next_expired_look: Option<Instant>,
 }
 
 impl<S, I, K, C, P> Passes for GaugesLoop<'_, S, I, K, C, P>

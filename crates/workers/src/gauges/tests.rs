@@ -116,3 +116,13 @@ async fn a_worker_is_shown_with_the_time_since_which_it_is_blocked() {
     tokio::time::advance(Duration::from_secs(3)).await;
     assert_eq!(measure(&world(), &workers, 1).await.values(BLOCKED), [3.0]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn due_routes_are_looked_for_in_every_pass_only_while_there_are_some() {
+    let world = world();
+    measure(&world, &ReplicaHealth::default(), 3).await;
+    assert_eq!(world.script.count("next_due"), 1, "none is due");
+    world.database.put_route(route(1, 0));
+    measure(&world, &ReplicaHealth::default(), 3).await;
+    assert_eq!(world.script.count("next_due"), 1 + 3);
+}
