@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ambient::{Clock, SystemClock};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
 use harness::{Fault, Load, Proxy, wait_for};
@@ -23,6 +24,8 @@ use crate::world::*;
 const SERVICE: &str = "notification";
 /// For how long other alerts are looked for once the expected one fires: gauges are read every 10 s.
 const AFTERWARDS: Duration = Duration::from_secs(25);
+/// The same where what waits must have waited for a minute before others would fire.
+const LONG_AFTERWARDS: Duration = Duration::from_secs(100);
 /// Longer than any condition needs to hold: the age of a minute that some have, and the reading of the gauges.
 const FIRE_BOUND: Duration = Duration::from_secs(300);
 
@@ -100,6 +103,10 @@ impl Monitor {
 
     /// Waits until `alert` fires, and sees that nothing else does by then or soon after, but for its consequences.
     async fn sees(&self, alert: &str) {
+        self.sees_for(alert, AFTERWARDS).await;
+    }
+
+    async fn sees_for(&self, alert: &str, afterwards: Duration) {
         let rule = rules().into_iter().find(|rule| rule.alert == alert).expect("there is such a rule");
         let allowed: BTreeSet<String> = rule.consequences.into_iter().chain([alert.to_owned()]).collect();
         let begun = Instant::now();
@@ -116,7 +123,7 @@ impl Monitor {
         let mut all = BTreeSet::new();
         wait_for("the consequences had time to follow", BOUND, async || {
             all.extend(look().await);
-            (fired.elapsed() > AFTERWARDS).then_some(())
+            (fired.elapsed() > afterwards).then_some(())
         })
         .await;
         println!("{alert}: {all:?}");
@@ -196,11 +203,13 @@ async fn a_lock_that_no_replica_gets_is_a_missing_leader() {
     let service = world.service().start().await;
     let monitor = Monitor::start(SERVICE, &service.http_addr()).await;
     monitor.is_quiet(MEASURED).await;
-    // As if its holder renewed it for ever and did nothing else.
+    // As if its holder renewed it for ever and did nothing else. What arrives meanwhile waits.
     let steal = "UPDATE locks SET lock_id = 'another', expires_at_ms = expires_at_ms + 86400000 \
         WHERE user_key = 'intake:notification:intents'";
     assert_eq!(world.execute(steal).await, 1);
-    monitor.sees("NotificationNoLeader").await;
+    wait_for("the leader has noticed", BOUND, async || service.logged("leadership lost; stopping")).await;
+    world.send(0..4).await;
+    monitor.sees_for("NotificationNoLeader", LONG_AFTERWARDS).await;
     world.execute("DELETE FROM locks").await;
     monitor.calms_down().await;
 }
@@ -212,8 +221,8 @@ async fn an_entry_that_must_wait_for_its_recipient_is_reported() {
     let monitor = Monitor::start(SERVICE, &service.http_addr()).await;
     monitor.is_quiet(MEASURED).await;
     world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
-    world.send(0..1).await;
-    monitor.sees("NotificationIntakeWaiting").await;
+    world.send(1..2).await;
+    monitor.sees_for("NotificationIntakeWaiting", LONG_AFTERWARDS).await;
     world.directory.clear_faults();
     monitor.calms_down().await;
 }
@@ -251,8 +260,7 @@ async fn a_lease_that_is_never_released_blocks_its_channel() {
     let service = world.service().start().await;
     let monitor = Monitor::start(SERVICE, &service.http_addr()).await;
     monitor.is_quiet(MEASURED).await;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    let id = format!("{}-0", now.as_millis());
+    let id = format!("{}-0", SystemClock.now().as_millis());
     let route =
         RouteKey { notification_id: NotificationId::from(id.clone()), route_id: "push:user:u-1".to_owned() };
     let mut redis = world.redis().await;
@@ -283,7 +291,7 @@ async fn a_postgresql_that_is_gone_is_reported_and_so_is_its_return() {
     monitor.is_quiet(MEASURED).await;
     world.send(0..4).await;
     proxy.cut();
-    monitor.sees("NotificationPostgresDown").await;
+    monitor.sees_for("NotificationPostgresDown", LONG_AFTERWARDS).await;
     proxy.heal();
     monitor.calms_down().await;
     world.settled(4).await;
@@ -296,10 +304,12 @@ async fn a_redis_that_is_gone_is_reported_and_so_is_its_return() {
     let service = world.service_via(proxy.port(), world.database.port()).start().await;
     let monitor = Monitor::start(SERVICE, &service.http_addr()).await;
     monitor.is_quiet(MEASURED).await;
+    world.send(0..4).await;
     proxy.cut();
-    monitor.sees("NotificationRedisDown").await;
+    monitor.sees_for("NotificationRedisDown", LONG_AFTERWARDS).await;
     proxy.heal();
     monitor.calms_down().await;
+    world.settled(4).await;
 }
 
 #[tokio::test]
