@@ -8,6 +8,7 @@
 
 mod backlog;
 mod baseline;
+mod capacity;
 mod chart;
 mod contender;
 mod directory;
@@ -93,6 +94,7 @@ enum Scenario {
     Idle,
     Locks,
     Growth,
+    Capacity,
     Backlog,
     Retention,
     Http,
@@ -108,7 +110,7 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -116,6 +118,7 @@ impl Scenario {
         Self::Idle,
         Self::Locks,
         Self::Growth,
+        Self::Capacity,
         Self::Backlog,
         Self::Retention,
         Self::Http,
@@ -140,6 +143,7 @@ impl Scenario {
             Self::Idle => idle::run(testbed, scale).await,
             Self::Locks => locks::run(testbed, scale).await,
             Self::Growth => growth::run(testbed, scale).await,
+            Self::Capacity => capacity::run(testbed, scale).await,
             Self::Backlog => backlog::run(testbed, scale).await,
             Self::Retention => retention::run(testbed, scale).await,
             Self::Http => http::run(testbed, scale).await,

@@ -10,7 +10,8 @@ use crate::world::*;
 const WINDOW: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn an_idle_replica_calls_redis_less_than_twice_and_postgresql_less_than_one_and_a_half_times_a_second() {
+async fn an_idle_replica_calls_redis_less_than_twice_and_postgresql_less_than_one_and_a_half_times_a_second()
+{
     let world = World::new().await;
     let (redis, postgres) =
         (Proxy::start(world.redis.port()).await, Proxy::start(world.database.port()).await);

@@ -8,6 +8,7 @@ mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
+mod import;
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
 #[path = "../it/outbox.rs"]
 mod outbox;
