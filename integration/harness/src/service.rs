@@ -31,6 +31,7 @@ pub fn service_binary() -> PathBuf {
 /// A service to be started, in an environment that holds only what it is given.
 #[derive(Clone, Debug)]
 pub struct ServiceBuilder {
+    program: Vec<String>,
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
     soft_file_limit: Option<u32>,
@@ -38,7 +39,12 @@ pub struct ServiceBuilder {
 
 impl Default for ServiceBuilder {
     fn default() -> Self {
-        Self { variables: Vec::new(), arguments: vec!["serve".to_owned()], soft_file_limit: None }
+        Self {
+            program: Vec::new(),
+            variables: Vec::new(),
+            arguments: vec!["serve".to_owned()],
+            soft_file_limit: None,
+        }
     }
 }
 
@@ -47,6 +53,14 @@ impl ServiceBuilder {
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Sets what is run with the command line, instead of the binary of this build: a program and its first arguments. It must end as the
+    /// service that it runs, by `exec`.
+    #[must_use]
+    pub fn program<'a>(mut self, line: impl IntoIterator<Item = &'a str>) -> Self {
+        self.program = line.into_iter().map(str::to_owned).collect();
         self
     }
 
@@ -65,9 +79,14 @@ impl ServiceBuilder {
     }
 
     fn command(self) -> Command {
-        let mut command = match self.soft_file_limit {
-            None => Command::new(service_binary()),
-            Some(files) => {
+        let mut command = match (self.program.split_first(), self.soft_file_limit) {
+            (Some((program, first)), _) => {
+                let mut command = Command::new(program);
+                command.args(first);
+                command
+            }
+            (None, None) => Command::new(service_binary()),
+            (None, Some(files)) => {
                 let mut shell = Command::new("sh");
                 shell
                     .args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)])

@@ -4,10 +4,10 @@ use tracing::level_filters::LevelFilter;
 use url::Url;
 
 use super::knobs::{
-    Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER,
-    OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
+    Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, NOTIFICATION_METRICS_PROMETHEUS,
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
+    OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+    OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
 };
 use super::reader::Reader;
 use super::user_directory::parse_http_url;
@@ -23,6 +23,8 @@ pub struct TelemetryConfig {
     pub traces: Option<Collector>,
     /// Where metrics go, if anywhere.
     pub metrics: Option<Collector>,
+    /// Whether metrics are served for Prometheus.
+    pub prometheus: bool,
 }
 
 /// What is logged.
@@ -84,8 +86,14 @@ const METRICS: Signal = Signal {
 };
 
 impl TelemetryConfig {
+    /// Whether anything is measured.
+    pub fn measures(&self) -> bool {
+        self.prometheus || self.metrics.is_some()
+    }
+
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
         let log = Log::read(reader);
+        let prometheus = reader.word(&NOTIFICATION_METRICS_PROMETHEUS).map(|word| word == Some("on"));
         let disabled = reader.word(&OTEL_SDK_DISABLED).map(|word| word == Some("true"));
         let service_name =
             reader.read(&OTEL_SERVICE_NAME, |text| Ok::<_, String>(text.to_owned()), String::clone);
@@ -101,6 +109,7 @@ impl TelemetryConfig {
             service_name: service_name.filter(|name| !name.is_empty()),
             traces: collector(traces?),
             metrics: collector(metrics?),
+            prometheus: prometheus? && !disabled,
         })
     }
 }

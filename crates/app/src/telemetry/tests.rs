@@ -143,7 +143,8 @@ fn exporting(protocol: Protocol, traces: String, metrics: String) -> TelemetryCo
     let _ = rustls::crypto::ring::default_provider().install_default();
     let collector = |endpoint| Some(Collector { protocol, endpoint });
     let log = Log { level: LevelFilter::INFO, format: LogFormat::Json };
-    TelemetryConfig { log, service_name: None, traces: collector(traces), metrics: collector(metrics) }
+    let (traces, metrics) = (collector(traces), collector(metrics));
+    TelemetryConfig { log, service_name: None, traces, metrics, prometheus: true }
 }
 
 /// One span and one count.

@@ -11,7 +11,7 @@ use self::limits::constants;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-fn read(path: impl AsRef<Path>) -> String {
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
     let path = Path::new(ROOT).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -37,7 +37,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
 }
 
 /// The rows of the table between `<!-- <name>: begin -->` and its end, without head and rule.
-fn table(page: &str, name: &str) -> Vec<Vec<String>> {
+pub(crate) fn table(page: &str, name: &str) -> Vec<Vec<String>> {
     let text = read(page);
     let (_, rest) =
         text.split_once(&format!("<!-- {name}: begin -->")).unwrap_or_else(|| panic!("{page}: no {name}"));
@@ -52,11 +52,11 @@ fn table(page: &str, name: &str) -> Vec<Vec<String>> {
 }
 
 /// The parts of `text` between backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-fn first_quoted(text: &str) -> &str {
+pub(crate) fn first_quoted(text: &str) -> &str {
     quoted(text).next().unwrap_or_else(|| panic!("{text:?} names nothing"))
 }
 
@@ -148,6 +148,13 @@ fn the_layers_stay_apart() {
     }
 }
 
+/// The name that Prometheus has for an instrument: by its rules, not by the library's.
+fn prometheus_name(name: &str, kind: &str, unit: &str) -> String {
+    let unit = if unit == "s" { "_seconds" } else { "" };
+    let total = if kind == "counter" { "_total" } else { "" };
+    format!("{}{unit}{total}", name.replace('.', "_"))
+}
+
 /// Name, kind and unit of every instrument.
 #[test]
 fn the_metrics_table_is_what_the_code_makes() {
@@ -179,12 +186,15 @@ fn the_metrics_table_is_what_the_code_makes() {
             .max_by_key(|(closure, ..)| source[..at].rfind(closure))
             .expect("one of them is last");
         let unit = unit.or_else(|| literals.next()).expect("a gauge has a unit");
-        made.insert(name.to_owned(), (kind.to_owned(), unit.to_owned()));
+        made.insert(name.to_owned(), [prometheus_name(name, kind, unit), kind.to_owned(), unit.to_owned()]);
     }
     let rows = table("docs/metrics.md", "metrics table");
     let written = rows
         .iter()
-        .map(|row| (first_quoted(&row[0]).to_owned(), (row[1].clone(), row[2].clone())))
+        .map(|row| {
+            let prometheus = first_quoted(&row[1]).to_owned();
+            (first_quoted(&row[0]).to_owned(), [prometheus, row[2].clone(), row[3].clone()])
+        })
         .collect::<BTreeMap<_, _>>();
     assert_eq!(made, written);
 }
@@ -325,7 +335,7 @@ fn every_relative_link_leads_to_a_file() {
 }
 
 /// The anchor of a heading, as web views of repositories make it.
-fn anchor(heading: &str) -> String {
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
