@@ -34,6 +34,7 @@ mod searches;
 mod state;
 mod testbed;
 mod throughput;
+mod traces;
 mod watch;
 
 use std::panic::AssertUnwindSafe;
@@ -102,13 +103,14 @@ enum Scenario {
     Profile,
     Outbox,
     State,
+    Traces,
     /// Other queues. Not part of a full run: they have to be installed
     Peers,
 }
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -125,6 +127,7 @@ impl Scenario {
         Self::Profile,
         Self::Outbox,
         Self::State,
+        Self::Traces,
     ];
 
     fn name(self) -> String {
@@ -149,6 +152,7 @@ impl Scenario {
             Self::Profile => profile::run(testbed, scale).await,
             Self::Outbox => outbox::run(testbed, scale).await,
             Self::State => state::run(testbed, scale).await,
+            Self::Traces => traces::run(testbed, scale).await,
             Self::Peers => peers::run(testbed, scale).await,
         }
     }

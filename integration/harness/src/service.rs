@@ -31,6 +31,7 @@ pub fn service_binary() -> PathBuf {
 /// A service to be started, in an environment that holds only what it is given.
 #[derive(Clone, Debug)]
 pub struct ServiceBuilder {
+    binary: Option<PathBuf>,
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
     soft_file_limit: Option<u32>,
@@ -38,7 +39,12 @@ pub struct ServiceBuilder {
 
 impl Default for ServiceBuilder {
     fn default() -> Self {
-        Self { variables: Vec::new(), arguments: vec!["serve".to_owned()], soft_file_limit: None }
+        Self {
+            binary: None,
+            variables: Vec::new(),
+            arguments: vec!["serve".to_owned()],
+            soft_file_limit: None,
+        }
     }
 }
 
@@ -57,6 +63,13 @@ impl ServiceBuilder {
         self
     }
 
+    /// Runs this binary, such as that of another release, instead of the one of this build.
+    #[must_use]
+    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binary = Some(path.into());
+        self
+    }
+
     /// Lets it open this many files, until it raises the limit itself.
     #[must_use]
     pub fn soft_file_limit(mut self, files: u32) -> Self {
@@ -65,13 +78,12 @@ impl ServiceBuilder {
     }
 
     fn command(self) -> Command {
+        let binary = self.binary.unwrap_or_else(service_binary);
         let mut command = match self.soft_file_limit {
-            None => Command::new(service_binary()),
+            None => Command::new(binary),
             Some(files) => {
                 let mut shell = Command::new("sh");
-                shell
-                    .args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)])
-                    .arg(service_binary());
+                shell.args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)]).arg(binary);
                 shell
             }
         };

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
     Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, StepDownElection,
-    SubmissionIntake, dispatch, submission_queue,
+    SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
 };
 
 use super::api::{self, ApiParts};
@@ -59,6 +59,7 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
         stores: &stores,
         ready: &ready,
         metrics,
+        traces: traces(&config),
         workers: ReplicaHealth::default(),
     }
     .spawn_workers(&mut supervisor, directory, api)?;
@@ -68,6 +69,18 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
     stores.pool.close();
     tracing::info!("the service has stopped");
     Ok(stopped)
+}
+
+fn traces(config: &Config) -> Traces {
+    if config.telemetry.traces.is_none() {
+        return Traces::default();
+    }
+    let streams = TracedStreams {
+        intents: config.intents.stream.clone(),
+        push: config.outbound.gateway.key.clone(),
+        email: config.outbound.mail.key.clone(),
+    };
+    Traces::new(opentelemetry::global::tracer("notification"), streams)
 }
 
 fn metrics() -> Metrics {
@@ -81,6 +94,7 @@ struct Wiring<'a> {
     stores: &'a Stores,
     ready: &'a ReadyState,
     metrics: Metrics,
+    traces: Traces,
     workers: ReplicaHealth,
 }
 
@@ -130,6 +144,7 @@ impl Wiring<'_> {
             lock_ttl: api.lock_ttl(),
             answer: ::api::accepted_answer,
             metrics: self.metrics.clone(),
+            traces: self.traces.clone(),
             health,
         };
         supervisor.spawn(Stage::Intake, "submissions", |stop| async move {
@@ -171,6 +186,7 @@ impl Wiring<'_> {
                 stream_retention: config.intents.stream_retention,
             },
             metrics: self.metrics.clone(),
+            traces: self.traces.clone(),
             health,
         };
         supervisor.spawn(Stage::Intake, "intake", |stop| intake.run(stop));
@@ -194,6 +210,7 @@ impl Wiring<'_> {
                 backoff: config.routes.backoff,
             },
             metrics: self.metrics.clone(),
+            traces: self.traces.clone(),
             health: self.add_worker(channel.as_str()),
         };
         supervisor.spawn(Stage::Publishing, channel.as_str(), |stop| publisher.run(receiver, stop));

@@ -5,6 +5,7 @@
 
 mod accept;
 mod api;
+mod api_client;
 mod api_crash;
 mod api_edges;
 mod api_races;
@@ -52,5 +53,6 @@ mod start;
 mod state;
 mod state_page;
 mod tls;
+mod traces;
 mod users;
 mod world;
