@@ -47,6 +47,10 @@ const NOISY: [&str; 10] = [
     "tower",
 ];
 
+/// Where the library that migrates logs an error for each migration that only a newer release knows. After a rollback that is as it
+/// should be.
+const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
+
 /// The shortest time between two log lines about the exporters.
 const EXPORTER_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -181,7 +185,7 @@ fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
 /// `level` for everything but the noisy libraries, of which warnings are logged at most.
 fn silenced(level: LevelFilter) -> Targets {
     let quiet = NOISY.map(|target| (target, level.min(LevelFilter::WARN)));
-    Targets::new().with_default(level).with_targets(quiet)
+    Targets::new().with_default(level).with_targets(quiet).with_target(NEWER_SCHEMA, LevelFilter::OFF)
 }
 
 /// Writes each event as one line.

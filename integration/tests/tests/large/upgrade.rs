@@ -26,6 +26,8 @@ const SENT_AT_ONCE: u32 = 5;
 const SEND_INTERVAL: Duration = Duration::from_millis(50);
 /// How many intents are published between two steps.
 const BETWEEN_STEPS: i64 = 200;
+/// Where 0.1.0 logs an error for each migration of a newer release, at its start: the library does, and it is none.
+const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
 /// The keys of intents by HTTP have numbers from here on.
 const FIRST_BY_HTTP: u32 = 1_000_000;
 
@@ -138,7 +140,8 @@ impl Replicas {
             .into_iter()
             .filter(|line| {
                 let line: Value = serde_json::from_str(line).unwrap_or_default();
-                line["level"] == "ERROR" || line["message"] == "worker failed; retrying"
+                let is_failure = line["level"] == "ERROR" || line["message"] == "worker failed; retrying";
+                is_failure && line["target"] != NEWER_SCHEMA
             })
             .collect();
         assert!(status.success() && failures.is_empty(), "{status}: {failures:#?}");
