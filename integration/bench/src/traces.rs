@@ -68,7 +68,7 @@ async fn discard(stream: TcpStream, bytes: Arc<AtomicU64>) -> anyhow::Result<()>
 }
 
 fn traced(n: u32) -> IntentDraft {
-    let sampled = u8::from(n % SAMPLED_EVERY == 0);
+    let sampled = u8::from(n.is_multiple_of(SAMPLED_EVERY));
     let trace_id = format!("00-{:032x}-{:016x}-{sampled:02x}", u64::from(n) + 1, u64::from(n) + 1);
     IntentDraft { trace_id: Some(trace_id), ..load::draft(n) }
 }
