@@ -8,6 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::allocator;
 use crate::commands::audit::{self, AuditArgs};
+use crate::commands::capacity::{self, CapacityArgs};
 use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
@@ -82,6 +83,9 @@ enum Command {
     /// Serve JSON documents of a PostgreSQL table over HTTP: get, put, conditions, queries
     #[command(after_help = STATE_EXAMPLES)]
     State,
+    /// Compute what a load needs: disk, WAL, memory, processors, connections
+    #[command(after_help = capacity::EXAMPLES)]
+    Capacity(Box<CapacityArgs>),
     /// Make tokens for clients of the HTTP API and of the state store
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(TokenCommand),
@@ -186,6 +190,7 @@ impl Cli {
     pub fn run(self, vars: Vars) -> Result<(), Failure> {
         match self.command {
             Command::CheckConfig => check_config::run(vars, &mut std::io::stdout().lock()),
+            Command::Capacity(args) => capacity::run(&args, &mut std::io::stdout().lock()),
             Command::Token(command) => token::run(&command, &RandomTokens, &mut std::io::stdout()),
             Command::Send(args) => block_on(send::run(*args, vars, &mut std::io::stdout())),
             Command::Serve => {

@@ -4,6 +4,7 @@ use crate::config::ConfigErrors;
 
 mod actor;
 pub mod audit;
+pub mod capacity;
 pub mod check_config;
 pub mod dead_letters;
 pub mod dev;

@@ -1,6 +1,7 @@
 //! The service as a process: command line, configuration, telemetry, probes, start and stop.
 
 pub mod allocator;
+pub mod capacity;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -11,8 +11,8 @@ pub struct MissingBinary {
     install: &'static str,
 }
 
-/// Finds a program of PostgreSQL.
-pub(crate) fn postgres(program: &'static str) -> Result<PathBuf, MissingBinary> {
+/// Finds a program of PostgreSQL, such as `pg_dump`, of the version whose server is started.
+pub fn postgres(program: &'static str) -> Result<PathBuf, MissingBinary> {
     let mut places = Vec::new();
     // Debian keeps every version apart; the newest comes first.
     let mut versions: Vec<PathBuf> = folders_in(Path::new("/usr/lib/postgresql"));

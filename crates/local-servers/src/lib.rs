@@ -10,7 +10,7 @@ mod postgres;
 mod process;
 mod redis;
 
-pub use binaries::MissingBinary;
+pub use binaries::{MissingBinary, postgres as postgres_program};
 pub use directory::{Fault, Load, StandInDirectory};
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::{StartError, free_port};

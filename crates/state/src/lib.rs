@@ -40,6 +40,7 @@ pub use postgres::{
     MAX_VALUE_BYTES, PostgresStore, delete_many_in, get_many_in, insert_many_in, lock_many_in,
     prepare_many_in, put_many_in,
 };
+pub use query::compile::QUERY_PARAMETERS;
 pub use schema::{required_rights, schema_sql};
 pub use setup::missing_rights;
 pub use statements::PLANNER_PARAMETERS;

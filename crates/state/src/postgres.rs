@@ -38,6 +38,8 @@ pub const MAX_VALUE_BYTES: usize = 10 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     pool: PgPool,
+    /// For queries.
+    query_pool: PgPool,
     table: Arc<TableName>,
     /// As queries know it: with its declared indexes.
     target: Arc<compile::Table>,
@@ -48,7 +50,15 @@ impl PostgresStore {
     /// A store on a table that is there.
     pub fn new(pool: PgPool, table: TableName) -> Self {
         let target = Arc::new(compile::Table::new(table.as_str(), Vec::new()));
-        Self { pool, table: Arc::new(table), target, max_value_bytes: MAX_VALUE_BYTES }
+        let query_pool = pool.clone();
+        Self { pool, query_pool, table: Arc::new(table), target, max_value_bytes: MAX_VALUE_BYTES }
+    }
+
+    /// The same, whose queries have a pool of their own, with [`crate::QUERY_PARAMETERS`] as session parameters. They find the same
+    /// without, by slower plans.
+    #[must_use]
+    pub fn with_query_pool(self, query_pool: PgPool) -> Self {
+        Self { query_pool, ..self }
     }
 
     /// The same, whose queries use the indexes that [`PostgresStore::setup`] was told of. They find the same without.
@@ -265,7 +275,7 @@ impl Store for PostgresStore {
     }
 
     async fn query(&self, query: &Query) -> Result<Page, StateError> {
-        let operation = self.operation("query documents").await?;
+        let operation = Operation::open(&self.query_pool, &self.table, "query documents").await?;
         let mut query = query.clone();
         if let Some((key, _)) = query.row_needed() {
             let rows = operation.query(&statements::get(&self.table, key)).await?;

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
-/// statistics, which are taken while the table is nearly empty. Queries set their own.
+/// statistics, which are taken while the table is nearly empty. Queries have [`crate::QUERY_PARAMETERS`].
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
@@ -26,10 +26,8 @@ pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("enable_mergejoin", "off"),
 ];
 
-/// Begins the transaction of a query: its statements see the same rows, and are planned with their parameters, by statistics.
-pub(crate) const QUERY_BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; \
-     SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_seqscan = on; \
-     SET LOCAL enable_bitmapscan = on";
+/// Begins the transaction of a query with two statements, which see the same rows.
+pub(crate) const SNAPSHOT_BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// The columns of a document `d`, by the names under which they are read. The value comes as text, which keeps its digits.
 pub(crate) const DOCUMENT: &str = "d.key, d.value::text AS value, d.version, d.created_at, d.updated_at";

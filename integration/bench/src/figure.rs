@@ -78,6 +78,12 @@ impl Figure {
         self.judged(goal, |value| value >= bound)
     }
 
+    /// Adds the goal that the value is within these bounds.
+    pub(crate) fn between(self, least: f64, most: f64) -> Self {
+        let goal = format!("{least:.0} to {most:.0} {}", self.unit);
+        self.judged(goal, |value| (least..=most).contains(&value))
+    }
+
     fn judged(mut self, goal: String, is_met: impl Fn(f64) -> bool) -> Self {
         self.goal = Some((goal, is_met(self.value)));
         self

@@ -44,6 +44,7 @@ impl Size {
 /// One run over intents that are all in the stream when the service starts.
 pub(crate) struct Drain {
     intents: u32,
+    routes: u32,
     /// Until the last entry was appended, and until the last route was completed.
     appended: Duration,
     completed: Duration,
@@ -55,8 +56,13 @@ impl Drain {
         (self.cpu.postgres + self.cpu.redis + self.cpu.own) as f64 / f64::from(self.intents)
     }
 
+    /// Processor time of the whole run.
+    pub(crate) fn cpu(&self) -> Cpu {
+        self.cpu
+    }
+
     pub(crate) fn routes_per_second(&self) -> f64 {
-        f64::from(self.intents * ROUTES) / self.appended.as_secs_f64()
+        f64::from(self.intents * self.routes) / self.appended.as_secs_f64()
     }
 
     pub(crate) fn intents_per_second(&self) -> f64 {
@@ -99,7 +105,7 @@ fn compared(plain: (&str, &[Drain]), other: (&str, &[Drain]), bound: f64) -> [Fi
 pub(crate) async fn empty_tables(testbed: &mut Testbed, intents: u32) -> anyhow::Result<Drain> {
     println!("growth: {intents} intents into empty tables");
     let dsn = testbed.fresh().await?;
-    drain(testbed, &dsn, 0, intents).await
+    drain(testbed, &dsn, 0, intents, ROUTES).await
 }
 
 /// Several runs, one after the other, into the same tables.
@@ -110,7 +116,7 @@ async fn full_tables(testbed: &mut Testbed, size: &Size) -> anyhow::Result<Vec<D
     rows.insert_vacuumed(testbed, &dsn).await?;
     let mut drains = Vec::new();
     for first in (0..).step_by(size.intents as usize).take(size.rounds) {
-        drains.push(drain(testbed, &dsn, first, size.intents).await?);
+        drains.push(drain(testbed, &dsn, first, size.intents, ROUTES).await?);
         testbed.checkpoint().await?;
     }
     Ok(drains)
@@ -125,7 +131,7 @@ async fn open_transaction(testbed: &mut Testbed, intents: u32) -> anyhow::Result
         .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM routes")
         .await
         .context("could not open the transaction")?;
-    let drain = drain(testbed, &dsn, 0, intents).await?;
+    let drain = drain(testbed, &dsn, 0, intents, ROUTES).await?;
     holder.batch_execute("COMMIT").await.context("the transaction did not stay open")?;
     Ok(drain)
 }
@@ -136,21 +142,22 @@ pub(crate) async fn drain(
     dsn: &str,
     first: u32,
     intents: u32,
+    routes: u32,
 ) -> anyhow::Result<Drain> {
     let mut redis = testbed.redis().await?;
     redis::cmd("XTRIM").arg(INTENTS).arg("MAXLEN").arg(0).query_async::<()>(&mut redis).await?;
-    load::preload(&mut redis, first, intents, ROUTES).await?;
+    load::preload(&mut redis, first, intents, routes).await?;
     let (first_id, _) = ends(&mut redis).await?;
     let client = observer(testbed, dsn).await?;
     let (before, entries_before) = (published(&client).await?, entries(&mut redis).await?);
     let service = testbed.service(dsn).start().await;
     let (started, used) = (Instant::now(), testbed.cpu(service.pid()));
-    wait_for_entries(&mut redis, entries_before + u64::from(intents * ROUTES)).await?;
+    wait_for_entries(&mut redis, entries_before + u64::from(intents * routes)).await?;
     let appended = started.elapsed();
     wait_until_none_live_from(&client, &first_id, POLL).await?;
     let (completed, cpu) = (started.elapsed(), testbed.cpu(service.pid()).since(used));
     testbed.stop(service).await;
     let done = published(&client).await? - before;
-    ensure!(done == i64::from(intents * ROUTES), "{done} routes were published, not {}", intents * ROUTES);
-    Ok(Drain { intents, appended, completed, cpu })
+    ensure!(done == i64::from(intents * routes), "{done} routes were published, not {}", intents * routes);
+    Ok(Drain { intents, routes, appended, completed, cpu })
 }

@@ -8,6 +8,7 @@
 
 mod backlog;
 mod baseline;
+mod capacity;
 mod chart;
 mod contender;
 mod directory;
@@ -94,6 +95,7 @@ enum Scenario {
     Idle,
     Locks,
     Growth,
+    Capacity,
     Backlog,
     Retention,
     Http,
@@ -118,6 +120,7 @@ impl Scenario {
         Self::Idle,
         Self::Locks,
         Self::Growth,
+        Self::Capacity,
         Self::Backlog,
         Self::Retention,
         Self::Http,
@@ -143,6 +146,7 @@ impl Scenario {
             Self::Idle => idle::run(testbed, scale).await,
             Self::Locks => locks::run(testbed, scale).await,
             Self::Growth => growth::run(testbed, scale).await,
+            Self::Capacity => capacity::run(testbed, scale).await,
             Self::Backlog => backlog::run(testbed, scale).await,
             Self::Retention => retention::run(testbed, scale).await,
             Self::Http => http::run(testbed, scale).await,

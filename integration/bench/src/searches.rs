@@ -167,7 +167,7 @@ async fn alternate(
             }
             testbed.checkpoint().await?;
             let drains = if has_indexes { &mut with } else { &mut without };
-            drains.push(drain(testbed, dsn, first, size.intents).await?);
+            drains.push(drain(testbed, dsn, first, size.intents, ROUTES).await?);
             first += size.intents;
         }
     }

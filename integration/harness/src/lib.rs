@@ -14,7 +14,9 @@ mod service;
 pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
-pub use local_servers::{Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory};
+pub use local_servers::{
+    Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory, postgres_program,
+};
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};
 pub use service::{Answer, Finished, Service, ServiceBuilder, request, request_unix, service_binary};

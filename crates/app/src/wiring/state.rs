@@ -27,7 +27,9 @@ use crate::supervisor::{Stage, Supervisor};
 
 /// The connections for single documents.
 const DOCUMENT_CONNECTIONS: usize = 16;
-/// The connections for lists, batches and queries, so that slow ones take none from the others.
+/// The connections for lists and batches, so that slow ones take none from the others.
+const LIST_CONNECTIONS: usize = 8;
+/// The connections for queries, for the same reason; their plans need other settings.
 const QUERY_CONNECTIONS: usize = 8;
 /// The most connections of clients, of each listener.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -62,19 +64,25 @@ pub async fn run(config: StateConfig, stop: CancellationToken) -> anyhow::Result
 /// The start sequence: the database answers, the table and its indexes are there, the listeners are open.
 async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor> {
     let dsn = &config.dsn;
-    let documents = start::open_pool(dsn, pool_settings(config, DOCUMENT_CONNECTIONS)).await?;
-    let queries = PgPool::new(dsn, pool_settings(config, QUERY_CONNECTIONS))
-        .context("PostgreSQL cannot be used as configured")?;
+    let documents = pool_settings(config, DOCUMENT_CONNECTIONS, state::PLANNER_PARAMETERS);
+    let documents = start::open_pool(dsn, documents).await?;
+    let pool = |connections, parameters| {
+        PgPool::new(dsn, pool_settings(config, connections, parameters))
+            .context("PostgreSQL cannot be used as configured")
+    };
+    let lists = pool(LIST_CONNECTIONS, state::PLANNER_PARAMETERS)?;
+    let queries = pool(QUERY_CONNECTIONS, state::QUERY_PARAMETERS)?;
     let indexes = &config.indexes;
-    let set_up = PostgresStore::setup(dsn, session_settings(), &config.table, indexes);
+    let set_up =
+        PostgresStore::setup(dsn, session_settings(state::PLANNER_PARAMETERS), &config.table, indexes);
     set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
     let store = |pool| {
-        let store = PostgresStore::new(pool, config.table.clone());
+        let store = PostgresStore::new(pool, config.table.clone()).with_query_pool(queries.clone());
         Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes))
     };
     let listeners = Listeners {
         store: store(documents),
-        queries: store(queries),
+        queries: store(lists),
         settings: settings(config, StateMetrics::new(&opentelemetry::global::meter("notification"))),
         statement_timeout: config.statement_timeout,
     };
@@ -88,12 +96,16 @@ async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor
     Ok(supervisor)
 }
 
-fn pool_settings(config: &StateConfig, max_connections: usize) -> PoolSettings {
-    PoolSettings { max_connections, operation_timeout: config.statement_timeout, session: session_settings() }
+/// Server parameters by name.
+type Parameters = &'static [(&'static str, &'static str)];
+
+fn pool_settings(config: &StateConfig, max_connections: usize, parameters: Parameters) -> PoolSettings {
+    let session = session_settings(parameters);
+    PoolSettings { max_connections, operation_timeout: config.statement_timeout, session }
 }
 
-fn session_settings() -> SessionSettings {
-    SessionSettings { application_name: "notification-state", parameters: state::PLANNER_PARAMETERS }
+fn session_settings(parameters: Parameters) -> SessionSettings {
+    SessionSettings { application_name: "notification-state", parameters }
 }
 
 fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {

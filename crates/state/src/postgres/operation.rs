@@ -8,7 +8,7 @@ use sea_query::SelectStatement;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
-use crate::statements::QUERY_BEGIN;
+use crate::statements::SNAPSHOT_BEGIN;
 use crate::{StateError, TableName};
 
 /// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
@@ -71,12 +71,19 @@ impl<'a> Operation<'a> {
         page: Option<&SelectStatement>,
     ) -> Result<(Vec<Row>, Vec<Row>), StateError> {
         let session = &self.session;
+        let (count, page) = match (count, page) {
+            (Some(count), Some(page)) => (count, page),
+            // One statement has one snapshot.
+            (Some(count), None) => return Ok((self.run(session.query_once(count)).await?, Vec::new())),
+            (None, Some(page)) => return Ok((Vec::new(), self.run(session.query_once(page)).await?)),
+            (None, None) => return Ok((Vec::new(), Vec::new())),
+        };
         let work = async {
             let (begun, count, page, committed) = tokio::join!(
                 biased;
-                session.begin_with(QUERY_BEGIN),
-                query_once(session, count),
-                query_once(session, page),
+                session.begin_with(SNAPSHOT_BEGIN),
+                session.query_once(count),
+                session.query_once(page),
                 session.commit()
             );
             begun?;
@@ -116,12 +123,5 @@ impl<'a> Operation<'a> {
     /// Takes the transaction back.
     pub(super) async fn rollback(&self) -> Result<(), StateError> {
         self.run(self.session.rollback()).await
-    }
-}
-
-async fn query_once(session: &Session, statement: Option<&SelectStatement>) -> Result<Vec<Row>, PgError> {
-    match statement {
-        Some(statement) => session.query_once(statement).await,
-        None => Ok(Vec::new()),
     }
 }

@@ -4,7 +4,7 @@
 //! A condition is true exactly if the evaluator says so, and false or NULL otherwise. `AND` and `OR` keep that; under `$not` stands
 //! `IS NOT TRUE`.
 //!
-//! Statements are to be planned with their parameters, by `query_once` or with [`PLANNER_PARAMETERS`]: a generic plan does not know
+//! Statements are to be planned with their parameters, by `query_once` or with [`QUERY_PARAMETERS`]: a generic plan does not know
 //! whether an index fits.
 
 mod condition;
@@ -18,8 +18,10 @@ use crate::StateError;
 
 pub(crate) use order::key_by_bytes;
 
-/// Settings of the sessions that run queries. Compiling a statement to machine code takes longer than these run.
-pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[("plan_cache_mode", "force_custom_plan"), ("jit", "off")];
+/// Settings of the sessions that run queries: they are planned with their values, by statistics, and write nothing. Compiling a
+/// statement to machine code takes longer than these run.
+pub const QUERY_PARAMETERS: &[(&str, &str)] =
+    &[("plan_cache_mode", "force_custom_plan"), ("jit", "off"), ("default_transaction_read_only", "on")];
 
 /// Where a name of a filter leads.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use state::json::Json;
 use state::{
-    Document, IndexSpec, Key, PLANNER_PARAMETERS, PostgresStore, Prefix, StateError, Store, TableName, Value,
-    Version, Write, WriteConditions,
+    Document, IndexSpec, Key, PLANNER_PARAMETERS, PostgresStore, Prefix, QUERY_PARAMETERS, StateError, Store,
+    TableName, Value, Version, Write, WriteConditions,
 };
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -73,7 +73,9 @@ impl Db {
     }
 
     pub(crate) fn store(&self) -> PostgresStore {
-        PostgresStore::new(pool(&self.dsn(), Duration::from_secs(10)), TableName::default())
+        let (dsn, timeout) = (self.dsn(), Duration::from_secs(10));
+        let store = PostgresStore::new(pool(&dsn, timeout), TableName::default());
+        store.with_query_pool(pool_with(&dsn, timeout, QUERY_PARAMETERS))
     }
 
     /// Runs SQL as the superuser.
@@ -113,7 +115,15 @@ pub(crate) async fn connect(dsn: &str) -> Client {
 }
 
 pub(crate) fn pool(dsn: &Dsn, operation_timeout: Duration) -> PgPool {
-    let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
+    pool_with(dsn, operation_timeout, PLANNER_PARAMETERS)
+}
+
+fn pool_with(
+    dsn: &Dsn,
+    operation_timeout: Duration,
+    parameters: &'static [(&'static str, &'static str)],
+) -> PgPool {
+    let session = SessionSettings { application_name: "", parameters };
     PgPool::new(dsn, PoolSettings { max_connections: 8, operation_timeout, session }).expect("a pool")
 }
 

@@ -195,13 +195,6 @@ async fn keys_that_postgresql_lost_after_the_answer_are_accepted_again_and_no_an
     world.settled(3).await;
 }
 
-/// The most memory that a process has used, in bytes.
-fn peak_bytes(service: &Service) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
-}
-
 /// Lets this process, and those that it starts from now on, open as many files as they may.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
@@ -224,7 +217,8 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
     element["idempotency_key"] = json!("k-1");
     let batch = json!({"intents": [element]}).to_string();
     let body: Arc<[u8]> = format!("{batch}{}", " ".repeat(BODY_BYTES - batch.len())).into_bytes().into();
-    let before = peak_bytes(&service);
+    let peak = || service.peak_memory().expect("it runs") as usize;
+    let before = peak();
     let clients = (0..CLIENTS).map(|number| {
         let (addr, body) = (service.api_addr(), Arc::clone(&body));
         // Every fourth is refused for its length, which the service still reads.
@@ -251,7 +245,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
             .entry(answer.map_or_else(|error| error.to_string(), |(status, _)| status.to_string()))
             .or_default() += 1;
     }
-    println!("{seen:?}, {} MiB more", (peak_bytes(&service) - before) / MIB);
+    println!("{seen:?}, {} MiB more", (peak() - before) / MIB);
     // 503 and 408: this machine could not take 8 GiB within the request timeout. A client that had not sent its body long after that
     // is cut off; that no other is, crates/http-server/tests/memory.rs tests with a server that does nothing else.
     let answered: usize = ["200", "413", "408", "503"].iter().filter_map(|status| seen.get(*status)).sum();
@@ -262,7 +256,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
         "{seen:?}"
     );
     assert!(answered >= CLIENTS / 2, "{seen:?}");
-    let (used, allowed) = (peak_bytes(&service) - before, 2 * BUFFERED_BYTES + CLIENTS * CONNECTION_BYTES);
+    let (used, allowed) = (peak() - before, 2 * BUFFERED_BYTES + CLIENTS * CONNECTION_BYTES);
     assert!(used <= allowed, "{} MiB more at the peak", used / MIB);
     // No room is lost: the next such body is accepted.
     let headers = [("Authorization", "Bearer producer-token"), ("Content-Type", "application/json")];

@@ -359,13 +359,6 @@ async fn accepted(world: &World, records: i64) {
     .await;
 }
 
-/// The most memory that the service has had, in bytes.
-fn peak_memory(service: &Service) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has it");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-}
-
 /// The most memory that it takes to process `entries` malformed entries of these fields, among small intents.
 async fn peak_with(entries: u32, fields: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     let world = World::new().await;
@@ -388,7 +381,7 @@ async fn peak_with(entries: u32, fields: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     world.settled(i64::from(entries) + 1).await;
     world.check(0..=entries).await;
     assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await, i64::from(entries));
-    peak_memory(&service)
+    service.peak_memory().expect("it runs")
 }
 
 /// Less than 128 MB, whatever the machine's other threads and the state of its allocator add.

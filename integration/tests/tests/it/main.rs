@@ -46,6 +46,7 @@ mod relay_crash;
 mod relay_input;
 mod replicas;
 mod republish;
+mod restore;
 mod retention;
 mod schemas;
 mod search;

@@ -7,6 +7,7 @@ mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
+mod import;
 mod replay;
 mod upgrade;
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
