@@ -17,6 +17,7 @@ use domain::ports::{Queries, Submissions, error_chain};
 use domain::query::MAX_RECORDS;
 use domain::record::{NotificationId, Record};
 use domain::submission::{self, Submission, SubmissionOutcome};
+use domain::trace_parent::TraceParent;
 use futures_util::future::join_all;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
@@ -29,6 +30,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use crate::changes::guarded;
+use crate::intents::trace_parent;
 use crate::openapi::element_problem_schema;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
@@ -52,6 +54,7 @@ struct Batch<'a> {
 struct Element {
     place: usize,
     intent: Intent,
+    request_trace: Option<TraceParent>,
 }
 
 /// An element whose key belongs to another intent.
@@ -119,7 +122,9 @@ pub(crate) async fn send<P: Ports>(
     let key = Key::from_headers(&headers)
         .map_err(|error| bad_request(format!("The header Idempotency-Key is wrong: {error}.")))?;
     let producer = producer_of(&principal)?.to_owned();
-    let (elements, results) = read(&api, &body, &producer, request_id.from_client())?;
+    let context =
+        BodyContext { producer: &producer, idempotency_key: None, request_id: request_id.from_client() };
+    let (elements, results) = read(&api, &body, context, trace_parent(&headers))?;
     let Some(key) = key else { return decide(api, producer, elements, results).await };
     let fingerprint = Fingerprint::of_request(&Method::POST, PATH, body.as_bytes());
     let handling = Arc::clone(&api);
@@ -131,8 +136,8 @@ pub(crate) async fn send<P: Ports>(
 fn read<P: Ports>(
     api: &Api<P>,
     body: &str,
-    producer: &str,
-    request_id: Option<&str>,
+    context: BodyContext<'_>,
+    request_trace: Option<TraceParent>,
 ) -> Result<(Vec<Element>, Vec<Option<ElementResult>>), Problem> {
     let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
     let Object(batch) =
@@ -141,7 +146,6 @@ fn read<P: Ports>(
         let found = batch.intents.len();
         return Err(bad_request(format!("intents has {found} elements and takes 1 to {MAX_INTENTS}.")));
     }
-    let context = BodyContext { producer, idempotency_key: None, request_id };
     let (mut elements, mut results) = (Vec::with_capacity(batch.intents.len()), Vec::new());
     let mut recipients = 0;
     for (place, text) in batch.intents.iter().enumerate() {
@@ -156,7 +160,7 @@ fn read<P: Ports>(
         }
         results.push(match element.decode(context, &api.settings.catalog) {
             Ok(intent) => {
-                elements.push(Element { place, intent });
+                elements.push(Element { place, intent, request_trace });
                 None
             }
             Err(rejection) => Some(ElementResult::problem(&malformed_intent(&rejection))),
@@ -179,7 +183,9 @@ async fn decide<P: Ports>(
         let (now, later): (Vec<_>, Vec<_>) =
             elements.into_iter().partition(|element| keys.insert(element.intent.scope()));
         let decided = join_all(now.into_iter().map(|element| {
-            let submission = Submission { intent: element.intent.clone(), stores_answer: false };
+            let Element { intent, request_trace, .. } = &element;
+            let submission =
+                Submission { intent: intent.clone(), stores_answer: false, request_trace: *request_trace };
             let submitting = timeout_at(deadline, api.submissions.submit(submission));
             async move { (element, submitting.await.unwrap_or_else(|_| undecided())) }
         }));

@@ -12,6 +12,7 @@ use domain::ports::{Queries, Submissions};
 use domain::query::NotificationDetail;
 use domain::record::NotificationId;
 use domain::submission::{self, StoredAnswer, Submission, SubmissionOutcome};
+use domain::trace_parent::TraceParent;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, RequestId};
@@ -25,6 +26,7 @@ use crate::problems::{
 use crate::view::Accepted;
 
 /// What an answer that was stored has.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 pub(crate) async fn send<P: Ports>(
@@ -50,7 +52,9 @@ pub(crate) async fn send<P: Ports>(
         api.submissions.count_malformed(producer, 1, false);
         malformed_intent(&rejection)
     })?;
-    let outcome = api.submissions.submit(Submission { intent: intent.clone(), stores_answer: true }).await;
+    let request_trace = trace_parent(&headers);
+    let submission = Submission { intent: intent.clone(), stores_answer: true, request_trace };
+    let outcome = api.submissions.submit(submission).await;
     match outcome {
         SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(stored(answer, false)),
         SubmissionOutcome::Replayed(answer) => Ok(stored(answer, true)),
@@ -70,6 +74,15 @@ pub(crate) async fn send<P: Ports>(
         }
         SubmissionOutcome::Rejected(rejection) => Err(malformed_intent(&rejection)),
         SubmissionOutcome::Unavailable(cause) => Err(unavailable(&cause)),
+    }
+}
+
+/// The trace that a request belongs to: its only header `traceparent`, if it is one.
+pub(crate) fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    match (values.next(), values.next()) {
+        (Some(only), None) => TraceParent::parse(only.to_str().ok()?),
+        _ => None,
     }
 }
 

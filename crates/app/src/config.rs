@@ -47,7 +47,7 @@ pub use routes::Routes;
 pub use secret::Secret;
 pub use state::{StateConfig, StateHttp, StateSocket};
 pub use streams::{Intents, Outbound, OutboundStream};
-pub use telemetry::{Collector, Log, LogFormat, Protocol, TelemetryConfig};
+pub use telemetry::{Collector, Log, LogFormat, Protocol, Sampler, TelemetryConfig};
 pub use user_directory::UserDirectory;
 
 use ambient::Tokens;

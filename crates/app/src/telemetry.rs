@@ -4,13 +4,13 @@
 //! they cannot send, and log at most one line a minute. docs/logging.md explains the fields of a log line. Logs are not exported.
 
 mod exposition;
+mod sampler;
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use opentelemetry::trace::TracerProvider;
 use opentelemetry::{Key, KeyValue, global};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, Protocol as OtlpProtocol, SpanExporter, WithExportConfig,
@@ -18,7 +18,7 @@ use opentelemetry_otlp::{
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::{SdkTracerProvider, TracerProviderBuilder};
 use tokio::sync::oneshot;
 use tracing::level_filters::LevelFilter;
 use tracing::{Metadata, Subscriber};
@@ -30,13 +30,13 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, fmt};
 
 pub use self::exposition::Exposition;
-
-use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, TelemetryConfig};
+use self::sampler::LinkSampler;
+use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, Sampler, TelemetryConfig};
 
 /// The default name of the service.
 const SERVICE_NAME: &str = "notification";
 
-/// Libraries of which only warnings are logged, and nothing is traced: tracing what exports traces never ends.
+/// Libraries of which only warnings are logged.
 const NOISY: [&str; 10] = [
     "h2",
     "hyper",
@@ -49,6 +49,10 @@ const NOISY: [&str; 10] = [
     "tonic",
     "tower",
 ];
+
+/// Where the library that migrates logs an error for each migration that only a newer release knows. After a rollback that is as it
+/// should be.
+const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
 
 /// The shortest time between two log lines about the exporters.
 const EXPORTER_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -85,12 +89,11 @@ impl Telemetry {
     /// Begins to log, to trace and to measure, for the whole process. Needs a tokio runtime, for gRPC.
     pub fn install(config: &TelemetryConfig, replica: &ReplicaId) -> Result<Self, TelemetryError> {
         let telemetry = Self::build(config, replica)?;
-        let traces = telemetry.traces.as_ref().map(|provider| {
-            let filter = silenced(LevelFilter::INFO, LevelFilter::OFF);
-            tracing_opentelemetry::layer().with_tracer(provider.tracer(SERVICE_NAME)).with_filter(filter)
-        });
-        let subscriber = tracing_subscriber::registry().with(log_layer(config.log, io::stdout)).with(traces);
+        let subscriber = tracing_subscriber::registry().with(log_layer(config.log, io::stdout));
         subscriber.try_init().map_err(TelemetryError::Installed)?;
+        if let Some(provider) = &telemetry.traces {
+            global::set_tracer_provider(provider.clone());
+        }
         if let Some(provider) = &telemetry.metrics {
             global::set_meter_provider(provider.clone());
         }
@@ -110,7 +113,10 @@ impl Telemetry {
         let metrics = config.metrics.as_ref().map(metric_exporter).transpose().map_err(failed("metrics"))?;
         let resource = resource(config.service_name.as_deref(), replica);
         let traces = traces.map(|exporter| {
-            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.clone()).build()
+            tracer_provider(config.sampler)
+                .with_batch_exporter(exporter)
+                .with_resource(resource.clone())
+                .build()
         });
         let (exposition, scraped) = match config.prometheus {
             true => Some(Exposition::new().map_err(TelemetryError::Exposition)?).unzip(),
@@ -156,6 +162,12 @@ fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     outcome
 }
 
+/// Provides tracers that record what `sampler` says, with room for the links of a batch.
+fn tracer_provider(sampler: Sampler) -> TracerProviderBuilder {
+    let links = u32::try_from(workers::MAX_LINKS).unwrap_or(u32::MAX);
+    SdkTracerProvider::builder().with_sampler(LinkSampler::new(sampler)).with_max_links_per_span(links)
+}
+
 fn span_exporter(collector: &Collector) -> Result<SpanExporter, ExporterBuildError> {
     let builder = SpanExporter::builder();
     let endpoint = collector.endpoint.as_str();
@@ -194,10 +206,10 @@ fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     Resource::builder().with_service_name(name).with_attributes([instance, version]).build()
 }
 
-/// `level` for everything but the noisy libraries, which have at most `noisy`.
-fn silenced(level: LevelFilter, noisy: LevelFilter) -> Targets {
-    let quiet = NOISY.map(|target| (target, level.min(noisy)));
-    Targets::new().with_default(level).with_targets(quiet)
+/// `level` for everything but the noisy libraries, of which warnings are logged at most.
+fn silenced(level: LevelFilter) -> Targets {
+    let quiet = NOISY.map(|target| (target, level.min(LevelFilter::WARN)));
+    Targets::new().with_default(level).with_targets(quiet).with_target(NEWER_SCHEMA, LevelFilter::OFF)
 }
 
 /// Writes each event as one line.
@@ -216,9 +228,7 @@ where
     let pause = Pause::default();
     let not_too_often =
         dynamic_filter_fn(move |event, _| !is_of_exporters(event) || pause.over(Instant::now()));
-    // Spans that are for traces alone would cost something even where nothing is traced.
-    let shown = silenced(log.level, LevelFilter::WARN).with_target(workers::SPANS, LevelFilter::OFF);
-    layer.with_filter(shown.and(not_too_often))
+    layer.with_filter(silenced(log.level).and(not_too_often))
 }
 
 fn is_of_exporters(event: &Metadata<'_>) -> bool {

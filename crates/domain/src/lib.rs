@@ -28,3 +28,4 @@ pub mod republish;
 pub mod route;
 pub mod step_down;
 pub mod submission;
+pub mod trace_parent;

@@ -16,6 +16,7 @@ use crate::outcome::Acceptance;
 use crate::policy::{Policy, Schedule};
 use crate::recipient::Lookup;
 use crate::record::{NotificationId, Record};
+use crate::trace_parent::TraceParent;
 
 /// An intent that was submitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +26,8 @@ pub struct Submission {
     /// Whether the answer is stored under the intent's key, so that a repeated request gets the same bytes. Meanwhile the key is
     /// claimed, and another request with it is told so.
     pub stores_answer: bool,
+    /// The trace that the request belongs to, if its header says so. It is not stored.
+    pub request_trace: Option<TraceParent>,
 }
 
 /// The answer to a request, as it is sent and stored: byte for byte.

@@ -24,6 +24,8 @@ use crate::reporter::ReplicaHealth;
 
 /// Between two measurements.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two looks at whether somebody reads the gauges.
+const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks for due routes while there are none, so that an idle replica stays idle.
 const NOTHING_DUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Between two looks at how old the oldest rows are. Retention works by the hour.
@@ -73,9 +75,15 @@ impl<S> GaugeStore for S where
 }
 
 impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
-    /// Runs until `stop`; `pool_usage` returns open and idle connections.
-    pub async fn run(self, pool_usage: impl Fn() -> (usize, usize) + Send, stop: CancellationToken) {
-        let passes = GaugesLoop { gauges: &self, pool_usage, seen: Seen::default() };
+    /// Runs until `stop`. `pool_usage` returns open and idle connections. While nobody reads the gauges, by `is_read`, the stores are asked
+    /// nothing for them.
+    pub async fn run(
+        self,
+        pool_usage: impl Fn() -> (usize, usize) + Send,
+        is_read: impl Fn() -> bool + Send,
+        stop: CancellationToken,
+    ) {
+        let passes = GaugesLoop { gauges: &self, pool_usage, is_read, seen: Seen::default() };
         run_passes(&self.health, &stop, MEASURE_INTERVAL, passes).await;
     }
 
@@ -166,9 +174,10 @@ fn expired_for<K>(cutoff: Cutoff, oldest: &[Expired<K>]) -> Duration {
 }
 
 /// The passes of [`Gauges::run`].
-struct GaugesLoop<'a, S, I, K, C, P> {
+struct GaugesLoop<'a, S, I, K, C, P, R> {
     gauges: &'a Gauges<S, I, K, C>,
     pool_usage: P,
+    is_read: R,
     seen: Seen,
 }
 
@@ -183,19 +192,23 @@ struct Seen {
     next_expired_look: Option<Instant>,
 }
 
-impl<S, I, K, C, P> Passes for GaugesLoop<'_, S, I, K, C, P>
+impl<S, I, K, C, P, R> Passes for GaugesLoop<'_, S, I, K, C, P, R>
 where
     S: GaugeStore,
     I: IntentStream,
     K: CheckpointCache,
     C: Clock,
     P: Fn() -> (usize, usize) + Send,
+    R: Fn() -> bool + Send,
 {
     async fn run_once(&mut self, _: &CancellationToken) -> Result<Pass, StoreError> {
         let gauges = self.gauges;
         let (open, idle) = (self.pool_usage)();
         gauges.metrics.pool(open, idle);
         gauges.measure_workers();
+        if !(self.is_read)() {
+            return Ok(Pass::PauseFor(UNREAD_INTERVAL));
+        }
         let postgres = gauges.measure_postgres(&mut self.seen).await;
         gauges.metrics.looked_at(POSTGRESQL, postgres.as_ref().copied());
         let redis = gauges.measure_redis(self.seen.checkpoint).await;

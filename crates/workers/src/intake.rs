@@ -26,12 +26,12 @@ use domain::ports::{
 use futures_util::future::{join, join3};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
 use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
+use crate::traces::Traces;
 
 use acceptor::{Acceptor, Ended, Target};
 use checkpoint::{CheckpointKeeper, Resumed};
@@ -81,6 +81,8 @@ pub struct Intake<E, I, A, K, D, C> {
     pub settings: IntakeSettings,
     /// What is counted.
     pub metrics: Metrics,
+    /// What is traced.
+    pub traces: Traces,
     /// How the worker is doing.
     pub health: Health,
 }
@@ -90,7 +92,6 @@ pub struct Intake<E, I, A, K, D, C> {
 struct UnprocessedEntry {
     decoded: Decoded,
     read_at: Instant,
-    span: Span,
 }
 
 /// How a step of a term ended.

@@ -22,6 +22,7 @@ mod republish;
 mod retention;
 mod step_down;
 mod submissions;
+mod traces;
 
 pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
@@ -36,6 +37,4 @@ pub use republish::{RepublishSettings, Republisher};
 pub use retention::{Retention, RetentionSettings};
 pub use step_down::{StepDownElection, StepDownTerm};
 pub use submissions::{SubmissionIntake, SubmissionQueue, SubmissionReceiver, submission_queue};
-
-/// The target of spans that are meant for traces and not for the log.
-pub const SPANS: &str = "notification::spans";
+pub use traces::{MAX_LINKS, TracedStreams, Traces};

@@ -39,6 +39,7 @@ use crate::batch_limit::BatchLimit;
 use crate::dispatch::{BATCH_ROUTES, Batch, Receiver};
 use crate::health::{Health, Stopped};
 use crate::metrics::Metrics;
+use crate::traces::Traces;
 
 /// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the others wait for the
 /// TTL.
@@ -90,6 +91,8 @@ pub struct RoutePublisher<R, L, O, C, J, T> {
     pub settings: PublishSettings,
     /// What is counted.
     pub metrics: Metrics,
+    /// What is traced.
+    pub traces: Traces,
     /// How the worker is doing.
     pub health: Health,
 }

@@ -31,11 +31,13 @@ use domain::record::IdempotencyScope;
 use domain::submission::{StoredAnswer, Submission, SubmissionOutcome};
 use futures_util::future::join3;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
 use crate::health::Health;
 use crate::metrics::{BATCH, HTTP, Metrics};
+use crate::traces::{IntentSpan, Traces};
 use claims::ClaimKeeper;
 
 /// The most submissions that wait for a claim; further callers wait to be admitted.
@@ -66,6 +68,8 @@ pub struct SubmissionIntake<A, D, C, T> {
     pub answer: fn(&Acceptance) -> StoredAnswer,
     /// The instruments.
     pub metrics: Metrics,
+    /// What is traced.
+    pub traces: Traces,
     /// The health of this worker.
     pub health: Health,
 }
@@ -91,7 +95,8 @@ pub fn submission_queue(metrics: Metrics, health: Health) -> (SubmissionQueue, S
 impl Submissions for SubmissionQueue {
     async fn submit(&self, submission: Submission) -> SubmissionOutcome {
         let (reply, outcome) = oneshot::channel();
-        let waiting = Waiting { submission, key: Key::Unguarded, users: None, reply };
+        let since = Instant::now();
+        let waiting = Waiting { submission, since, key: Key::Unguarded, users: None, reply };
         if self.sender.send(waiting).await.is_err() {
             return SubmissionOutcome::Unavailable(STOPPING.to_owned());
         }
@@ -111,6 +116,7 @@ impl Submissions for SubmissionQueue {
 #[derive(Debug)]
 struct Waiting {
     submission: Submission,
+    since: Instant,
     /// What is known of its key.
     key: Key,
     /// What the directory says of each recipient, if it is known.
@@ -134,6 +140,11 @@ enum Key {
 impl Waiting {
     fn scope(&self) -> IdempotencyScope {
         self.submission.intent.scope()
+    }
+
+    /// By which way it came.
+    fn source(&self) -> &'static str {
+        if self.submission.stores_answer { HTTP } else { BATCH }
     }
 
     /// Whether the caller has stopped waiting.
@@ -182,9 +193,11 @@ where
         if let Some((name, activity)) = counted {
             let intent = &waiting.submission.intent;
             let label = (name, intent.notification_type.as_str(), intent.producer.as_str());
-            let source = if waiting.submission.stores_answer { HTTP } else { BATCH };
-            self.metrics.outcomes(source, &BTreeMap::from([(label, 1)]));
+            self.metrics.outcomes(waiting.source(), &BTreeMap::from([(label, 1)]));
             self.health.count(&activity);
+        }
+        if self.traces.is_on() {
+            self.trace(&waiting, &outcome);
         }
         let accepted = matches!(outcome, SubmissionOutcome::Accepted { .. });
         if let (Key::Claimed(token), false) = (waiting.key, accepted) {
@@ -192,6 +205,30 @@ where
         }
         // A caller that no longer waits learns the outcome by asking again.
         drop(waiting.reply.send(outcome));
+    }
+
+    fn trace(&self, waiting: &Waiting, outcome: &SubmissionOutcome) {
+        let (submission, now) = (&waiting.submission, self.clock.now());
+        let (name, message_id) = match outcome {
+            SubmissionOutcome::Accepted { notification_id, .. } => ("accepted", Some(notification_id)),
+            SubmissionOutcome::Replayed(_) => ("duplicate", None),
+            SubmissionOutcome::Duplicate(request) => ("duplicate", Some(&request.notification_id)),
+            SubmissionOutcome::Conflict(notification_id) => ("conflict", Some(notification_id)),
+            SubmissionOutcome::Rejected(_) => ("malformed", None),
+            SubmissionOutcome::InProgress(_) => ("in_progress", None),
+            SubmissionOutcome::Unavailable(_) => ("unavailable", None),
+        };
+        self.traces.intent(&IntentSpan {
+            started: now - waiting.since.elapsed(),
+            ended: now,
+            source: waiting.source(),
+            message_id: message_id.map(ToString::to_string),
+            trace_id: &submission.intent.trace_id,
+            request_trace: submission.request_trace,
+            notification_type: &submission.intent.notification_type,
+            outcome: name,
+            failed: matches!(outcome, SubmissionOutcome::Unavailable(_)),
+        });
     }
 }
 

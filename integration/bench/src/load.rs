@@ -57,11 +57,21 @@ pub(crate) async fn preload(
     intents: u32,
     routes: u32,
 ) -> anyhow::Result<()> {
+    preload_of(redis, first, intents, |n| draft_of(n, routes)).await
+}
+
+/// As [`preload`], with these drafts.
+pub(crate) async fn preload_of(
+    redis: &mut MultiplexedConnection,
+    first: u32,
+    intents: u32,
+    draft: impl Fn(u32) -> IntentDraft,
+) -> anyhow::Result<()> {
     let last = first + intents;
     for first in (first..last).step_by(PIPELINE as usize) {
         let mut pipeline = redis::pipe();
         for n in first..(first + PIPELINE).min(last) {
-            pipeline.add_command(xadd(n, routes)).ignore();
+            pipeline.add_command(append_command(INTENTS, &draft(n).into_entry())).ignore();
         }
         pipeline.query_async::<()>(redis).await?;
     }

@@ -35,6 +35,7 @@ mod searches;
 mod state;
 mod testbed;
 mod throughput;
+mod traces;
 mod watch;
 
 use std::panic::AssertUnwindSafe;
@@ -104,13 +105,14 @@ enum Scenario {
     Profile,
     Outbox,
     State,
+    Traces,
     /// Other queues. Not part of a full run: they have to be installed
     Peers,
 }
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -128,6 +130,7 @@ impl Scenario {
         Self::Profile,
         Self::Outbox,
         Self::State,
+        Self::Traces,
     ];
 
     fn name(self) -> String {
@@ -153,6 +156,7 @@ impl Scenario {
             Self::Profile => profile::run(testbed, scale).await,
             Self::Outbox => outbox::run(testbed, scale).await,
             Self::State => state::run(testbed, scale).await,
+            Self::Traces => traces::run(testbed, scale).await,
             Self::Peers => peers::run(testbed, scale).await,
         }
     }

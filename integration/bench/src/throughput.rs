@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use harness::ServiceBuilder;
 
 use crate::contender::Contender;
 use crate::figure::{Figure, Section};
@@ -107,9 +108,21 @@ pub(crate) async fn drive(
     intents: u32,
     routes: u32,
 ) -> anyhow::Result<(Duration, Cpu)> {
+    let service = testbed.service(dsn);
+    drive_service(testbed, service, dsn, intents, routes).await
+}
+
+/// As [`drive`], with a service that is configured otherwise.
+pub(crate) async fn drive_service(
+    testbed: &mut Testbed,
+    service: ServiceBuilder,
+    dsn: &str,
+    intents: u32,
+    routes: u32,
+) -> anyhow::Result<(Duration, Cpu)> {
     let mut redis = testbed.redis().await?;
     let client = testbed.postgres(dsn).await?;
-    let service = testbed.service(dsn).start().await;
+    let service = service.start().await;
     let (started, before) = (Instant::now(), testbed.cpu(service.pid()));
     wait_for_entries(&mut redis, u64::from(intents * routes)).await?;
     wait_until_none_live(&client).await?;

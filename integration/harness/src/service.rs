@@ -56,8 +56,8 @@ impl ServiceBuilder {
         self
     }
 
-    /// Sets what is run with the command line, instead of the binary of this build: a program and its first arguments. It must end as the
-    /// service that it runs, by `exec`.
+    /// Sets what is run with the command line, instead of the binary of this build: the binary of another release, or a program that
+    /// ends as the service, by `exec`, and its first arguments.
     #[must_use]
     pub fn program<'a>(mut self, line: impl IntoIterator<Item = &'a str>) -> Self {
         self.program = line.into_iter().map(str::to_owned).collect();
@@ -79,22 +79,17 @@ impl ServiceBuilder {
     }
 
     fn command(self) -> Command {
-        let mut command = match (self.program.split_first(), self.soft_file_limit) {
-            (Some((program, first)), _) => {
-                let mut command = Command::new(program);
-                command.args(first);
-                command
-            }
-            (None, None) => Command::new(service_binary()),
-            (None, Some(files)) => {
+        let own = vec![service_binary().to_string_lossy().into_owned()];
+        let line = if self.program.is_empty() { own } else { self.program };
+        let mut command = match self.soft_file_limit {
+            None => Command::new(&line[0]),
+            Some(files) => {
                 let mut shell = Command::new("sh");
-                shell
-                    .args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)])
-                    .arg(service_binary());
+                shell.args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)]).arg(&line[0]);
                 shell
             }
         };
-        command.env_clear().args(&self.arguments).envs(self.variables);
+        command.args(&line[1..]).env_clear().args(&self.arguments).envs(self.variables);
         // A child that finds itself in a debugger's or a coverage tool's environment would miss these.
         for name in ["PATH", "HOME", "TMPDIR", "LLVM_PROFILE_FILE", "PG_BINDIR", "REDIS_BINDIR"] {
             if let Some(value) = std::env::var_os(name) {

@@ -440,6 +440,10 @@ knobs! {
         OTEL_SERVICE_NAME = optional("", Takes::Text("a name"),
             "The service name of all telemetry; if empty, service.name of OTEL_RESOURCE_ATTRIBUTES, else notification.");
         OTEL_TRACES_EXPORTER = optional("none", EXPORTER, "Where traces go.");
+        OTEL_TRACES_SAMPLER = optional("parentbased_always_on", Takes::Word(&["always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"]),
+            "Which traces are recorded. With parentbased_, a trace that a producer began is recorded if the producer records it; the rest is for traces that begin here.");
+        OTEL_TRACES_SAMPLER_ARG = optional("1", Takes::Text("a number from 0 to 1"),
+            "The share of traces that traceidratio and parentbased_traceidratio record.");
         OTEL_METRICS_EXPORTER = optional("none", EXPORTER, "Where metrics go.");
         OTEL_EXPORTER_OTLP_PROTOCOL = optional("http/protobuf", PROTOCOL,
             "The protocol of the collector.");

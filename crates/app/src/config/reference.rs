@@ -31,8 +31,8 @@ notifications of that type are recorded and not sent.
 ";
 
 const OTEL: &str = "\
-The SDK reads the other standard `OTEL_*` variables by itself: `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and
-`_ARG`, `OTEL_BSP_*`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_TIMEOUT`, the last two also for
+The SDK reads the other standard `OTEL_*` variables by itself: `OTEL_RESOURCE_ATTRIBUTES`,
+`OTEL_BSP_*`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_TIMEOUT`, the last two also for
 one signal (`OTEL_EXPORTER_OTLP_TRACES_HEADERS`). Compression is not built in.
 ";
 

@@ -7,7 +7,8 @@ use super::knobs::{
     Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, NOTIFICATION_METRICS_PROMETHEUS,
     OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
     OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
-    OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER,
+    OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER, OTEL_TRACES_SAMPLER,
+    OTEL_TRACES_SAMPLER_ARG,
 };
 use super::reader::Reader;
 use super::user_directory::parse_http_url;
@@ -21,6 +22,8 @@ pub struct TelemetryConfig {
     pub service_name: Option<String>,
     /// Where traces go, if anywhere.
     pub traces: Option<Collector>,
+    /// Which traces are recorded.
+    pub sampler: Sampler,
     /// Where metrics go, if anywhere.
     pub metrics: Option<Collector>,
     /// Whether metrics are served for Prometheus.
@@ -52,6 +55,15 @@ pub struct Collector {
     pub protocol: Protocol,
     /// The whole URL, path included.
     pub endpoint: String,
+}
+
+/// Which traces are recorded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampler {
+    /// Whether a trace that a producer began is recorded if and only if the producer records it.
+    pub parent_based: bool,
+    /// The share of the other traces, from 0 to 1.
+    pub share: f64,
 }
 
 /// How a collector is spoken to.
@@ -100,6 +112,7 @@ impl TelemetryConfig {
         let protocol = reader.word(&OTEL_EXPORTER_OTLP_PROTOCOL);
         let endpoint = read_endpoint(reader, &OTEL_EXPORTER_OTLP_ENDPOINT);
         let traces = TRACES.read(reader);
+        let sampler = Sampler::read(reader);
         let metrics = METRICS.read(reader);
         let (disabled, protocol, endpoint) = (disabled?, protocol?, endpoint?);
         let collector =
@@ -108,6 +121,7 @@ impl TelemetryConfig {
             log: log?,
             service_name: service_name.filter(|name| !name.is_empty()),
             traces: collector(traces?),
+            sampler: sampler?,
             metrics: collector(metrics?),
             prometheus: prometheus? && !disabled,
         })
@@ -128,6 +142,29 @@ impl Log {
         let format = if format? == Some("text") { LogFormat::Text } else { LogFormat::Json };
         Some(Self { level, format })
     }
+}
+
+impl Sampler {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let word = reader.word(&OTEL_TRACES_SAMPLER);
+        let share = reader.read(&OTEL_TRACES_SAMPLER_ARG, parse_share, f64::to_string);
+        let (word, share) = (word?.unwrap_or_default(), share?);
+        let (parent_based, rule) = match word.strip_prefix("parentbased_") {
+            Some(rule) => (true, rule),
+            None => (false, word),
+        };
+        let share = match rule {
+            "always_off" => 0.0,
+            "traceidratio" => share,
+            _ => 1.0,
+        };
+        Some(Self { parent_based, share })
+    }
+}
+
+fn parse_share(text: &str) -> Result<f64, &'static str> {
+    let share: f64 = text.parse().map_err(|_| "it is no number")?;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is not between 0 and 1") }
 }
 
 /// What the variables of one signal say.

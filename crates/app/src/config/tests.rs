@@ -196,6 +196,10 @@ fn values_outside_their_bounds_are_refused() {
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "http://users?x=1"),
         ("NOTIFICATION_USER_SERVICE_BASE_URL", "ftp://users"),
         ("OTEL_TRACES_EXPORTER", "jaeger"),
+        ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1.1"),
+        ("OTEL_TRACES_SAMPLER_ARG", "nan"),
+        ("OTEL_TRACES_SAMPLER_ARG", "10%"),
         ("OTEL_METRICS_EXPORTER", "prometheus"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
@@ -328,4 +332,23 @@ fn the_collector_of_a_signal_is_its_own_else_the_common_one_else_the_usual_one()
         [at(Protocol::Grpc, "http://localhost:4317"), at(Protocol::Grpc, "http://localhost:4317")]
     );
     assert_eq!(collectors(&[("OTEL_SDK_DISABLED", "TRUE")]), [None, None]);
+}
+
+#[test]
+fn a_sampler_is_a_share_of_the_traces_that_begin_here_and_a_rule_for_the_others() {
+    let arg = ("OTEL_TRACES_SAMPLER_ARG", "0.1");
+    for (name, parent_based, share) in [
+        ("always_on", false, 1.0),
+        ("always_off", false, 0.0),
+        ("traceidratio", false, 0.1),
+        ("parentbased_always_on", true, 1.0),
+        ("parentbased_always_off", true, 0.0),
+        ("parentbased_traceidratio", true, 0.1),
+    ] {
+        let sampler = loaded(&[("OTEL_TRACES_SAMPLER", name), arg]).config.telemetry.sampler;
+        assert_eq!(sampler, Sampler { parent_based, share }, "{name}");
+    }
+    assert_eq!(loaded(&[]).config.telemetry.sampler, Sampler { parent_based: true, share: 1.0 });
+    let all = loaded(&[("OTEL_TRACES_SAMPLER", "traceidratio")]).config.telemetry.sampler;
+    assert_eq!(all, Sampler { parent_based: false, share: 1.0 });
 }

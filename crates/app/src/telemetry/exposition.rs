@@ -3,12 +3,17 @@
 //! A scrape reads what the instruments have counted; it asks no store. It runs on a thread for blocking work, one at a time, so
 //! that no number of scrapes delays the tasks of the service.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
 
 use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::error::OTelSdkError;
 use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// For how long after a scrape another one is expected: some times the interval of any Prometheus.
+const SCRAPE_EXPECTED: Duration = Duration::from_secs(300);
 
 /// The metrics of the process, as text for Prometheus. Clones share them.
 #[derive(Clone, Debug)]
@@ -16,6 +21,8 @@ pub struct Exposition {
     registry: Registry,
     /// Held by the scrape that runs.
     scraping: Arc<Mutex<()>>,
+    /// When the last one began.
+    last_scrape: Arc<StdMutex<Option<Instant>>>,
 }
 
 impl Exposition {
@@ -28,11 +35,18 @@ impl Exposition {
         // The name of the meter is the same for every instrument: as a label it would say nothing.
         let exporter =
             opentelemetry_prometheus::exporter().with_registry(registry.clone()).scope_info_enabled(false);
-        Ok((Self { registry, scraping: Arc::default() }, exporter.build()?))
+        Ok((Self { registry, scraping: Arc::default(), last_scrape: Arc::default() }, exporter.build()?))
+    }
+
+    /// Whether someone scrapes: what nobody reads need not be measured.
+    pub fn is_scraped(&self) -> bool {
+        let last = *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|last| last.elapsed() < SCRAPE_EXPECTED)
     }
 
     /// All metrics now, in the text format of Prometheus.
     pub async fn text(&self) -> anyhow::Result<String> {
+        *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         // The thread holds it, so that a client that hangs up does not let the next scrape begin beside this one.
         let turn = Arc::clone(&self.scraping).lock_owned().await;
         let registry = self.registry.clone();
@@ -85,6 +99,17 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_scraped_from_the_first_scrape_until_none_has_come_for_five_minutes() {
+        let (exposition, _exporter) = Exposition::new().expect("a reader");
+        assert!(!exposition.is_scraped());
+        let clone = exposition.clone();
+        exposition.text().await.expect("it can be encoded");
+        assert!(clone.is_scraped());
+        tokio::time::advance(SCRAPE_EXPECTED).await;
+        assert!(!clone.is_scraped());
     }
 
     #[tokio::test]

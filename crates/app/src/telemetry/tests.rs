@@ -5,8 +5,13 @@ use std::sync::Arc;
 use ambient::Timestamp;
 use axum::Router;
 use axum::http::{Request, StatusCode};
+use opentelemetry::Context;
 use opentelemetry::metrics::MeterProvider;
-use opentelemetry::trace::Tracer;
+use opentelemetry::trace::{
+    Link, Span, SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer, TracerProvider,
+};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::SpanData;
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -94,13 +99,12 @@ fn the_level_holds_for_the_service_and_noisy_libraries_stay_at_warnings() {
 }
 
 #[test]
-fn spans_for_traces_alone_are_not_in_the_log() {
-    let lines = logged(LevelFilter::TRACE, LogFormat::Json, || {
-        let span = tracing::info_span!(target: workers::SPANS, "intent", entry_id = "1-0");
-        assert!(span.is_disabled());
-        span.in_scope(|| tracing::info!("accepted"));
+fn a_schema_that_is_newer_than_the_release_is_no_error() {
+    let lines = logged(LevelFilter::TRACE, LogFormat::Text, || {
+        tracing::error!(target: "refinery_core::traits::missing", "migration V9__x is missing from the filesystem");
+        tracing::error!(target: "refinery_core::traits::divergent", "heard");
     });
-    assert!(!lines.concat().contains("1-0"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].ends_with("heard"), "{lines:?}");
 }
 
 #[test]
@@ -144,7 +148,8 @@ fn exporting(protocol: Protocol, traces: String, metrics: String) -> TelemetryCo
     let collector = |endpoint| Some(Collector { protocol, endpoint });
     let log = Log { level: LevelFilter::INFO, format: LogFormat::Json };
     let (traces, metrics) = (collector(traces), collector(metrics));
-    TelemetryConfig { log, service_name: None, traces, metrics, prometheus: true }
+    let sampler = Sampler { parent_based: true, share: 1.0 };
+    TelemetryConfig { log, service_name: None, traces, sampler, metrics, prometheus: true }
 }
 
 /// One span and one count.
@@ -222,5 +227,64 @@ async fn a_collector_that_does_not_answer_delays_the_stop_no_longer_than_the_tim
         let begun = Instant::now();
         telemetry.shutdown(Duration::from_millis(200)).await;
         assert!(begun.elapsed() < Duration::from_secs(4), "{protocol:?}: {:?}", begun.elapsed());
+    }
+}
+
+/// Which of these spans would be recorded: one without a parent, one with a link to a recorded span, one with a link to a span that is
+/// not recorded, one whose parent is recorded, one whose parent is not.
+fn recorded(parent_based: bool, share: f64) -> [bool; 5] {
+    let remote = |flags| {
+        let (trace_id, span_id) = (TraceId::from_bytes([7; 16]), SpanId::from_bytes([7; 8]));
+        SpanContext::new(trace_id, span_id, flags, true, TraceState::default())
+    };
+    let (yes, no) = (remote(TraceFlags::SAMPLED), remote(TraceFlags::default()));
+    let child = |of: &SpanContext| Context::new().with_remote_span_context(of.clone());
+    let tracer = tracer_provider(Sampler { parent_based, share }).build().tracer("test");
+    let is_recorded = |links: &[&SpanContext], parent: Context| {
+        let links = links.iter().map(|link| Link::with_context((*link).clone())).collect();
+        let builder = tracer.span_builder("a span of the test").with_links(links);
+        tracer.build_with_context(builder, &parent).span_context().is_sampled()
+    };
+    [
+        is_recorded(&[], Context::new()),
+        is_recorded(&[&no, &yes], Context::new()),
+        is_recorded(&[&no], Context::new()),
+        is_recorded(&[&no], child(&yes)),
+        is_recorded(&[&yes], child(&no)),
+    ]
+}
+
+#[test]
+fn a_batch_is_recorded_if_one_of_its_intents_is_and_the_sampler_is_based_on_parents() {
+    assert_eq!(recorded(true, 0.0), [false, true, false, true, false]);
+    assert_eq!(recorded(true, 1.0), [true, true, true, true, false]);
+    assert_eq!(recorded(false, 0.0), [false; 5]);
+    assert_eq!(recorded(false, 1.0), [true; 5]);
+}
+
+#[test]
+fn a_span_keeps_as_many_links_as_a_batch_has() {
+    let provider = tracer_provider(Sampler { parent_based: true, share: 1.0 });
+    let exported = InMemory::default();
+    let provider = provider.with_simple_exporter(exported.clone()).build();
+    let link = |number: usize| {
+        let span_id = SpanId::from((number + 1) as u64);
+        let (trace_id, flags) = (TraceId::from_bytes([7; 16]), TraceFlags::SAMPLED);
+        Link::with_context(SpanContext::new(trace_id, span_id, flags, true, TraceState::default()))
+    };
+    let tracer = provider.tracer("test");
+    let builder = tracer.span_builder("a batch").with_links((0..workers::MAX_LINKS).map(link).collect());
+    drop(tracer.build_with_context(builder, &Context::new()));
+    let spans = exported.0.lock().expect("not poisoned");
+    assert_eq!((spans.len(), spans[0].links.len()), (1, workers::MAX_LINKS));
+}
+
+#[derive(Clone, Debug, Default)]
+struct InMemory(Arc<Mutex<Vec<SpanData>>>);
+
+impl opentelemetry_sdk::trace::SpanExporter for InMemory {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.0.lock().expect("not poisoned").extend(batch);
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
     Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, StepDownElection,
-    SubmissionIntake, dispatch, submission_queue,
+    SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
 };
 
 use super::api::{self, ApiParts};
@@ -49,7 +49,7 @@ pub async fn serve(
     let directory = UserDirectory::open(&config, &stores).await?;
     let ready = ReadyState::default();
     ready.add_replica(&replica);
-    ready.set_exposition(exposition);
+    ready.set_exposition(exposition.clone());
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
     spawn_probes(&mut supervisor, &config.http, &NOTIFICATION_INTERNAL_HTTP_ADDR, &ready).await?;
@@ -67,7 +67,9 @@ pub async fn serve(
         stores: &stores,
         ready: &ready,
         metrics,
+        traces: traces(&config),
         workers: ReplicaHealth::default(),
+        exposition,
     }
     .spawn_workers(&mut supervisor, directory, api)?;
     ready.set(Phase::Ready);
@@ -76,6 +78,18 @@ pub async fn serve(
     stores.pool.close();
     tracing::info!("the service has stopped");
     Ok(stopped)
+}
+
+fn traces(config: &Config) -> Traces {
+    if config.telemetry.traces.is_none() {
+        return Traces::default();
+    }
+    let streams = TracedStreams {
+        intents: config.intents.stream.clone(),
+        push: config.outbound.gateway.key.clone(),
+        email: config.outbound.mail.key.clone(),
+    };
+    Traces::new(opentelemetry::global::tracer("notification"), streams)
 }
 
 fn metrics() -> Metrics {
@@ -89,7 +103,9 @@ struct Wiring<'a> {
     stores: &'a Stores,
     ready: &'a ReadyState,
     metrics: Metrics,
+    traces: Traces,
     workers: ReplicaHealth,
+    exposition: Option<Exposition>,
 }
 
 impl Wiring<'_> {
@@ -138,6 +154,7 @@ impl Wiring<'_> {
             lock_ttl: api.lock_ttl(),
             answer: ::api::accepted_answer,
             metrics: self.metrics.clone(),
+            traces: self.traces.clone(),
             health,
         };
         supervisor.spawn(Stage::Intake, "submissions", |stop| async move {
@@ -179,6 +196,7 @@ impl Wiring<'_> {
                 stream_retention: config.intents.stream_retention,
             },
             metrics: self.metrics.clone(),
+            traces: self.traces.clone(),
             health,
         };
         supervisor.spawn(Stage::Intake, "intake", |stop| intake.run(stop));
@@ -202,6 +220,7 @@ impl Wiring<'_> {
                 backoff: config.routes.backoff,
             },
             metrics: self.metrics.clone(),
+            traces: self.traces.clone(),
             health: self.add_worker(channel.as_str()),
         };
         supervisor.spawn(Stage::Publishing, channel.as_str(), |stop| publisher.run(receiver, stop));
@@ -267,7 +286,10 @@ impl Wiring<'_> {
             health: Health::new("gauges"),
         };
         let pool = self.stores.pool.clone();
-        supervisor.spawn(Stage::Background, "gauges", |stop| gauges.run(move || pool.usage(), stop));
+        let is_sent = self.config.telemetry.metrics.is_some();
+        let exposition = self.exposition.clone();
+        let is_read = move || is_sent || exposition.as_ref().is_some_and(Exposition::is_scraped);
+        supervisor.spawn(Stage::Background, "gauges", |stop| gauges.run(move || pool.usage(), is_read, stop));
     }
 
     /// The health of a worker, shown by the probes and reported by the replica.

@@ -24,6 +24,11 @@ fn world() -> World {
 
 /// Measures in `world` so many times, one pause after the other.
 async fn measure(world: &World, workers: &ReplicaHealth, times: u32) -> Recorded {
+    measure_if(true, world, workers, times).await
+}
+
+/// The same, while somebody reads the gauges or nobody does.
+async fn measure_if(is_read: bool, world: &World, workers: &ReplicaHealth, times: u32) -> Recorded {
     let recorded = Recorded::default();
     let gauges = Gauges {
         store: world.database.clone(),
@@ -37,7 +42,8 @@ async fn measure(world: &World, workers: &ReplicaHealth, times: u32) -> Recorded
         metrics: Metrics::new(&recorded.meter()),
         health: Health::new("gauges"),
     };
-    let mut passes = GaugesLoop { gauges: &gauges, pool_usage: || (0, 0), seen: Seen::default() };
+    let mut passes =
+        GaugesLoop { gauges: &gauges, pool_usage: || (0, 0), is_read: || is_read, seen: Seen::default() };
     for _ in 0..times {
         drop(passes.run_once(&CancellationToken::new()).await);
     }
@@ -125,4 +131,16 @@ async fn due_routes_are_looked_for_in_every_pass_only_while_there_are_some() {
     world.database.put_route(route(1, 0));
     measure(&world, &ReplicaHealth::default(), 3).await;
     assert_eq!(world.script.count("next_due"), 1 + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nobody_reads_the_gauges_no_store_is_asked_and_what_is_known_by_itself_is_shown() {
+    let world = world();
+    let workers = ReplicaHealth::default();
+    workers.add_worker("intake").mark_blocked("the user directory");
+    let recorded = measure_if(false, &world, &workers, 3).await;
+    for call in ["load_checkpoint", "next_due", "inspect"] {
+        assert_eq!(world.script.count(call), 0, "{call}");
+    }
+    assert_eq!(recorded.values(BLOCKED).len(), 3);
 }

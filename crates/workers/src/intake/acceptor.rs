@@ -13,14 +13,15 @@ mod writer;
 
 use std::collections::VecDeque;
 
-use ambient::Clock;
+use ambient::{Clock, Timestamp};
 use domain::accept::{Decision, Rest, Wait};
 use domain::entry::EntryId;
 use domain::ports::{AcceptanceStore, Fence, StoreError, UserDirectory};
 use tokio_util::sync::CancellationToken;
 
 use super::{Intake, UnprocessedEntry};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, STREAM};
+use crate::traces::{IntentSpan, Traces};
 
 use decider::Decider;
 use writer::{WriteEnd, Writer};
@@ -32,6 +33,8 @@ const MAX_CONFLICT_RETRIES: usize = 5;
 #[derive(Debug)]
 pub(super) struct Acceptor<'a, A, D, C> {
     metrics: &'a Metrics,
+    traces: &'a Traces,
+    clock: &'a C,
     decider: Decider<'a, A, D, C>,
     writer: Writer<'a, A, C>,
     /// The entries of the batch that have no outcome yet.
@@ -78,6 +81,8 @@ where
     pub(super) fn new<E, I, K>(intake: &'a Intake<E, I, A, K, D, C>) -> Self {
         Self {
             metrics: &intake.metrics,
+            traces: &intake.traces,
+            clock: &intake.clock,
             decider: Decider::new(intake),
             writer: Writer::new(intake),
             batch: VecDeque::new(),
@@ -132,8 +137,11 @@ where
             if let Some(first) = self.batch.front().filter(|_| !written.outcomes.is_empty()) {
                 self.metrics.accepted_within(first.read_at.elapsed());
             }
-            for (entry, outcome) in self.batch.drain(..written.outcomes.len()).zip(written.outcomes) {
-                entry.span.record("outcome", outcome);
+            let done = self.batch.drain(..written.outcomes.len());
+            if self.traces.is_on() {
+                let now = self.clock.now();
+                done.zip(written.outcomes)
+                    .for_each(|(entry, outcome)| trace(self.traces, &entry, outcome, now));
             }
             match written.end {
                 Ok(WriteEnd::Written) => match rest {
@@ -150,4 +158,19 @@ where
         };
         Processed { committed, ended }
     }
+}
+
+fn trace(traces: &Traces, entry: &UnprocessedEntry, outcome: &'static str, now: Timestamp) {
+    let intent = entry.decoded.intent();
+    traces.intent(&IntentSpan {
+        started: now - entry.read_at.elapsed(),
+        ended: now,
+        source: STREAM,
+        message_id: Some(entry.decoded.id.to_string()),
+        trace_id: intent.map_or("", |intent| &intent.trace_id),
+        request_trace: None,
+        notification_type: intent.map_or("", |intent| &intent.notification_type),
+        outcome,
+        failed: false,
+    });
 }

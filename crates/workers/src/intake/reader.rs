@@ -10,7 +10,6 @@ use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
 use tokio::time::Instant;
 
 use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
-use crate::SPANS;
 
 /// How many entries are requested before their size is known, and the maximum of one request: the next entries may be
 /// a thousand times as large as the last ones.
@@ -126,9 +125,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
 
     /// Reads an entry by the rules of the envelope.
     pub(super) fn decode(&self, entry: RawEntry, read_at: Instant) -> UnprocessedEntry {
-        let span = tracing::info_span!(target: SPANS, "intent", entry_id = %entry.id, outcome = tracing::field::Empty);
         let decoded = accept::decode(&self.settings.stream, entry, self.policy, self.clock.now());
-        UnprocessedEntry { decoded, read_at, span }
+        UnprocessedEntry { decoded, read_at }
     }
 }
 

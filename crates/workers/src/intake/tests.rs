@@ -48,6 +48,7 @@ fn intake(world: &World, batch_size: usize) -> WorldIntake {
         dispatcher,
         settings,
         metrics: Metrics::new(&meter("test")),
+        traces: Traces::default(),
         health: Health::new("intake"),
     }
 }

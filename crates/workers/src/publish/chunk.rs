@@ -119,8 +119,7 @@ where
         (encoded, failed)
     }
 
-    #[tracing::instrument(target = "notification::spans", level = "info", name = "publish", skip_all,
-        fields(channel = self.channel.as_str(), routes = encoded.len()))]
+    /// The stages of one chunk.
     async fn publish_chunk(
         &self,
         encoded: Vec<Encoded<'_>>,
@@ -129,6 +128,8 @@ where
         shared: &Shared,
     ) -> Result<(Report, Vec<RouteKey>), Stopped> {
         let token = self.token();
+        let routes = encoded.iter().map(|encoded| encoded.route);
+        let span = self.traces.begin_publish(self.channel, || self.clock.now(), routes);
         let mut outcomes = Appended { failed, ..Appended::default() };
         let mut report = Report::default();
         if !encoded.is_empty() {
@@ -152,7 +153,12 @@ where
         }
         report.retry_at = outcomes.failed.iter().filter_map(|failed| failed.retry_at).min();
         let lost = std::mem::take(&mut outcomes.lease_lost);
+        let published = outcomes.published.len();
+        let failed: Vec<_> = outcomes.failed.iter().map(|failed| failed.classification).collect();
         self.complete(outcomes, &token, shared).await?;
+        if let Some(span) = span {
+            span.end(self.clock.now(), published, &failed);
+        }
         Ok((report, lost))
     }
 

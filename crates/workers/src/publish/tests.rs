@@ -60,6 +60,7 @@ impl Fixture {
                 backoff: Backoff { min: Duration::from_secs(1), max: Duration::from_secs(9) },
             },
             metrics: Metrics::new(&meter("test")),
+            traces: Traces::default(),
             health: Health::new("push"),
         };
         (publisher, receiver, dispatcher)

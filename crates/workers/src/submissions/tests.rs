@@ -60,6 +60,7 @@ impl Running {
             lock_ttl: LOCK_TTL,
             answer: stored_answer,
             metrics,
+            traces: Traces::default(),
             health: health.clone(),
         };
         Self { task: tokio::spawn(intake.run(receiver, stop.clone())), queue, health, stop }
@@ -107,7 +108,7 @@ fn world_with_slow_look_up(time: Duration) -> World {
 /// An intent for one user that stores its answer.
 fn submission(key: &str, user: &str) -> Submission {
     let intent = intent::decode(&entry(1, key, user).fields, &Catalog::built_in()).expect("well-formed");
-    Submission { intent, stores_answer: true }
+    Submission { intent, stores_answer: true, request_trace: None }
 }
 
 /// An intent for one user that claims no key.

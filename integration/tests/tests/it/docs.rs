@@ -200,9 +200,19 @@ fn the_metrics_table_is_what_the_code_makes() {
 }
 
 #[test]
-fn every_metric_that_a_page_names_exists() {
+fn the_attributes_of_spans_are_those_of_the_page() {
+    let rows = table("docs/tracing.md", "attributes table");
+    let written: BTreeSet<String> = rows.iter().map(|row| first_quoted(&row[0]).to_owned()).collect();
+    let source = read("crates/workers/src/traces.rs");
+    let made = literals(&source, "", "#[cfg(test)]", "KeyValue::new(");
+    assert_eq!(made.into_iter().collect::<BTreeSet<_>>(), written);
+}
+
+#[test]
+fn every_metric_or_attribute_that_a_page_names_exists() {
     let rows = table("docs/metrics.md", "metrics table");
-    let names: BTreeSet<&str> = rows.iter().map(|row| first_quoted(&row[0])).collect();
+    let attributes = table("docs/tracing.md", "attributes table");
+    let names: BTreeSet<&str> = rows.iter().chain(&attributes).map(|row| first_quoted(&row[0])).collect();
     for page in files(".md") {
         let text = fs::read_to_string(&page).expect("a page that can be read");
         // The changelog contains former names.

@@ -6,6 +6,7 @@
 mod accept;
 mod alert_rules;
 mod api;
+mod api_client;
 mod api_crash;
 mod api_edges;
 mod api_races;
@@ -57,6 +58,7 @@ mod start;
 mod state;
 mod state_page;
 mod tls;
+mod traces;
 mod users;
 mod versions;
 mod world;

@@ -76,7 +76,7 @@ impl Collector {
 }
 
 /// The body of a request, which is answered.
-async fn receive(stream: TcpStream) -> std::io::Result<Vec<u8>> {
+pub(crate) async fn receive(stream: TcpStream) -> std::io::Result<Vec<u8>> {
     let mut stream = BufReader::new(stream);
     let (mut length, mut line) = (0, String::new());
     while stream.read_line(&mut line).await? > 2 {

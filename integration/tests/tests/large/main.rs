@@ -4,6 +4,9 @@
 #[path = "../it/alert_rules.rs"]
 mod alert_rules;
 mod alerts;
+#[expect(dead_code, reason = "shared with the other tests, which use all of it")]
+#[path = "../it/api_client.rs"]
+mod api_client;
 mod audit;
 mod console;
 #[path = "../it/dead_letters.rs"]
@@ -18,6 +21,7 @@ mod outbox;
 mod package;
 mod replay;
 mod systemd;
+mod upgrade;
 #[expect(dead_code, reason = "shared with the other tests, which use all of it")]
 #[path = "../it/world.rs"]
 mod world;

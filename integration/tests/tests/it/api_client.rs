@@ -1,0 +1,101 @@
+//! Requests to the HTTP API of a service.
+
+use std::path::PathBuf;
+
+use harness::{Answer, Service, ServiceBuilder, request};
+use serde_json::{Value, json};
+
+use crate::world::*;
+
+/// The tokens of the tests.
+pub(crate) const PRODUCER: &str = "producer-token";
+pub(crate) const OTHER: &str = "other-token";
+pub(crate) const OPERATOR: &str = "operator-token";
+/// Their entries, with their SHA-256.
+pub(crate) const TOKENS: &str = r#"
+[[token]]
+name = "game"
+sha256 = "765221e4754f2968efae220b7185addd7b4a9dbaed428d78c7736b8ae14f4e72"
+producer = "game_master"
+
+[[token]]
+name = "geo"
+sha256 = "6c67163bbed989f232b31acc4f04df54b31285bfc01bd022c735b71e041a4754"
+producer = "geoprofile"
+
+[[token]]
+name = "ops"
+sha256 = "0850123315d21ab90f4f7236408a52ef6dbd6a02a6550e5c10dc73f4d993680e"
+role = "operator"
+"#;
+
+/// A tokens file, removed with the test.
+pub(crate) struct TokensFile(pub(crate) PathBuf);
+
+impl TokensFile {
+    pub(crate) fn new(world: &World) -> Self {
+        let name = format!("tokens-{}-{}.toml", std::process::id(), world.redis.port());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, TOKENS).expect("there is a temporary folder");
+        Self(path)
+    }
+}
+
+impl Drop for TokensFile {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+pub(crate) fn with_api(service: ServiceBuilder, tokens: &TokensFile) -> ServiceBuilder {
+    service
+        .env("NOTIFICATION_API_HTTP_ADDR", "127.0.0.1:0")
+        .env("NOTIFICATION_API_TOKENS_FILE", tokens.0.display().to_string())
+}
+
+/// `game.turn.ready` for two users, as a body.
+pub(crate) fn body(turn: u32) -> Value {
+    json!({
+        "notification_type": "game.turn.ready",
+        "audience_kind": "user",
+        "recipient_user_ids": ["u-1", "u-2"],
+        "occurred_at_ms": 1_775_121_700_000_i64,
+        "payload": {"game_id": "game-1", "game_name": "Nova", "turn_number": turn},
+    })
+}
+
+pub(crate) async fn try_ask(
+    addr: &str,
+    token: &str,
+    method: &str,
+    path: &str,
+    key: Option<&str>,
+    body: &str,
+) -> std::io::Result<Answer> {
+    let bearer = format!("Bearer {token}");
+    let mut headers = vec![("Authorization", bearer.as_str())];
+    headers.extend(key.map(|key| ("Idempotency-Key", key)));
+    if !body.is_empty() {
+        headers.push(("Content-Type", "application/json"));
+    }
+    request(addr, method, path, &headers, body).await
+}
+
+pub(crate) async fn ask(
+    service: &Service,
+    token: &str,
+    method: &str,
+    path: &str,
+    key: Option<&str>,
+    body: &str,
+) -> Answer {
+    try_ask(&service.api_addr(), token, method, path, key, body).await.expect("the API answers")
+}
+
+pub(crate) async fn send(service: &Service, key: &str, body: &Value) -> Answer {
+    ask(service, PRODUCER, "POST", "/v1/intents", Some(key), &body.to_string()).await
+}
+
+pub(crate) async fn read(service: &Service, token: &str, path: &str) -> Answer {
+    ask(service, token, "GET", path, None, "").await
+}
