@@ -112,7 +112,7 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
