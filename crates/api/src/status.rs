@@ -6,7 +6,6 @@ use ambient::Clock;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
-use domain::entry::EntryId;
 use domain::ports::{LeaderLookup, Queries, StreamQueries};
 use domain::query::Status;
 use http_server::problem::Problem;
@@ -24,9 +23,8 @@ pub(crate) async fn show<P: Ports>(
     let store = api.queries.status(&api.settings.stream, api.clock.now()).await;
     let store = store.map_err(|error| store_failed(&error))?;
     let term = api.leader.leader().await.map_err(|error| store_failed(&error))?;
-    let checkpoint = store.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id);
     // Without Redis the rest is worth telling all the same.
-    let backlog = api.stream.backlog(checkpoint).await.ok();
+    let backlog = api.stream.backlog(store.processed_up_to()).await.ok();
     let status = Status::new(store, term, backlog);
     Ok(Json(ServiceStatus::new(&status, &api.settings.stream, api.settings.version)).into_response())
 }

@@ -12,6 +12,7 @@ use crate::commands::capacity::{self, CapacityArgs};
 use crate::commands::dead_letters::{self, DeadLettersCommand};
 use crate::commands::explain::{self, ExplainArgs};
 use crate::commands::generated::{self, CompletionsArgs, ManArgs};
+use crate::commands::healthcheck::{self, HealthcheckArgs};
 use crate::commands::leader::{self, LeaderArgs};
 use crate::commands::list::{self, ListArgs};
 use crate::commands::malformed::{self, MalformedCommand};
@@ -74,6 +75,9 @@ enum Command {
     /// Look at intents that were not accepted
     #[command(subcommand, after_help = malformed::EXAMPLES)]
     Malformed(MalformedCommand),
+    /// Ask whether the process of this environment is ready: the health check of a container
+    #[command(after_help = healthcheck::EXAMPLES)]
+    Healthcheck(HealthcheckArgs),
     /// Move events from a producer's outbox to the intents stream
     #[command(after_help = RELAY_EXAMPLES)]
     Relay,
@@ -207,6 +211,7 @@ impl Cli {
                 generated::completions(&args, Self::command(), &mut std::io::stdout())
             }
             Command::Man(args) => generated::man(&args, Self::command(), &mut std::io::stdout()),
+            Command::Healthcheck(args) => block_on(healthcheck::run(args, vars, &mut std::io::stdout())),
             Command::Relay => block_on(relay::run(vars)),
             Command::State => {
                 allocator::return_large_blocks();

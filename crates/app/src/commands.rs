@@ -10,6 +10,7 @@ pub mod dead_letters;
 pub mod dev;
 pub mod explain;
 pub mod generated;
+pub mod healthcheck;
 pub mod leader;
 pub mod list;
 pub mod malformed;

@@ -8,11 +8,13 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 pub mod duration;
+pub mod environment_file;
 pub mod knobs;
 pub mod reference;
 
 mod api;
 mod audience;
+mod health;
 mod http;
 mod postgres;
 mod problem;
@@ -31,6 +33,7 @@ mod user_directory;
 
 pub use api::{Api, ApiLimits, known_producers};
 pub use audience::AudienceRules;
+pub use health::HealthTarget;
 pub use http::{Http, HttpAddr};
 pub use postgres::Postgres;
 pub use problem::{ConfigErrors, Problem};

@@ -14,6 +14,7 @@ pub mod shutdown;
 mod start;
 pub mod supervisor;
 pub mod telemetry;
+mod versions;
 pub mod wiring;
 
 /// Makes ring the one provider of cryptography, for PostgreSQL, Redis and HTTP. Must precede every connection.

@@ -1,8 +1,8 @@
 //! The start sequence: the checks before the HTTP listener opens.
 //!
-//! In this order: Redis answers; PostgreSQL answers, has every migration and grants what the service needs; the schema and
-//! the intents stream belong to each other; the tables of the locks can be used. Any failure ends the start with an error
-//! within 30 seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no dependency ends the
+//! In this order: Redis answers and is not too old; PostgreSQL answers, is not too old, has every migration and grants what the
+//! service needs; the schema and the intents stream belong to each other; the tables of the locks can be used. Any failure ends
+//! the start with an error within 30 seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no dependency ends the
 //! process.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use store_redis::RedisClient;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Config, Redis};
-use crate::{installation, migrations, wiring};
+use crate::{installation, migrations, versions, wiring};
 
 /// How long Redis may take to answer at the start.
 const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,9 +65,13 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
 pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient> {
     let redis =
         RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
-    wait_until_reachable("Redis", REDIS_START_TIMEOUT, || redis.ping())
+    let deadline = Instant::now() + REDIS_START_TIMEOUT;
+    wait_until_reachable("Redis", deadline, || redis.ping())
         .await
         .with_context(|| format!("Redis at {} does not serve", config.addr))?;
+    versions::check_redis(&redis)
+        .await
+        .with_context(|| format!("Redis at {} cannot be used", config.addr))?;
     Ok(redis)
 }
 
@@ -111,9 +115,12 @@ async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
 /// A pool, once its database has answered.
 pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Result<PgPool> {
     let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
-    wait_until_reachable("PostgreSQL", POSTGRES_START_TIMEOUT, || pool.ping())
-        .await
-        .with_context(|| format!("PostgreSQL at {dsn} does not serve"))?;
+    let does_not_serve = || format!("PostgreSQL at {dsn} does not serve");
+    let deadline = Instant::now() + POSTGRES_START_TIMEOUT;
+    let version = wait_until_reachable("PostgreSQL", deadline, || pg::server_version(dsn)).await;
+    versions::check_postgres(version.with_context(does_not_serve)?)
+        .with_context(|| format!("PostgreSQL at {dsn} cannot be used"))?;
+    wait_until_reachable("PostgreSQL", deadline, || pool.ping()).await.with_context(does_not_serve)?;
     Ok(pool)
 }
 
@@ -139,21 +146,21 @@ async fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
     Ok(locks)
 }
 
-/// Calls `ping` until it succeeds, for at most `limit`, however long one call takes.
-async fn wait_until_reachable<E, F>(
+/// Calls `ping` until it succeeds, until `deadline`, however long one call takes.
+async fn wait_until_reachable<T, E, F>(
     dependency: &'static str,
-    limit: Duration,
+    deadline: Instant,
     mut ping: impl FnMut() -> F,
-) -> anyhow::Result<()>
+) -> anyhow::Result<T>
 where
-    F: Future<Output = Result<(), E>>,
+    F: Future<Output = Result<T, E>>,
     E: std::error::Error + Send + Sync + 'static,
 {
-    let deadline = Instant::now() + limit;
+    let limit = deadline.saturating_duration_since(Instant::now());
     let mut logged = false;
     loop {
         let error = match timeout_at(deadline, ping()).await {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => error,
             Err(_) => anyhow::bail!("no answer within {limit:?}"),
         };

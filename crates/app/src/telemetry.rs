@@ -1,8 +1,9 @@
-//! Logs on standard output, and traces and metrics to an OTLP collector if one is asked for.
+//! Logs on standard output, metrics for Prometheus to scrape, and traces and metrics to an OTLP collector if one is asked for.
 //!
 //! A collector that is slow or unavailable does not slow down the service: exporters run on their own threads, drop data that
 //! they cannot send, and log at most one line a minute. docs/logging.md explains the fields of a log line. Logs are not exported.
 
+mod exposition;
 mod sampler;
 
 use std::io;
@@ -15,6 +16,7 @@ use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, Protocol as OtlpProtocol, SpanExporter, WithExportConfig,
 };
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{SdkTracerProvider, TracerProviderBuilder};
 use tokio::sync::oneshot;
@@ -26,6 +28,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, fmt};
+
+pub use self::exposition::Exposition;
 
 use self::sampler::LinkSampler;
 use crate::config::{Collector, Log, LogFormat, Protocol, ReplicaId, Sampler, TelemetryConfig};
@@ -66,6 +70,9 @@ pub enum TelemetryError {
         #[source]
         source: ExporterBuildError,
     },
+    /// The metrics cannot be prepared for Prometheus.
+    #[error("could not set up the metrics for Prometheus")]
+    Exposition(#[source] OTelSdkError),
     /// The process has telemetry already.
     #[error("could not install the logger")]
     Installed(#[source] TryInitError),
@@ -76,6 +83,7 @@ pub enum TelemetryError {
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     metrics: Option<SdkMeterProvider>,
+    exposition: Option<Exposition>,
 }
 
 impl Telemetry {
@@ -94,6 +102,11 @@ impl Telemetry {
         Ok(telemetry)
     }
 
+    /// What Prometheus scrapes, if that is on.
+    pub fn exposition(&self) -> Option<Exposition> {
+        self.exposition.clone()
+    }
+
     /// The exporters alone.
     fn build(config: &TelemetryConfig, replica: &ReplicaId) -> Result<Self, TelemetryError> {
         let failed = |signal| move |source| TelemetryError::Exporter { signal, source };
@@ -106,15 +119,26 @@ impl Telemetry {
                 .with_resource(resource.clone())
                 .build()
         });
-        let metrics = metrics.map(|exporter| {
-            SdkMeterProvider::builder().with_periodic_exporter(exporter).with_resource(resource).build()
+        let (exposition, scraped) = match config.prometheus {
+            true => Some(Exposition::new().map_err(TelemetryError::Exposition)?).unzip(),
+            false => (None, None),
+        };
+        let metrics = (metrics.is_some() || scraped.is_some()).then(|| {
+            let mut builder = SdkMeterProvider::builder().with_resource(resource);
+            if let Some(exporter) = metrics {
+                builder = builder.with_periodic_exporter(exporter);
+            }
+            if let Some(exporter) = scraped {
+                builder = builder.with_reader(exporter);
+            }
+            builder.build()
         });
-        Ok(Self { traces, metrics })
+        Ok(Self { traces, metrics, exposition })
     }
 
     /// Sends what has not been sent yet. Waits at most `bound`; what takes longer is lost.
     pub async fn shutdown(self, bound: Duration) {
-        let Self { traces, metrics } = self;
+        let Self { traces, metrics, exposition: _ } = self;
         // Both block until the collector has answered or given up on, so each has a thread to do it on. They are no
         // threads of the runtime, which would wait for them however long they take.
         let traces = traces.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
@@ -179,7 +203,8 @@ fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     let named = named.filter(|name| !name.starts_with("unknown_service"));
     let name = service_name.map(str::to_owned).or(named).unwrap_or_else(|| SERVICE_NAME.to_owned());
     let instance = KeyValue::new("service.instance.id", replica.to_string());
-    Resource::builder().with_service_name(name).with_attribute(instance).build()
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    Resource::builder().with_service_name(name).with_attributes([instance, version]).build()
 }
 
 /// `level` for everything but the noisy libraries, of which warnings are logged at most.

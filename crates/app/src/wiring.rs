@@ -15,6 +15,7 @@ use anyhow::Context;
 use store_redis::RedisSettings;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::knobs::Knob;
 use crate::config::{Http, Redis};
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
@@ -39,10 +40,15 @@ pub(crate) fn redis_settings(config: &Redis) -> RedisSettings {
     }
 }
 
-/// Opens the listener of the probes.
-async fn spawn_probes(supervisor: &mut Supervisor, http: &Http, ready: &ReadyState) -> anyhow::Result<()> {
+/// Opens the listener of the probes, whose address `knob` sets.
+async fn spawn_probes(
+    supervisor: &mut Supervisor,
+    http: &Http,
+    knob: &'static Knob,
+    ready: &ReadyState,
+) -> anyhow::Result<()> {
     let addr = &http.addr;
-    let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_INTERNAL_HTTP_ADDR)");
+    let cannot_listen = || format!("could not listen on {addr} ({})", knob.name);
     let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
     let http_addr = listener.local_addr().with_context(cannot_listen)?;
     let (ready, timeouts) = (ready.clone(), http.timeouts);

@@ -135,15 +135,21 @@
         say("Updated at " + clock(), false);
     };
 
-    /** A box that checks all boxes of the name that it gives. */
+    /** A box that checks all boxes of the name that it gives, and is checked while all of them are. */
     const checkAll = (box) => {
-        const others = () => document.querySelectorAll('input[type="checkbox"][name="' + CSS.escape(box.dataset.checkAll) + '"]');
-        box.hidden = false;
+        const others = [...document.querySelectorAll('input[type="checkbox"][name="' + CSS.escape(box.dataset.checkAll) + '"]')];
+        const follow = () => { box.checked = others.every((other) => other.checked); };
         box.addEventListener("change", () => {
-            for (const other of others()) {
+            for (const other of others) {
                 other.checked = box.checked;
             }
         });
+        for (const other of others) {
+            other.addEventListener("change", follow);
+        }
+        // A browser restores what was checked when a page comes back.
+        addEventListener("pageshow", follow);
+        box.closest("[hidden]").hidden = false;
     };
 
     document.addEventListener("submit", (event) => {

@@ -9,6 +9,7 @@ use domain::ports::{StoreError, error_chain};
 use maud::html;
 
 use crate::layout::{Page, Section};
+use crate::widgets::visible;
 
 /// After how long a page whose data is unavailable is worth another try.
 const RETRY_UNAVAILABLE: Duration = Duration::from_secs(5);
@@ -26,6 +27,12 @@ pub(crate) enum PageError {
     TooLarge(usize),
     /// The page does not take this method.
     Method,
+    /// The form did not arrive in time.
+    Late,
+    /// The page was not ready in time.
+    TimedOut,
+    /// The handler of the page panicked.
+    Panicked,
     /// A row has a value that the service never writes.
     Corrupt,
     /// A store cannot be reached, or failed.
@@ -58,8 +65,9 @@ impl PageError {
             Self::Forged => StatusCode::FORBIDDEN,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::Panicked | Self::Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::TimedOut | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -81,6 +89,21 @@ impl PageError {
             Self::Method => {
                 ("Not possible here", "The page does not take this kind of request.".to_owned(), "Start from one of the pages above.")
             }
+            Self::Late => (
+                "The form came too late",
+                "It was not complete within the time that a request may take.".to_owned(),
+                "Nothing was changed. Go back and send it again.",
+            ),
+            Self::TimedOut => (
+                "The page took too long",
+                "It was not ready within the time that a request may take.".to_owned(),
+                "Try again in a few seconds, and ask for less if you can: a filter, or a shorter page. If it lasts, look at /readyz and at the log of this replica.",
+            ),
+            Self::Panicked => (
+                "The page failed",
+                "The service made a mistake while it made this page.".to_owned(),
+                "The log of this replica says where. Other pages are not affected.",
+            ),
             Self::Corrupt => (
                 "A row cannot be read",
                 "It has a value that this service never writes.".to_owned(),
@@ -101,7 +124,7 @@ impl IntoResponse for PageError {
         let (title, what, advice) = self.texts();
         let content = html! {
             div.state.failed role="alert" {
-                p { strong { (what) } }
+                p { strong { (visible(&what)) } }
                 p { (advice) }
             }
         };

@@ -1,7 +1,7 @@
 //! Forms that were sent: read within a bound, and checked for where they come from.
 //!
 //! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something, before a handler sees
-//! the request; the sign-in, which has no session yet, makes its own.
+//! the request; the sign-in, which has no session yet, makes its own, and reads of a form that it cannot check only where to go on.
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -11,6 +11,7 @@ use http_server::{BodyError, BodyLimit, has_media_type, is_compressed, read_body
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
 
+use crate::deadline::Deadline;
 use crate::error::PageError;
 use crate::session::FormToken;
 
@@ -28,20 +29,28 @@ pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
     /// Reads a form and checks that a page with `token` has sent it.
-    pub(crate) async fn read(
-        mut head: Parts,
-        body: Body,
-        token: &FormToken,
-    ) -> Result<(Parts, Self), PageError> {
-        if is_foreign(&head) {
+    pub(crate) async fn read(head: &mut Parts, body: Body, token: &FormToken) -> Result<Self, PageError> {
+        let form = Self::read_unchecked(head, body).await?;
+        let mut given = form.all(FORM_TOKEN);
+        let is_own = matches!((given.next(), given.next()), (Some(given), None) if given.as_bytes().ct_eq(token.0.as_bytes()).into());
+        drop(given);
+        if is_own { Ok(form) } else { Err(PageError::Forged) }
+    }
+
+    /// Reads a form that another site may have made, as far as its browser does not say so: nothing may be done because of it.
+    pub(crate) async fn read_unchecked(head: &mut Parts, body: Body) -> Result<Self, PageError> {
+        if is_foreign(head) {
             return Err(PageError::Forged);
         }
         if is_compressed(&head.headers) || !has_media_type(&head.headers, "application/x-www-form-urlencoded")
         {
             return Err(PageError::Invalid("The request is no form.".to_owned()));
         }
+        // Without a deadline the request did not come by the router of the console.
+        let deadline = *head.extensions.get::<Deadline>().ok_or(PageError::Forged)?;
         head.extensions.insert(BodyLimit(MAX_FORM_BYTES));
-        let bytes = read_body(&head, body).await.map_err(|error| match error {
+        let bytes = deadline.limit(read_body(head, body)).await.ok_or(PageError::Late)?;
+        let bytes = bytes.map_err(|error| match error {
             BodyError::TooLarge(limit) => PageError::TooLarge(limit),
             BodyError::Incomplete => PageError::Invalid("The form ended before it was complete.".to_owned()),
         })?;
@@ -50,10 +59,7 @@ impl Form {
         if form.0.len() > MAX_FORM_FIELDS {
             return Err(PageError::Invalid(format!("A form has at most {MAX_FORM_FIELDS} fields.")));
         }
-        let mut given = form.all(FORM_TOKEN);
-        let is_own = matches!((given.next(), given.next()), (Some(given), None) if given.as_bytes().ct_eq(token.0.as_bytes()).into());
-        drop(given);
-        if is_own { Ok((head, form)) } else { Err(PageError::Forged) }
+        Ok(form)
     }
 
     /// The first value of a field; `None` if it is absent or empty.

@@ -6,11 +6,12 @@
 //!
 //! Nothing below `/console/` but the sign-in and the assets is reached without an operator's session, and no form without its
 //! token: `session.rs` checks both in front of every page, so that no handler can forget it. `headers.rs` adds the headers of
-//! every answer. `layout.rs` is the frame of a page, `widgets.rs` what pages have in common, `params.rs` reads the address.
+//! every answer, `deadline.rs` makes a page of what takes too long or panics. `layout.rs` is the frame of a page, `widgets.rs` what pages have in common, `params.rs` reads the address.
 
 mod assets;
 mod attempts;
 mod chart;
+mod deadline;
 mod error;
 mod forms;
 mod headers;
@@ -36,7 +37,7 @@ pub use ports::{Console, ConsoleSettings, Ports};
 
 /// Every path below `/console/`. It has no fallback, to be merged with the other routes of the listener.
 pub fn router<P: Ports>(console: Console<P>) -> Router {
-    let proxies = console.proxies.clone();
+    let (proxies, time_limit) = (console.proxies.clone(), console.settings.time_limit);
     let console = Arc::new(console);
     let pages = Router::new()
         .merge(pages::overview::routes())
@@ -55,6 +56,7 @@ pub fn router<P: Ports>(console: Console<P>) -> Router {
         .method_not_allowed_fallback(error::method_not_allowed);
     pages
         .merge(open)
+        .layer(from_fn_with_state(time_limit, deadline::guard))
         .layer(from_fn(layout::frame))
         .layer(from_fn_with_state(proxies, headers::add))
         .with_state(console)

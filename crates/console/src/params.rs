@@ -12,6 +12,9 @@ use crate::error::PageError;
 /// The longest value of a parameter, in bytes: a search filter, or a cursor.
 const MAX_PARAMETER_BYTES: usize = 4_096;
 
+/// How many bytes of the name of a parameter that a page does not have are shown.
+const MAX_SHOWN_NAME_BYTES: usize = 64;
+
 /// The parameters of a page. A form sends its empty fields too, so an empty value is none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params(BTreeMap<String, String>);
@@ -22,7 +25,11 @@ impl Params {
         let mut params = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
             if !known.contains(&&*name) {
-                return Err(PageError::Invalid(format!("The page has no parameter of this name: {name}")));
+                let shown = &name[..name.floor_char_boundary(MAX_SHOWN_NAME_BYTES)];
+                let rest = if shown.len() < name.len() { "…" } else { "" };
+                return Err(PageError::Invalid(format!(
+                    "The page has no parameter of this name: {shown}{rest}"
+                )));
             }
             if value.len() > MAX_PARAMETER_BYTES || value.contains('\0') {
                 return Err(invalid(&name, &format!("at most {MAX_PARAMETER_BYTES} bytes without NUL")));
@@ -105,6 +112,17 @@ mod tests {
             assert!(parse(query).is_err(), "{query}");
         }
         assert!(parse(&format!("producer={}", "p".repeat(MAX_PARAMETER_BYTES + 1))).is_err());
+    }
+
+    #[test]
+    fn of_the_name_of_an_unknown_parameter_no_more_is_shown_than_the_bound() {
+        let shown = |name: &str| match parse(&format!("{name}=1")) {
+            Err(PageError::Invalid(what)) => what.split_once(": ").map(|(_, name)| name.to_owned()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(shown("colour"), Some("colour".to_owned()));
+        assert_eq!(shown(&"x".repeat(64)), Some("x".repeat(64)));
+        assert_eq!(shown(&format!("x{}", "é".repeat(100_000))), Some(format!("x{}…", "é".repeat(31))));
     }
 
     #[test]

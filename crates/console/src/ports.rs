@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ambient::Clock;
 use domain::catalog::Catalog;
@@ -83,4 +84,6 @@ pub struct ConsoleSettings {
     pub budgets: Budgets,
     /// The version of the service.
     pub version: &'static str,
+    /// How long a page may take. Less than the listener's request timeout, so that what takes longer is answered with a page.
+    pub time_limit: Duration,
 }

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::COOKIE;
 use axum::http::request::Parts;
@@ -16,6 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::ports::{SessionHash, SessionStore, StoreError, TokenHash};
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 use url::form_urlencoded;
 
 use crate::error::PageError;
@@ -31,6 +31,8 @@ pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
 const MAX_NEXT_BYTES: usize = 4_096;
 /// The label of the hash that makes the token of forms.
 const FORM_LABEL: &[u8] = b"notification console form\0";
+/// The label of the hash that makes the proof of a text.
+const PROOF_LABEL: &[u8] = b"notification console proof\0";
 /// The length of a secret in a cookie, in hexadecimal digits.
 const SECRET_DIGITS: usize = 64;
 
@@ -113,6 +115,22 @@ impl Secret {
 #[derive(Clone, Debug)]
 pub(crate) struct FormToken(pub(crate) String);
 
+impl FormToken {
+    /// Proves that the service wrote `text` for this session. The hash within the hash keeps the proof of a text from being continued to that
+    /// of a longer one.
+    pub(crate) fn proof(&self, text: &str) -> String {
+        let text = Sha256::digest(text.as_bytes());
+        hex::encode(
+            Sha256::new().chain_update(PROOF_LABEL).chain_update(&self.0).chain_update(text).finalize(),
+        )
+    }
+
+    /// Whether `proof` is that of `text`.
+    pub(crate) fn proves(&self, text: &str, proof: &str) -> bool {
+        self.proof(text).as_bytes().ct_eq(proof.as_bytes()).into()
+    }
+}
+
 /// Who is signed in. A handler of a page gets it by extraction.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {
@@ -159,9 +177,8 @@ pub(crate) async fn require_operator<P: Ports>(
         Err(error) => return PageError::from(error).into_response(),
     };
     if ![Method::GET, Method::HEAD].contains(&head.method) {
-        match Form::read(head, body, &operator.form_token).await {
-            Ok((read, form)) => {
-                (head, body) = (read, Body::empty());
+        match Form::read(&mut head, std::mem::take(&mut body), &operator.form_token).await {
+            Ok(form) => {
                 head.extensions.insert(form);
             }
             Err(error) => return layout::render(error.into_response(), Some(&operator)),

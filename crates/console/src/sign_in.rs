@@ -73,15 +73,14 @@ async fn sign_in<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     request: Request,
 ) -> Result<Response, PageError> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let client = console.proxies.client(&head);
     let Some(secret) = Cookie::SignIn.read(&head.headers, client.https) else {
-        return Ok(answer(&console, &head, None, &Message::Expired));
+        let form = Form::read_unchecked(&mut head, body).await.ok();
+        let next = form.as_ref().and_then(|form| form.text("next")).and_then(own_path);
+        return Ok(answer(&console, &head, next.as_deref(), &Message::Expired));
     };
-    let (head, form) = match Form::read(head, body, &secret.form_token()).await {
-        Ok(read) => read,
-        Err(error) => return Err(error),
-    };
+    let form = Form::read(&mut head, body, &secret.form_token()).await?;
     let next = form.text("next").and_then(own_path);
     if let Err(delay) = console.attempts.begin(client.addr, console.clock.now()) {
         return Ok(answer(&console, &head, next.as_deref(), &Message::TooMany(delay)));

@@ -196,6 +196,13 @@ impl Targets {
         counter.plan(self.unknown.clone(), self.remaining)
     }
 
+    /// Keeps those that still have the version that their operator saw, by their ids. The others changed meanwhile and count as unchanged.
+    pub fn keep_planned(&mut self, planned: &BTreeMap<String, Version>) {
+        let selected = self.targets.len();
+        self.targets.retain(|target| planned.get(&target.key.to_string()) == Some(&target.version));
+        self.unchanged += (selected - self.targets.len()) as u64;
+    }
+
     /// The chunks in which they are changed.
     pub fn chunks(&self) -> impl Iterator<Item = &[Target]> {
         self.targets.chunks(CHUNK_ROUTES)
@@ -210,6 +217,8 @@ pub struct ChangeReport {
     /// Selected dead letters that were not changed: those beyond the bound of one request, and those that another transaction
     /// has locked. The same request under another idempotency key continues with them.
     pub remaining: Counted,
+    /// Selected ones that stayed as they are: no dead letters any more, discarded already, or changed since they were selected.
+    pub unchanged: u64,
     /// Ids that name no route.
     pub unknown: Vec<String>,
 }
@@ -231,7 +240,10 @@ impl OperatorAction {
     /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and what the change was told.
     pub fn arguments(&self, change: &DeadLetterChange, chunk: &[Target]) -> Value {
         let mut arguments = match &self.selection {
-            Selection::Filter(filter) => json!({ "filter": filter_arguments(filter) }),
+            Selection::Filter(filter) => {
+                let conditions: BTreeMap<_, _> = filter.named_conditions().into_iter().collect();
+                json!({ "filter": conditions })
+            }
             Selection::Ids(_) => {
                 json!({ "ids": chunk.iter().map(|target| target.key.to_string()).collect::<Vec<_>>() })
             }
@@ -247,17 +259,6 @@ impl OperatorAction {
         }
         arguments
     }
-}
-
-fn filter_arguments(filter: &DeadLetterFilter) -> Value {
-    let members = [
-        ("channel", filter.channel.map(|channel| channel.as_str().to_owned())),
-        ("classification", filter.classification.clone()),
-        ("notification_type", filter.notification_type.clone()),
-        ("created_after", filter.created_after.map(|at| at.to_string())),
-        ("created_before", filter.created_before.map(|at| at.to_string())),
-    ];
-    members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
 }
 
 /// The key of a row of `operator_actions`.
@@ -320,6 +321,20 @@ mod tests {
             };
             assert_eq!(replay(channel, BUDGETS, now), expected);
         }
+    }
+
+    #[test]
+    fn of_the_planned_ones_only_those_of_the_same_version_are_kept() {
+        let versions = [1, 2, 3].map(|at| Version::read(Timestamp::from_millis(at).expect("in range")));
+        let at = |n: usize, version| Target { version, ..target(n, Channel::Push, "c") };
+        let mut targets = Targets {
+            targets: vec![at(1, versions[0]), at(2, versions[2]), at(3, versions[0])],
+            unchanged: 1,
+            ..Targets::default()
+        };
+        let key = |n| target(n, Channel::Push, "c").key.to_string();
+        targets.keep_planned(&BTreeMap::from([(key(1), versions[0]), (key(2), versions[1])]));
+        assert_eq!((targets.targets, targets.unchanged), (vec![at(1, versions[0])], 3));
     }
 
     #[test]

@@ -177,6 +177,27 @@ impl Version {
     }
 }
 
+/// A text that a client sends back unread.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.as_micros())
+    }
+}
+
+/// The text is no version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a version of a route")]
+pub struct InvalidVersion;
+
+impl FromStr for Version {
+    type Err = InvalidVersion;
+
+    fn from_str(text: &str) -> Result<Self, InvalidVersion> {
+        let micros = text.parse().map_err(|_| InvalidVersion)?;
+        Timestamp::from_micros(micros).map(Self).map_err(|_| InvalidVersion)
+    }
+}
+
 /// A route as acceptance makes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewRoute {
@@ -327,6 +348,15 @@ mod tests {
                 request_id: String::new(),
                 trace_id: String::new(),
             }),
+        }
+    }
+
+    #[test]
+    fn a_version_is_read_back_from_its_text_and_nothing_else_is_one() {
+        let version = Version::read("2026-04-02T09:21:40.123456Z".parse().expect("a time"));
+        assert_eq!(version.to_string().parse(), Ok(version));
+        for text in ["", "now", "1.5", "-", "99999999999999999999", "9223372036854775807"] {
+            assert_eq!(text.parse::<Version>(), Err(InvalidVersion), "{text}");
         }
     }
 

@@ -6,7 +6,7 @@
 //! borrowed for one operation and closed if it was left in an unknown state; [`bind`] makes parameters whose type the
 //! server and the client agree on, [`sql`] the statements on batches of them; [`listen()`] hears what is
 //! announced on a channel; [`row`] reads columns by name; [`rights`] says
-//! what the role may not do; [`migrate()`] applies migrations under an advisory lock.
+//! what the role may not do; [`server_version`] says how old the server is; [`migrate()`] applies migrations under an advisory lock.
 
 pub mod bind;
 mod connect;
@@ -19,6 +19,7 @@ mod raw_timestamp;
 pub mod rights;
 pub mod row;
 pub mod sql;
+mod version;
 
 pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
@@ -28,3 +29,4 @@ pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate}
 pub use pool::{PgPool, PoolSettings, PostgresBinderRef, Prepared, Session, SessionSettings};
 pub use raw_timestamp::RawTimestamp;
 pub use sea_query_postgres::PostgresValues;
+pub use version::server_version;

@@ -22,7 +22,14 @@ impl SessionStore for PgStore {
         lifetime: Duration,
     ) -> Result<(), StoreError> {
         let session = self.session("insert a session of the console").await?;
-        session.execute(&insert(id, token, lifetime)).await.map_err(store_error).map(drop)
+        match session.execute(&insert(id, token, lifetime)).await.map_err(store_error)? {
+            1 => Ok(()),
+            rows => Err(corrupt(
+                "console_sessions",
+                "",
+                format!("{rows} rows were written where one was inserted"),
+            )),
+        }
     }
 
     async fn get_session(&self, id: &SessionHash) -> Result<Option<TokenHash>, StoreError> {
@@ -35,9 +42,9 @@ impl SessionStore for PgStore {
         Ok(Some(TokenHash(hash)))
     }
 
-    async fn delete_session(&self, id: &SessionHash) -> Result<(), StoreError> {
+    async fn delete_session(&self, id: &SessionHash) -> Result<u64, StoreError> {
         let session = self.session("delete a session of the console").await?;
-        session.execute(&delete(id)).await.map_err(store_error).map(drop)
+        session.execute(&delete(id)).await.map_err(store_error)
     }
 }
 

@@ -19,6 +19,7 @@ mod producer;
 mod receipt;
 mod socket;
 mod stream_state;
+mod version;
 
 pub use audit::RedisStreamReader;
 pub use checkpoint::RedisCheckpoints;
@@ -31,3 +32,4 @@ pub use leases::RedisLeases;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{OutboxAppend, OutboxEntry, OutboxField, RedisOutboxStreams};
 pub use producer::{RedisIntentProducer, append_command};
+pub use version::RedisVersion;

@@ -1,26 +1,45 @@
 //! The gauges, which are read every few seconds. Each query reads the end of an index or is a bounded count.
+//!
+//! What comes from memory, PostgreSQL and Redis is measured apart, so that while one of the two is unavailable the figures of the
+//! other stay current.
 
 use std::cmp::Ordering;
 use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
-use domain::ports::{CheckpointCache, CheckpointStore, IntentStream, RouteStore, StoreError};
+use domain::ports::{
+    CheckpointCache, CheckpointStore, Cutoff, Expired, IntentStream, MalformedKey, RetentionStore,
+    RouteStore, StoreError,
+};
+use domain::record::NotificationId;
+use domain::route::Channel;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Pass, Passes, run_passes};
+use crate::reporter::ReplicaHealth;
 
 /// Between two measurements.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two looks for due routes while there are none, so that an idle replica stays idle.
+const NOTHING_DUE_INTERVAL: Duration = Duration::from_secs(30);
+/// Between two looks at how old the oldest rows are. Retention works by the hour.
+const EXPIRED_INTERVAL: Duration = Duration::from_secs(60);
 /// Due routes are counted no further than this.
 const DEPTH_CAP: usize = 10_000;
+
+/// The label of PostgreSQL.
+const POSTGRESQL: &str = "postgresql";
+/// The label of Redis.
+const REDIS: &str = "redis";
 
 /// The worker that keeps the gauges up to date.
 #[derive(Debug)]
 pub struct Gauges<S, I, K, C> {
-    /// What is due, and how far intake has got.
+    /// What is due and what is expired, and how far intake has got.
     pub store: S,
     /// What is not read yet.
     pub intents: I,
@@ -30,37 +49,104 @@ pub struct Gauges<S, I, K, C> {
     pub clock: C,
     /// The intents stream.
     pub stream: String,
+    /// How long records are kept.
+    pub record_retention: Duration,
+    /// How long malformed intents are kept.
+    pub malformed_retention: Duration,
+    /// The workers of this replica.
+    pub workers: ReplicaHealth,
     /// What is shown.
     pub metrics: Metrics,
     /// How the worker is doing.
     pub health: Health,
 }
 
-impl<S: RouteStore + CheckpointStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
+/// What the gauges ask of PostgreSQL.
+pub trait GaugeStore:
+    RouteStore + CheckpointStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>
+{
+}
+
+impl<S> GaugeStore for S where
+    S: RouteStore + CheckpointStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>
+{
+}
+
+impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
     /// Runs until `stop`; `pool_usage` returns open and idle connections.
     pub async fn run(self, pool_usage: impl Fn() -> (usize, usize) + Send, stop: CancellationToken) {
-        run_passes(&self.health, &stop, MEASURE_INTERVAL, GaugesLoop { gauges: &self, pool_usage }).await;
+        let passes = GaugesLoop { gauges: &self, pool_usage, seen: Seen::default() };
+        run_passes(&self.health, &stop, MEASURE_INTERVAL, passes).await;
     }
 
-    async fn run_once(&self) -> Result<(), StoreError> {
+    /// What this replica knows by itself.
+    fn measure_workers(&self) {
+        let now = Instant::now();
+        for health in self.workers.workers() {
+            let status = health.status();
+            let since = |then: Instant| now.saturating_duration_since(then);
+            let blocked = status.blocked.map_or(Duration::ZERO, |blocked| since(blocked.since));
+            self.metrics.worker(health.worker(), blocked, since(status.last_pass));
+        }
+    }
+
+    /// What PostgreSQL knows, the checkpoint first.
+    async fn measure_postgres(&self, seen: &mut Seen) -> Result<(), StoreError> {
+        let loaded = self.store.load_checkpoint(&self.stream).await?;
+        seen.checkpoint = loaded.map(|checkpoint| checkpoint.last_entry_id);
         let now = self.clock.now();
-        let oldest = self.store.next_due().await?.into_values().min();
-        let depth = self.store.count_due_routes(now, DEPTH_CAP).await?;
-        self.metrics.schedule(depth, oldest.map_or(Duration::ZERO, |due| now.saturating_since(due)));
+        if seen.next_due_look.is_none_or(|at| at <= Instant::now()) {
+            let is_due = self.measure_due(now).await?;
+            let pause = if is_due { Duration::ZERO } else { NOTHING_DUE_INTERVAL };
+            seen.next_due_look = Some(Instant::now() + pause);
+        }
+        if seen.next_expired_look.is_none_or(|at| at <= Instant::now()) {
+            self.measure_expired(now).await?;
+            seen.next_expired_look = Some(Instant::now() + EXPIRED_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Whether a route is due.
+    async fn measure_due(&self, now: Timestamp) -> Result<bool, StoreError> {
+        let due = self.store.next_due().await?;
+        let due_for =
+            |since: Option<&Timestamp>| since.map_or(Duration::ZERO, |since| now.saturating_since(*since));
+        Channel::ALL.iter().for_each(|channel| self.metrics.due(*channel, due_for(due.get(channel))));
+        let first = due.values().min();
+        let is_due = first.is_some_and(|first| *first <= now);
+        let depth = if is_due { self.store.count_due_routes(now, DEPTH_CAP).await? } else { 0 };
+        self.metrics.schedule(depth, due_for(first));
+        Ok(is_due)
+    }
+
+    async fn measure_expired(&self, now: Timestamp) -> Result<(), StoreError> {
+        let cutoff = Cutoff::new(now, self.record_retention);
+        let oldest = RetentionStore::<NotificationId>::list_expired(&self.store, cutoff, None, 1).await?;
+        self.metrics.expired("records", expired_for(cutoff, &oldest));
+        let cutoff = Cutoff::new(now, self.malformed_retention);
+        let oldest = RetentionStore::<MalformedKey>::list_expired(&self.store, cutoff, None, 1).await?;
+        self.metrics.expired("malformed_intents", expired_for(cutoff, &oldest));
+        Ok(())
+    }
+
+    /// What Redis knows. Every replica reports it, even while no replica leads. While PostgreSQL is unavailable, the checkpoint
+    /// does not move, so that the one that was loaded last is right.
+    async fn measure_redis(&self, checkpoint: Option<EntryId>) -> Result<(), StoreError> {
         let since = self
-            .oldest_unprocessed()
+            .oldest_unprocessed(checkpoint)
             .await?
             .and_then(|id| i64::try_from(id.millis).ok())
             .and_then(|ms| Timestamp::from_millis(ms).ok());
+        let now = self.clock.now();
         self.metrics.oldest_unprocessed(since.map_or(Duration::ZERO, |since| now.saturating_since(since)));
         Ok(())
     }
 
-    /// The first entry without an outcome. It is read from the stores and not from the intake of this process, so that every
-    /// replica reports it, even while no replica leads.
-    async fn oldest_unprocessed(&self) -> Result<Option<EntryId>, StoreError> {
-        let processed = match self.store.load_checkpoint(&self.stream).await? {
-            Some(checkpoint) => checkpoint.last_entry_id,
+    /// The first entry without an outcome. It is read from the stores and not from the intake of this process.
+    async fn oldest_unprocessed(&self, checkpoint: Option<EntryId>) -> Result<Option<EntryId>, StoreError> {
+        let processed = match checkpoint {
+            Some(checkpoint) => checkpoint,
             None => self.cache.load(&self.stream).await?.entry().unwrap_or(EntryId::ZERO),
         };
         // An absent stream has no age; intake reports it.
@@ -74,72 +160,49 @@ impl<S: RouteStore + CheckpointStore, I: IntentStream, K: CheckpointCache, C: Cl
     }
 }
 
+/// For how long the first of these rows has been past its retention.
+fn expired_for<K>(cutoff: Cutoff, oldest: &[Expired<K>]) -> Duration {
+    oldest.first().map_or(Duration::ZERO, |row| cutoff.at.saturating_since(row.at))
+}
+
 /// The passes of [`Gauges::run`].
 struct GaugesLoop<'a, S, I, K, C, P> {
     gauges: &'a Gauges<S, I, K, C>,
     pool_usage: P,
+    seen: Seen,
+}
+
+/// What one pass leaves to the next.
+#[derive(Default)]
+struct Seen {
+    /// The durable checkpoint that was loaded last.
+    checkpoint: Option<EntryId>,
+    /// When due routes are looked for again.
+    next_due_look: Option<Instant>,
+    /// When it is looked again how old the oldest rows are.
+    next_expired_look: Option<Instant>,
 }
 
 impl<S, I, K, C, P> Passes for GaugesLoop<'_, S, I, K, C, P>
 where
-    S: RouteStore + CheckpointStore,
+    S: GaugeStore,
     I: IntentStream,
     K: CheckpointCache,
     C: Clock,
     P: Fn() -> (usize, usize) + Send,
 {
     async fn run_once(&mut self, _: &CancellationToken) -> Result<Pass, StoreError> {
+        let gauges = self.gauges;
         let (open, idle) = (self.pool_usage)();
-        self.gauges.metrics.pool(open, idle);
-        self.gauges.run_once().await?;
-        Ok(Pass::PauseFor(MEASURE_INTERVAL))
+        gauges.metrics.pool(open, idle);
+        gauges.measure_workers();
+        let postgres = gauges.measure_postgres(&mut self.seen).await;
+        gauges.metrics.looked_at(POSTGRESQL, postgres.as_ref().copied());
+        let redis = gauges.measure_redis(self.seen.checkpoint).await;
+        gauges.metrics.looked_at(REDIS, redis.as_ref().copied());
+        postgres.and(redis).map(|()| Pass::PauseFor(MEASURE_INTERVAL))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixtures::{Recorded, STREAM, World, intent};
-
-    const AGE: &str = "notification.intent_stream.oldest_unprocessed_age";
-
-    /// The age in seconds that is shown at 100 ms when entries 10 and 20 are in the stream, and the last generated one is 20.
-    async fn age(durable: Option<u64>, cached: Option<u64>) -> Vec<f64> {
-        let world = World::new(Timestamp::from_millis(100).expect("in range"));
-        let recorded = Recorded::default();
-        for (number, key) in [(10, "key-1"), (20, "key-2")] {
-            world.intents.put(intent(number, key, "u-1"));
-        }
-        durable.into_iter().for_each(|number| world.set_durable(EntryId::new(number, 0)));
-        cached.into_iter().for_each(|number| world.set_cached(EntryId::new(number, 0)));
-        let gauges = Gauges {
-            store: world.database,
-            intents: world.intents,
-            cache: world.cache,
-            clock: world.clock,
-            stream: STREAM.into(),
-            metrics: Metrics::new(&recorded.meter()),
-            health: Health::new("gauges"),
-        };
-        gauges.run_once().await.expect("the stores are there");
-        recorded.values(AGE)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn every_replica_shows_the_age_of_what_no_leader_has_processed() {
-        assert_eq!(age(None, None).await, [0.09], "no replica ever led");
-        assert_eq!(age(Some(10), None).await, [0.08]);
-        assert_eq!(age(Some(20), None).await, [0.0], "nothing waits");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_age_is_based_on_the_cached_checkpoint_if_postgresql_has_none() {
-        assert_eq!(age(None, Some(10)).await, [0.08]);
-        assert_eq!(age(Some(10), Some(20)).await, [0.08]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_that_was_recreated_counts_from_its_first_entry() {
-        assert_eq!(age(Some(1_000), None).await, [0.09]);
-    }
-}
+mod tests;

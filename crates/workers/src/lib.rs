@@ -27,7 +27,7 @@ mod traces;
 pub use audit::{Audit, AuditReport, AuditSettings, AuditStores};
 pub use bulk_change::{BulkChange, BulkEnd, BulkReport};
 pub use dispatch::{Dispatcher, Receiver, dispatch};
-pub use gauges::Gauges;
+pub use gauges::{GaugeStore, Gauges};
 pub use health::{Blocked, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};
 pub use metrics::Metrics;

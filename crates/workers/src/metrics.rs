@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use domain::ports::StoreError;
 use domain::route::Channel;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
@@ -24,7 +25,12 @@ pub struct Metrics {
     schedule_depth: Gauge<u64>,
     schedule_oldest_age: Gauge<f64>,
     stream_oldest_age: Gauge<f64>,
+    channel_oldest_due_age: Gauge<f64>,
+    oldest_expired_age: Gauge<f64>,
     pool_connections: Gauge<u64>,
+    dependency_up: Gauge<u64>,
+    blocked_age: Gauge<f64>,
+    last_pass_age: Gauge<f64>,
     leader: Gauge<u64>,
     http_duration: Histogram<f64>,
     receipts: Counter<u64>,
@@ -58,7 +64,7 @@ impl Metrics {
             let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
             builder.with_boundaries(SECONDS.to_vec()).build()
         };
-        Self {
+        let metrics = Self {
             intents: counter("notification.intents", "Intents by outcome, type, producer and source"),
             route_attempts: counter(
                 "notification.route_attempts",
@@ -103,9 +109,27 @@ impl Metrics {
                 "notification.intent_stream.oldest_unprocessed_age",
                 "Age of the oldest entry that has no outcome yet, by its id",
             ),
+            channel_oldest_due_age: age(
+                "notification.channel.oldest_due_age",
+                "How long the longest due route of a channel has been due",
+            ),
+            oldest_expired_age: age(
+                "notification.retention.oldest_expired_age",
+                "How long the oldest row has been past its retention",
+            ),
+            dependency_up: gauge(
+                "notification.dependency.up",
+                "{dependency}",
+                "1 if the dependency answered the last look at it, else 0",
+            ),
+            blocked_age: age(
+                "notification.worker.blocked_age",
+                "How long a worker has not been able to continue",
+            ),
+            last_pass_age: age("notification.worker.last_pass_age", "Time since the last pass of a worker"),
             leader: gauge(
                 "notification.intake.leader",
-                "1",
+                "{replica}",
                 "1 on the replica that reads the intents stream, else 0",
             ),
             pool_connections: gauge(
@@ -123,6 +147,17 @@ impl Metrics {
                 "idempotency.fenced",
                 "Answers that were not stored because the claim of their key had expired",
             ),
+        };
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// An alert on the growth of a counter sees the first event only if the series was there before it.
+    fn begin_at_zero(&self) {
+        for channel in Channel::ALL {
+            for result in ["published", "failed", "dead_letter", "lease_lost"] {
+                self.route_attempts.add(0, &attempt(channel, result));
+            }
         }
     }
 
@@ -146,8 +181,7 @@ impl Metrics {
 
     pub(crate) fn attempts(&self, channel: Channel, result: &'static str, count: usize) {
         if count > 0 {
-            let labels = [KeyValue::new("channel", channel.as_str()), KeyValue::new("result", result)];
-            self.route_attempts.add(count as u64, &labels);
+            self.route_attempts.add(count as u64, &attempt(channel, result));
         }
     }
 
@@ -219,6 +253,30 @@ impl Metrics {
         self.schedule_oldest_age.record(oldest_age.as_secs_f64(), &[]);
     }
 
+    /// For how long the first due route of `channel` has been due.
+    pub(crate) fn due(&self, channel: Channel, oldest_age: Duration) {
+        let channel = KeyValue::new("channel", channel.as_str());
+        self.channel_oldest_due_age.record(oldest_age.as_secs_f64(), &[channel]);
+    }
+
+    /// For how long the oldest row of `table` has been past its retention.
+    pub(crate) fn expired(&self, table: &'static str, age: Duration) {
+        self.oldest_expired_age.record(age.as_secs_f64(), &[KeyValue::new("table", table)]);
+    }
+
+    /// A look at `dependency` ended like this. An answer of any kind shows that it is there.
+    pub(crate) fn looked_at(&self, dependency: &'static str, outcome: Result<(), &StoreError>) {
+        let is_up = !matches!(outcome, Err(StoreError::Unavailable { .. }));
+        self.dependency_up.record(u64::from(is_up), &[KeyValue::new("dependency", dependency)]);
+    }
+
+    /// For how long `worker` has been blocked, and the time since its last pass.
+    pub(crate) fn worker(&self, worker: &'static str, blocked: Duration, last_pass: Duration) {
+        let worker = [KeyValue::new("worker", worker)];
+        self.blocked_age.record(blocked.as_secs_f64(), &worker);
+        self.last_pass_age.record(last_pass.as_secs_f64(), &worker);
+    }
+
     /// The age of the first entry without an outcome.
     pub fn oldest_unprocessed(&self, age: Duration) {
         self.stream_oldest_age.record(age.as_secs_f64(), &[]);
@@ -233,4 +291,8 @@ impl Metrics {
         self.pool_connections.record(open.saturating_sub(idle) as u64, &[KeyValue::new("state", "used")]);
         self.pool_connections.record(idle as u64, &[KeyValue::new("state", "idle")]);
     }
+}
+
+fn attempt(channel: Channel, result: &'static str) -> [KeyValue; 2] {
+    [KeyValue::new("channel", channel.as_str()), KeyValue::new("result", result)]
 }

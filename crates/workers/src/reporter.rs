@@ -64,7 +64,7 @@ impl ReplicaHealth {
         self.workers().iter().map(status).map(|status| (status.leader, status.blocked.is_some())).collect()
     }
 
-    fn workers(&self) -> Vec<Health> {
+    pub(crate) fn workers(&self) -> Vec<Health> {
         self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

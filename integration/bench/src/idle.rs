@@ -18,7 +18,7 @@ use crate::watch::{wait_for_completions, wait_for_entries};
 
 /// The bounds for each replica: commands and statements per second, per cent of a core.
 const COMMANDS: f64 = 2.0;
-const STATEMENTS: f64 = 1.0;
+const STATEMENTS: f64 = 1.5;
 const CPU_PERCENT: f64 = 1.0;
 /// Intents that are processed before the measurement.
 const INTENTS: u32 = 10;

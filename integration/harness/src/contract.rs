@@ -2,7 +2,7 @@
 //!
 //! A suite is a set of cases that are generic over a fixture: the store, and what a test must do to it or see of it that
 //! no port offers. A macro beside the cases makes each of them a test of the crate that has the store; a test in
-//! `tests/contract.rs` checks that it names them all.
+//! `tests/contract/main.rs` checks that it names them all.
 
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod acceptance;
@@ -15,6 +15,7 @@ pub mod backlog;
 pub mod checkpoints;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod directory;
+mod drafts;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod election;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]

@@ -31,7 +31,7 @@ pub fn service_binary() -> PathBuf {
 /// A service to be started, in an environment that holds only what it is given.
 #[derive(Clone, Debug)]
 pub struct ServiceBuilder {
-    binary: Option<PathBuf>,
+    program: Vec<String>,
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
     soft_file_limit: Option<u32>,
@@ -40,7 +40,7 @@ pub struct ServiceBuilder {
 impl Default for ServiceBuilder {
     fn default() -> Self {
         Self {
-            binary: None,
+            program: Vec::new(),
             variables: Vec::new(),
             arguments: vec!["serve".to_owned()],
             soft_file_limit: None,
@@ -56,17 +56,18 @@ impl ServiceBuilder {
         self
     }
 
+    /// Sets what is run with the command line, instead of the binary of this build: a program and its first arguments. It must end as the
+    /// service that it runs, by `exec`.
+    #[must_use]
+    pub fn program<'a>(mut self, line: impl IntoIterator<Item = &'a str>) -> Self {
+        self.program = line.into_iter().map(str::to_owned).collect();
+        self
+    }
+
     /// Sets the command line, instead of `serve`.
     #[must_use]
     pub fn arguments<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
         self.arguments = arguments.into_iter().map(str::to_owned).collect();
-        self
-    }
-
-    /// Runs this binary, such as that of another release, instead of the one of this build.
-    #[must_use]
-    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
-        self.binary = Some(path.into());
         self
     }
 
@@ -78,12 +79,18 @@ impl ServiceBuilder {
     }
 
     fn command(self) -> Command {
-        let binary = self.binary.unwrap_or_else(service_binary);
-        let mut command = match self.soft_file_limit {
-            None => Command::new(binary),
-            Some(files) => {
+        let mut command = match (self.program.split_first(), self.soft_file_limit) {
+            (Some((program, first)), _) => {
+                let mut command = Command::new(program);
+                command.args(first);
+                command
+            }
+            (None, None) => Command::new(service_binary()),
+            (None, Some(files)) => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)]).arg(binary);
+                shell
+                    .args(["-c", &format!(r#"ulimit -S -n {files} && exec "$0" "$@""#)])
+                    .arg(service_binary());
                 shell
             }
         };

@@ -20,6 +20,7 @@ mod receipts;
 mod replicas;
 mod republish;
 mod retention;
+mod routes;
 mod script;
 mod scripted;
 mod sessions;

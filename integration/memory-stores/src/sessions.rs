@@ -1,6 +1,7 @@
 //! Who is signed in to the console.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,8 +37,16 @@ impl SessionStore for MemorySessions {
         token: &TokenHash,
         lifetime: Duration,
     ) -> Result<(), StoreError> {
-        lock(&self.sessions).insert(*id, (*token, self.clock.now() + lifetime));
-        Ok(())
+        match lock(&self.sessions).entry(*id) {
+            Entry::Vacant(free) => {
+                free.insert((*token, self.clock.now() + lifetime));
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(StoreError::Refused {
+                operation: "insert a session of the console",
+                source: "there is a session of this id".into(),
+            }),
+        }
     }
 
     async fn get_session(&self, id: &SessionHash) -> Result<Option<TokenHash>, StoreError> {
@@ -46,9 +55,8 @@ impl SessionStore for MemorySessions {
         Ok(sessions.get(id).filter(|(_, expires_at)| *expires_at > now).map(|(token, _)| *token))
     }
 
-    async fn delete_session(&self, id: &SessionHash) -> Result<(), StoreError> {
-        lock(&self.sessions).remove(id);
-        Ok(())
+    async fn delete_session(&self, id: &SessionHash) -> Result<u64, StoreError> {
+        Ok(lock(&self.sessions).remove(id).is_some().into())
     }
 }
 

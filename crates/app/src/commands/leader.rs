@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use domain::ports::{LeaderLookup, Queries, StepDownStore};
-use domain::query::{REPLICA_FRESH_FOR, ReplicaStatus, Status};
+use domain::query::{ReplicaStatus, Status};
 use domain::step_down::StepDown;
 use serde_json::{Value, json};
 use store_postgres::PgStore;
@@ -19,8 +19,9 @@ use tokio::time::{Instant, sleep};
 
 use self::outcome::Outcome;
 use super::actor::{actor, request_id};
-use super::operators::{Cell, Output, Style, Tables, Tone, heading, print_cells};
+use super::operators::{Cell, Output, Style, Tables, heading, print_cells};
 use super::output::{print_json, print_line, printable};
+use super::status::seen;
 use super::{Failure, Vars};
 use crate::wiring::leader::LockLookup;
 
@@ -108,13 +109,11 @@ impl Command {
         }
         let heading = heading(["REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF"]);
         let row = |replica: &ReplicaStatus| {
-            let age = status.store.at.saturating_since(replica.seen_at);
-            let tone = if age > REPLICA_FRESH_FOR { Tone::Warning } else { Tone::Plain };
             vec![
                 printable(&replica.report.replica).into(),
                 printable(&replica.report.version).into(),
                 replica.report.started_at.to_string().into(),
-                Cell::new(format!("{} s ago", age.as_secs()), tone),
+                seen(replica.seen_at, status.store.at),
                 printable(&replica.report.leader_of.join(", ")).into(),
             ]
         };

@@ -19,7 +19,8 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     // Cannot fail: the id of a relay has the form of the name of a replica.
     let instance = ReplicaId::parse(relay_id.as_str()).expect("both have the same form");
     let telemetry = Telemetry::install(&config.telemetry, &instance).context("could not set up telemetry")?;
-    let outcome = wiring::relay::run(config, relay_id, stop).await.map_err(|error| {
+    let exposition = telemetry.exposition();
+    let outcome = wiring::relay::run(config, relay_id, exposition, stop).await.map_err(|error| {
         tracing::error!(error = domain::ports::error_chain(error.as_ref()), "the relay could not start");
         Failure::Logged { exit_code: 1 }
     });

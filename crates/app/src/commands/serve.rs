@@ -29,7 +29,8 @@ pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Resu
     let replica = config.replica(&RandomTokens);
     let telemetry = Telemetry::install(&config.telemetry, &replica).context("could not set up telemetry")?;
     open_files::raise_limit();
-    let outcome = wiring::serve::serve(config, replica, stop).await.map_err(|error| {
+    let exposition = telemetry.exposition();
+    let outcome = wiring::serve::serve(config, replica, exposition, stop).await.map_err(|error| {
         tracing::error!(error = domain::ports::error_chain(error.as_ref()), "the service could not start");
         // The configuration and the schema contradict each other: starting again would not help.
         Failure::Logged { exit_code: if error.is::<WrongStream>() { 2 } else { 1 } }

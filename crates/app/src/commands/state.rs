@@ -18,7 +18,8 @@ pub async fn run(vars: Vars) -> Result<(), Failure> {
     let instance = ReplicaId::of_this_host(&RandomTokens);
     let telemetry = Telemetry::install(&config.telemetry, &instance).context("could not set up telemetry")?;
     open_files::raise_limit();
-    let outcome = wiring::state::run(config, stop).await.map_err(|error| {
+    let exposition = telemetry.exposition();
+    let outcome = wiring::state::run(config, exposition, stop).await.map_err(|error| {
         tracing::error!(
             error = domain::ports::error_chain(error.as_ref()),
             "the state store could not start"

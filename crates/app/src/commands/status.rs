@@ -8,13 +8,13 @@ use std::time::Duration;
 use ambient::Timestamp;
 use api::view::ServiceStatus;
 use clap::Args;
-use domain::entry::EntryId;
 use domain::ports::{LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{LeaderTerm, NO_LEADER_LIMIT, Status, StreamBacklog, Stuck, stuck};
 use serde::Serialize;
 use store_redis::RedisIntentStream;
 
 use self::show::print_status;
+pub(super) use self::show::seen;
 use super::operators::{Output, Style, Tables};
 use super::output::{print_serialized, printable};
 use super::{Failure, Vars};
@@ -66,8 +66,7 @@ pub async fn run(args: StatusArgs, vars: Vars, out: &mut impl Write) -> Result<(
     let stream = &tables.config.intents_stream;
     let now = tables.explained(tables.queries.now().await)?;
     let store = tables.explained(tables.queries.status(stream, now).await)?;
-    let checkpoint = store.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id);
-    let backlog = RedisIntentStream::new(&redis, stream.clone()).backlog(checkpoint).await;
+    let backlog = RedisIntentStream::new(&redis, stream.clone()).backlog(store.processed_up_to()).await;
     let status = Status::new(store, term, backlog.as_ref().ok().copied());
     let stuck = stuck(&status, leaderless_since);
     match args.output.json {

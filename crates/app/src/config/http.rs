@@ -49,12 +49,16 @@ impl fmt::Display for HttpAddr {
 
 impl Http {
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
-        let addr = reader.read(&NOTIFICATION_INTERNAL_HTTP_ADDR, str::parse, HttpAddr::to_string);
+        let addr = Self::read_addr(reader);
         let read_header = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT);
         let request = reader.duration(&NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT);
         let idle = reader.duration(&NOTIFICATION_INTERNAL_HTTP_IDLE_TIMEOUT);
         let timeouts = Timeouts { read_header: read_header?, request: request?, idle: idle? };
         Some(Self { addr: addr?, timeouts })
+    }
+
+    pub(super) fn read_addr(reader: &mut Reader) -> Option<HttpAddr> {
+        reader.read(&NOTIFICATION_INTERNAL_HTTP_ADDR, str::parse, HttpAddr::to_string)
     }
 }
 

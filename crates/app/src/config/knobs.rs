@@ -260,7 +260,7 @@ knobs! {
     }
     "Internal HTTP" => {
         NOTIFICATION_INTERNAL_HTTP_ADDR = optional(":8092", LISTEN,
-            "Where /healthz and /readyz are served, and /stats with a relay.");
+            "Where /healthz, /readyz and /metrics are served, and /stats with a relay.");
         NOTIFICATION_INTERNAL_HTTP_READ_HEADER_TIMEOUT = time("2s", MS, HOUR,
             "How long the head of a request may take to arrive.");
         NOTIFICATION_INTERNAL_HTTP_READ_TIMEOUT = time("10s", MS, HOUR,
@@ -385,6 +385,8 @@ knobs! {
             "The permissions of the socket: who may connect.");
         STATE_PROXY_HTTP_ADDR = optional("", LISTEN,
             "Where to listen on TCP; off if empty.");
+        STATE_PROXY_METRICS_ADDR = optional("", LISTEN,
+            "Where /metrics is served for Prometheus, with /healthz and /readyz of the process; off if empty.");
         STATE_PROXY_TOKENS_FILE = optional("", FILE,
             "The tokens for TCP, of which the entries with prefixes count. Required unless STATE_PROXY_HTTP_ADDR is loopback. A change is in force within 10 s; a wrong file is refused, and the old one stays.");
         STATE_PROXY_TABLE = optional("kv", Takes::Text("a lower-case letter or _, then up to 40 lower-case letters, digits and _"),
@@ -429,6 +431,8 @@ knobs! {
             "The least severe level that is logged.");
         NOTIFICATION_LOG_FORMAT = optional("json", Takes::Word(&["json", "text"]),
             "How a log line looks.");
+        NOTIFICATION_METRICS_PROMETHEUS = optional("on", Takes::Word(&["on", "off"]),
+            "on: /metrics serves all metrics in the text format of Prometheus, whatever OTEL_METRICS_EXPORTER says. `serve` and `relay` have it on NOTIFICATION_INTERNAL_HTTP_ADDR, `state` on STATE_PROXY_METRICS_ADDR.");
     }
     "OpenTelemetry" => {
         OTEL_SDK_DISABLED = optional("false", Takes::Word(&["false", "true"]),

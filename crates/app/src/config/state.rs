@@ -13,8 +13,8 @@ use state::{IndexSpec, TableName};
 use super::http::HttpAddr;
 use super::knobs::{
     CONNECTOR_SOCKET, KNOBS, STATE, STATE_PROXY_HTTP_ADDR, STATE_PROXY_MAX_BODY_BYTES,
-    STATE_PROXY_PG_INDEXES, STATE_PROXY_PG_URL, STATE_PROXY_SOCKET_MODE, STATE_PROXY_STATEMENT_TIMEOUT,
-    STATE_PROXY_TABLE, STATE_PROXY_TOKENS_FILE,
+    STATE_PROXY_METRICS_ADDR, STATE_PROXY_PG_INDEXES, STATE_PROXY_PG_URL, STATE_PROXY_SOCKET_MODE,
+    STATE_PROXY_STATEMENT_TIMEOUT, STATE_PROXY_TABLE, STATE_PROXY_TOKENS_FILE,
 };
 use super::postgres::parse_dsn;
 use super::reader::Reader;
@@ -41,6 +41,8 @@ pub struct StateConfig {
     pub max_body_bytes: usize,
     /// How long a statement may take.
     pub statement_timeout: Duration,
+    /// Where Prometheus scrapes, if anywhere.
+    pub metrics: Option<HttpAddr>,
     /// What the process tells about itself.
     pub telemetry: TelemetryConfig,
 }
@@ -79,16 +81,18 @@ impl StateConfig {
     fn read(reader: &mut Reader) -> Option<Self> {
         let dsn = reader.read(&STATE_PROXY_PG_URL, parse_dsn, Dsn::to_string);
         let socket = read_path(reader);
-        let addr = reader.read(&STATE_PROXY_HTTP_ADDR, parse_addr, |addr| {
-            addr.as_ref().map(HttpAddr::to_string).unwrap_or_default()
-        });
+        let addr = read_addr(reader);
+        let metrics = reader.read(&STATE_PROXY_METRICS_ADDR, parse_addr, show_addr);
         let mode = reader.read(&STATE_PROXY_SOCKET_MODE, parse_mode, |mode| format!("{mode:04o}"));
         let tokens = reader.read(&STATE_PROXY_TOKENS_FILE, parse_path, show_path);
         let table = reader.read(&STATE_PROXY_TABLE, parse_table, TableName::to_string);
         let indexes = reader.read(&STATE_PROXY_PG_INDEXES, parse_indexes, |(text, _)| text.clone());
         let max_body_bytes = reader.number(&STATE_PROXY_MAX_BODY_BYTES);
         let statement_timeout = reader.duration(&STATE_PROXY_STATEMENT_TIMEOUT);
-        let telemetry = TelemetryConfig::read(reader);
+        let telemetry = TelemetryConfig::read(reader).zip(metrics.as_ref()).map(|(telemetry, metrics)| {
+            let prometheus = telemetry.prometheus && metrics.is_some();
+            TelemetryConfig { prometheus, ..telemetry }
+        });
         if let (Some(None), Some(None)) = (&socket, &addr) {
             let text = format!(
                 "is not set, and neither is {}: set one of them, or both",
@@ -106,12 +110,21 @@ impl StateConfig {
             http: http?,
             max_body_bytes: max_body_bytes?,
             statement_timeout: statement_timeout?,
+            metrics: metrics?,
             telemetry: telemetry?,
         })
     }
 }
 
-fn read_path(reader: &mut Reader) -> Option<Option<PathBuf>> {
+pub(super) fn read_addr(reader: &mut Reader) -> Option<Option<HttpAddr>> {
+    reader.read(&STATE_PROXY_HTTP_ADDR, parse_addr, show_addr)
+}
+
+fn show_addr(addr: &Option<HttpAddr>) -> String {
+    addr.as_ref().map(HttpAddr::to_string).unwrap_or_default()
+}
+
+pub(super) fn read_path(reader: &mut Reader) -> Option<Option<PathBuf>> {
     let parse = |text: &str| {
         let path = (!text.is_empty()).then(|| PathBuf::from(text));
         let bytes = text.len();

@@ -4,10 +4,11 @@ use tracing::level_filters::LevelFilter;
 use url::Url;
 
 use super::knobs::{
-    Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_METRICS_EXPORTER,
-    OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER, OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG,
+    Knob, NOTIFICATION_LOG_FORMAT, NOTIFICATION_LOG_LEVEL, NOTIFICATION_METRICS_PROMETHEUS,
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
+    OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+    OTEL_METRICS_EXPORTER, OTEL_SDK_DISABLED, OTEL_SERVICE_NAME, OTEL_TRACES_EXPORTER, OTEL_TRACES_SAMPLER,
+    OTEL_TRACES_SAMPLER_ARG,
 };
 use super::reader::Reader;
 use super::user_directory::parse_http_url;
@@ -25,6 +26,8 @@ pub struct TelemetryConfig {
     pub sampler: Sampler,
     /// Where metrics go, if anywhere.
     pub metrics: Option<Collector>,
+    /// Whether metrics are served for Prometheus.
+    pub prometheus: bool,
 }
 
 /// What is logged.
@@ -95,8 +98,14 @@ const METRICS: Signal = Signal {
 };
 
 impl TelemetryConfig {
+    /// Whether anything is measured.
+    pub fn measures(&self) -> bool {
+        self.prometheus || self.metrics.is_some()
+    }
+
     pub(super) fn read(reader: &mut Reader) -> Option<Self> {
         let log = Log::read(reader);
+        let prometheus = reader.word(&NOTIFICATION_METRICS_PROMETHEUS).map(|word| word == Some("on"));
         let disabled = reader.word(&OTEL_SDK_DISABLED).map(|word| word == Some("true"));
         let service_name =
             reader.read(&OTEL_SERVICE_NAME, |text| Ok::<_, String>(text.to_owned()), String::clone);
@@ -114,6 +123,7 @@ impl TelemetryConfig {
             traces: collector(traces?),
             sampler: sampler?,
             metrics: collector(metrics?),
+            prometheus: prometheus? && !disabled,
         })
     }
 }

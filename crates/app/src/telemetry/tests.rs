@@ -147,14 +147,9 @@ fn exporting(protocol: Protocol, traces: String, metrics: String) -> TelemetryCo
     let _ = rustls::crypto::ring::default_provider().install_default();
     let collector = |endpoint| Some(Collector { protocol, endpoint });
     let log = Log { level: LevelFilter::INFO, format: LogFormat::Json };
+    let (traces, metrics) = (collector(traces), collector(metrics));
     let sampler = Sampler { parent_based: true, share: 1.0 };
-    TelemetryConfig {
-        log,
-        service_name: None,
-        traces: collector(traces),
-        sampler,
-        metrics: collector(metrics),
-    }
+    TelemetryConfig { log, service_name: None, traces, sampler, metrics, prometheus: true }
 }
 
 /// One span and one count.

@@ -1,6 +1,7 @@
 //! The console on its ports. It is served on the API's listener, and shares its queries and its tokens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::api::{Api, Ports as ApiPorts};
 use ambient::{RandomTokens, SystemClock};
@@ -15,6 +16,9 @@ use store_redis::RedisIntentStream;
 use super::leader::LockLookup;
 use crate::config;
 use crate::start::Stores;
+
+/// The part of the request timeout that is kept for the page that says that there is none.
+const PAGE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// The ports of the service.
 struct ServicePorts;
@@ -35,12 +39,16 @@ pub(super) struct ConsoleParts {
     sessions: PgStore,
     tokens: Tokens,
     proxies: TrustedProxies,
+    time_limit: Duration,
 }
 
 impl ConsoleParts {
     pub(super) fn new(stores: &Stores, tokens: &Tokens, api: &config::Api) -> Self {
         tracing::info!("the console is served below /console/");
+        let request_timeout = api.limits.timeouts.request;
         Self {
+            // A request timeout that is that short leaves pages half of it.
+            time_limit: request_timeout.saturating_sub(PAGE_ANSWER_TIME).max(request_timeout / 2),
             sessions: stores.postgres.clone(),
             tokens: tokens.clone(),
             proxies: api.trusted_proxies.clone(),
@@ -78,6 +86,7 @@ impl ConsoleParts {
                 stream: settings.stream.clone(),
                 budgets: settings.budgets,
                 version: settings.version,
+                time_limit: self.time_limit,
             },
         })
     }

@@ -15,7 +15,7 @@ use outbox::{
     Administration, EventTypes, Observer, OutboxError, PostgresStorage, Publisher, Relay, RelayId,
     RelaySettings, RelayState, RelayStatus, Stats, TableName,
 };
-use pg::{PgPool, PoolSettings, SessionSettings};
+use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
 use store_redis::{RedisClient, RedisOutboxStreams};
 use tokio::time::timeout;
@@ -23,12 +23,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::metrics::RelayMetrics;
 use super::{Stopped, redis_settings, run_until_stopped, spawn_probes};
+use crate::config::knobs::NOTIFICATION_INTERNAL_HTTP_ADDR;
 use crate::config::{Redis, RelayConfig, RelayMode, RelayProcessConfig};
 use crate::probes::{Phase, ReadyState, STATS_TIMEOUT};
 use crate::relay::{IntentMapping, StreamMapping, StreamPublisher};
 use crate::shutdown::{Parts, Watchdog};
-use crate::start;
 use crate::supervisor::{Stage, Supervisor};
+use crate::telemetry::Exposition;
+use crate::{start, versions};
 
 /// The connections of a relay: a claim, its marks, and the reaper beside them.
 const RELAY_CONNECTIONS: usize = 4;
@@ -49,6 +51,7 @@ const MAX_STREAM_PAYLOAD_BYTES: u64 = 16 << 20;
 pub async fn run(
     config: RelayProcessConfig,
     relay_id: RelayId,
+    exposition: Option<Exposition>,
     stop: CancellationToken,
 ) -> anyhow::Result<Stopped> {
     tracing::info!(relay = relay_id.as_str(), outbox_table = %config.relay.outbox.table, "the relay is starting");
@@ -61,9 +64,10 @@ pub async fn run(
     let relay = started.with_context(|| format!("the start took longer than {START_TIMEOUT:?}"))??;
     let ready = ReadyState::default();
     relay.show_process(&ready);
+    ready.set_exposition(exposition);
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
-    spawn_probes(&mut supervisor, &config.http, &ready).await?;
+    spawn_probes(&mut supervisor, &config.http, &NOTIFICATION_INTERNAL_HTTP_ADDR, &ready).await?;
     supervisor.spawn(Stage::Background, "outbox relay", relay.run);
     ready.set(Phase::Ready);
     tracing::info!("the relay is ready");
@@ -112,6 +116,7 @@ type Run = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> 
 /// A relay that is wired and does not run yet.
 struct WiredRelay {
     relay_id: RelayId,
+    dsn: Dsn,
     table: TableName,
     administration: Administration,
     /// For `/stats`, so that requests take no connection from the relay.
@@ -149,6 +154,7 @@ impl WiredRelay {
         };
         Ok(Self {
             relay_id,
+            dsn: config.outbox.dsn.clone(),
             administration: Administration::new(pool.clone(), table.clone()),
             stats: Arc::new(Administration::new(stats, table.clone())),
             table,
@@ -171,11 +177,21 @@ impl WiredRelay {
         Ok(())
     }
 
-    /// Checks the table until it can be used; meanwhile the relay is paused.
+    /// As [`WiredRelay::check`], and before it the version of the server, unless that was done.
+    async fn check_all(&self, version_checked: &mut bool) -> anyhow::Result<()> {
+        if !*version_checked {
+            versions::check_postgres(pg::server_version(&self.dsn).await?)?;
+            *version_checked = true;
+        }
+        Ok(self.check().await?)
+    }
+
+    /// Checks the database until it can be used; meanwhile the relay is paused.
     async fn until_usable(&self) {
         let mut pause = CHECK_RETRY_MIN;
-        while let Err(error) = self.check().await {
-            let waiting_for = error_chain(&error);
+        let mut version_checked = false;
+        while let Err(error) = self.check_all(&mut version_checked).await {
+            let waiting_for = error_chain(error.as_ref());
             let paused = RelayState::Paused { waiting_for: waiting_for.clone() };
             self.metrics.state(&paused);
             if self.status.set(paused) {

@@ -24,14 +24,21 @@ use super::election::{Election, RedisNotice};
 use super::leader::intake_leadership;
 use super::relay::ServiceRelay;
 use super::{Stopped, run_until_stopped, spawn_probes};
+use crate::config::knobs::NOTIFICATION_INTERNAL_HTTP_ADDR;
 use crate::config::{Config, OutboundStream, ReplicaId};
 use crate::probes::{Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
+use crate::telemetry::Exposition;
 
 /// Runs the service until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
-pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) -> anyhow::Result<Stopped> {
+pub async fn serve(
+    config: Config,
+    replica: ReplicaId,
+    exposition: Option<Exposition>,
+    stop: CancellationToken,
+) -> anyhow::Result<Stopped> {
     tracing::info!(replica = replica.as_str(), "the service is starting");
     let Some(stores) = stop.run_until_cancelled(start::connect(&config)).await else {
         tracing::info!("the service was stopped before it was ready");
@@ -42,9 +49,10 @@ pub async fn serve(config: Config, replica: ReplicaId, stop: CancellationToken) 
     let directory = UserDirectory::open(&config, &stores).await?;
     let ready = ReadyState::default();
     ready.add_replica(&replica);
+    ready.set_exposition(exposition);
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
-    spawn_probes(&mut supervisor, &config.http, &ready).await?;
+    spawn_probes(&mut supervisor, &config.http, &NOTIFICATION_INTERNAL_HTTP_ADDR, &ready).await?;
     let metrics = metrics();
     let api = match &config.api {
         Some(api) => Some(api::prepare(&config, api, &stores, metrics.clone()).await?),
@@ -118,7 +126,7 @@ impl Wiring<'_> {
             self.spawn_republisher(supervisor);
         }
         self.spawn_reporter(supervisor);
-        if self.config.telemetry.metrics.is_some() {
+        if self.config.telemetry.measures() {
             self.spawn_gauges(supervisor, intents);
         }
         Ok(())
@@ -269,6 +277,9 @@ impl Wiring<'_> {
             cache: RedisCheckpoints::new(&self.stores.redis),
             clock: SystemClock,
             stream: self.config.intents.stream.clone(),
+            record_retention: self.config.retention.record,
+            malformed_retention: self.config.retention.malformed_intent,
+            workers: self.workers.clone(),
             metrics: self.metrics.clone(),
             health: Health::new("gauges"),
         };

@@ -18,12 +18,14 @@ use state::http::{Access, Service, refuse, router};
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::StateMetrics;
-use super::{Stopped, run_until_stopped};
-use crate::config::{StateConfig, StateHttp, StateSocket};
-use crate::probes::ReadyState;
+use super::{Stopped, run_until_stopped, spawn_probes};
+use crate::config::knobs::STATE_PROXY_METRICS_ADDR;
+use crate::config::{Http, StateConfig, StateHttp, StateSocket};
+use crate::probes::{Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};
 use crate::start;
 use crate::supervisor::{Stage, Supervisor};
+use crate::telemetry::Exposition;
 
 /// The connections for single documents.
 const DOCUMENT_CONNECTIONS: usize = 16;
@@ -47,22 +49,29 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(13);
 
 /// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
-pub async fn run(config: StateConfig, stop: CancellationToken) -> anyhow::Result<Stopped> {
+pub async fn run(
+    config: StateConfig,
+    exposition: Option<Exposition>,
+    stop: CancellationToken,
+) -> anyhow::Result<Stopped> {
     tracing::info!(state_table = %config.table, "the state store is starting");
+    let ready = ReadyState::default();
+    ready.set_exposition(exposition);
     let parts = Parts::default();
-    let Some(started) = stop.run_until_cancelled(start(&config, &parts)).await else {
+    let Some(started) = stop.run_until_cancelled(start(&config, &parts, &ready)).await else {
         tracing::info!("the state store was stopped before it was ready");
         return Ok(Stopped { watchdog: Watchdog::start(STOP_TIMEOUT, Parts::default()), failed: false });
     };
     let supervisor = started?;
+    ready.set(Phase::Ready);
     tracing::info!("the state store is ready");
-    let stopped = run_until_stopped(supervisor, parts, &ReadyState::default(), STOP_TIMEOUT, stop).await;
+    let stopped = run_until_stopped(supervisor, parts, &ready, STOP_TIMEOUT, stop).await;
     tracing::info!("the state store has stopped");
     Ok(stopped)
 }
 
 /// The start sequence: the database answers, the table and its indexes are there, the listeners are open.
-async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor> {
+async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyhow::Result<Supervisor> {
     let dsn = &config.dsn;
     let documents = pool_settings(config, DOCUMENT_CONNECTIONS, state::PLANNER_PARAMETERS);
     let documents = start::open_pool(dsn, documents).await?;
@@ -87,6 +96,10 @@ async fn start(config: &StateConfig, parts: &Parts) -> anyhow::Result<Supervisor
         statement_timeout: config.statement_timeout,
     };
     let mut supervisor = Supervisor::new(parts.clone());
+    if let Some(addr) = &config.metrics {
+        let http = Http { addr: addr.clone(), timeouts: listeners.settings.timeouts };
+        spawn_probes(&mut supervisor, &http, &STATE_PROXY_METRICS_ADDR, ready).await?;
+    }
     if let Some(http) = &config.http {
         listeners.open_tcp(&mut supervisor, http).await?;
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ambient::Clock;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::routing::get;
 use domain::catalog::{AudienceKind, NotificationType};
 use domain::route::Channel;
@@ -15,7 +15,7 @@ use maud::{Markup, html};
 use super::parts::{facts, pretty, segment};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
-use crate::params::address;
+use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{column, table, too_many, visible};
 
@@ -32,7 +32,11 @@ fn type_path(name: &str) -> String {
     format!("{PATH}/{}", segment(name))
 }
 
-async fn list<P: Ports>(State(console): State<Arc<Console<P>>>) -> Page {
+async fn list<P: Ports>(
+    State(console): State<Arc<Console<P>>>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    Params::parse(query.as_deref(), &[])?;
     let columns = [column("Type"), column("Producers"), column("To users"), column("To administrators")];
     let rows: Vec<Vec<Markup>> = console.settings.catalog.types().map(row).collect();
     let content = html! {
@@ -40,7 +44,7 @@ async fn list<P: Ports>(State(console): State<Arc<Console<P>>>) -> Page {
             code { "NOTIFICATION_CATALOG_PATH" } ", or the built-in one, says so." }
         (table("Notification types", &columns, &rows))
     };
-    Page::new(Section::Catalogue, "Catalogue", content)
+    Ok(Page::new(Section::Catalogue, "Catalogue", content))
 }
 
 fn row(known: &NotificationType) -> Vec<Markup> {
@@ -65,7 +69,9 @@ fn channels(channels: Option<&[Channel]>) -> Markup {
 async fn show<P: Ports>(
     State(console): State<Arc<Console<P>>>,
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    RawQuery(query): RawQuery,
 ) -> Result<Page, PageError> {
+    Params::parse(query.as_deref(), &[])?;
     let known = path.ok().and_then(|Path(name)| console.settings.catalog.get(&name));
     let known = known.ok_or_else(|| {
         PageError::NotFound(

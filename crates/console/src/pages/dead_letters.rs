@@ -3,6 +3,7 @@
 mod asked;
 mod change;
 mod plan;
+mod result;
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use domain::route::Channel;
 use maud::{Markup, html};
 
 use super::parts::{
-    choice_field, filter_buttons, limit, notification_path, size_field, text_field, time_field,
+    choice_field, filter_buttons, limit, notification_path, pages, size_field, text_field, time_field,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
@@ -26,7 +27,7 @@ use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::session::Operator;
 use crate::widgets::{
-    Tone, badge, column, empty, form_token, number, numbers, pager, table, time, too_many, visible,
+    Tone, badge, column, empty, form_token, number, numbers, table, time, too_many, visible,
 };
 
 use asked::{Change, filter_fields};
@@ -49,7 +50,7 @@ pub(crate) fn routes<P: Ports>() -> Router<Arc<Console<P>>> {
         .route(PATH, get(list::<P>))
         .route(plan::PATH, post(plan::show::<P>).get(plan::start_over))
         .route(change::PATH, post(change::change::<P>).get(plan::start_over))
-        .route(change::RESULT_PATH, get(change::result::<P>))
+        .route(result::PATH, get(result::show::<P>))
 }
 
 /// The address of the list of those with a cause.
@@ -152,8 +153,6 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
     let Listed { params, filter, items, next, .. } = listed;
     let columns = [column("Dead letter"), column("Type"), column("Cause"), column("Failed")];
     let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
-    let first = params.text("cursor").map(|_| params.with(PATH, "cursor", None));
-    let next_path = next.as_deref().map(|cursor| params.with(PATH, "cursor", Some(cursor)));
     let is_filtered = DeadLetterFilter { discarded: false, ..filter.clone() } != DeadLetterFilter::default();
     html! {
         @if !rows.is_empty() {
@@ -161,18 +160,20 @@ fn letters(operator: &Operator, listed: &Listed) -> Markup {
                 (form_token(operator))
                 (filter_fields(filter))
                 (buttons(filter.discarded))
+                // Without a script it would choose nothing.
+                label.check-all hidden { input type="checkbox" data-check-all="id"; "Choose all on this page" }
                 (table("Newest first", &columns, &rows))
             }
         } @else if next.is_some() {
             (too_many("Nothing on this page.", "None of the dead letters that it examined match. The next page examines older ones."))
         } @else if filter.discarded {
             (empty("No dead letter is discarded.", "Those that an operator discards are listed here until retention deletes their notification."))
-        } @else if is_filtered || first.is_some() {
+        } @else if is_filtered || params.text("cursor").is_some() {
             (empty("No dead letter matches.", "Change or clear the filter."))
         } @else {
             (empty("There are no dead letters.", "Every route was published, skipped, or still has attempts left."))
         }
-        (pager(first.as_deref(), next_path.as_deref()))
+        (pages(params, PATH, next.as_deref()))
     }
 }
 

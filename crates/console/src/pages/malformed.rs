@@ -16,13 +16,15 @@ use domain::query::{
 };
 use maud::{Markup, html};
 
-use super::parts::{facts, filter_buttons, limit, segment, size_field, text_field, time_field};
+use super::parts::{
+    facts, filter_buttons, limit, pages, producers, segment, size_field, text_field, time_field,
+};
 use crate::error::PageError;
 use crate::layout::{Page, Section};
 use crate::params::{Params, address};
 use crate::ports::{Console, Ports};
 use crate::widgets::{
-    Tone, badge, column, empty, id, notice, number, numbers, pager, table, time, too_many, visible,
+    Tone, badge, column, empty, id, notice, number, numbers, table, time, too_many, visible,
 };
 
 const PATH: &str = "/console/malformed";
@@ -94,10 +96,6 @@ fn by_cause(causes: &Causes<MalformedCause>) -> Markup {
 }
 
 fn filters(catalog: &Catalog, params: &Params, filter: &MalformedFilter, limit: PageLimit) -> Markup {
-    let mut producers: Vec<&str> =
-        catalog.types().flat_map(|known| known.producers()).map(String::as_str).collect();
-    producers.sort_unstable();
-    producers.dedup();
     html! {
         form.card method="get" action=(PATH) aria-label="Filter malformed intents" {
             div.fields {
@@ -110,7 +108,7 @@ fn filters(catalog: &Catalog, params: &Params, filter: &MalformedFilter, limit: 
                 (filter_buttons(PATH))
             }
             datalist #codes { @for code in FailureCode::ALL { option value=(code.as_str()) {} } }
-            datalist #producers { @for producer in producers { option value=(producer) {} } }
+            (producers(catalog))
         }
     }
 }
@@ -123,19 +121,17 @@ fn listed(
 ) -> Markup {
     let columns = [column("Entry"), column("Code"), column("Producer"), column("Type"), column("Recorded")];
     let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
-    let first = params.text("cursor").map(|_| params.with(PATH, "cursor", None));
-    let next_path = next.map(|cursor| params.with(PATH, "cursor", Some(cursor)));
     html! {
         @if !rows.is_empty() {
             (table("Newest first", &columns, &rows))
         } @else if next.is_some() {
             (too_many("Nothing on this page.", "None of the malformed intents that it examined match. The next page examines older ones."))
-        } @else if *filter != MalformedFilter::default() || first.is_some() {
+        } @else if *filter != MalformedFilter::default() || params.text("cursor").is_some() {
             (empty("No malformed intent matches.", "Change or clear the filter."))
         } @else {
             (empty("There are no malformed intents.", "Every entry that was read was accepted or a duplicate."))
         }
-        (pager(first.as_deref(), next_path.as_deref()))
+        (pages(params, PATH, next))
     }
 }
 

@@ -16,14 +16,14 @@ use domain::route::RouteStatus;
 use maud::{Markup, html};
 
 use super::parts::{
-    choice_field, filter_buttons, limit, notification_path, size_field, status_name, status_tone, text_field,
-    time_field,
+    choice_field, filter_buttons, limit, notification_path, pages, producers, size_field, status_name,
+    status_tone, text_field, time_field,
 };
 use crate::error::PageError;
 use crate::layout::{Page, Section};
 use crate::params::Params;
 use crate::ports::{Console, Ports};
-use crate::widgets::{self, badge, column, empty, failed, number, pager, table, too_many, visible};
+use crate::widgets::{self, badge, column, empty, failed, number, table, too_many, visible};
 
 const PATH: &str = "/console/notifications";
 const PARAMS: [&str; 10] = [
@@ -138,10 +138,6 @@ fn filters(
     limit: PageLimit,
     problem: Option<&str>,
 ) -> Markup {
-    let mut producers: Vec<&str> =
-        catalog.types().flat_map(|known| known.producers()).map(String::as_str).collect();
-    producers.sort_unstable();
-    producers.dedup();
     let mut statuses = vec![("", "any")];
     statuses.extend(RouteStatus::ALL.map(|status| (status.as_str(), status_name(status))));
     html! {
@@ -159,7 +155,7 @@ fn filters(
                 (filter_buttons(PATH))
             }
             datalist #types { @for known in catalog.types() { option value=(known.name()) {} } }
-            datalist #producers { @for producer in producers { option value=(producer) {} } }
+            (producers(catalog))
         }
     }
 }
@@ -174,8 +170,6 @@ fn listed(
     let columns =
         [column("Notification"), column("Type"), column("Producer"), column("Accepted"), column("Routes")];
     let rows: Vec<Vec<Markup>> = items.iter().map(row).collect();
-    let first = params.text("cursor").map(|_| params.with(PATH, "cursor", None));
-    let next_path = next.map(|cursor| params.with(PATH, "cursor", Some(cursor)));
     html! {
         @if !rows.is_empty() {
             (table("Newest first", &columns, &rows))
@@ -184,12 +178,12 @@ fn listed(
             }
         } @else if next.is_some() {
             (too_many("Nothing on this page.", "None of the notifications that it examined match. The next page examines older ones."))
-        } @else if is_filtered || first.is_some() {
+        } @else if is_filtered || params.text("cursor").is_some() {
             (empty("No notification matches.", "Change or clear the filter. A notification that retention has deleted is not found."))
         } @else {
             (empty("There are no notifications yet.", "The catalogue shows how to send one."))
         }
-        (pager(first.as_deref(), next_path.as_deref()))
+        (pages(params, PATH, next))
     }
 }
 

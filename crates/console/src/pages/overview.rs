@@ -8,7 +8,6 @@ use ambient::{Clock, Timestamp};
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
-use domain::entry::EntryId;
 use domain::ports::{Activity, ActivityQueries, LeaderLookup, Queries, StoreError, StreamQueries};
 use domain::query::{
     ActivityHistory, CauseCounts, ChannelStatus, Leader, MinuteActivity, ReplicaStatus, Status, Stuck,
@@ -59,9 +58,8 @@ async fn read<P: Ports>(console: &Console<P>) -> Result<Overview, StoreError> {
     )
     .await;
     let (store, term) = (store?, term?);
-    let checkpoint = store.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id);
     // Without Redis the rest is worth showing all the same.
-    let backlog = console.stream.backlog(checkpoint).await.ok();
+    let backlog = console.stream.backlog(store.processed_up_to()).await.ok();
     let seen_since = console.leaderless.look(term.is_some(), store.at);
     let leaderless_since = match term {
         Some(_) => None,

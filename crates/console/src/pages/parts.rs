@@ -1,6 +1,9 @@
 //! What the pages about notifications share: states of routes, facts, fields of filters, JSON for people.
 
+use std::collections::BTreeSet;
+
 use ambient::Timestamp;
+use domain::catalog::Catalog;
 use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit};
 use domain::route::RouteStatus;
 use maud::{Markup, html};
@@ -8,7 +11,7 @@ use url::form_urlencoded;
 
 use crate::error::PageError;
 use crate::params::Params;
-use crate::widgets::{Tone, badge};
+use crate::widgets::{Tone, badge, pager};
 
 /// How many items a page may have, to choose from.
 const PAGE_SIZES: [usize; 3] = [DEFAULT_PAGE_ITEMS, 100, MAX_PAGE_ITEMS];
@@ -101,11 +104,13 @@ pub(crate) fn choice_field(params: &Params, name: &str, label: &str, choices: &[
 
 /// The field for the number of items of a page.
 pub(crate) fn size_field(limit: PageLimit) -> Markup {
+    // The address may have another one, which the next use of the filter keeps.
+    let sizes: BTreeSet<usize> = PAGE_SIZES.into_iter().chain([limit.get()]).collect();
     html! {
         div {
             label for="f-limit" { "Rows on a page" }
             select #f-limit name="limit" {
-                @for size in PAGE_SIZES { option value=(size) selected[size == limit.get()] { (size) } }
+                @for size in sizes { option value=(size) selected[size == limit.get()] { (size) } }
             }
         }
     }
@@ -119,6 +124,20 @@ pub(crate) fn filter_buttons(path: &str) -> Markup {
             a.button href=(path) { "Clear" }
         }
     }
+}
+
+/// The producers of the catalogue, to choose from.
+pub(crate) fn producers(catalog: &Catalog) -> Markup {
+    let producers = catalog.types().flat_map(|known| known.producers());
+    let producers: BTreeSet<&str> = producers.map(String::as_str).collect();
+    html! { datalist #producers { @for producer in producers { option value=(producer) {} } } }
+}
+
+/// The links to the first page of the list with these parameters, where this is another one, and to the one that begins at `next`.
+pub(crate) fn pages(params: &Params, path: &str, next: Option<&str>) -> Markup {
+    let first = params.text("cursor").map(|_| params.with(path, "cursor", None));
+    let next = next.map(|cursor| params.with(path, "cursor", Some(cursor)));
+    pager(first.as_deref(), next.as_deref())
 }
 
 /// How many items the page has.
@@ -213,6 +232,17 @@ mod tests {
     #[test]
     fn a_layout_that_is_cut_ends_with_a_whole_character() {
         assert_eq!(pretty("\"ééé\"", 4), ("\"é".to_owned(), false));
+    }
+
+    #[test]
+    fn the_size_of_a_page_is_among_the_choices_whatever_it_is() {
+        let field = |size| size_field(PageLimit::new(size).expect("a size")).into_string();
+        assert!(
+            field(7).contains("<option value=\"7\" selected>7</option><option value=\"50\">"),
+            "{}",
+            field(7)
+        );
+        assert_eq!(field(100).matches("<option").count(), PAGE_SIZES.len());
     }
 
     #[test]

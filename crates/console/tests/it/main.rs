@@ -1,5 +1,6 @@
 //! The console on stores in memory, as browsers meet it: signing in, forms, headers, pages.
 
+mod changes;
 mod forms;
 mod headers;
 mod interrupted;

@@ -1,50 +1,13 @@
-//! The pages about notifications: what they show, and what their forms change.
-
-use std::time::Duration;
+//! What pages show.
 
 use axum::http::StatusCode;
 
-use crate::rows::{accepted, dead, draft, malformed};
+use crate::changes::with_dead_letters;
+use crate::rows::{accepted, draft, malformed};
 use crate::support::*;
 
-const PLAN: &str = "/console/dead-letters/plan";
-pub(crate) const CHANGE: &str = "/console/dead-letters/change";
-
 /// What a producer may write to harm a reader.
-const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>";
-
-/// The fields of the form that confirms a plan.
-pub(crate) fn confirmation(plan: &Answer) -> Vec<(String, String)> {
-    let (_, form) = plan.body.split_once("data-once").unwrap_or_else(|| panic!("no plan: {}", plan.body));
-    let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
-    let field = |text: &str| {
-        let (name, rest) = text.split_once("\" value=\"")?;
-        Some((name.to_owned(), rest.split('"').next()?.to_owned()))
-    };
-    hidden.filter_map(field).collect()
-}
-
-pub(crate) fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
-    fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
-}
-
-impl Browser {
-    /// Asks for a plan by a form of the list of dead letters.
-    pub(crate) async fn plan(&mut self, fields: &[(&str, &str)]) -> Answer {
-        let token = self.get("/console/notifications").await.hidden("form_token").expect("a form");
-        self.post(PLAN, &[&[("form_token", token.as_str())], fields].concat()).await
-    }
-}
-
-pub(crate) async fn with_dead_letters(count: u64) -> (World, Browser) {
-    let world = World::new();
-    for number in 1..=count {
-        dead(&world.database, number, start()).await;
-    }
-    world.advance(Duration::from_secs(60));
-    let browser = world.signed_in().await;
-    (world, browser)
-}
+pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>";
 
 #[tokio::test]
 async fn the_state_of_the_list_is_in_its_address_and_pages_follow_each_other() {
@@ -150,112 +113,6 @@ async fn a_notification_shows_what_became_of_each_route_and_leads_to_its_dead_le
 }
 
 #[tokio::test]
-async fn a_plan_changes_nothing_and_its_form_does_it_once_however_often_it_is_sent() {
-    let (world, mut browser) = with_dead_letters(2).await;
-    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1"), ("id", "9-0/x")]).await;
-    assert_eq!(plan.status, StatusCode::OK);
-    for expected in ["Replay 1 dead letter", "gateway_stream_publish_failed", "name no route", "9-0/x"] {
-        assert!(plan.body.contains(expected), "{expected}: {}", plan.body);
-    }
-    assert_eq!(world.database.actions(), []);
-    let form = confirmation(&plan);
-    let first = browser.post(CHANGE, &borrowed(&form)).await;
-    assert_eq!(first.status, StatusCode::SEE_OTHER, "{}", first.body);
-    let again = browser.post(CHANGE, &borrowed(&form)).await;
-    assert_eq!((again.status, again.header("location")), (StatusCode::SEE_OTHER, first.header("location")));
-    let result = browser.get(first.header("location")).await;
-    assert!(result.body.contains("1 dead letter was replayed"), "{}", result.body);
-    assert!(result.body.contains("Recorded in"), "{}", result.body);
-    let actions = world.database.actions();
-    assert_eq!(actions.len(), 1);
-    assert_eq!(
-        (&*actions[0].actor, &*actions[0].action, actions[0].affected),
-        ("operator", "replay_dead_letters", 1)
-    );
-    let request_id = form.iter().find(|(name, _)| name == "request_id").map(|(_, id)| id.as_str());
-    assert_eq!(Some(actions[0].request_id.as_str()), request_id);
-}
-
-#[tokio::test]
-async fn a_change_that_found_nothing_claims_no_record_and_says_where_to_look() {
-    let (_world, mut browser) = with_dead_letters(1).await;
-    let chosen = [("do", "replay_chosen"), ("id", "1-0/push:user:u-1")];
-    let (plan, other) = (browser.plan(&chosen).await, browser.plan(&chosen).await);
-    browser.post(CHANGE, &borrowed(&confirmation(&other))).await;
-    let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
-    let result = browser.get(done.header("location")).await;
-    assert!(result.body.contains("an earlier run of this form was interrupted"), "{}", result.body);
-    assert!(!result.body.contains("Recorded in"), "{}", result.body);
-}
-
-#[tokio::test]
-async fn a_form_that_was_carried_out_is_not_taken_with_other_values() {
-    let (world, mut browser) = with_dead_letters(2).await;
-    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await;
-    let mut form = confirmation(&plan);
-    assert_eq!(browser.post(CHANGE, &borrowed(&form)).await.status, StatusCode::SEE_OTHER);
-    form.push(("id".to_owned(), "2-0/push:user:u-1".to_owned()));
-    let other = browser.post(CHANGE, &borrowed(&form)).await;
-    assert_eq!(other.status, StatusCode::BAD_REQUEST, "{}", other.body);
-    assert_eq!(world.database.actions().len(), 1);
-}
-
-#[tokio::test]
-async fn all_that_match_are_those_of_the_plan_and_none_that_fail_after_it() {
-    let (world, mut browser) = with_dead_letters(3).await;
-    let plan = browser.plan(&[("do", "replay_all"), ("channel", "email")]).await;
-    assert!(plan.body.contains("Replay 3 dead letters"), "{}", plan.body);
-    world.advance(Duration::from_secs(1));
-    dead(&world.database, 4, start() + Duration::from_secs(61)).await;
-    let done = browser.post(CHANGE, &borrowed(&confirmation(&plan))).await;
-    let result = browser.get(done.header("location")).await;
-    assert!(result.body.contains("3 dead letters were replayed"), "{}", result.body);
-    let list = browser.get("/console/dead-letters?channel=email").await;
-    assert!(list.body.contains("4-0/email:user:u-1") && !list.body.contains("3-0/email:user:u-1"));
-}
-
-#[tokio::test]
-async fn a_discard_needs_a_reason_and_is_recorded_with_it() {
-    let (world, mut browser) = with_dead_letters(1).await;
-    let plan = browser.plan(&[("do", "discard_all"), ("channel", "push")]).await;
-    let mut form = confirmation(&plan);
-    let refused = browser.post(CHANGE, &borrowed(&form)).await;
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    assert!(refused.body.contains("A discard takes a reason"), "{}", refused.body);
-    assert_eq!(world.database.actions(), []);
-    form.push(("reason".to_owned(), HOSTILE.to_owned()));
-    let done = browser.post(CHANGE, &borrowed(&form)).await;
-    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
-    assert_eq!(world.database.actions()[0].action, "discard_dead_letters");
-    let list = browser.get("/console/dead-letters?discarded=true").await;
-    assert!(list.body.contains("&lt;script&gt;") && list.body.contains("Discarded by"), "{}", list.body);
-    assert!(!list.body.contains("Replay all that match"), "a discarded one is replayed by its id only");
-}
-
-#[tokio::test]
-async fn a_form_that_chooses_nothing_or_says_nothing_is_refused() {
-    let (world, mut browser) = with_dead_letters(1).await;
-    for (fields, expected) in [
-        (vec![("do", "replay_chosen")], "No dead letter is chosen"),
-        (vec![("id", "1-0/push:user:u-1")], "does not say what to do"),
-        (vec![("do", "replay_all"), ("channel", "fax")], "The field channel"),
-        (vec![("do", "replay_all"), ("created_after", "yesterday")], "The field created_after"),
-    ] {
-        let answer = browser.plan(&fields).await;
-        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields:?}");
-        assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
-    }
-    let plan = browser.plan(&[("do", "replay_chosen"), ("id", "9-0/x")]).await;
-    assert!(plan.body.contains("There is nothing to change"), "{}", plan.body);
-    // The address of a plan or of a change, loaded without its form.
-    for path in [PLAN, CHANGE] {
-        assert_eq!(browser.get(path).await.header("location"), "/console/dead-letters");
-    }
-    assert_eq!(browser.get("/console/dead-letters/result").await.status, StatusCode::NOT_FOUND);
-    assert_eq!(world.database.actions(), []);
-}
-
-#[tokio::test]
 async fn malformed_intents_are_counted_by_code_and_producer() {
     let world = World::new();
     for number in 1..=3 {
@@ -292,4 +149,37 @@ async fn the_catalogue_has_a_page_for_each_type_with_examples_for_its_audiences(
     let both = browser.get("/console/catalogue/lobby.application.submitted").await;
     assert!(both.body.contains("An intent for users") && both.body.contains("An intent for administrators"));
     assert_eq!(browser.get("/console/catalogue/none").await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn every_page_refuses_a_parameter_that_it_does_not_have_and_shows_what_it_hides() {
+    let (_world, mut browser) = with_dead_letters(1).await;
+    for path in [
+        "/console/",
+        "/console/notifications",
+        "/console/notifications/1-0",
+        "/console/dead-letters",
+        "/console/malformed",
+        "/console/malformed/1-0",
+        "/console/catalogue",
+        "/console/catalogue/lobby.application.submitted",
+        "/console/sign-in",
+    ] {
+        let page = browser.get(&format!("{path}?col%E2%80%AEour=red")).await;
+        assert_eq!(page.status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(
+            page.body.contains("col<span class=\"hidden-char\">U+202E</span>our"),
+            "{path}: {}",
+            page.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_filter_keeps_the_size_of_the_page_that_its_address_had() {
+    let (_world, mut browser) = with_dead_letters(1).await;
+    for path in ["/console/notifications", "/console/dead-letters", "/console/malformed"] {
+        let page = browser.get(&format!("{path}?limit=7")).await;
+        assert!(page.body.contains("<option value=\"7\" selected>"), "{path}: {}", page.body);
+    }
 }

@@ -213,6 +213,24 @@ async fn a_sign_in_leads_to_no_other_site_and_to_no_other_part_of_the_service() 
 }
 
 #[tokio::test]
+async fn a_sign_in_whose_form_is_too_old_still_leads_to_the_page_that_was_asked_for() {
+    let world = World::new();
+    let mut browser = world.browser();
+    for (next, kept) in [
+        ("/console/malformed?limit=5", Some("/console/malformed?limit=5")),
+        ("https://evil.example/console/", None),
+    ] {
+        browser.cookies.clear();
+        let fields = [("form_token", "old"), ("next", next), ("token", OPERATOR)];
+        let answer = browser.post("/console/sign-in", &fields).await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN);
+        assert!(answer.body.contains("The form was too old"), "{}", answer.body);
+        assert_eq!(answer.hidden("next").as_deref(), kept);
+    }
+    assert_eq!(world.sessions.ids(), []);
+}
+
+#[tokio::test]
 async fn a_link_of_another_site_leads_to_the_page_without_a_second_sign_in() {
     let world = World::new();
     let mut browser = world.signed_in().await;

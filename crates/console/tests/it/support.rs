@@ -1,6 +1,7 @@
 //! A console on stores in memory, and a browser that keeps cookies and sends forms as they are.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use console::{Attempts, Console, ConsoleSettings, Leaderless, Ports};
 use domain::catalog::Catalog;
 use domain::operations::Budgets;
+use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use http_server::Peer;
 use http_server::tokens::{Tokens, token_sha256};
@@ -26,6 +28,9 @@ use tower::ServiceExt;
 pub(crate) const OPERATOR: &str = "operator-token";
 pub(crate) const COLLEAGUE: &str = "colleague-token";
 pub(crate) const PRODUCER: &str = "producer-token";
+
+/// How long a page may take.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A tokens file with those of these names and what they allow.
 pub(crate) fn tokens_file(entries: &[(&str, &str)]) -> String {
@@ -114,6 +119,7 @@ impl World {
                 stream: "notification:intents".to_owned(),
                 budgets: Budgets { push: 3, email: 7 },
                 version: "0.0.0-test",
+                time_limit: TIME_LIMIT,
             },
         })
     }
@@ -222,6 +228,17 @@ impl Browser {
     }
 
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: Option<String>) -> Answer {
+        let is_form = body.is_some();
+        self.send_body(method, path, Body::from(body.unwrap_or_default()), is_form).await
+    }
+
+    /// Sends the beginning of a form, of which nothing more comes.
+    pub(crate) async fn send_unfinished(&mut self, path: &str) -> Answer {
+        let begun = stream::once(async { Ok::<_, Infallible>("form_token=") });
+        self.send_body("POST", path, Body::from_stream(begun.chain(stream::pending())), true).await
+    }
+
+    async fn send_body(&mut self, method: &str, path: &str, body: Body, is_form: bool) -> Answer {
         let mut request = Request::builder().method(method).uri(path).header("host", "console.example");
         for (name, value) in &self.headers {
             request = request.header(name, value);
@@ -231,10 +248,10 @@ impl Browser {
                 self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
             request = request.header(COOKIE, pairs.join("; "));
         }
-        if body.is_some() && !self.headers.iter().any(|(name, _)| name == "content-type") {
+        if is_form && !self.headers.iter().any(|(name, _)| name == "content-type") {
             request = request.header("content-type", "application/x-www-form-urlencoded");
         }
-        let mut request = request.body(Body::from(body.unwrap_or_default())).expect("a request");
+        let mut request = request.body(body).expect("a request");
         request.extensions_mut().insert(Peer { addr: Some(self.addr), tls: false });
         let response = self.console.clone().oneshot(request).await.expect("a router never fails");
         let (head, body) = response.into_parts();

@@ -46,11 +46,17 @@ pub async fn apply_change(
     action: &OperatorAction,
     now: Timestamp,
 ) -> Result<ChangeReport, StoreError> {
-    let mut report =
-        ChangeReport { changed: 0, remaining: targets.remaining, unknown: targets.unknown.clone() };
+    let mut report = ChangeReport {
+        changed: 0,
+        remaining: targets.remaining,
+        unchanged: targets.unchanged,
+        unknown: targets.unknown.clone(),
+    };
     for chunk in targets.chunks() {
-        let ChunkReport { changed, locked, .. } = apply_to_chunk(store, change, chunk, action, now).await?;
+        let ChunkReport { changed, conflicts, locked } =
+            apply_to_chunk(store, change, chunk, action, now).await?;
         report.changed += changed;
+        report.unchanged += conflicts;
         report.remaining.count += locked.len() as u64;
     }
     Ok(report)

@@ -15,7 +15,8 @@ pub struct TokenHash(pub [u8; 32]);
 
 /// The sessions of the console. They end by the store's clock, the same for every replica.
 pub trait SessionStore: Send + Sync {
-    /// Inserts a session of the token `token` that ends after `lifetime`. An id is never used twice: it is 256 random bits.
+    /// Inserts a session of the token `token` that ends after `lifetime`. An id is 256 random bits: one that is there already is
+    /// [`StoreError::Refused`], and its session stays as it is.
     fn insert_session(
         &self,
         id: &SessionHash,
@@ -29,8 +30,8 @@ pub trait SessionStore: Send + Sync {
         id: &SessionHash,
     ) -> impl Future<Output = Result<Option<TokenHash>, StoreError>> + Send;
 
-    /// Deletes a session, if it is there.
-    fn delete_session(&self, id: &SessionHash) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Deletes a session, and returns how many were deleted: 0 if it is not there.
+    fn delete_session(&self, id: &SessionHash) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
 /// Sessions that have ended.

@@ -22,6 +22,20 @@ pub struct DeadLetterFilter {
     pub discarded: bool,
 }
 
+impl DeadLetterFilter {
+    /// The conditions that it has but for `discarded`, each with its name in the API.
+    pub fn named_conditions(&self) -> Vec<(&'static str, String)> {
+        let conditions = [
+            ("channel", self.channel.map(|channel| channel.as_str().to_owned())),
+            ("classification", self.classification.clone()),
+            ("notification_type", self.notification_type.clone()),
+            ("created_after", self.created_after.map(|at| at.to_string())),
+            ("created_before", self.created_before.map(|at| at.to_string())),
+        ];
+        conditions.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
 impl Query for DeadLetterFilter {
     const LIST: &'static str = "dead-letters";
 

@@ -64,6 +64,13 @@ pub struct StoreStatus {
     pub replicas: Vec<ReplicaStatus>,
 }
 
+impl StoreStatus {
+    /// The entry up to which everything has its outcome; before the first batch that is none, so the stream counts from its beginning.
+    pub fn processed_up_to(&self) -> EntryId {
+        self.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id)
+    }
+}
+
 /// What the lock knows of the present leader of intake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaderTerm {

@@ -1,5 +1,6 @@
 //! The promises of the README, on both storages. PostgreSQL has a clock that the tests set.
 
+mod claims;
 mod contract;
 mod model;
 mod postgres;
@@ -7,3 +8,4 @@ mod relay;
 mod relay_ahead;
 mod relay_postgres;
 mod support;
+mod table;

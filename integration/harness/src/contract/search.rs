@@ -11,10 +11,11 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::accepted::at;
-use super::queries::{
-    ADMINISTRATOR, QueriesFixture, WITH_ADMINISTRATOR, WITHOUT_ADMINISTRATOR, accept_draft, fail, live,
-    publish, to_administrators,
+use super::drafts::{
+    ADMINISTRATOR, WITH_ADMINISTRATOR, WITHOUT_ADMINISTRATOR, accept_draft, fail, live, publish,
+    to_administrators,
 };
+use super::queries::QueriesFixture;
 use crate::turn_ready;
 
 /// Runs every case of [`crate::contract::search`], each on a fixture of its own.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{SessionHash, SessionStore, SessionSweep, TokenHash};
+use domain::ports::{SessionHash, SessionStore, SessionSweep, StoreError, TokenHash};
 
 /// A store to try.
 pub trait SessionsFixture {
@@ -23,6 +23,7 @@ macro_rules! sessions_contract {
         $crate::contract_cases!(
             sessions, $fixture;
             a_session_is_found_with_its_token_until_it_is_deleted,
+            a_second_session_of_the_same_id_is_refused_and_the_first_stays,
             a_session_ends_when_its_time_is_over,
             only_sessions_that_have_ended_are_swept_and_no_more_than_the_limit,
         );
@@ -50,10 +51,19 @@ pub async fn a_session_is_found_with_its_token_until_it_is_deleted(fixture: impl
     insert(&fixture, 2, HOUR).await;
     assert_eq!(token(&fixture, 1).await, Some(TokenHash([101; 32])));
     assert_eq!(token(&fixture, 3).await, None);
-    for _ in 0..2 {
-        fixture.store().delete_session(&id(1)).await.expect("the store is there");
+    for expected in [1, 0] {
+        assert_eq!(fixture.store().delete_session(&id(1)).await.expect("the store is there"), expected);
         assert_eq!((token(&fixture, 1).await, token(&fixture, 2).await), (None, Some(TokenHash([102; 32]))));
     }
+}
+
+pub async fn a_second_session_of_the_same_id_is_refused_and_the_first_stays(fixture: impl SessionsFixture) {
+    insert(&fixture, 1, HOUR).await;
+    let second = fixture.store().insert_session(&id(1), &TokenHash([9; 32]), 9 * HOUR).await;
+    assert!(matches!(second, Err(StoreError::Refused { .. })), "{second:?}");
+    assert_eq!(token(&fixture, 1).await, Some(TokenHash([101; 32])));
+    fixture.age(2 * HOUR).await;
+    assert_eq!(token(&fixture, 1).await, None);
 }
 
 pub async fn a_session_ends_when_its_time_is_over(fixture: impl SessionsFixture) {

@@ -42,7 +42,7 @@ impl<S: SessionStore> SessionStore for Scripted<S> {
         self.call("get_session", Vec::new(), self.store.get_session(id)).await
     }
 
-    async fn delete_session(&self, id: &SessionHash) -> Result<(), StoreError> {
+    async fn delete_session(&self, id: &SessionHash) -> Result<u64, StoreError> {
         self.call("delete_session", Vec::new(), self.store.delete_session(id)).await
     }
 }

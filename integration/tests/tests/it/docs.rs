@@ -1,12 +1,17 @@
 //! What is written down is true: pages that name crates, files, constants, metrics or knobs are compared with the source.
 
+mod limits;
+mod tags;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use self::limits::constants;
+
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-fn read(path: impl AsRef<Path>) -> String {
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
     let path = Path::new(ROOT).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -32,7 +37,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
 }
 
 /// The rows of the table between `<!-- <name>: begin -->` and its end, without head and rule.
-fn table(page: &str, name: &str) -> Vec<Vec<String>> {
+pub(crate) fn table(page: &str, name: &str) -> Vec<Vec<String>> {
     let text = read(page);
     let (_, rest) =
         text.split_once(&format!("<!-- {name}: begin -->")).unwrap_or_else(|| panic!("{page}: no {name}"));
@@ -47,11 +52,11 @@ fn table(page: &str, name: &str) -> Vec<Vec<String>> {
 }
 
 /// The parts of `text` between backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-fn first_quoted(text: &str) -> &str {
+pub(crate) fn first_quoted(text: &str) -> &str {
     quoted(text).next().unwrap_or_else(|| panic!("{text:?} names nothing"))
 }
 
@@ -143,6 +148,13 @@ fn the_layers_stay_apart() {
     }
 }
 
+/// The name that Prometheus has for an instrument: by its rules, not by the library's.
+fn prometheus_name(name: &str, kind: &str, unit: &str) -> String {
+    let unit = if unit == "s" { "_seconds" } else { "" };
+    let total = if kind == "counter" { "_total" } else { "" };
+    format!("{}{unit}{total}", name.replace('.', "_"))
+}
+
 /// Name, kind and unit of every instrument.
 #[test]
 fn the_metrics_table_is_what_the_code_makes() {
@@ -174,12 +186,15 @@ fn the_metrics_table_is_what_the_code_makes() {
             .max_by_key(|(closure, ..)| source[..at].rfind(closure))
             .expect("one of them is last");
         let unit = unit.or_else(|| literals.next()).expect("a gauge has a unit");
-        made.insert(name.to_owned(), (kind.to_owned(), unit.to_owned()));
+        made.insert(name.to_owned(), [prometheus_name(name, kind, unit), kind.to_owned(), unit.to_owned()]);
     }
     let rows = table("docs/metrics.md", "metrics table");
     let written = rows
         .iter()
-        .map(|row| (first_quoted(&row[0]).to_owned(), (row[1].clone(), row[2].clone())))
+        .map(|row| {
+            let prometheus = first_quoted(&row[1]).to_owned();
+            (first_quoted(&row[0]).to_owned(), [prometheus, row[2].clone(), row[3].clone()])
+        })
         .collect::<BTreeMap<_, _>>();
     assert_eq!(made, written);
 }
@@ -330,7 +345,7 @@ fn every_relative_link_leads_to_a_file() {
 }
 
 /// The anchor of a heading, as web views of repositories make it.
-fn anchor(heading: &str) -> String {
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
@@ -374,139 +389,4 @@ fn every_path_that_a_page_names_exists() {
             );
         }
     }
-}
-
-/// A constant's value, times in milliseconds: `4 * 1024`, `1 << 20`, `Duration::from_secs(10)`.
-fn value_in_source(text: &str) -> Option<u64> {
-    let text = text.trim();
-    if let Some(secs) = text.strip_prefix("Duration::from_secs(") {
-        return Some(value_in_source(secs.strip_suffix(')')?)? * 1_000);
-    }
-    if let Some(millis) = text.strip_prefix("Duration::from_millis(") {
-        return value_in_source(millis.strip_suffix(')')?);
-    }
-    if let Some((left, right)) = text.split_once(" << ") {
-        return Some(value_in_source(left)? << value_in_source(right)?);
-    }
-    text.split(" * ").map(|factor| factor.replace('_', "").parse::<u64>().ok()).product()
-}
-
-/// The same in the form of a page: `4 KiB`, `10 s`, `1,000 characters`.
-fn value_on_page(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
-    let factor = match unit {
-        "" | "bytes" | "characters" | "ms" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "s" => 1_000,
-        "days" => 24 * 60 * 60 * 1_000,
-        _ => return None,
-    };
-    Some(number.replace(',', "").parse::<u64>().ok()? * factor)
-}
-
-/// The constants of a source file without its unit tests: name, type and value as written.
-fn constants(source: &str) -> impl Iterator<Item = (&str, &str, &str)> {
-    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
-    code.split("const ").skip(1).filter_map(|rest| {
-        let (name, rest) = rest.split_once(": ")?;
-        let (kind, rest) = rest.split_once(" = ")?;
-        Some((name, kind, rest.split_once(';')?.0))
-    })
-}
-
-#[test]
-fn every_limit_of_the_table_is_a_constant_with_that_value_in_that_file() {
-    for row in table("docs/limits.md", "limits table") {
-        let (name, file) = (first_quoted(&row[0]), first_quoted(&row[3]));
-        let source = read(file);
-        let (_, _, written) = constants(&source)
-            .find(|(constant, _, _)| *constant == name)
-            .unwrap_or_else(|| panic!("{file} has no constant {name}"));
-        let value = value_in_source(written);
-        assert!(value.is_some(), "{file}: {name} is {written}, which this test cannot read");
-        assert_eq!(value_on_page(&row[1]), value, "{name} in {file} is {written}");
-    }
-}
-
-#[test]
-fn every_time_and_every_maximum_in_the_source_is_in_the_table_of_limits() {
-    let rows = table("docs/limits.md", "limits table");
-    let listed: BTreeSet<(&str, &str)> =
-        rows.iter().map(|row| (first_quoted(&row[0]), first_quoted(&row[3]))).collect();
-    // The first has a page of its own; the others are for tests and for a newcomer's first minutes.
-    let elsewhere =
-        ["crates/app/src/config/knobs.rs", "crates/local-servers/", "crates/app/src/commands/dev"];
-    for path in files(".rs") {
-        let file = path.strip_prefix(ROOT).expect("it was found there").to_string_lossy().into_owned();
-        let ours = file.starts_with("crates/") && file.contains("/src/") && !file.ends_with("tests.rs");
-        if !ours || elsewhere.iter().any(|other| file.starts_with(other)) {
-            continue;
-        }
-        let source = read(&file);
-        for (name, kind, _) in constants(&source) {
-            let is_limit = kind == "Duration" || name.starts_with("MAX_") || name.ends_with("_MAX");
-            assert!(
-                !is_limit || listed.contains(&(name, file.as_str())),
-                "{name} of {file} is not in the table"
-            );
-        }
-    }
-}
-
-#[test]
-fn every_promise_of_the_crates_beside_the_service_has_a_test_and_every_test_a_promise() {
-    for (name, letter) in [("lock", "L-"), ("idempotency", "I-"), ("outbox", "O-"), ("state", "K-")] {
-        let page = read(format!("crates/{name}/README.md"));
-        let written: BTreeSet<&str> =
-            page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(letter)?.get(..2)).collect();
-        let sources: Vec<String> = files(".rs")
-            .iter()
-            .filter(|file| file.starts_with(Path::new(ROOT).join("crates").join(name)))
-            .map(|file| fs::read_to_string(file).expect("a source that can be read"))
-            .collect();
-        let lines = sources.iter().flat_map(|source| source.lines());
-        let tags = lines.filter_map(|line| line.trim().strip_prefix("// ")).flat_map(|line| line.split(", "));
-        let tested: BTreeSet<&str> = tags.filter_map(|tag| tag.strip_prefix(letter)?.get(..2)).collect();
-        assert!(!written.is_empty(), "{name}");
-        assert_eq!(written, tested, "{name}");
-    }
-}
-
-/// The numbers in the comments directly above tests, such as `// INV-01, CRASH-02`. In a contract suite the cases are the tests.
-fn tags(source: &str) -> Vec<&str> {
-    let is_suite = source.contains("$crate::contract_cases!(");
-    let lines: Vec<&str> = source.lines().map(str::trim).collect();
-    let mut found = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
-        let Some(comment) = line.strip_prefix("// ") else { continue };
-        if comment.starts_with("INV-") || comment.starts_with("CRASH-") {
-            let mut rest = lines[at + 1..].iter().take_while(|line| line.starts_with("#["));
-            let is_case = is_suite && lines[at + 1].starts_with("pub async fn ");
-            assert!(is_case || rest.any(|line| line.contains("test")), "{line} is not above a test");
-            found.extend(comment.split(", "));
-        }
-    }
-    found
-}
-
-#[test]
-fn every_invariant_and_every_crash_has_a_test_and_every_tag_a_row() {
-    let rows = ["invariants", "crash table", "leader table"].map(|name| table("ARCHITECTURE.md", name));
-    let numbers: Vec<&str> = rows.iter().flatten().map(|row| row[0].as_str()).collect();
-    let written: BTreeSet<&str> = numbers.iter().copied().collect();
-    assert_eq!(numbers.len(), written.len(), "a number is there twice");
-    let sources: Vec<String> = files(".rs")
-        .iter()
-        .filter(|file| !file.ends_with("tests/it/docs.rs"))
-        .map(|file| fs::read_to_string(file).expect("a source that can be read"))
-        .collect();
-    let tested: BTreeSet<&str> = sources.iter().flat_map(|source| tags(source)).collect();
-    assert_eq!(written, tested);
-}
-
-#[test]
-#[should_panic(expected = "is not above a test")]
-fn a_tag_above_anything_else_is_found() {
-    tags("// INV-01\nfn no_test() {}");
 }

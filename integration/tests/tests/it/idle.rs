@@ -6,11 +6,12 @@ use harness::{Proxy, wait_for};
 
 use crate::world::*;
 
-/// Twice the longest interval of what is done regularly, so that where the window begins changes the rate little.
-const WINDOW: Duration = Duration::from_secs(20);
+/// The longest interval of what is done regularly, so that where the window begins changes the rate little.
+const WINDOW: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn an_idle_replica_calls_redis_less_than_twice_and_postgresql_less_than_once_a_second() {
+async fn an_idle_replica_calls_redis_less_than_twice_and_postgresql_less_than_one_and_a_half_times_a_second()
+{
     let world = World::new().await;
     let (redis, postgres) =
         (Proxy::start(world.redis.port()).await, Proxy::start(world.database.port()).await);
@@ -42,6 +43,6 @@ async fn an_idle_replica_calls_redis_less_than_twice_and_postgresql_less_than_on
     let statements = (postgres.requests() - statements) as f64 / seconds;
     eprintln!("{statements:.2} statements a second");
     assert!(commands > 0.0 && commands < 2.0, "{commands:.1} Redis commands a second");
-    assert!(statements > 0.0 && statements < 1.0, "{statements:.1} statements a second");
+    assert!(statements > 0.0 && statements < 1.5, "{statements:.1} statements a second");
     assert_eq!(service.get("/healthz").await.0, 200);
 }

@@ -4,6 +4,7 @@
 //! tables and the streams, as an operator would.
 
 mod accept;
+mod alert_rules;
 mod api;
 mod api_client;
 mod api_crash;
@@ -20,6 +21,7 @@ mod console_browser;
 mod console_catalogue;
 mod crash;
 mod dead_letters;
+mod deploy;
 mod directory_load;
 mod docs;
 mod documents;
@@ -30,12 +32,14 @@ mod idle;
 mod installations;
 mod intake;
 mod metrics;
+mod monitoring;
 mod openapi;
 mod outage;
 mod outbox;
 mod outbox_page;
 mod personal_data;
 mod process;
+mod prometheus;
 mod publish;
 mod receipts;
 mod recovery;
@@ -56,4 +60,5 @@ mod state_page;
 mod tls;
 mod traces;
 mod users;
+mod versions;
 mod world;

@@ -101,7 +101,7 @@ impl Replicas {
     async fn add(&mut self, binary: Option<&Path>) {
         let mut service = with_api(self.world.service(), &self.tokens);
         if let Some(binary) = binary {
-            service = service.binary(binary);
+            service = service.program([binary.to_str().expect("a path in UTF-8")]);
         }
         self.running.push(service.start().await);
     }

@@ -61,7 +61,7 @@ pub(in crate::openapi) fn discard_requests() -> Value {
 }
 
 fn report() -> ChangeReport {
-    ChangeReport { changed: 1, remaining: Counted::default(), unknown: Vec::new() }
+    ChangeReport { changed: 1, ..ChangeReport::default() }
 }
 
 fn planned() -> Value {

@@ -118,20 +118,25 @@ fn replicas(replicas: &[ReplicaStatus], now: Timestamp) -> Vec<Vec<Cell>> {
     }
     let mut rows = vec![heading(["  REPLICA", "VERSION", "STARTED", "SEEN", "LEADER OF", "BLOCKED"])];
     for ReplicaStatus { report, seen_at } in replicas {
-        let is_gone = now.saturating_since(*seen_at) > REPLICA_FRESH_FOR;
         let blocked = report.workers.iter().filter(|worker| worker.blocked.is_some());
         let blocked: Vec<&str> = blocked.map(|worker| worker.worker.as_str()).collect();
-        let seen = format!("{} ago{}", age(*seen_at, now), if is_gone { " (gone)" } else { "" });
         rows.push(vec![
             format!("  {}", printable(&report.replica)).into(),
             printable(&report.version).into(),
             report.started_at.to_string().into(),
-            Cell::new(seen, if is_gone { Tone::Warning } else { Tone::Plain }),
+            seen(*seen_at, now),
             listed(&report.leader_of.iter().map(String::as_str).collect::<Vec<_>>()),
             listed(&blocked),
         ]);
     }
     rows
+}
+
+/// When a replica last reported itself, and whether it counts as running.
+pub(in crate::commands) fn seen(at: Timestamp, now: Timestamp) -> Cell {
+    let (age, is_gone) = (age(at, now), now.saturating_since(at) > REPLICA_FRESH_FOR);
+    let (rest, tone) = if is_gone { (" (gone)", Tone::Warning) } else { ("", Tone::Plain) };
+    Cell::new(format!("{age} ago{rest}"), tone)
 }
 
 fn listed(names: &[&str]) -> Cell {
@@ -194,6 +199,15 @@ mod tests {
             assert!(text.lines().any(|shown| shown == line), "{line:?} in {text}");
         }
         assert!(text.contains("(1m ago), fence 7\n"), "{text}");
+    }
+
+    #[test]
+    fn a_replica_that_has_not_reported_itself_for_longer_than_it_counts_as_running_is_gone() {
+        for (last, expected) in [(95, "5s ago\n"), (30, "1m10s ago (gone)\n")] {
+            let mut out = Vec::new();
+            print_cells(&mut out, Style::PLAIN, &[vec![seen(at(last), at(100))]]).expect("memory takes it");
+            assert_eq!(String::from_utf8(out).expect("text"), expected);
+        }
     }
 
     #[test]

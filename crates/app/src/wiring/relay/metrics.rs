@@ -70,7 +70,11 @@ impl RelayMetrics {
             ),
             dead: gauge("notification.outbox.dead", "{event}", "DEAD events, counted up to 10,000"),
             oldest_age: age("notification.outbox.oldest_age", "Age of the oldest event that is due"),
-            state: gauge("notification.outbox.state", "1", "1 while the relay works, 2 while it is paused"),
+            state: gauge(
+                "notification.outbox.state",
+                "{state}",
+                "1 while the relay works, 2 while it is paused",
+            ),
         }
     }
 }

@@ -1,8 +1,16 @@
 //! What an operator asks for: which change of which dead letters, as fields of a form.
+//!
+//! The form that confirms a plan has the version of each dead letter that was chosen, as the plan showed it. Whatever has another version by
+//! then is not what the operator saw, and stays as it is.
+
+use std::collections::BTreeMap;
 
 use ambient::Timestamp;
-use domain::operations::{Budgets, DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, Selection};
+use domain::operations::{
+    Budgets, DeadLetterChange, MAX_REASON_BYTES, MAX_ROUTES_PER_REQUEST, Selection, Targets,
+};
 use domain::query::DeadLetterFilter;
+use domain::route::Version;
 use maud::{Markup, html};
 
 use crate::error::PageError;
@@ -48,11 +56,22 @@ impl Change {
         [Self::Replay, Self::Discard].into_iter().find(|change| change.as_str() == text)
     }
 
-    /// For the domain.
-    pub(super) fn with(self, budgets: Budgets, reason: &str) -> DeadLetterChange {
+    /// As it is planned, without a reason.
+    pub(super) fn planned(self, budgets: Budgets) -> DeadLetterChange {
         match self {
             Self::Replay => DeadLetterChange::Replay(budgets),
-            Self::Discard => DeadLetterChange::Discard { reason: reason.to_owned() },
+            Self::Discard => DeadLetterChange::Discard { reason: String::new() },
+        }
+    }
+
+    /// As it is confirmed; the error says what is wrong with the reason of a discard.
+    pub(super) fn confirmed(self, budgets: Budgets, reason: &str) -> Result<DeadLetterChange, String> {
+        match self {
+            Self::Replay => Ok(DeadLetterChange::Replay(budgets)),
+            Self::Discard => DeadLetterChange::discard(reason.to_owned()).ok_or_else(|| {
+                let given = reason.len();
+                format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes without NUL; this one has {given}.")
+            }),
         }
     }
 }
@@ -62,13 +81,15 @@ impl Change {
 pub(super) struct Asked {
     pub(super) change: Change,
     pub(super) selection: Selection,
+    /// The version in the plan of each dead letter that was chosen, by its id. `None` for a filter, and before there is a plan.
+    pub(super) planned: Option<BTreeMap<String, Version>>,
 }
 
 impl Asked {
     /// Reads what is to be planned at `now`. A selection by a filter ends at `now` at the latest: what becomes a dead letter later was not seen
     /// by the operator, and a route that fails again is not replayed by the same request.
     pub(super) fn read(form: &Form, now: Timestamp) -> Result<Self, PageError> {
-        let mut asked = Self::confirmed(form)?;
+        let mut asked = Self::of(form)?;
         if let Selection::Filter(filter) = &mut asked.selection {
             filter.created_before = Some(filter.created_before.map_or(now, |before| before.min(now)));
         }
@@ -77,15 +98,36 @@ impl Asked {
 
     /// Reads what was planned: the same each time that the form is sent.
     pub(super) fn confirmed(form: &Form) -> Result<Self, PageError> {
+        let mut asked = Self::of(form)?;
+        if let Selection::Ids(ids) = &asked.selection {
+            let versions: Result<Vec<Version>, _> = form.all("version").map(str::parse).collect();
+            let versions = versions.ok().filter(|versions| versions.len() == ids.len()).ok_or_else(|| {
+                PageError::Invalid(
+                    "The form does not say which dead letters its plan showed. Start again from the list."
+                        .to_owned(),
+                )
+            })?;
+            asked.planned = Some(ids.iter().cloned().zip(versions).collect());
+        }
+        Ok(asked)
+    }
+
+    fn of(form: &Form) -> Result<Self, PageError> {
         let action = form.text("do").unwrap_or_default();
         let changes = [Change::Replay, Change::Discard];
+        let asked = |change, selection| Ok(Self { change, selection, planned: None });
         if let Some(change) = changes.into_iter().find(|change| change.chosen() == action) {
             let ids: Vec<String> = form.all("id").map(str::to_owned).collect();
+            if ids.iter().any(|id| id.contains('\0')) {
+                return Err(PageError::Invalid(
+                    "An id in the form has the character NUL: no dead letter has it.".to_owned(),
+                ));
+            }
             return match ids.len() {
                 0 => Err(PageError::Invalid(
                     "No dead letter is chosen: tick at least one, or take all that match.".to_owned(),
                 )),
-                1..=MAX_ROUTES_PER_REQUEST => Ok(Self { change, selection: Selection::Ids(ids) }),
+                1..=MAX_ROUTES_PER_REQUEST => asked(change, Selection::Ids(ids)),
                 _ => Err(PageError::Invalid(format!(
                     "At most {MAX_ROUTES_PER_REQUEST} dead letters can be chosen."
                 ))),
@@ -94,16 +136,36 @@ impl Asked {
         let change = changes.into_iter().find(|change| change.all() == action);
         let change =
             change.ok_or_else(|| PageError::Invalid("The form does not say what to do.".to_owned()))?;
-        Ok(Self { change, selection: Selection::Filter(read_filter(form)?) })
+        asked(change, Selection::Filter(read_filter(form)?))
+    }
+
+    /// The same of what a plan shows: of the chosen dead letters, these with their present versions.
+    pub(super) fn planned(&self, targets: &Targets) -> Self {
+        let Selection::Ids(_) = &self.selection else { return self.clone() };
+        let versions = targets.targets.iter().map(|target| (target.key.to_string(), target.version));
+        let planned: BTreeMap<_, _> = versions.collect();
+        let ids = planned.keys().cloned().collect();
+        Self { change: self.change, selection: Selection::Ids(ids), planned: Some(planned) }
+    }
+
+    /// Leaves out what has changed since the plan was shown.
+    pub(super) fn keep_planned(&self, targets: &mut Targets) {
+        if let Some(planned) = &self.planned {
+            targets.keep_planned(planned);
+        }
     }
 
     /// The fields of a form from which the same is read.
     pub(super) fn fields(&self) -> Markup {
+        let version = |id| self.planned.as_ref().and_then(|planned| planned.get(id));
         html! {
             @match &self.selection {
                 Selection::Ids(ids) => {
                     input type="hidden" name="do" value=(self.change.chosen());
-                    @for id in ids { input type="hidden" name="id" value=(id); }
+                    @for id in ids {
+                        input type="hidden" name="id" value=(id);
+                        @if let Some(version) = version(id) { input type="hidden" name="version" value=(version); }
+                    }
                 }
                 Selection::Filter(filter) => {
                     input type="hidden" name="do" value=(self.change.all());
@@ -114,22 +176,10 @@ impl Asked {
     }
 }
 
-/// The conditions of a filter, each with its name.
-pub(super) fn conditions(filter: &DeadLetterFilter) -> Vec<(&'static str, String)> {
-    let conditions = [
-        ("channel", filter.channel.map(|channel| channel.as_str().to_owned())),
-        ("classification", filter.classification.clone()),
-        ("notification_type", filter.notification_type.clone()),
-        ("created_after", filter.created_after.map(|at| at.to_string())),
-        ("created_before", filter.created_before.map(|at| at.to_string())),
-    ];
-    conditions.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
-}
-
 /// A filter as hidden fields.
 pub(super) fn filter_fields(filter: &DeadLetterFilter) -> Markup {
     html! {
-        @for (name, value) in conditions(filter) { input type="hidden" name=(name) value=(value); }
+        @for (name, value) in filter.named_conditions() { input type="hidden" name=(name) value=(value); }
     }
 }
 
@@ -159,14 +209,7 @@ pub(super) fn request_id(form: &Form) -> Result<&str, PageError> {
     id.ok_or_else(|| PageError::Invalid("The form has no id of its request.".to_owned()))
 }
 
-/// The reason of a discard; a replay has none. The error says what is wrong with it.
-pub(super) fn reason(form: &Form, change: Change) -> Result<&str, String> {
-    if change == Change::Replay {
-        return Ok("");
-    }
-    let reason = form.text("reason").map(str::trim).unwrap_or_default();
-    match reason.len() {
-        1..=MAX_REASON_BYTES if !reason.contains('\0') => Ok(reason),
-        _ => Err(format!("A discard takes a reason of 1 to {MAX_REASON_BYTES} bytes.")),
-    }
+/// The reason as its operator typed it. A browser sends two characters for the end of a line, of which one is kept.
+pub(super) fn reason(form: &Form) -> String {
+    form.text("reason").unwrap_or_default().replace("\r\n", "\n").trim().to_owned()
 }

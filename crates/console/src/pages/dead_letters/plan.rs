@@ -11,7 +11,7 @@ use domain::ports::Operations;
 use domain::route::RouteKey;
 use maud::{Markup, html};
 
-use super::asked::{Asked, Change, conditions};
+use super::asked::{Asked, Change};
 use super::change;
 use crate::error::PageError;
 use crate::forms::Form;
@@ -23,7 +23,7 @@ use crate::widgets::{column, counted, empty, form_token, number, numbers, table,
 
 pub(super) const PATH: &str = "/console/dead-letters/plan";
 
-/// A plan belongs to a form; its address alone, loaded again or kept as a bookmark, leads back to the list.
+/// A plan belongs to a form; its address alone, loaded again or saved, leads back to the list.
 pub(super) async fn start_over() -> Redirect {
     Redirect::to(super::PATH)
 }
@@ -37,22 +37,30 @@ pub(super) async fn show<P: Ports>(
     page(&console, &operator, &asked, None).await
 }
 
-/// The page of a plan; again with `problem` if it was confirmed with a reason that it does not take.
+/// A reason that a discard does not take.
+pub(super) struct Refused<'a> {
+    pub(super) reason: &'a str,
+    /// What is wrong with it.
+    pub(super) problem: &'a str,
+}
+
+/// The page of a plan; again if it was confirmed with a reason that it does not take. Its form has what it shows and no more.
 pub(super) async fn page<P: Ports>(
     console: &Console<P>,
     operator: &Operator,
     asked: &Asked,
-    problem: Option<&str>,
+    refused: Option<&Refused<'_>>,
 ) -> Result<Page, PageError> {
-    let change = asked.change.with(console.settings.budgets, "");
-    let targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
+    let change = asked.change.planned(console.settings.budgets);
+    let mut targets = console.operations.select_dead_letters(&change, &asked.selection).await?;
+    asked.keep_planned(&mut targets);
     let request_id = hex::encode(console.ids.next());
     let title = match asked.change {
         Change::Replay => "Replay dead letters?",
         Change::Discard => "Discard dead letters?",
     };
-    let status = if problem.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
-    let content = render(operator, asked, &targets, &request_id, problem);
+    let status = if refused.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+    let content = render(operator, asked, &targets, &request_id, refused);
     Ok(Page::new(Section::DeadLetters, title, content).with_status(status))
 }
 
@@ -61,7 +69,7 @@ fn render(
     asked: &Asked,
     targets: &Targets,
     request_id: &str,
-    problem: Option<&str>,
+    refused: Option<&Refused<'_>>,
 ) -> Markup {
     let plan = targets.plan();
     let now = targets.targets.len() as u64;
@@ -83,12 +91,12 @@ fn render(
                     ))
                 }
                 @if targets.unchanged > 0 {
-                    p { (number(targets.unchanged)) " that are selected are not changed: they are no dead letters any more, or are discarded already." }
+                    p { (number(targets.unchanged)) " that are selected are not changed: they are no dead letters any more, are discarded already, or changed since the plan was shown." }
                 }
                 (unknown(&plan.unknown))
                 (first(&plan))
             }
-            (confirm(operator, asked, now, request_id, problem))
+            (confirm(operator, &asked.planned(targets), now, request_id, refused))
         }
     }
 }
@@ -128,7 +136,7 @@ fn selected(asked: &Asked) -> Markup {
             Selection::Filter(filter) => {
                 p {
                     "All open dead letters with "
-                    @for (index, (name, value)) in conditions(filter).iter().enumerate() {
+                    @for (index, (name, value)) in filter.named_conditions().iter().enumerate() {
                         @if index > 0 { ", " }
                         (condition_name(name)) " " strong { (visible(value)) }
                     }
@@ -180,30 +188,43 @@ fn unknown(ids: &[String]) -> Markup {
     }
 }
 
-fn confirm(operator: &Operator, asked: &Asked, now: u64, request_id: &str, problem: Option<&str>) -> Markup {
+fn confirm(
+    operator: &Operator,
+    asked: &Asked,
+    now: u64,
+    request_id: &str,
+    refused: Option<&Refused<'_>>,
+) -> Markup {
     let (label, class) = match asked.change {
         Change::Replay => ("Replay", "primary"),
         Change::Discard => ("Discard", "danger"),
     };
     html! {
-        form.card method="post" action=(change::PATH) data-once aria-label="Confirm" {
+        form.card method="post" action=(change::PATH) aria-label="Confirm" {
             (form_token(operator))
             input type="hidden" name="request_id" value=(request_id);
             (asked.fields())
-            @if asked.change == Change::Discard {
-                div.fields {
-                    div.wide {
-                        label for="reason" { "Reason" }
-                        textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
-                            aria-invalid=[problem.map(|_| "true")] {}
-                        p.hint #reason-help { "For those who look at it later; it is kept with the dead letter." }
-                        @if let Some(problem) = problem { p.bad.problem role="alert" { (problem) } }
-                    }
-                }
-            }
+            @if asked.change == Change::Discard { (reason_field(refused)) }
             div.actions {
                 button class=(class) type="submit" { (label) " " (number(now)) " " (letters(now)) }
                 a.button href=(super::PATH) { "Cancel" }
+            }
+        }
+    }
+}
+
+fn reason_field(refused: Option<&Refused<'_>>) -> Markup {
+    html! {
+        div.fields {
+            div.wide {
+                label for="reason" { "Reason" }
+                textarea #reason name="reason" rows="3" maxlength=(MAX_REASON_BYTES) required aria-describedby="reason-help"
+                    aria-invalid=[refused.map(|_| "true")] { (refused.map_or("", |refused| refused.reason)) }
+                p.hint #reason-help {
+                    "For those who look at it later; it is kept with the dead letter. At most " (number(MAX_REASON_BYTES as u64))
+                    " bytes: a letter with an accent takes two, others up to four."
+                }
+                @if let Some(refused) = refused { p.bad.problem role="alert" { (refused.problem) } }
             }
         }
     }

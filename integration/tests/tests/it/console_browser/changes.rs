@@ -8,6 +8,9 @@ use crate::console_browser::data;
 /// The most times that Tab is pressed to reach something.
 const MAX_TABS: usize = 80;
 
+/// The form that confirms a plan.
+const CONFIRM: &str = "form[action='/console/dead-letters/change']";
+
 /// Moves the focus by the keyboard to the first element that a selector selects. Each element on the way must show that it has the focus.
 async fn tab_to(browser: &Browser, css: &str) {
     for _ in 0..MAX_TABS {
@@ -41,8 +44,12 @@ async fn an_operator_searches_replays_and_discards_with_and_without_scripts_and_
     sign_in(&browser, &service).await;
 
     searches(&browser, &service).await;
+    chooses_all_of_a_page(&browser, &service).await;
     replays_one_that_is_chosen(&browser, &world, &service).await;
     browser.set_javascript(false).await;
+    browser.open(&address(&service, "/console/dead-letters")).await;
+    let shown = browser.text("form[aria-label='Choose dead letters']").await;
+    assert!(!shown.contains("Choose all on this page"), "without a script it would do nothing: {shown}");
     discards_one_without_scripts(&browser, &world, &service).await;
     searches(&browser, &service).await;
     browser.set_javascript(true).await;
@@ -56,17 +63,23 @@ async fn searches(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/notifications")).await;
     browser.fill("#f-idempotency_key", "published-3").await;
     browser.click("form[method=get] button[type=submit]").await;
-    assert_eq!(browser.count("tbody tr").await, 1);
+    wait_for("the one that is found", BOUND, async || (browser.count("tbody tr").await == 1).then_some(()))
+        .await;
     assert!(browser.url().await.contains("idempotency_key=published-3"));
     browser.click("tbody a").await;
     heading(browser, "Notification ").await;
     assert!(browser.text("main").await.contains("published-3"));
 
     browser.open(&address(service, "/console/notifications?limit=4")).await;
-    let mut seen = Vec::new();
+    let mut seen: Vec<String> = Vec::new();
     for expected in [4, 4, 2] {
+        let first = wait_for("a page that was not seen yet", BOUND, async || {
+            let first = browser.value("document.querySelector('tbody tr a')?.innerText ?? ''").await;
+            let first = first.as_str().unwrap_or_default().to_owned();
+            (!first.is_empty() && !seen.contains(&first)).then_some(first)
+        });
+        seen.push(first.await);
         assert_eq!(browser.count("tbody tr").await, expected);
-        seen.push(browser.text("tbody tr a").await);
         if expected == 4 {
             browser.click("a[rel=next]").await;
         }
@@ -75,10 +88,31 @@ async fn searches(browser: &Browser, service: &Service) {
     assert_eq!(seen.len(), 3);
 }
 
+/// By one box, which follows the boxes of the rows.
+async fn chooses_all_of_a_page(browser: &Browser, service: &Service) {
+    browser.open(&address(service, "/console/dead-letters")).await;
+    let chosen = async || browser.count("input[name=id]:checked").await;
+    let all = async || browser.count("[data-check-all]:checked").await;
+    browser.click("[data-check-all]").await;
+    assert_eq!((chosen().await, all().await), (6, 1));
+    browser.click("input[name=id]").await;
+    assert_eq!((chosen().await, all().await), (5, 0));
+    browser.click("input[name=id]").await;
+    assert_eq!((chosen().await, all().await), (6, 1));
+    browser.click("button[value=replay_chosen]").await;
+    heading(browser, "Replay dead letters?").await;
+    assert!(browser.text("main").await.contains("6 chosen by id"));
+    browser.open(&address(service, "/console/dead-letters")).await;
+    browser.click("[data-check-all]").await;
+    browser.click("[data-check-all]").await;
+    assert_eq!((chosen().await, all().await), (0, 0));
+}
+
 /// The plan first; a form that is sent twice and a result that is loaded again change nothing more.
 async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &Service) {
     browser.open(&address(service, "/console/dead-letters")).await;
     browser.click("button[value=replay_chosen]").await;
+    heading(browser, "That does not work").await;
     assert!(browser.text("main").await.contains("No dead letter is chosen"));
     assert_eq!(browser.console_errors().await.len(), 1, "the browser calls status 400 an error");
     browser.open(&address(service, "/console/dead-letters")).await;
@@ -88,10 +122,10 @@ async fn replays_one_that_is_chosen(browser: &Browser, world: &World, service: &
     assert!(browser.text("main").await.contains("1 dead letter"));
     assert_eq!(open_letters(world).await, 6, "a plan changes nothing");
     let form = browser
-        .value("new URLSearchParams(new FormData(document.querySelector('form[data-once]'))).toString()")
+        .value(&format!("new URLSearchParams(new FormData(document.querySelector({CONFIRM:?}))).toString()"))
         .await;
     let form = form.as_str().expect("a text").to_owned();
-    browser.click("form[data-once] button[type=submit]").await;
+    browser.click(&format!("{CONFIRM} button[type=submit]")).await;
     heading(browser, "Dead letters replayed").await;
     assert!(browser.text("main").await.contains("1 dead letter was replayed"));
     let result = browser.url().await;
@@ -115,7 +149,7 @@ async fn discards_one_without_scripts(browser: &Browser, world: &World, service:
     browser.click("button[value=discard_chosen]").await;
     heading(browser, "Discard dead letters?").await;
     browser.fill("#reason", "the game is over").await;
-    browser.click("form[data-once] button[type=submit]").await;
+    browser.click(&format!("{CONFIRM} button[type=submit]")).await;
     heading(browser, "Dead letters discarded").await;
     assert_eq!(open_letters(world).await, 4);
     browser.open(&address(service, "/console/dead-letters?discarded=true")).await;
@@ -137,7 +171,7 @@ async fn replays_the_rest_by_keyboard(browser: &Browser, world: &World, service:
     tab_to(browser, "button[value=replay_all]").await;
     browser.press(keys::ENTER).await;
     heading(browser, "Replay dead letters?").await;
-    tab_to(browser, "form[data-once] button[type=submit]").await;
+    tab_to(browser, &format!("{CONFIRM} button[type=submit]")).await;
     browser.press(keys::ENTER).await;
     heading(browser, "Dead letters replayed").await;
     assert!(browser.text("main").await.contains("4 dead letters were replayed"));

@@ -1,5 +1,7 @@
 //! The suites of the ports on the stores in memory.
 
+mod database;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -9,36 +11,27 @@ use std::time::Duration;
 use ambient::{ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::ports::{
-    AcceptanceStore, Activity, ActivityQueries, AnswerStore, CheckpointCache, CheckpointStore, Election,
-    IntentProducer, IntentStream, KeySweep, LeaderLookup, LeaseStore, Lookup, MalformedKey, Operations,
-    Outbound, OutboundInspection, Queries, ReceiptStore, ReplicaStore, RepublishStore, RetentionStore,
-    RouteStore, SessionHash, SessionStore, SessionSweep, StepDownStore, StreamQueries, UserDirectory,
+    Activity, ActivityQueries, CheckpointCache, Election, IntentProducer, IntentStream, LeaderLookup,
+    LeaseStore, Lookup, Outbound, OutboundInspection, ReplicaStore, SessionHash, SessionStore, SessionSweep,
+    StepDownStore, StreamQueries, UserDirectory,
 };
-use domain::record::{IdempotencyScope, NotificationId};
 use domain::route::{Channel, RouteKey};
-use harness::contract::acceptance::AcceptanceFixture;
-use harness::contract::answers::AnswersFixture;
 use harness::contract::backlog::BacklogFixture;
 use harness::contract::checkpoints::CheckpointsFixture;
 use harness::contract::directory::DirectoryFixture;
 use harness::contract::election::ElectionFixture;
 use harness::contract::inspection::InspectionFixture;
-use harness::contract::keys::KeysFixture;
 use harness::contract::leader::LeaderFixture;
-use harness::contract::operations::OperationsFixture;
 use harness::contract::publishing::PublishingFixture;
-use harness::contract::queries::QueriesFixture;
-use harness::contract::receipts::ReceiptsFixture;
 use harness::contract::replicas::ReplicasFixture;
-use harness::contract::republish::RepublishFixture;
-use harness::contract::retention::RetentionFixture;
-use harness::contract::routes::RoutesFixture;
 use harness::contract::sessions::SessionsFixture;
 use harness::contract::streams::StreamsFixture;
 use memory_stores::{
-    MemoryCheckpoints, MemoryDatabase, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing,
-    MemoryReplicas, MemorySessions, PublishedFields, RecordedAction, RowLock,
+    MemoryCheckpoints, MemoryDirectory, MemoryElection, MemoryIntents, MemoryPublishing, MemoryReplicas,
+    MemorySessions, PublishedFields, RecordedAction,
 };
+
+use self::database::Database;
 
 struct Publishing {
     clock: Arc<ManualClock>,
@@ -85,146 +78,6 @@ impl InspectionFixture for Publishing {
 
     async fn restart(&mut self) {
         self.store.restart();
-    }
-}
-
-struct Database(MemoryDatabase);
-
-impl AcceptanceFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + CheckpointStore) {
-        &self.0
-    }
-
-    async fn records(&self) -> Vec<String> {
-        self.0.records().iter().map(ToString::to_string).collect()
-    }
-
-    async fn routes(&self) -> Vec<String> {
-        self.0.routes().iter().map(|(key, _)| key.to_string()).collect()
-    }
-
-    async fn malformed(&self) -> Vec<String> {
-        self.0.malformed().iter().map(|row| row.entry_id.to_string()).collect()
-    }
-}
-
-impl AnswersFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + AnswerStore) {
-        &self.0
-    }
-
-    async fn expire(&self, scope: &IdempotencyScope) {
-        self.0.expire_answer(scope);
-    }
-}
-
-impl KeysFixture for Database {
-    fn sweep(&self) -> &impl KeySweep {
-        &self.0
-    }
-
-    async fn keys(&self) -> Vec<String> {
-        self.0.idempotency_keys()
-    }
-}
-
-impl RoutesFixture for Database {
-    type Lock = RowLock;
-
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
-        &self.0
-    }
-
-    async fn lock(&self, key: &RouteKey) -> RowLock {
-        self.0.lock_route(key)
-    }
-
-    async fn release(&self, lock: RowLock) {
-        drop(lock);
-    }
-
-    async fn dead_letters(&self) -> Vec<String> {
-        self.0.dead_letters().iter().map(ToString::to_string).collect()
-    }
-}
-
-impl RetentionFixture for Database {
-    type Lock = RowLock;
-
-    fn store(
-        &self,
-    ) -> &(impl AcceptanceStore + RouteStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>)
-    {
-        &self.0
-    }
-
-    async fn lock(&self, key: &RouteKey) -> RowLock {
-        self.0.lock_route(key)
-    }
-
-    async fn release(&self, lock: RowLock) {
-        drop(lock);
-    }
-
-    async fn dependents(&self) -> Vec<String> {
-        let routes = self.0.routes().into_iter().map(|(key, _)| key);
-        let mut keys: Vec<String> = routes.chain(self.0.dead_letters()).map(|key| key.to_string()).collect();
-        keys.sort();
-        keys
-    }
-}
-
-impl QueriesFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
-        &self.0
-    }
-
-    fn queries(&self) -> &impl Queries {
-        &self.0
-    }
-}
-
-impl ReceiptsFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>) {
-        &self.0
-    }
-
-    fn queries(&self) -> &impl Queries {
-        &self.0
-    }
-
-    async fn receipts(&self) -> Vec<String> {
-        self.0.receipts().iter().map(ToString::to_string).collect()
-    }
-}
-
-impl RepublishFixture for Database {
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
-        &self.0
-    }
-}
-
-impl OperationsFixture for Database {
-    type Lock = RowLock;
-
-    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations) {
-        &self.0
-    }
-
-    fn queries(&self) -> &impl Queries {
-        &self.0
-    }
-
-    async fn lock(&self, key: &RouteKey) -> RowLock {
-        self.0.lock_route(key)
-    }
-
-    async fn release(&self, lock: RowLock) {
-        drop(lock);
-    }
-
-    async fn actions(&self) -> Vec<RecordedAction> {
-        self.0.actions()
     }
 }
 

@@ -1,0 +1,152 @@
+//! `healthcheck`: asks a process of this environment whether it is ready, for the health check of a container.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+use super::{Failure, Vars};
+use crate::config::{HealthTarget, HttpAddr};
+
+/// The most of an answer that is read, in bytes.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+
+/// The examples of `healthcheck`.
+pub const EXAMPLES: &str = "\
+Examples:
+  notification healthcheck                  is the service or the relay of this environment ready?
+  notification healthcheck --live           does its process live?
+  notification healthcheck --state          is the state store of this environment ready?
+  HEALTHCHECK CMD [\"notification\", \"healthcheck\"]     in a Containerfile
+
+It asks GET /readyz on NOTIFICATION_INTERNAL_HTTP_ADDR; with --state on CONNECTOR_SOCKET, else on STATE_PROXY_HTTP_ADDR. These
+listeners speak plain HTTP. No other variable is needed, and it asks neither PostgreSQL nor Redis. A replica stays ready while a
+dependency is unavailable, because a restart would not help.
+Exit codes: 0 ready; 1 not ready, or no answer in time; 2 bad configuration or usage.";
+
+/// What is asked.
+#[derive(Args, Debug)]
+pub struct HealthcheckArgs {
+    /// Ask whether the process lives, ready or not
+    #[arg(long)]
+    live: bool,
+    /// Ask the state store, not the service or the relay
+    #[arg(long)]
+    state: bool,
+    /// How long the answer may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    timeout: u64,
+}
+
+/// Runs the command with these variables, and prints to `out`.
+pub async fn run(args: HealthcheckArgs, vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
+    // Warnings are left out: the process itself prints them, and a health check runs every few seconds.
+    let target = match args.state {
+        true => HealthTarget::load_state(vars)?.config,
+        false => HealthTarget::load(vars)?.config,
+    };
+    let path = if args.live { "/healthz" } else { "/readyz" };
+    let allowed = Duration::from_secs(args.timeout);
+    let asked = timeout(allowed, ask(&target, path)).await;
+    let (status, body) =
+        asked.with_context(|| format!("{} gave no answer within {allowed:?}", show(&target)))??;
+    if status != 200 {
+        return Err(anyhow::anyhow!("{} answered {status}: {}", show(&target), body.trim()).into());
+    }
+    let word = if args.live { "alive" } else { "ready" };
+    writeln!(out, "{word}").context("could not print")?;
+    Ok(())
+}
+
+fn show(target: &HealthTarget) -> String {
+    match target {
+        HealthTarget::Tcp(addr) => addr.to_string(),
+        HealthTarget::Unix(socket) => socket.display().to_string(),
+    }
+}
+
+/// The status and the body of the answer to a GET.
+async fn ask(target: &HealthTarget, path: &str) -> anyhow::Result<(u16, String)> {
+    match target {
+        HealthTarget::Tcp(addr) => exchange(connect(addr).await?, path).await,
+        HealthTarget::Unix(socket) => exchange(connect_unix(socket).await?, path).await,
+    }
+}
+
+async fn connect(addr: &HttpAddr) -> anyhow::Result<TcpStream> {
+    let host = reachable(addr.host.as_deref());
+    TcpStream::connect((host.as_str(), addr.port))
+        .await
+        .with_context(|| format!("could not connect to {addr}"))
+}
+
+async fn connect_unix(socket: &Path) -> anyhow::Result<UnixStream> {
+    UnixStream::connect(socket).await.with_context(|| format!("could not connect to {}", socket.display()))
+}
+
+/// Where a listener on `host` is reached from the same machine: one on every interface by the loopback.
+fn reachable(host: Option<&str>) -> String {
+    let loopback = match host.map(str::parse::<IpAddr>) {
+        None => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
+        Some(Ok(IpAddr::V4(addr))) if addr.is_unspecified() => Some(Ipv4Addr::LOCALHOST.into()),
+        Some(Ok(IpAddr::V6(addr))) if addr.is_unspecified() => Some(Ipv6Addr::LOCALHOST.into()),
+        Some(_) => None,
+    };
+    loopback.map_or_else(|| host.unwrap_or_default().to_owned(), |loopback| loopback.to_string())
+}
+
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    path: &str,
+) -> anyhow::Result<(u16, String)> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.context("could not ask")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await.context("could not read the answer")?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is cut short")?;
+    let Some(status) = head.split(' ').nth(1).and_then(|status| status.parse().ok()) else {
+        bail!("the answer is not HTTP");
+    };
+    Ok((status, body.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_every_interface_is_reached_by_the_loopback() {
+        for (host, expected) in [
+            (None, "127.0.0.1"),
+            (Some("0.0.0.0"), "127.0.0.1"),
+            (Some("::"), "::1"),
+            (Some("10.0.0.1"), "10.0.0.1"),
+            (Some("localhost"), "localhost"),
+        ] {
+            assert_eq!(reachable(host), expected, "{host:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_no_http_or_cut_short_is_an_error() {
+        for (answer, expected) in [
+            ("HTTP/1.1 503 Service Unavailable\r\nA: b\r\n\r\nstopping", Some((503, "stopping"))),
+            ("HTTP/1.1 200 OK\r\nContent-", None),
+            ("SSH-2.0\r\n\r\n", None),
+            ("", None),
+        ] {
+            let (here, mut there) = tokio::io::duplex(1024);
+            there.write_all(answer.as_bytes()).await.expect("there is room");
+            there.shutdown().await.expect("it is open");
+            let got = exchange(here, "/readyz").await.ok();
+            assert_eq!(got.as_ref().map(|(status, body)| (*status, body.as_str())), expected, "{answer}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Where a process of this environment says how it is.
+
+use std::path::PathBuf;
+
+use super::http::{Http, HttpAddr};
+use super::knobs::{CONNECTOR_SOCKET, NOTIFICATION_INTERNAL_HTTP_ADDR, STATE_PROXY_HTTP_ADDR};
+use super::reader::Reader;
+use super::{ConfigErrors, Loaded, load, state};
+
+/// The listener that has the probes of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HealthTarget {
+    /// On TCP.
+    Tcp(HttpAddr),
+    /// On a Unix socket.
+    Unix(PathBuf),
+}
+
+impl HealthTarget {
+    /// That of `serve` and `relay`. Other known variables may be missing or wrong.
+    pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let addr = Http::read_addr(reader)?;
+            has_port(reader, NOTIFICATION_INTERNAL_HTTP_ADDR.name, &addr)?;
+            Some(Self::Tcp(addr))
+        })
+    }
+
+    /// That of `state`: its socket, else its port. Other known variables may be missing or wrong.
+    pub fn load_state(
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Loaded<Self>, ConfigErrors> {
+        load(vars, |reader| {
+            let (socket, addr) = (state::read_path(reader), state::read_addr(reader));
+            match (socket?, addr?) {
+                (Some(socket), _) => Some(Self::Unix(socket)),
+                (None, Some(addr)) => {
+                    has_port(reader, STATE_PROXY_HTTP_ADDR.name, &addr)?;
+                    Some(Self::Tcp(addr))
+                }
+                (None, None) => {
+                    let text = format!("is not set, and neither is {}", STATE_PROXY_HTTP_ADDR.name);
+                    reader.problem(CONNECTOR_SOCKET.name, text);
+                    None
+                }
+            }
+        })
+    }
+}
+
+/// Notes it as a problem if only the process itself knows its port.
+fn has_port(reader: &mut Reader, variable: &'static str, addr: &HttpAddr) -> Option<()> {
+    if addr.port == 0 {
+        let text = "has port 0: which port the system chose for the process, another one cannot know";
+        reader.problem(variable, text);
+        return None;
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(vars: &[(&str, &str)]) -> Vec<(String, String)> {
+        vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_service_is_asked_where_it_listens_and_needs_no_other_variable() {
+        let tcp = |text: &str| HealthTarget::Tcp(text.parse().expect("an address"));
+        let load = |given: &[_]| HealthTarget::load(vars(given)).map(|loaded| loaded.config);
+        assert_eq!(load(&[]).expect("the default"), tcp(":8092"));
+        let given = ("NOTIFICATION_INTERNAL_HTTP_ADDR", "10.0.0.1:9000");
+        assert_eq!(load(&[given]).expect("it is right"), tcp("10.0.0.1:9000"));
+        let wrong = load(&[("NOTIFICATION_INTERNAL_HTTP_ADDR", ":0")]).expect_err("nobody knows the port");
+        assert!(wrong.to_string().contains("NOTIFICATION_INTERNAL_HTTP_ADDR has port 0"), "{wrong}");
+    }
+
+    #[test]
+    fn the_state_store_is_asked_on_its_socket_else_on_its_port() {
+        let load = |given: &[_]| HealthTarget::load_state(vars(given)).map(|loaded| loaded.config);
+        let (socket, port) = (("CONNECTOR_SOCKET", "/run/state.sock"), ("STATE_PROXY_HTTP_ADDR", ":8090"));
+        let unix = HealthTarget::Unix("/run/state.sock".into());
+        assert_eq!(load(&[socket, port]).expect("both are right"), unix);
+        let tcp = HealthTarget::Tcp(":8090".parse().expect("an address"));
+        assert_eq!(load(&[port]).expect("it is right"), tcp);
+        let wrong = load(&[]).expect_err("there is nothing to ask");
+        assert!(wrong.to_string().contains("CONNECTOR_SOCKET is not set"), "{wrong}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Which versions of PostgreSQL and Redis the service works with (ADR 0041).
+//!
+//! A server that is too old would fail later, in the middle of the work, so it ends the start. One that is newer than those in the
+//! tests is expected to work, so it is a warning.
+
+use std::fmt;
+
+use domain::ports::{StoreError, error_chain};
+use store_redis::{RedisClient, RedisVersion};
+
+/// The oldest PostgreSQL that knows every setting and statement of the service: `enable_incremental_sort`.
+const MIN_POSTGRES: Version = Version(13, 0);
+/// The newest PostgreSQL with which the tests run.
+const TESTED_POSTGRES: u32 = 15;
+/// The oldest Redis that says which entries of a stream were deleted, without which they would be published again: `max-deleted-entry-id`.
+const MIN_REDIS: Version = Version(7, 0);
+/// The newest Redis with which the tests run.
+const TESTED_REDIS: Version = Version(7, 0);
+
+/// A major and a minor number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Version(u32, u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// What a version means for the start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Support {
+    /// The tests run with it, or it is between those that they run with and the oldest one.
+    Supported,
+    /// It is expected to work.
+    Untested,
+    /// The service needs a later one.
+    TooOld,
+}
+
+/// A server that is too old.
+#[derive(Debug, thiserror::Error)]
+#[error("{server} is version {found}, and {needed} or later is needed")]
+pub(crate) struct TooOld {
+    server: &'static str,
+    found: String,
+    needed: Version,
+}
+
+/// Checks PostgreSQL by its `server_version_num`, such as 150018.
+pub(crate) fn check_postgres(number: u32) -> Result<(), TooOld> {
+    let found = Version(number / 10_000, number % 10_000);
+    match judge_postgres(found) {
+        Support::Supported => Ok(()),
+        Support::Untested => {
+            warn("PostgreSQL", &found.to_string(), &TESTED_POSTGRES.to_string());
+            Ok(())
+        }
+        Support::TooOld => {
+            Err(TooOld { server: "PostgreSQL", found: found.to_string(), needed: MIN_POSTGRES })
+        }
+    }
+}
+
+/// A minor version of PostgreSQL only corrects errors.
+fn judge_postgres(found: Version) -> Support {
+    match found {
+        _ if found < MIN_POSTGRES => Support::TooOld,
+        Version(major, _) if major > TESTED_POSTGRES => Support::Untested,
+        _ => Support::Supported,
+    }
+}
+
+/// Asks Redis for its version and checks it. One that does not disclose it, as managed ones may not, is accepted as it is.
+pub(crate) async fn check_redis(redis: &RedisClient) -> Result<(), TooOld> {
+    match redis.server_version().await {
+        Ok(version) => check_redis_version(&version),
+        Err(error) => {
+            note_undisclosed(&error);
+            Ok(())
+        }
+    }
+}
+
+fn note_undisclosed(error: &StoreError) {
+    tracing::warn!(error = error_chain(error), "Redis does not disclose its version, which is not checked");
+}
+
+fn check_redis_version(version: &RedisVersion) -> Result<(), TooOld> {
+    let shown = match &version.other {
+        Some(other) => format!("{} ({other})", version.redis),
+        None => version.redis.clone(),
+    };
+    match judge_redis(version) {
+        Support::Supported => Ok(()),
+        Support::Untested => {
+            warn("Redis", &shown, &TESTED_REDIS.to_string());
+            Ok(())
+        }
+        Support::TooOld => Err(TooOld { server: "Redis", found: shown, needed: MIN_REDIS }),
+    }
+}
+
+/// A minor version of Redis brings new commands. What is not Redis itself, such as Valkey, is not tested, whatever its version.
+fn judge_redis(version: &RedisVersion) -> Support {
+    let mut numbers = version.redis.split('.').map_while(|number| number.parse::<u32>().ok());
+    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return Support::Untested };
+    match Version(major, minor) {
+        found if found < MIN_REDIS => Support::TooOld,
+        found if found > TESTED_REDIS || version.other.is_some() => Support::Untested,
+        _ => Support::Supported,
+    }
+}
+
+fn warn(dependency: &'static str, version: &str, tested: &str) {
+    tracing::warn!(
+        dependency,
+        version,
+        tested,
+        "a dependency is none of the versions that the service is tested with; it is expected to work"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_postgresql_before_13_is_too_old_and_one_after_15_is_untested() {
+        for (number, support) in [
+            (90_624, Support::TooOld),
+            (120_022, Support::TooOld),
+            (130_000, Support::Supported),
+            (150_018, Support::Supported),
+            (160_000, Support::Untested),
+            (180_006, Support::Untested),
+        ] {
+            assert_eq!(judge_postgres(Version(number / 10_000, number % 10_000)), support, "{number}");
+        }
+        let error = check_postgres(120_022).expect_err("it is too old");
+        assert_eq!(error.to_string(), "PostgreSQL is version 12.22, and 13.0 or later is needed");
+        check_postgres(180_006).expect("it is expected to work");
+    }
+
+    #[test]
+    fn a_redis_before_7_is_too_old_and_a_later_or_another_one_is_untested() {
+        let version = |redis: &str, other: Option<&str>| RedisVersion {
+            redis: redis.to_owned(),
+            other: other.map(str::to_owned),
+        };
+        for (redis, other, support) in [
+            ("6.2.14", None, Support::TooOld),
+            ("6.2.6", Some("keydb 6.3.4"), Support::TooOld),
+            ("7.0.0", None, Support::Supported),
+            ("7.0.15", None, Support::Supported),
+            ("7.2.4", None, Support::Untested),
+            ("8.0.0", None, Support::Untested),
+            ("7.0.15", Some("valkey 7.0.0"), Support::Untested),
+            ("unstable", None, Support::Untested),
+        ] {
+            assert_eq!(judge_redis(&version(redis, other)), support, "{redis} {other:?}");
+        }
+        let error = check_redis_version(&version("6.2.14", None)).expect_err("it is too old");
+        assert_eq!(error.to_string(), "Redis is version 6.2.14, and 7.0 or later is needed");
+        check_redis_version(&version("7.2.4", Some("valkey 8.0.1"))).expect("it is expected to work");
+    }
+}

@@ -1,0 +1,160 @@
+//! What a change did: the page that its form leads to.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use domain::operations::{ChangeReport, Selection};
+use domain::query::{Counted, DeadLetterFilter};
+use maud::{Markup, html};
+
+use super::asked::{Asked, Change, filter_fields};
+use super::plan;
+use crate::error::PageError;
+use crate::layout::{Page, Section};
+use crate::params::{Params, address};
+use crate::ports::{Console, Ports};
+use crate::session::{FormToken, Operator};
+use crate::widgets::{Tone, counted, form_token, id, notice, number};
+
+pub(super) const PATH: &str = "/console/dead-letters/result";
+/// What stands between the figures and their proof in the address of a result.
+const PROOF: &str = "&proof=";
+const PARAMS: [&str; 12] = [
+    "change",
+    "changed",
+    "remaining",
+    "capped",
+    "unchanged",
+    "unknown",
+    "request_id",
+    "channel",
+    "classification",
+    "notification_type",
+    "created_after",
+    "created_before",
+];
+
+/// Where the browser is sent afterwards: all that the page of the result shows is in its address, so that it can be loaded again. The proof at
+/// its end is the session's: an address that someone else made shows nothing.
+pub(super) struct ResultPath {
+    pub(super) asked: Asked,
+    pub(super) request_id: String,
+    pub(super) form_token: FormToken,
+}
+
+impl ResultPath {
+    pub(super) fn after(&self, report: &ChangeReport) -> String {
+        let mut pairs = vec![
+            ("change", self.asked.change.as_str().to_owned()),
+            ("changed", report.changed.to_string()),
+            ("remaining", report.remaining.count.to_string()),
+            ("capped", report.remaining.capped.to_string()),
+            ("unchanged", report.unchanged.to_string()),
+            ("unknown", report.unknown.len().to_string()),
+            ("request_id", self.request_id.clone()),
+        ];
+        if let Selection::Filter(filter) = &self.asked.selection {
+            pairs.extend(filter.named_conditions());
+        }
+        let path = address(PATH, pairs.iter().map(|(name, value)| (*name, value.as_str())));
+        let proof = self.form_token.proof(&path);
+        format!("{path}{PROOF}{proof}")
+    }
+}
+
+/// What a change did.
+struct Done {
+    change: Change,
+    changed: u64,
+    remaining: Counted,
+    unchanged: u64,
+    unknown: u64,
+    request_id: String,
+    /// What it selected, if that was a filter: the end in time is always there.
+    filter: Option<DeadLetterFilter>,
+}
+
+pub(super) async fn show<P: Ports>(
+    State(_): State<Arc<Console<P>>>,
+    operator: Operator,
+    RawQuery(query): RawQuery,
+) -> Result<Page, PageError> {
+    let missing = || {
+        PageError::NotFound(
+            "There is no result of this session at this address. What was changed is recorded in operator_actions.".to_owned(),
+        )
+    };
+    let (figures, proof) = query.as_deref().and_then(|query| query.rsplit_once(PROOF)).ok_or_else(missing)?;
+    if !operator.form_token.proves(&format!("{PATH}?{figures}"), proof) {
+        return Err(missing());
+    }
+    let params = Params::parse(Some(figures), &PARAMS)?;
+    let count = |name| Ok::<u64, PageError>(params.value(name, "a number")?.unwrap_or(0));
+    let filter = super::filter_of(&params)?;
+    let done = Done {
+        change: params.text("change").and_then(Change::parse).ok_or_else(missing)?,
+        changed: params.value("changed", "a number")?.ok_or_else(missing)?,
+        remaining: Counted {
+            count: count("remaining")?,
+            capped: params.value("capped", "true or false")?.unwrap_or(false),
+        },
+        unchanged: count("unchanged")?,
+        unknown: count("unknown")?,
+        request_id: params.text("request_id").unwrap_or_default().to_owned(),
+        filter: filter.created_before.is_some().then_some(filter),
+    };
+    let title = match done.change {
+        Change::Replay => "Dead letters replayed",
+        Change::Discard => "Dead letters discarded",
+    };
+    Ok(Page::new(Section::DeadLetters, title, render(&operator, &done)))
+}
+
+fn render(operator: &Operator, done: &Done) -> Markup {
+    let letters = if done.changed == 1 { "dead letter was" } else { "dead letters were" };
+    let verb = match done.change {
+        Change::Replay => "replayed. Publishers take the routes as they are due.",
+        Change::Discard => "discarded.",
+    };
+    let tone = if done.changed > 0 { Tone::Good } else { Tone::Neutral };
+    html! {
+        (notice(tone, &html! { p { strong { (number(done.changed)) " " (letters) " " (verb) } } }))
+        @if done.unchanged > 0 {
+            p {
+                (number(done.unchanged)) (if done.unchanged == 1 { " was" } else { " were" })
+                " left as found: changed since the plan was shown, by another operator, by an attempt that failed again, or by an earlier run of this form."
+            }
+        }
+        @if done.changed == 0 && done.remaining.count == 0 {
+            p {
+                "Nothing was left to change. If an earlier run of this form was interrupted, what it did is recorded in " code { "operator_actions" }
+                " under the request id " (id(&done.request_id)) "."
+            }
+        }
+        @if done.unknown > 0 { p { (number(done.unknown)) " ids named no route; retention may have deleted it." } }
+        @if done.remaining.count > 0 { (remaining(operator, done)) }
+        @if done.changed > 0 {
+            p { "Recorded in " code { "operator_actions" } " under the request id " (id(&done.request_id)) "." }
+        }
+        p { a.button href=(super::PATH) { "Back to the dead letters" } }
+    }
+}
+
+/// What is left, and how to continue.
+fn remaining(operator: &Operator, done: &Done) -> Markup {
+    html! {
+        (notice(Tone::Warning, &html! {
+            p { strong { "Not changed yet: " (counted(done.remaining)) "." } }
+            p { "What is left is beyond the bound of one request, or another transaction holds it." }
+            @if done.filter.is_none() { p { "Choose it again in the list in a moment." } }
+        }))
+        @if let Some(filter) = &done.filter {
+            form.actions method="post" action=(plan::PATH) {
+                (form_token(operator))
+                input type="hidden" name="do" value=(done.change.all());
+                (filter_fields(filter))
+                button.primary type="submit" { "Continue with the rest…" }
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the gauges show, also while one of the stores is unavailable.
+
+use std::sync::Arc;
+
+use memory_stores::Effect;
+
+use super::*;
+use crate::fixtures::{Recorded, STREAM, World, down, intent, refused, route};
+
+const AGE: &str = "notification.intent_stream.oldest_unprocessed_age";
+const UP: &str = "notification.dependency.up";
+const DUE: &str = "notification.channel.oldest_due_age";
+const EXPIRED: &str = "notification.retention.oldest_expired_age";
+const BLOCKED: &str = "notification.worker.blocked_age";
+
+/// 100 ms, with entries 10 and 20 in the stream.
+fn world() -> World {
+    let world = World::new(Timestamp::from_millis(100).expect("in range"));
+    for (number, key) in [(10, "key-1"), (20, "key-2")] {
+        world.intents.put(intent(number, key, "u-1"));
+    }
+    world
+}
+
+/// Measures in `world` so many times, one pause after the other.
+async fn measure(world: &World, workers: &ReplicaHealth, times: u32) -> Recorded {
+    let recorded = Recorded::default();
+    let gauges = Gauges {
+        store: world.database.clone(),
+        intents: world.intents.clone(),
+        cache: world.cache.clone(),
+        clock: Arc::clone(&world.clock),
+        stream: STREAM.into(),
+        record_retention: Duration::from_millis(40),
+        malformed_retention: Duration::from_millis(40),
+        workers: workers.clone(),
+        metrics: Metrics::new(&recorded.meter()),
+        health: Health::new("gauges"),
+    };
+    let mut passes = GaugesLoop { gauges: &gauges, pool_usage: || (0, 0), seen: Seen::default() };
+    for _ in 0..times {
+        drop(passes.run_once(&CancellationToken::new()).await);
+    }
+    recorded
+}
+
+/// The age in seconds that is shown at 100 ms when entries 10 and 20 are in the stream, and the last generated one is 20.
+async fn age(durable: Option<u64>, cached: Option<u64>) -> Vec<f64> {
+    let world = world();
+    durable.into_iter().for_each(|number| world.set_durable(EntryId::new(number, 0)));
+    cached.into_iter().for_each(|number| world.set_cached(EntryId::new(number, 0)));
+    measure(&world, &ReplicaHealth::default(), 1).await.values(AGE)
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_replica_shows_the_age_of_what_no_leader_has_processed() {
+    assert_eq!(age(None, None).await, [0.09], "no replica ever led");
+    assert_eq!(age(Some(10), None).await, [0.08]);
+    assert_eq!(age(Some(20), None).await, [0.0], "nothing waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_is_based_on_the_cached_checkpoint_if_postgresql_has_none() {
+    assert_eq!(age(None, Some(10)).await, [0.08]);
+    assert_eq!(age(Some(10), Some(20)).await, [0.08]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_recreated_counts_from_its_first_entry() {
+    assert_eq!(age(Some(1_000), None).await, [0.09]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_postgresql_is_unavailable_redis_is_measured_from_the_last_checkpoint() {
+    let world = world();
+    world.set_durable(EntryId::new(10, 0));
+    let mut loaded = 0;
+    world.script.on("load_checkpoint", move |_| {
+        loaded += 1;
+        if loaded == 1 { Effect::Pass } else { Effect::Fail(down("load the checkpoint")) }
+    });
+    let recorded = measure(&world, &ReplicaHealth::default(), 2).await;
+    assert_eq!(recorded.values(AGE), [0.08, 0.08]);
+    assert_eq!(recorded.values(UP), [1.0, 1.0, 0.0, 1.0], "PostgreSQL and Redis, twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dependency_that_refuses_is_there_and_one_that_is_unavailable_is_not() {
+    let world = world();
+    world.script.on("next_due", |_| Effect::Fail(refused("list due routes")));
+    world.script.on("inspect", |_| Effect::Fail(down("inspect the stream")));
+    assert_eq!(measure(&world, &ReplicaHealth::default(), 1).await.values(UP), [1.0, 0.0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_due_is_shown_for_each_channel_and_what_is_expired_for_each_table() {
+    let world = world();
+    world.database.put_route(route(1, 0));
+    let recorded = measure(&world, &ReplicaHealth::default(), 1).await;
+    assert_eq!(recorded.values(DUE), [0.1, 0.0], "push, e-mail");
+    assert_eq!(recorded.values(EXPIRED), [0.0, 0.0], "records, malformed intents");
+}
+
+#[test]
+fn the_age_of_what_is_expired_counts_from_the_end_of_its_retention() {
+    let at = |millis| Timestamp::from_millis(millis).expect("in range");
+    let cutoff = Cutoff::new(at(100_000), Duration::from_secs(40));
+    let row = Expired { key: (), at: at(10_000), rows: 1, bytes: 0, live: false };
+    assert_eq!(expired_for(cutoff, &[row]), Duration::from_secs(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_shown_with_the_time_since_which_it_is_blocked() {
+    let workers = ReplicaHealth::default();
+    workers.add_worker("intake").mark_blocked("the user directory");
+    tokio::time::advance(Duration::from_secs(3)).await;
+    assert_eq!(measure(&world(), &workers, 1).await.values(BLOCKED), [3.0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn due_routes_are_looked_for_in_every_pass_only_while_there_are_some() {
+    let world = world();
+    measure(&world, &ReplicaHealth::default(), 3).await;
+    assert_eq!(world.script.count("next_due"), 1, "none is due");
+    world.database.put_route(route(1, 0));
+    measure(&world, &ReplicaHealth::default(), 3).await;
+    assert_eq!(world.script.count("next_due"), 1 + 3);
+}

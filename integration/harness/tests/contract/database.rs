@@ -1,0 +1,158 @@
+//! The database in memory, as each suite of a port on tables needs it.
+
+use domain::ports::{
+    AcceptanceStore, AnswerStore, CheckpointStore, KeySweep, MalformedKey, Operations, Queries, ReceiptStore,
+    RepublishStore, RetentionStore, RouteStore,
+};
+use domain::record::{IdempotencyScope, NotificationId};
+use domain::route::RouteKey;
+use harness::contract::acceptance::AcceptanceFixture;
+use harness::contract::answers::AnswersFixture;
+use harness::contract::keys::KeysFixture;
+use harness::contract::operations::OperationsFixture;
+use harness::contract::queries::QueriesFixture;
+use harness::contract::receipts::ReceiptsFixture;
+use harness::contract::republish::RepublishFixture;
+use harness::contract::retention::RetentionFixture;
+use harness::contract::routes::RoutesFixture;
+use memory_stores::{MemoryDatabase, RecordedAction, RowLock};
+
+pub(super) struct Database(pub(super) MemoryDatabase);
+
+impl AcceptanceFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + CheckpointStore) {
+        &self.0
+    }
+
+    async fn records(&self) -> Vec<String> {
+        self.0.records().iter().map(ToString::to_string).collect()
+    }
+
+    async fn routes(&self) -> Vec<String> {
+        self.0.routes().iter().map(|(key, _)| key.to_string()).collect()
+    }
+
+    async fn malformed(&self) -> Vec<String> {
+        self.0.malformed().iter().map(|row| row.entry_id.to_string()).collect()
+    }
+}
+
+impl AnswersFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + AnswerStore) {
+        &self.0
+    }
+
+    async fn expire(&self, scope: &IdempotencyScope) {
+        self.0.expire_answer(scope);
+    }
+}
+
+impl KeysFixture for Database {
+    fn sweep(&self) -> &impl KeySweep {
+        &self.0
+    }
+
+    async fn keys(&self) -> Vec<String> {
+        self.0.idempotency_keys()
+    }
+}
+
+impl RoutesFixture for Database {
+    type Lock = RowLock;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
+        &self.0
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn release(&self, lock: RowLock) {
+        drop(lock);
+    }
+
+    async fn dead_letters(&self) -> Vec<String> {
+        self.0.dead_letters().iter().map(ToString::to_string).collect()
+    }
+}
+
+impl RetentionFixture for Database {
+    type Lock = RowLock;
+
+    fn store(
+        &self,
+    ) -> &(impl AcceptanceStore + RouteStore + RetentionStore<NotificationId> + RetentionStore<MalformedKey>)
+    {
+        &self.0
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn release(&self, lock: RowLock) {
+        drop(lock);
+    }
+
+    async fn dependents(&self) -> Vec<String> {
+        let routes = self.0.routes().into_iter().map(|(key, _)| key);
+        let mut keys: Vec<String> = routes.chain(self.0.dead_letters()).map(|key| key.to_string()).collect();
+        keys.sort();
+        keys
+    }
+}
+
+impl QueriesFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore) {
+        &self.0
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.0
+    }
+}
+
+impl ReceiptsFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + ReceiptStore + RetentionStore<NotificationId>) {
+        &self.0
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.0
+    }
+
+    async fn receipts(&self) -> Vec<String> {
+        self.0.receipts().iter().map(ToString::to_string).collect()
+    }
+}
+
+impl RepublishFixture for Database {
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + RepublishStore) {
+        &self.0
+    }
+}
+
+impl OperationsFixture for Database {
+    type Lock = RowLock;
+
+    fn store(&self) -> &(impl AcceptanceStore + RouteStore + Operations) {
+        &self.0
+    }
+
+    fn queries(&self) -> &impl Queries {
+        &self.0
+    }
+
+    async fn lock(&self, key: &RouteKey) -> RowLock {
+        self.0.lock_route(key)
+    }
+
+    async fn release(&self, lock: RowLock) {
+        drop(lock);
+    }
+
+    async fn actions(&self) -> Vec<RecordedAction> {
+        self.0.actions()
+    }
+}
