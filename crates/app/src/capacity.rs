@@ -3,8 +3,6 @@
 //! The costs are measured by `bench --only capacity`, which also says whether they still hold. Sizes hold anywhere; processor time is that of
 //! the machine of docs/performance.md.
 
-use std::time::Duration;
-
 use serde::Serialize;
 
 /// What one thing costs: sizes in bytes, processor time in microseconds.
@@ -113,16 +111,16 @@ pub const MEASURED: Measured = Measured {
 /// The payload of the intents that were measured, in bytes.
 pub const MEASURED_PAYLOAD_BYTES: f64 = 250.0;
 /// The most intents a second that one installation should be planned for: half of what it accepted on two cores, with four routes each.
-pub const MAX_PLANNED_INTENTS: f64 = 4_500.0;
+pub const PLANNED_INTENTS: f64 = 4_500.0;
 /// The memory of a replica, in bytes: twice the most that any benchmark saw.
 const REPLICA_MEMORY_BYTES: f64 = 128e6;
 /// How long Redis keeps what it knows of a published route: the default of `NOTIFICATION_PUBLISH_DEDUPE_TTL`.
-const DEDUPE_TTL: Duration = Duration::from_secs(120);
+const DEDUPE_SECONDS: f64 = 120.0;
 /// Connections that a replica opens by default (`NOTIFICATION_POSTGRES_MAX_OPEN_CONNS`).
 const CONNECTIONS_PER_REPLICA: f64 = 16.0;
 /// Rows that a replay changes in one transaction, with a row of `operator_actions`.
 const CHANGES_PER_ACTION: f64 = 500.0;
-const DAY: Duration = Duration::from_secs(86_400);
+const DAY_SECONDS: f64 = 86_400.0;
 
 /// A load, as an operator knows it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -180,7 +178,7 @@ pub struct Needs {
     pub service_cores: f64,
     /// Connections to PostgreSQL of all replicas together.
     pub connections: f64,
-    /// Whether the rate is beyond [`MAX_PLANNED_INTENTS`].
+    /// Whether the rate is beyond [`PLANNED_INTENTS`].
     pub is_beyond_one_installation: bool,
 }
 
@@ -195,7 +193,7 @@ impl Load {
         let with_payload = |bytes: f64| (bytes + more).max(bytes - MEASURED_PAYLOAD_BYTES);
         let keys = rate * self.http_share;
         let receipts = routes * self.receipts_share;
-        let actions_per_second = self.changes_per_day / CHANGES_PER_ACTION / DAY.as_secs_f64();
+        let actions_per_second = self.changes_per_day / CHANGES_PER_ACTION / DAY_SECONDS;
         let records_bytes = rate * self.retention_seconds * with_payload(costs.record);
         let routes_bytes = routes * self.retention_seconds * costs.route;
         let idempotency_keys_bytes = keys * self.idempotency_seconds * costs.idempotency_key;
@@ -220,15 +218,15 @@ impl Load {
                 + idempotency_keys_bytes
                 + receipts_bytes
                 + operator_actions_bytes,
-            wal_bytes_per_day: wal_per_second * DAY.as_secs_f64(),
+            wal_bytes_per_day: wal_per_second * DAY_SECONDS,
             redis_bytes: on_streams * self.stream_retention_seconds
-                + routes * costs.route_keys * DEDUPE_TTL.as_secs_f64(),
+                + routes * costs.route_keys * DEDUPE_SECONDS,
             replica_bytes: REPLICA_MEMORY_BYTES,
             postgres_cores: cores(costs.intent_postgres_micros, costs.route_postgres_micros),
             redis_cores: cores(costs.intent_redis_micros, costs.route_redis_micros),
             service_cores: cores(costs.intent_service_micros, costs.route_service_micros),
             connections: self.replicas * CONNECTIONS_PER_REPLICA,
-            is_beyond_one_installation: rate > MAX_PLANNED_INTENTS,
+            is_beyond_one_installation: rate > PLANNED_INTENTS,
         }
     }
 }
@@ -295,7 +293,7 @@ mod tests {
     #[test]
     fn a_rate_beyond_one_installation_is_said_to_be() {
         assert!(!LOAD.needs().is_beyond_one_installation);
-        let beyond = Load { intents_per_second: MAX_PLANNED_INTENTS + 1.0, ..LOAD };
+        let beyond = Load { intents_per_second: PLANNED_INTENTS + 1.0, ..LOAD };
         assert!(beyond.needs().is_beyond_one_installation);
         assert!(near(LOAD.needs().connections, 32.0));
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Failure;
 use super::operators::{Output, print_table};
 use super::output::{print_line, print_serialized};
-use crate::capacity::{Load, MAX_PLANNED_INTENTS, Needs};
+use crate::capacity::{Load, Needs, PLANNED_INTENTS};
 use crate::config::duration;
 
 /// The examples of `capacity`.
@@ -108,7 +108,7 @@ pub fn run(args: &CapacityArgs, out: &mut impl Write) -> Result<(), Failure> {
     print_table(out, &rows(&needs)).context("could not write to standard output")?;
     if needs.is_beyond_one_installation {
         let warning = format!(
-            "one installation should be planned for at most {MAX_PLANNED_INTENTS} intents/s: docs/capacity.md says how to grow past it"
+            "one installation should be planned for at most {PLANNED_INTENTS} intents/s: docs/capacity.md says how to grow past it"
         );
         print_line(out, &format!("\n{warning}"))?;
     }
