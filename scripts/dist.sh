@@ -53,7 +53,9 @@ cp -R target/package/man target/package/completions "$out"
 say "listing the components"
 cargo cyclonedx --quiet --manifest-path crates/app/Cargo.toml --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu \
     --override-filename notification.cdx
-mv crates/app/notification.cdx.json "$out/notification.cdx.json"
+# It writes a list for each crate of the workspace, and names each crate by the folder of this machine.
+sed "s|$PWD||g" crates/app/notification.cdx.json >"$out/notification.cdx.json"
+find crates integration -name notification.cdx.json -delete
 
 printf 'advisories: %s\ncommit: %s\nrustc: %s\n' "$advisories" "$(git rev-parse HEAD 2>/dev/null || echo unknown)" "$(rustc --version)" \
     >"$out/BUILD"
