@@ -38,6 +38,10 @@ struct Monitor {
 
 impl Monitor {
     async fn start(job: &str, target: &str) -> Self {
+        Self::start_for(job, &[target]).await
+    }
+
+    async fn start_for(job: &str, targets: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let rules = std::fs::read_to_string(RULES).expect("the rules");
         let shortened = rules.lines().map(|line| match line.split_once("for: ") {
@@ -45,10 +49,12 @@ impl Monitor {
             _ => format!("{line}\n"),
         });
         write(folder.path(), "alerts.yml", &shortened.collect::<String>());
+        let listed: Vec<String> = targets.iter().map(|target| format!("'{target}'")).collect();
+        let listed = listed.join(", ");
         let config = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
              rule_files: [alerts.yml]\n\
-             scrape_configs: [{{job_name: {job}, static_configs: [{{targets: ['{target}']}}]}}]\n"
+             scrape_configs: [{{job_name: {job}, static_configs: [{{targets: [{listed}]}}]}}]\n"
         );
         write(folder.path(), "prometheus.yml", &config);
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -62,8 +68,8 @@ impl Monitor {
             .spawn()
             .expect("Prometheus is installed: scripts/ensure-tools.sh --large");
         let monitor = Self { process, addr, _folder: folder };
-        wait_for("the target is scraped", BOUND, async || {
-            (monitor.query("up == 1").await?.len() == 1).then_some(())
+        wait_for("the targets are scraped", BOUND, async || {
+            (monitor.query("up == 1").await?.len() == targets.len()).then_some(())
         })
         .await;
         monitor
@@ -188,13 +194,21 @@ async fn promtool_has_nothing_against_the_metrics_of_a_service() {
 }
 
 #[tokio::test]
-async fn a_replica_that_ends_is_reported() {
+async fn a_replica_that_ends_is_reported_and_so_is_the_end_of_the_last_one() {
     let world = World::new().await;
-    let service = world.service().start().await;
-    let monitor = Monitor::start(SERVICE, &service.http_addr()).await;
+    // It leads: the other one starts when it is ready.
+    let leader = world.service().start().await;
+    wait_for("the first replica leads", BOUND, async || {
+        (leader.get("/readyz").await.1["leader"] == true).then_some(())
+    })
+    .await;
+    let other = world.service().start().await;
+    let monitor = Monitor::start_for(SERVICE, &[&leader.http_addr(), &other.http_addr()]).await;
     monitor.is_quiet(MEASURED).await;
-    service.kill().await;
+    other.kill().await;
     monitor.sees("NotificationReplicaDown").await;
+    leader.kill().await;
+    monitor.sees("NotificationDown").await;
 }
 
 #[tokio::test]
