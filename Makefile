@@ -17,6 +17,9 @@ PEERS := integration/bench/peers
 # (tokio without test-util), and would compile tokio and everything that depends on it again. With these flags, clippy has
 # one set of artefacts, and build and test share the other; all share build scripts and macros.
 
+# Twice as many tests at a time as there are processors: most of their time they wait for servers and for time to pass.
+TEST_THREADS := $(or $(RUST_TEST_THREADS),$(shell expr 2 '*' "$$(getconf _NPROCESSORS_ONLN)"))
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,7 +50,7 @@ test: test-tools ## everything that must pass before a change is merged: format,
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo build --workspace --bins --tests
 	$(TARGET)/debug/bench --smoke
-	cargo test --workspace
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace
 
 .PHONY: check
 check: test ## the same as test
