@@ -90,26 +90,26 @@ pub const COSTS: [Cost; 16] = [
 
 /// The last measured costs.
 pub const MEASURED: Measured = Measured {
-    record: 1_100.0,
-    route: 330.0,
-    intent_wal: 2_000.0,
-    route_wal: 900.0,
-    intent_entry: 600.0,
-    outbound_entry: 550.0,
-    route_keys: 160.0,
-    idempotency_key: 420.0,
-    receipt: 400.0,
-    operator_action: 300.0,
-    intent_postgres_micros: 20.0,
-    route_postgres_micros: 16.0,
-    intent_redis_micros: 10.0,
-    route_redis_micros: 16.0,
-    intent_service_micros: 15.0,
-    route_service_micros: 6.0,
+    record: 720.0,
+    route: 510.0,
+    intent_wal: 1_200.0,
+    route_wal: 850.0,
+    intent_entry: 440.0,
+    outbound_entry: 560.0,
+    route_keys: 170.0,
+    idempotency_key: 440.0,
+    receipt: 280.0,
+    operator_action: 310.0,
+    intent_postgres_micros: 10.0,
+    route_postgres_micros: 43.0,
+    intent_redis_micros: 0.0,
+    route_redis_micros: 34.0,
+    intent_service_micros: 31.0,
+    route_service_micros: 12.0,
 };
 
 /// The payload of the intents that were measured, in bytes.
-pub const MEASURED_PAYLOAD_BYTES: f64 = 250.0;
+pub const MEASURED_PAYLOAD_BYTES: f64 = 246.0;
 /// The most intents a second that one installation should be planned for: half of what it accepted on two cores, with four routes each.
 pub const PLANNED_INTENTS: f64 = 4_500.0;
 /// The memory of a replica, in bytes: twice the most that any benchmark saw.
