@@ -97,6 +97,18 @@ fn documented_sql(from: &str, to: &str) -> String {
     sql.replace(&first, from).replace(&second, to)
 }
 
+/// Three intents were accepted and published, then the schema was restored to what it was before.
+async fn with_an_empty_schema() -> World {
+    let world = World::new().await;
+    let empty = Dump::of(&world);
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    service.kill().await;
+    empty.restore();
+    world
+}
+
 // INV-07
 #[tokio::test]
 async fn a_dump_that_is_restored_beside_a_running_replica_loses_nothing_and_publishes_nothing_twice() {
@@ -116,13 +128,7 @@ async fn a_dump_that_is_restored_beside_a_running_replica_loses_nothing_and_publ
 #[tokio::test]
 async fn an_empty_schema_beside_a_full_redis_ends_the_start_with_1_and_goes_on_from_the_beginning_once_both_keys_are_deleted()
  {
-    let world = World::new().await;
-    let empty = Dump::of(&world);
-    let service = world.service().start().await;
-    world.send(0..3).await;
-    world.settled(3).await;
-    service.kill().await;
-    empty.restore();
+    let world = with_an_empty_schema().await;
     let refused = world.service().run().await;
     assert_eq!(refused.code, Some(1), "{refused:?}");
     let said = format!("{}{}", refused.stdout, refused.stderr);
@@ -139,13 +145,7 @@ async fn an_empty_schema_beside_a_full_redis_ends_the_start_with_1_and_goes_on_f
 #[tokio::test]
 async fn an_empty_schema_beside_a_full_redis_resumes_after_the_cached_checkpoint_once_the_named_key_is_deleted()
  {
-    let world = World::new().await;
-    let empty = Dump::of(&world);
-    let service = world.service().start().await;
-    world.send(0..3).await;
-    world.settled(3).await;
-    service.kill().await;
-    empty.restore();
+    let world = with_an_empty_schema().await;
     ask(&world, &["DEL", INSTALLATION]).await;
     let _service = world.service().start().await;
     world.send(3..5).await;
