@@ -18,6 +18,7 @@ mod pool;
 mod raw_timestamp;
 pub mod rights;
 pub mod row;
+mod session;
 pub mod sql;
 mod version;
 
@@ -26,7 +27,8 @@ pub use dsn::{Dsn, DsnError};
 pub use error::{PgError, ServerError};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
-pub use pool::{PgPool, PoolSettings, PostgresBinderRef, Prepared, Session, SessionSettings};
+pub use pool::{PgPool, PoolSettings, SessionSettings};
 pub use raw_timestamp::RawTimestamp;
 pub use sea_query_postgres::PostgresValues;
+pub use session::{PostgresBinderRef, Prepared, Session};
 pub use version::server_version;

@@ -48,22 +48,19 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(900);
 /// What answers requests.
 #[derive(Debug)]
 pub struct Service<S> {
-    /// For single documents.
+    /// The documents.
     pub store: Arc<S>,
-    /// For lists, batches and queries: the same table. With connections of its own, slow ones take none from the others.
-    pub queries: Arc<S>,
     /// Who may ask.
     pub access: Access,
-    /// How long a statement of the two stores may take; an answer comes at most a second later.
+    /// How long a statement of the store may take; an answer comes at most a second later.
     pub statement_timeout: Duration,
 }
 
 /// The routes, for a listener whose `refuse` is [`refuse`].
 pub fn router<S: Store>(service: Service<S>) -> Router {
-    let Service { store, queries, access, statement_timeout } = service;
+    let Service { store, access, statement_timeout } = service;
     let answer_within = statement_timeout.saturating_add(ANSWER_MARGIN);
-    let http =
-        Arc::new(Http { store, queries, access, answer_within, availability: Availability::default() });
+    let http = Arc::new(Http { store, access, answer_within, availability: Availability::default() });
     Router::new().fallback(move |request: Request| {
         let http = Arc::clone(&http);
         async move { http.answer(request).await.unwrap_or_else(IntoResponse::into_response) }
@@ -73,7 +70,6 @@ pub fn router<S: Store>(service: Service<S>) -> Router {
 /// What all requests share.
 struct Http<S> {
     store: Arc<S>,
-    queries: Arc<S>,
     access: Access,
     answer_within: Duration,
     availability: Availability,

@@ -37,8 +37,10 @@ pub const MAX_VALUE_BYTES: usize = 10 * 1024 * 1024;
 /// timeout and a second, waits for a connection included.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
+    /// For single documents.
     pool: PgPool,
-    /// For queries.
+    /// For lists and batches.
+    list_pool: PgPool,
     query_pool: PgPool,
     table: Arc<TableName>,
     /// As queries know it: with its declared indexes.
@@ -50,15 +52,16 @@ impl PostgresStore {
     /// A store on a table that is there.
     pub fn new(pool: PgPool, table: TableName) -> Self {
         let target = Arc::new(compile::Table::new(table.as_str(), Vec::new()));
-        let query_pool = pool.clone();
-        Self { pool, query_pool, table: Arc::new(table), target, max_value_bytes: MAX_VALUE_BYTES }
+        let (list_pool, query_pool) = (pool.clone(), pool.clone());
+        Self { pool, list_pool, query_pool, table: Arc::new(table), target, max_value_bytes: MAX_VALUE_BYTES }
     }
 
-    /// The same, whose queries have a pool of their own, with [`crate::QUERY_PARAMETERS`] as session parameters. They find the same
-    /// without, by slower plans.
+    /// The same, with a pool for lists and batches, so that slow ones take no connection from single documents, and one for queries for the
+    /// same reason. That of queries should have [`crate::QUERY_PARAMETERS`] as session parameters; queries find the same without, by
+    /// slower plans.
     #[must_use]
-    pub fn with_query_pool(self, query_pool: PgPool) -> Self {
-        Self { query_pool, ..self }
+    pub fn with_pools(self, list_pool: PgPool, query_pool: PgPool) -> Self {
+        Self { list_pool, query_pool, ..self }
     }
 
     /// The same, whose queries use the indexes that [`PostgresStore::setup`] was told of. They find the same without.
@@ -94,6 +97,10 @@ impl PostgresStore {
 
     async fn operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
         Operation::open(&self.pool, &self.table, name).await
+    }
+
+    async fn list_operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
+        Operation::open(&self.list_pool, &self.table, name).await
     }
 
     /// Decides a write with the row locked. No row is inserted: conditions that a missing row fulfils are decided elsewhere.
@@ -172,7 +179,7 @@ impl Store for PostgresStore {
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Document>, StateError> {
-        let operation = self.operation("get documents").await?;
+        let operation = self.list_operation("get documents").await?;
         let rows =
             operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
         if_fitting(in_order(&self.table, keys, &rows)?)
@@ -184,7 +191,7 @@ impl Store for PostgresStore {
         names: &[&str],
         max_bytes: usize,
     ) -> Result<Vec<Members>, StateError> {
-        let operation = self.operation("get members of documents").await?;
+        let operation = self.list_operation("get members of documents").await?;
         let rows = operation.query(&statements::get_members(&self.table, keys, names, max_bytes)).await?;
         members_in_order(&self.table, keys, &rows)
     }
@@ -267,7 +274,7 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: u32) -> Result<KeyPage, StateError> {
-        let operation = self.operation("list keys").await?;
+        let operation = self.list_operation("list keys").await?;
         let statement = statements::list(&self.table, prefix, after, limit.saturating_add(1));
         let rows = operation.query(&statement).await?;
         let keys = rows.iter().map(|row| Ok(Key::from_store(self.column(row, "key")?)));

@@ -85,13 +85,9 @@ async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyho
     let set_up =
         PostgresStore::setup(dsn, session_settings(state::PLANNER_PARAMETERS), &config.table, indexes);
     set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
-    let store = |pool| {
-        let store = PostgresStore::new(pool, config.table.clone()).with_query_pool(queries.clone());
-        Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes))
-    };
+    let store = PostgresStore::new(documents, config.table.clone()).with_pools(lists, queries);
     let listeners = Listeners {
-        store: store(documents),
-        queries: store(lists),
+        store: Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes)),
         settings: settings(config, StateMetrics::new(&opentelemetry::global::meter("notification"))),
         statement_timeout: config.statement_timeout,
     };
@@ -142,7 +138,6 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
 /// What the listeners share.
 struct Listeners {
     store: Arc<PostgresStore>,
-    queries: Arc<PostgresStore>,
     settings: Settings,
     statement_timeout: Duration,
 }
@@ -188,7 +183,6 @@ impl Listeners {
     ) {
         let router: Router = router(Service {
             store: Arc::clone(&self.store),
-            queries: Arc::clone(&self.queries),
             access,
             statement_timeout: self.statement_timeout,
         });

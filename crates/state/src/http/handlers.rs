@@ -97,7 +97,7 @@ impl<S: Store> Http<S> {
     pub(super) async fn list(&self, scope: &Scope, head: &Parts) -> Result<Response, ApiError> {
         let ListRequest { prefix, after, limit } = list_request(head)?;
         scope.check_prefix(&prefix)?;
-        let page = self.ask(self.queries.list(&prefix, after.as_ref(), limit)).await?;
+        let page = self.ask(self.store.list(&prefix, after.as_ref(), limit)).await?;
         Ok(answer::keys(&page))
     }
 
@@ -111,7 +111,7 @@ impl<S: Store> Http<S> {
         params::none(head.uri.query())?;
         let keys = parse_batch(&text)?;
         keys.iter().try_for_each(|key| scope.check_key(key))?;
-        self.ask(self.queries.get_many(&keys)).await.map(answer::rows)
+        self.ask(self.store.get_many(&keys)).await.map(answer::rows)
     }
 
     pub(super) async fn query(&self, scope: &Scope, head: &Parts, body: Body) -> Result<Response, ApiError> {
@@ -124,7 +124,7 @@ impl<S: Store> Http<S> {
             // A cursor that a client made up must not reach beyond its prefix.
             scope.check_key(key)?;
         }
-        let page = self.ask(self.queries.query(&query)).await?;
+        let page = self.ask(self.store.query(&query)).await?;
         Ok(answer::page(page, &query))
     }
 }

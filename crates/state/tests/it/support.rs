@@ -75,7 +75,7 @@ impl Db {
     pub(crate) fn store(&self) -> PostgresStore {
         let (dsn, timeout) = (self.dsn(), Duration::from_secs(10));
         let store = PostgresStore::new(pool(&dsn, timeout), TableName::default());
-        store.with_query_pool(pool_with(&dsn, timeout, QUERY_PARAMETERS))
+        store.with_pools(pool(&dsn, timeout), pool_with(&dsn, timeout, QUERY_PARAMETERS))
     }
 
     /// Runs SQL as the superuser.

@@ -23,10 +23,8 @@ async fn a_stale_socket_is_replaced_with_its_mode_and_a_served_one_is_not_stolen
     drop(StdListener::bind(&path).expect("nothing is there"));
     let listener = bind_unix(&path, 0o660).await.expect("the file is stale");
     assert_eq!(fs::symlink_metadata(&path).expect("is there").permissions().mode() & 0o7777, 0o660);
-    let store = Arc::new(MemoryStore::default());
     let service = Service {
-        store: Arc::clone(&store),
-        queries: store,
+        store: Arc::new(MemoryStore::default()),
         access: Access::Everyone,
         statement_timeout: LONG,
     };

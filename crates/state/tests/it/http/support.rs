@@ -62,10 +62,8 @@ impl Server {
     /// Serves `store`, by default for everyone and without a time that passes.
     pub(crate) async fn start<S: Store>(store: S, transport: Transport, options: Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = Arc::new(store);
         let service = Service {
-            store: Arc::clone(&store),
-            queries: store,
+            store: Arc::new(store),
             access: options.access,
             statement_timeout: options.statement_timeout,
         };
