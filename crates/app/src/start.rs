@@ -66,11 +66,10 @@ pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient>
     let redis =
         RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
     let deadline = Instant::now() + REDIS_START_TIMEOUT;
-    wait_until_reachable("Redis", deadline, || redis.ping())
-        .await
-        .with_context(|| format!("Redis at {} does not serve", config.addr))?;
-    versions::check_redis(&redis)
-        .await
+    let does_not_serve = || format!("Redis at {} does not serve", config.addr);
+    wait_until_reachable("Redis", deadline, || redis.ping()).await.with_context(does_not_serve)?;
+    let version = wait_until_reachable("Redis", deadline, || redis.server_version()).await;
+    versions::check_redis(version.with_context(does_not_serve)?.as_ref())
         .with_context(|| format!("Redis at {} cannot be used", config.addr))?;
     Ok(redis)
 }

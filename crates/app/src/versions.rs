@@ -5,8 +5,7 @@
 
 use std::fmt;
 
-use domain::ports::{StoreError, error_chain};
-use store_redis::{RedisClient, RedisVersion};
+use store_redis::RedisVersion;
 
 /// The oldest PostgreSQL that knows every setting and statement of the service: `enable_incremental_sort`.
 const MIN_POSTGRES: Version = Version(13, 0);
@@ -71,22 +70,12 @@ fn judge_postgres(found: Version) -> Support {
     }
 }
 
-/// Asks Redis for its version and checks it. One that does not disclose it, as managed ones may not, is accepted as it is.
-pub(crate) async fn check_redis(redis: &RedisClient) -> Result<(), TooOld> {
-    match redis.server_version().await {
-        Ok(version) => check_redis_version(&version),
-        Err(error) => {
-            note_undisclosed(&error);
-            Ok(())
-        }
-    }
-}
-
-fn note_undisclosed(error: &StoreError) {
-    tracing::warn!(error = error_chain(error), "Redis does not disclose its version, which is not checked");
-}
-
-fn check_redis_version(version: &RedisVersion) -> Result<(), TooOld> {
+/// Checks Redis by its version. One that does not disclose it, as managed ones may not, is accepted as it is.
+pub(crate) fn check_redis(version: Option<&RedisVersion>) -> Result<(), TooOld> {
+    let Some(version) = version else {
+        tracing::warn!("Redis does not disclose its version, which is not checked");
+        return Ok(());
+    };
     let shown = match &version.other {
         Some(other) => format!("{} ({other})", version.redis),
         None => version.redis.clone(),
@@ -160,8 +149,9 @@ mod tests {
         ] {
             assert_eq!(judge_redis(&version(redis, other)), support, "{redis} {other:?}");
         }
-        let error = check_redis_version(&version("6.2.14", None)).expect_err("it is too old");
+        let error = check_redis(Some(&version("6.2.14", None))).expect_err("it is too old");
         assert_eq!(error.to_string(), "Redis is version 6.2.14, and 7.0 or later is needed");
-        check_redis_version(&version("7.2.4", Some("valkey 8.0.1"))).expect("it is expected to work");
+        check_redis(Some(&version("7.2.4", Some("valkey 8.0.1")))).expect("it is expected to work");
+        check_redis(None).expect("it is accepted as it is");
     }
 }

@@ -4,7 +4,7 @@ use domain::ports::StoreError;
 use redis::Value;
 
 use crate::RedisClient;
-use crate::connect::{unavailable, unexpected};
+use crate::connect::unexpected;
 
 /// The server that answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,16 +16,18 @@ pub struct RedisVersion {
 }
 
 impl RedisClient {
-    /// Asks the server for its version.
-    pub async fn server_version(&self) -> Result<RedisVersion, StoreError> {
+    /// Asks the server for its version. `None` if it does not disclose it: the user may not ask, or the answer does not have it.
+    pub async fn server_version(&self) -> Result<Option<RedisVersion>, StoreError> {
         const OPERATION: &str = "ask Redis for its version";
-        let answer = self.command(OPERATION, redis::cmd("INFO").arg("server")).await?;
-        let text = match &answer {
-            Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.clone(),
-            other => return Err(unexpected(OPERATION, other)),
+        let answer = match self.command(OPERATION, redis::cmd("INFO").arg("server")).await {
+            Err(StoreError::Refused { .. }) => return Ok(None),
+            answer => answer?,
         };
-        parse(&text).ok_or_else(|| unavailable(OPERATION, "INFO has no redis_version"))
+        match &answer {
+            Value::BulkString(bytes) => Ok(parse(&String::from_utf8_lossy(bytes))),
+            Value::VerbatimString { text, .. } | Value::SimpleString(text) => Ok(parse(text)),
+            other => Err(unexpected(OPERATION, other)),
+        }
     }
 }
 

@@ -5,9 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use bytes::Bytes;
 use clap::Args;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
@@ -15,7 +21,7 @@ use super::{Failure, Vars};
 use crate::config::{HealthTarget, HttpAddr};
 
 /// The most of an answer that is read, in bytes.
-const MAX_ANSWER_BYTES: u64 = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// The examples of `healthcheck`.
 pub const EXAMPLES: &str = "\
@@ -102,23 +108,24 @@ fn reachable(host: Option<&str>) -> String {
 }
 
 async fn exchange(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     path: &str,
 ) -> anyhow::Result<(u16, String)> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.context("could not ask")?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await.context("could not read the answer")?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is cut short")?;
-    let Some(status) = head.split(' ').nth(1).and_then(|status| status.parse().ok()) else {
-        bail!("the answer is not HTTP");
-    };
-    Ok((status, body.to_owned()))
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.context("could not ask")?;
+    // It ends with the process, or when the answer was read.
+    tokio::spawn(connection);
+    let request = Request::get(path).header(HOST, "localhost").body(Empty::<Bytes>::new())?;
+    let answer = sender.send_request(request).await.context("there was no answer in HTTP")?;
+    let status = answer.status().as_u16();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+    let body = body.map_err(anyhow::Error::from_boxed).context("could not read the answer")?;
+    Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -138,6 +145,7 @@ mod tests {
     async fn an_answer_that_is_no_http_or_cut_short_is_an_error() {
         for (answer, expected) in [
             ("HTTP/1.1 503 Service Unavailable\r\nA: b\r\n\r\nstopping", Some((503, "stopping"))),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nready", None),
             ("HTTP/1.1 200 OK\r\nContent-", None),
             ("SSH-2.0\r\n\r\n", None),
             ("", None),

@@ -51,7 +51,7 @@ impl HealthTarget {
 /// Notes it as a problem if only the process itself knows its port.
 fn has_port(reader: &mut Reader, variable: &'static str, addr: &HttpAddr) -> Option<()> {
     if addr.port == 0 {
-        let text = "has port 0: which port the system chose for the process, another one cannot know";
+        let text = "has port 0: the process listens on a free port, which no other process knows";
         reader.problem(variable, text);
         return None;
     }
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(load(&[]).expect("the default"), tcp(":8092"));
         let given = ("NOTIFICATION_INTERNAL_HTTP_ADDR", "10.0.0.1:9000");
         assert_eq!(load(&[given]).expect("it is right"), tcp("10.0.0.1:9000"));
-        let wrong = load(&[("NOTIFICATION_INTERNAL_HTTP_ADDR", ":0")]).expect_err("nobody knows the port");
+        let wrong = load(&[("NOTIFICATION_INTERNAL_HTTP_ADDR", ":0")]).expect_err("the port is not known");
         assert!(wrong.to_string().contains("NOTIFICATION_INTERNAL_HTTP_ADDR has port 0"), "{wrong}");
     }
 

@@ -1,13 +1,15 @@
 //! Servers that are too old end the start of every process; servers that are newer than the tested ones do not.
 
-use harness::{ServiceBuilder, TestDatabase};
+use std::time::Duration;
+
+use harness::{ServiceBuilder, TestDatabase, wait_for};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::outbox::{Outbox, shows};
 use crate::state::State;
 
-/// A Redis that says this of itself, and answers everything else with OK.
+/// A Redis that says this of itself, or may not be asked if it is empty, and answers everything else with OK.
 async fn redis_that_says(info: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -38,6 +40,9 @@ async fn serve_redis(stream: TcpStream, info: &str) -> std::io::Result<()> {
             words.push(String::from_utf8_lossy(&word).trim().to_uppercase());
         }
         let answer = match words[0].as_str() {
+            "INFO" if info.is_empty() => {
+                "-NOPERM this user has no permissions to run the 'info' command\r\n".to_owned()
+            }
             "INFO" => format!("${}\r\n{info}\r\n", info.len()),
             "PING" => "+PONG\r\n".to_owned(),
             _ => "+OK\r\n".to_owned(),
@@ -107,6 +112,17 @@ async fn a_redis_before_7_ends_the_start_of_the_service_and_of_a_relay() {
     refuses(outbox.world.service_via(port, outbox.world.database.port()), expected).await;
     let relay = outbox.relay().env("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{port}"));
     refuses(relay, expected).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_may_not_be_asked_for_its_version_is_used() {
+    let port = redis_that_says("").await;
+    let outbox = Outbox::new().await;
+    let relay = outbox.relay().env("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{port}")).spawn();
+    let undisclosed = "Redis does not disclose its version, which is not checked";
+    let line = wait_for("it says so", Duration::from_secs(30), async || relay.logged(undisclosed)).await;
+    assert_eq!(line["level"], "WARN", "{line}");
+    relay.kill().await;
 }
 
 #[tokio::test]
