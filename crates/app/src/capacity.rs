@@ -1,117 +1,19 @@
 //! What a load needs, computed from what an intent and a route cost.
 //!
-//! The costs are measured by `bench --only capacity`, which also says whether they still hold. Sizes hold anywhere; processor time is that of
-//! the machine of docs/performance.md.
+//! The costs are measured by `bench --only capacity`, which also says whether they still hold.
+
+mod costs;
 
 use serde::Serialize;
 
-/// What one thing costs: sizes in bytes, processor time in microseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Measured {
-    /// A record in PostgreSQL, with its indexes.
-    pub record: f64,
-    /// A published route in PostgreSQL, with its indexes and the row versions that it leaves.
-    pub route: f64,
-    /// WAL of an intent without its routes, from acceptance to deletion.
-    pub intent_wal: f64,
-    /// WAL of a route, from acceptance to deletion.
-    pub route_wal: f64,
-    /// An entry of the intents stream.
-    pub intent_entry: f64,
-    /// An entry of an outbound stream.
-    pub outbound_entry: f64,
-    /// What Redis keeps of a route besides its entry, for `NOTIFICATION_PUBLISH_DEDUPE_TTL`.
-    pub route_keys: f64,
-    /// A row of `idempotency_keys`, one for each request that changes something.
-    pub idempotency_key: f64,
-    /// A row of `receipts`, one for each route that was reported of.
-    pub receipt: f64,
-    /// A row of `operator_actions`, one for each chunk of a change.
-    pub operator_action: f64,
-    /// Processor time of PostgreSQL for an intent without its routes.
-    pub intent_postgres_micros: f64,
-    /// Processor time of PostgreSQL for a route.
-    pub route_postgres_micros: f64,
-    /// Processor time of Redis for an intent without its routes.
-    pub intent_redis_micros: f64,
-    /// Processor time of Redis for a route.
-    pub route_redis_micros: f64,
-    /// Processor time of the service for an intent without its routes.
-    pub intent_service_micros: f64,
-    /// Processor time of the service for a route.
-    pub route_service_micros: f64,
-}
+pub use costs::{BYTES, Cost, Costs, MEASURED, MEASURED_PAYLOAD_BYTES, MICROS, RUN, Run};
 
-/// One of the costs.
-#[derive(Clone, Copy, Debug)]
-pub struct Cost {
-    /// What costs it.
-    pub name: &'static str,
-    /// `bytes`, or `µs` of processor time.
-    pub unit: &'static str,
-    /// Its value.
-    pub value: f64,
-}
-
-impl Cost {
-    /// As a row of the table in docs/capacity.md.
-    pub fn row(&self) -> String {
-        format!("| {} | {} {} |\n", self.name, self.value, self.unit)
-    }
-}
-
-const fn bytes(name: &'static str, value: f64) -> Cost {
-    Cost { name, unit: "bytes", value }
-}
-
-const fn micros(name: &'static str, value: f64) -> Cost {
-    Cost { name, unit: "µs", value }
-}
-
-/// The last measured costs, as a list.
-pub const COSTS: [Cost; 16] = [
-    bytes("a record in PostgreSQL", MEASURED.record),
-    bytes("a route in PostgreSQL", MEASURED.route),
-    bytes("WAL of an intent, from acceptance to deletion", MEASURED.intent_wal),
-    bytes("WAL of a route, from acceptance to deletion", MEASURED.route_wal),
-    bytes("an entry of the intents stream", MEASURED.intent_entry),
-    bytes("an entry of an outbound stream", MEASURED.outbound_entry),
-    bytes("other keys of Redis, a route", MEASURED.route_keys),
-    bytes("a row of idempotency_keys", MEASURED.idempotency_key),
-    bytes("a row of receipts", MEASURED.receipt),
-    bytes("a row of operator_actions", MEASURED.operator_action),
-    micros("CPU of PostgreSQL, an intent", MEASURED.intent_postgres_micros),
-    micros("CPU of PostgreSQL, a route", MEASURED.route_postgres_micros),
-    micros("CPU of Redis, an intent", MEASURED.intent_redis_micros),
-    micros("CPU of Redis, a route", MEASURED.route_redis_micros),
-    micros("CPU of the service, an intent", MEASURED.intent_service_micros),
-    micros("CPU of the service, a route", MEASURED.route_service_micros),
-];
-
-/// The last measured costs.
-pub const MEASURED: Measured = Measured {
-    record: 720.0,
-    route: 510.0,
-    intent_wal: 1_200.0,
-    route_wal: 850.0,
-    intent_entry: 440.0,
-    outbound_entry: 560.0,
-    route_keys: 170.0,
-    idempotency_key: 440.0,
-    receipt: 280.0,
-    operator_action: 310.0,
-    intent_postgres_micros: 10.0,
-    route_postgres_micros: 43.0,
-    intent_redis_micros: 0.0,
-    route_redis_micros: 34.0,
-    intent_service_micros: 31.0,
-    route_service_micros: 12.0,
-};
-
-/// The payload of the intents that were measured, in bytes.
-pub const MEASURED_PAYLOAD_BYTES: f64 = 246.0;
-/// The most intents a second that one installation should be planned for: half of what it accepted on two cores, with four routes each.
-pub const PLANNED_INTENTS: f64 = 4_500.0;
+/// The most intents a second that one installation should be planned for: half of what it accepted.
+pub const PLANNED_INTENTS: f64 = RUN.intents_per_second / 2.0;
+/// The most routes a second that one installation should be planned for: half of what it published.
+pub const PLANNED_ROUTES: f64 = RUN.routes_per_second() / 2.0;
+/// The most processor time of Redis that one installation should be planned for, in cores: half of the one that executes its commands.
+pub const PLANNED_REDIS_CORES: f64 = 0.5;
 /// The memory of a replica, in bytes: twice the most that any benchmark saw.
 const REPLICA_MEMORY_BYTES: f64 = 128e6;
 /// How long Redis keeps what it knows of a published route: the default of `NOTIFICATION_PUBLISH_DEDUPE_TTL`.
@@ -135,7 +37,7 @@ pub struct Load {
     pub retention_seconds: f64,
     /// How long entries stay on the streams, in seconds.
     pub stream_retention_seconds: f64,
-    /// The part of the intents that comes by HTTP or whose key is claimed, from 0 to 1.
+    /// The part of the intents that comes by `POST /v1/intents`, each with a row of `idempotency_keys`, from 0 to 1.
     pub http_share: f64,
     /// How long answers are kept (`NOTIFICATION_IDEMPOTENCY_TTL`), in seconds.
     pub idempotency_seconds: f64,
@@ -164,7 +66,7 @@ pub struct Needs {
     pub operator_actions_bytes: f64,
     /// All of these.
     pub disk_bytes: f64,
-    /// Written to the WAL in a day.
+    /// Written to the WAL in a day, at least: full pages of large tables come on top.
     pub wal_bytes_per_day: f64,
     /// The streams and the keys of Redis.
     pub redis_bytes: f64,
@@ -178,7 +80,7 @@ pub struct Needs {
     pub service_cores: f64,
     /// Connections to PostgreSQL of all replicas together.
     pub connections: f64,
-    /// Whether the rate is beyond [`PLANNED_INTENTS`].
+    /// Whether the load is beyond [`PLANNED_INTENTS`], [`PLANNED_ROUTES`] or [`PLANNED_REDIS_CORES`].
     pub is_beyond_one_installation: bool,
 }
 
@@ -189,8 +91,7 @@ impl Load {
         let rate = self.intents_per_second;
         let routes = rate * self.routes;
         // A payload is stored in its record and in every entry. A smaller one than was measured saves as much.
-        let more = self.payload_bytes - MEASURED_PAYLOAD_BYTES;
-        let with_payload = |bytes: f64| (bytes + more).max(bytes - MEASURED_PAYLOAD_BYTES);
+        let with_payload = |bytes: f64| bytes - MEASURED_PAYLOAD_BYTES + self.payload_bytes;
         let keys = rate * self.http_share;
         let receipts = routes * self.receipts_share;
         let actions_per_second = self.changes_per_day / CHANGES_PER_ACTION / DAY_SECONDS;
@@ -207,6 +108,7 @@ impl Load {
         let on_streams =
             rate * with_payload(costs.intent_entry) + routes * with_payload(costs.outbound_entry);
         let cores = |intent: f64, route: f64| (rate * intent + routes * route) / 1e6;
+        let redis_cores = cores(costs.intent_redis, costs.route_redis);
         Needs {
             records_bytes,
             routes_bytes,
@@ -222,79 +124,21 @@ impl Load {
             redis_bytes: on_streams * self.stream_retention_seconds
                 + routes * costs.route_keys * DEDUPE_SECONDS,
             replica_bytes: REPLICA_MEMORY_BYTES,
-            postgres_cores: cores(costs.intent_postgres_micros, costs.route_postgres_micros),
-            redis_cores: cores(costs.intent_redis_micros, costs.route_redis_micros),
-            service_cores: cores(costs.intent_service_micros, costs.route_service_micros),
+            postgres_cores: cores(costs.intent_postgres, costs.route_postgres),
+            redis_cores,
+            service_cores: cores(costs.intent_service, costs.route_service),
             connections: self.replicas * CONNECTIONS_PER_REPLICA,
-            is_beyond_one_installation: rate > PLANNED_INTENTS,
+            is_beyond_one_installation: is_beyond_one_installation(rate, routes, redis_cores),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOAD: Load = Load {
-        intents_per_second: 500.0,
-        routes: 4.0,
-        payload_bytes: MEASURED_PAYLOAD_BYTES,
-        retention_seconds: 720.0 * 3_600.0,
-        stream_retention_seconds: 86_400.0,
-        http_share: 0.0,
-        idempotency_seconds: 168.0 * 3_600.0,
-        receipts_share: 0.0,
-        changes_per_day: 0.0,
-        action_retention_seconds: 8_760.0 * 3_600.0,
-        replicas: 2.0,
-    };
-
-    fn near(one: f64, other: f64) -> bool {
-        (one - other).abs() <= other.abs() * 1e-9
-    }
-
-    #[test]
-    fn a_table_has_the_rows_of_its_retention() {
-        let needs = LOAD.needs();
-        let records = 500.0 * 720.0 * 3_600.0;
-        assert!(near(needs.records_bytes, records * MEASURED.record));
-        assert!(near(needs.routes_bytes, records * 4.0 * MEASURED.route));
-        let empty = (needs.idempotency_keys_bytes, needs.receipts_bytes, needs.operator_actions_bytes);
-        assert_eq!(empty, (0.0, 0.0, 0.0), "nothing comes by HTTP, nothing is reported, nothing is replayed");
-        let half = Load { retention_seconds: LOAD.retention_seconds / 2.0, ..LOAD }.needs();
-        assert!(near(half.disk_bytes * 2.0, needs.disk_bytes));
-        assert!(near(half.wal_bytes_per_day, needs.wal_bytes_per_day), "what is kept is not written again");
-    }
-
-    #[test]
-    fn a_larger_payload_is_kept_once_in_postgresql_and_in_every_entry() {
-        let larger = Load { payload_bytes: MEASURED_PAYLOAD_BYTES + 1_000.0, ..LOAD }.needs();
-        let needs = LOAD.needs();
-        assert!(near(larger.records_bytes - needs.records_bytes, 500.0 * LOAD.retention_seconds * 1_000.0));
-        assert!(near(larger.redis_bytes - needs.redis_bytes, 500.0 * 5.0 * 86_400.0 * 1_000.0));
-        assert!(near(larger.routes_bytes, needs.routes_bytes));
-        let none = Load { payload_bytes: 0.0, ..LOAD }.needs();
-        assert!(none.redis_bytes > 0.0 && none.redis_bytes < needs.redis_bytes);
-    }
-
-    #[test]
-    fn keys_receipts_and_actions_are_counted_by_what_makes_them() {
-        let load = Load { http_share: 0.5, receipts_share: 1.0, changes_per_day: 50_000.0, ..LOAD };
-        let needs = load.needs();
-        assert!(near(
-            needs.idempotency_keys_bytes,
-            250.0 * load.idempotency_seconds * MEASURED.idempotency_key
-        ));
-        assert!(near(needs.receipts_bytes, 2_000.0 * load.retention_seconds * MEASURED.receipt));
-        assert!(near(needs.operator_actions_bytes, 100.0 * 365.0 * MEASURED.operator_action));
-        assert!(needs.wal_bytes_per_day > LOAD.needs().wal_bytes_per_day);
-    }
-
-    #[test]
-    fn a_rate_beyond_one_installation_is_said_to_be() {
-        assert!(!LOAD.needs().is_beyond_one_installation);
-        let beyond = Load { intents_per_second: PLANNED_INTENTS + 1.0, ..LOAD };
-        assert!(beyond.needs().is_beyond_one_installation);
-        assert!(near(LOAD.needs().connections, 32.0));
-    }
+/// Whether an installation should not be planned for this. Redis counts by itself: it executes one command at a time.
+fn is_beyond_one_installation(intents_per_second: f64, routes_per_second: f64, redis_cores: f64) -> bool {
+    intents_per_second > PLANNED_INTENTS
+        || routes_per_second > PLANNED_ROUTES
+        || redis_cores > PLANNED_REDIS_CORES
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,12 @@
 //! The same number of intents with two and with four routes is processed in tables of their own; what both have in common belongs to the
 //! intent, and what differs to the routes. Sizes are those right after the load, with every index, before autovacuum has reused anything.
 //! WAL has the full pages of one checkpoint. Rows of tables that this load does not fill are inserted as the service writes them.
+//!
+//! The rate is that of the same rounds, so that it and the processor times belong together in the calculator: at this rate, the costs cannot
+//! take more than the cores of the machine.
 
 use anyhow::{Context, ensure};
-use app::capacity::COSTS;
+use app::capacity::{BYTES, Costs, MEASURED, RUN};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
@@ -36,6 +39,8 @@ struct Cost {
     postgres: f64,
     redis: f64,
     own: f64,
+    /// Intents a second, to the last completion.
+    rate: f64,
 }
 
 /// Measures alternating rounds of both loads.
@@ -96,6 +101,7 @@ async fn load(testbed: &mut Testbed, intents: u32, routes: u32) -> anyhow::Resul
         postgres: cpu.postgres as f64 / f64::from(intents),
         redis: cpu.redis as f64 / f64::from(intents),
         own: cpu.own as f64 / f64::from(intents),
+        rate: drained.intents_per_second(),
     })
 }
 
@@ -170,32 +176,53 @@ fn figures(few: &[Cost], many: &[Cost], rows: &[(&'static str, f64)], smoke: boo
     let wal = |cost: &Cost| cost.wal + cost.wal_of_deletion;
     let [keys, receipts, actions] = OTHER_ROWS
         .map(|(table, _)| rows.iter().find(|(found, _)| *found == table).map_or(0.0, |(_, bytes)| *bytes));
-    // In the order of the calculator's costs.
-    let measured = [
-        intent(|cost| cost.records),
-        route(|cost| cost.routes),
-        intent(wal),
-        route(wal),
-        of(many, |cost| cost.intents_stream),
-        route(|cost| cost.outbound_streams),
-        route(|cost| cost.other_keys),
-        keys,
-        receipts,
-        actions,
-        intent(|cost| cost.postgres),
-        route(|cost| cost.postgres),
-        intent(|cost| cost.redis),
-        route(|cost| cost.redis),
-        intent(|cost| cost.own),
-        route(|cost| cost.own),
-    ];
-    COSTS.iter().zip(measured).map(|(known, value)| compared(known, value, smoke)).collect()
+    let measured = Costs {
+        record: intent(|cost| cost.records),
+        route: route(|cost| cost.routes),
+        intent_wal: intent(wal),
+        route_wal: route(wal),
+        intent_entry: of(many, |cost| cost.intents_stream),
+        outbound_entry: route(|cost| cost.outbound_streams),
+        route_keys: route(|cost| cost.other_keys),
+        idempotency_key: keys,
+        receipt: receipts,
+        operator_action: actions,
+        intent_postgres: intent(|cost| cost.postgres),
+        route_postgres: route(|cost| cost.postgres),
+        intent_redis: intent(|cost| cost.redis),
+        route_redis: route(|cost| cost.redis),
+        intent_service: intent(|cost| cost.own),
+        route_service: route(|cost| cost.own),
+    };
+    let known = MEASURED.list();
+    let mut figures: Vec<Figure> = known
+        .iter()
+        .zip(measured.list())
+        .map(|(known, measured)| compared(known, measured.value, smoke))
+        .collect();
+    figures.extend(rates(few, many));
+    figures
+}
+
+/// The rates of the same rounds, and the cores that were busy at that of the larger load.
+fn rates(few: &[Cost], many: &[Cost]) -> [Figure; 3] {
+    let rate = |name: String, costs: &[Cost]| {
+        let each = || costs.iter().map(|cost| cost.rate);
+        Figure::shown(name, median(each()), "intents/s").of_rounds(each())
+    };
+    let busy = median(many.iter().map(|cost| cost.rate * (cost.postgres + cost.redis + cost.own) / 1e6));
+    let known = RUN.intents_per_second;
+    [
+        rate(format!("{FEW} routes"), few),
+        rate(format!("{MANY} routes (calculator: {known} on {} cores, {})", RUN.cores, RUN.machine), many),
+        Figure::shown(format!("busy with {MANY} routes"), busy, "cores"),
+    ]
 }
 
 /// The measured value. Sizes are judged: the calculator's figure must be near. Processor time differs between machines.
 fn compared(known: &app::capacity::Cost, value: f64, smoke: bool) -> Figure {
     let figure = Figure::shown(format!("{} (calculator: {})", known.name, known.value), value, known.unit);
-    if smoke || known.unit != "bytes" {
+    if smoke || known.unit != BYTES {
         figure
     } else {
         figure.between(known.value / TOLERANCE, known.value * TOLERANCE)

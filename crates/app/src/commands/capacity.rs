@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Failure;
 use super::operators::{Output, print_table};
 use super::output::{print_line, print_serialized};
-use crate::capacity::{Load, Needs, PLANNED_INTENTS};
+use crate::capacity::{Load, Needs, PLANNED_INTENTS, PLANNED_REDIS_CORES, PLANNED_ROUTES};
 use crate::config::duration;
 
 /// The examples of `capacity`.
@@ -41,7 +41,9 @@ pub struct CapacityArgs {
     /// How long entries stay on the streams: NOTIFICATION_INTENTS_STREAM_RETENTION, and until consumers' streams are trimmed
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration::parse)]
     stream_retention: Duration,
-    /// How many of 100 intents come by HTTP
+    /// How many of 100 intents come by POST /v1/intents: each has a row of idempotency_keys, an element of a batch has none
+    ///
+    /// Processor time is always that of the stream; by HTTP an intent takes more (docs/capacity.md).
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     http: u32,
     /// How long their keys are kept, as NOTIFICATION_IDEMPOTENCY_TTL
@@ -105,18 +107,24 @@ pub fn run(args: &CapacityArgs, out: &mut impl Write) -> Result<(), Failure> {
     if args.output.json {
         return Ok(print_serialized(out, &json!({ "load": load, "needs": needs }))?);
     }
-    print_table(out, &rows(&needs)).context("could not write to standard output")?;
+    print_table(out, &rows(&load, &needs)).context("could not write to standard output")?;
     if needs.is_beyond_one_installation {
         let warning = format!(
-            "one installation should be planned for at most {PLANNED_INTENTS} intents/s: docs/capacity.md says how to grow past it"
+            "one installation should be planned for at most {PLANNED_INTENTS} intents/s, {PLANNED_ROUTES} routes/s and {PLANNED_REDIS_CORES} \
+             cores of Redis: docs/capacity.md says how to grow past it"
         );
         print_line(out, &format!("\n{warning}"))?;
     }
     Ok(())
 }
 
-fn rows(needs: &Needs) -> Vec<Vec<String>> {
+fn rows(load: &Load, needs: &Needs) -> Vec<Vec<String>> {
     let row = |name: &str, value: String, hint: &str| vec![name.to_owned(), value, hint.to_owned()];
+    let trimmed = Duration::from_secs_f64(load.stream_retention_seconds);
+    let kept = format!(
+        "if entries are trimmed after {}; twice that if Redis forks to save",
+        duration::format(trimmed)
+    );
     vec![
         row(
             "PostgreSQL, disk",
@@ -128,14 +136,18 @@ fn rows(needs: &Needs) -> Vec<Vec<String>> {
         row("  idempotency_keys", bytes(needs.idempotency_keys_bytes), ""),
         row("  receipts", bytes(needs.receipts_bytes), ""),
         row("  operator_actions", bytes(needs.operator_actions_bytes), ""),
-        row("PostgreSQL, WAL", bytes(needs.wal_bytes_per_day), "a day, for archive and replicas"),
-        row("PostgreSQL, processors", cores(needs.postgres_cores), "busy"),
+        row("PostgreSQL, WAL", bytes(needs.wal_bytes_per_day), "a day, at least; for archive and replicas"),
+        row(
+            "PostgreSQL, processors",
+            cores(needs.postgres_cores),
+            "busy; docs/capacity.md names the machine",
+        ),
         row(
             "PostgreSQL, connections",
             format!("{:.0}", needs.connections),
             "of all replicas, at the default",
         ),
-        row("Redis, memory", bytes(needs.redis_bytes), "streams and keys; twice that if it forks to save"),
+        row("Redis, memory", bytes(needs.redis_bytes), &kept),
         row("Redis, processors", cores(needs.redis_cores), "busy; it has one for its commands"),
         row("replica, memory", bytes(needs.replica_bytes), "each"),
         row("replicas, processors", cores(needs.service_cores), "busy, together"),
@@ -169,7 +181,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::capacity::COSTS;
+    use crate::capacity::{Cost, MEASURED, RUN, Run};
 
     #[derive(Parser)]
     struct Cli {
@@ -191,6 +203,12 @@ mod tests {
         let shown = output(&arguments).expect("it is a load");
         assert!(
             shown.lines().any(|line| line.starts_with("PostgreSQL, WAL ") && line.contains(" GB")),
+            "{shown}"
+        );
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.starts_with("Redis, memory ") && line.contains("trimmed after 24h;")),
             "{shown}"
         );
         assert!(!shown.contains("one installation should"), "{shown}");
@@ -239,15 +257,28 @@ mod tests {
         format!("{before}{begin}{content}{end}{after}")
     }
 
+    /// The run that processor times and rates are from, and what one installation is planned for.
+    fn run_of_the_page() -> String {
+        let Run { date, machine, cores, page, intents_per_second, routes } = RUN;
+        let routes_per_second = RUN.routes_per_second();
+        format!(
+            "Processor times and rates are of one run: {date}, {cores} cores ({machine}) with both servers on them, {page}. It processed {intents_per_second} \
+             intents and {routes_per_second} routes\na second, {routes} routes an intent. Plan one installation for half: {PLANNED_INTENTS} intents/s, \
+             {PLANNED_ROUTES} routes/s and {PLANNED_REDIS_CORES} cores of Redis.\n"
+        )
+    }
+
     #[test]
-    fn the_page_shows_what_the_command_prints_and_the_costs_that_it_computes_with() {
+    fn the_page_shows_what_the_command_prints_and_the_figures_that_it_computes_with() {
         let page = std::fs::read_to_string(PATH).expect("docs/capacity.md is there");
         let shown = output(&EXAMPLE).expect("it is a load");
         let shown: String = shown.lines().map(|line| format!("{}\n", line.trim_end())).collect();
         let example = format!("```\n$ notification capacity {}\n{shown}```\n", EXAMPLE.join(" "));
-        let costs: String = COSTS.iter().map(|cost| cost.row()).collect();
+        let costs: String = MEASURED.list().iter().map(Cost::row).collect();
         let costs = format!("| what | cost |\n|---|---|\n{costs}");
-        let expected = replaced(&replaced(&page, "example", &example), "costs", &costs);
+        let expected = [("example", example), ("run", run_of_the_page()), ("costs", costs)]
+            .iter()
+            .fold(page.clone(), |page, (name, content)| replaced(&page, name, content));
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(PATH, &expected).expect("docs/capacity.md can be written");
             return;
