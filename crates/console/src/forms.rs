@@ -1,7 +1,7 @@
 //! Forms that were sent: read within a bound, and checked for where they come from.
 //!
 //! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something, before a handler sees
-//! the request; the sign-in, which has no session yet, makes its own, and reads of a form that it cannot check only where to go on.
+//! the request; the sign-in, which has no session yet, makes its own, and reads of a form that it cannot check only where to continue.
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;

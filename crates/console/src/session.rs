@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
 
+use crate::deadline::SignedIn;
 use crate::error::PageError;
 use crate::forms::Form;
 use crate::layout;
@@ -176,6 +177,9 @@ pub(crate) async fn require_operator<P: Ports>(
         Ok(None) => return to_sign_in(&head),
         Err(error) => return PageError::from(error).into_response(),
     };
+    if let Some(signed_in) = head.extensions.get::<SignedIn>() {
+        signed_in.set(operator.clone());
+    }
     if ![Method::GET, Method::HEAD].contains(&head.method) {
         match Form::read(&mut head, std::mem::take(&mut body), &operator.form_token).await {
             Ok(form) => {

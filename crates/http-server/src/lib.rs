@@ -3,7 +3,7 @@
 //! [`serve`] accepts a bounded number of connections, of TCP ([`bind`]) or a Unix socket ([`bind_unix`]), by TLS if it has a
 //! certificate, and passes each request to an
 //! [`axum::Router`] under the limits of [`Settings`]. Beside it are the parts that interfaces with tokens and JSON bodies have
-//! in common: [`problem`], [`tokens`], [`JsonBody`] and [`RequestId`].
+//! in common: [`problem`], [`tokens`], [`JsonBody`], [`RequestId`] and [`Started`].
 //!
 //! A request passes these checks in this order: its path (404), its method (405), its token (401), what the token allows
 //! (403), the rate limit (429), the media type (415), the length (413) and the form (400) of its body. The first two are the
@@ -22,6 +22,7 @@ mod reload;
 mod request_id;
 mod service;
 mod socket;
+mod started;
 mod tls;
 pub mod tokens;
 mod unix;
@@ -35,5 +36,6 @@ pub use reload::ReloadError;
 pub use request_id::{RequestId, X_REQUEST_ID};
 pub use service::{Answered, Observer, Refusal, Settings};
 pub use socket::{Listener, bind};
+pub use started::Started;
 pub use tls::Tls;
 pub use unix::{BindUnixError, BoundUnix, MAX_SOCKET_PATH_BYTES, SocketFile, bind_unix, check_socket_path};

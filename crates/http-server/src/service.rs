@@ -28,6 +28,7 @@ use crate::exchange::{BodyProgress, Exchange, Occupancy, Route};
 use crate::problem::PROBLEM_JSON;
 use crate::proxies::Peer;
 use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::started::Started;
 use crate::tls::Tls;
 
 /// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its answer.
@@ -123,6 +124,7 @@ impl Service {
     ) -> Result<Response, Infallible> {
         let (started, progress) = activity.begin();
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(Started(started));
         let id = RequestId::of(request.headers());
         let (path, version) = (request.uri().path().to_owned(), request.version());
         let deadline = started + self.settings.timeouts.request;

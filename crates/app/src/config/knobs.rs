@@ -292,7 +292,8 @@ knobs! {
         NOTIFICATION_API_RATE_LIMIT = optional("0", Takes::Number(0, 1_000_000),
             "The requests a second of one token on one replica, with bursts of one second; 0 for no limit.");
         NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, WEEK,
-            "How long an idempotency key stays with a request whose replica died.");
+            "How long an idempotency key stays with a request whose replica died. An operator's change of dead letters may take 10 s less than that, \
+             even if its request was answered before.");
         NOTIFICATION_API_QUERY_TIMEOUT = time("2s", MS, MINUTE,
             "How long an operator's query may take in PostgreSQL; a search that takes longer is answered with 422.");
         NOTIFICATION_API_TRUSTED_PROXIES = optional("", Takes::Text("networks such as 10.0.0.0/8, or addresses, separated by commas"),

@@ -157,16 +157,21 @@ fn guarded(
     keys: Observed<PostgresStore>,
 ) -> anyhow::Result<Idempotency<Observed<PostgresStore>>> {
     let settings = idempotency::Settings {
-        // Configuration requires 10 s more than the request timeout, which are the two key timeouts.
         lock_ttl: LockTtl::new(limits.idempotency_lock_ttl)?,
         retention_ttl: RetentionTtl::new(config.intents.idempotency_ttl)?,
-        handler_timeout: limits.timeouts.request,
+        handler_timeout: handler_timeout(limits),
         store_timeout: KEY_TIMEOUT,
         max_response_bytes: MAX_STORED_ANSWER_BYTES,
         max_concurrent: limits.max_connections,
     };
     let store_if = |parts: &Parts, _: &Bytes| is_final(parts.status) && !is_undecided(parts);
     Ok(Idempotency::build(Arc::new(keys), settings, store_if, Arc::new(RandomTokens))?)
+}
+
+/// How long an operator's change may take: it continues after its request is answered. It is what the lock TTL leaves besides the two key
+/// timeouts, which configuration requires to be the request timeout at least. A batch has an earlier deadline of its own.
+fn handler_timeout(limits: &ApiLimits) -> Duration {
+    limits.idempotency_lock_ttl.saturating_sub(KEY_TIMEOUT * 2)
 }
 
 impl ApiParts {

@@ -4,6 +4,7 @@ mod asked;
 mod change;
 mod plan;
 mod result;
+mod unfinished;
 
 use std::sync::Arc;
 

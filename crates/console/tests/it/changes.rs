@@ -36,7 +36,10 @@ impl Browser {
 }
 
 pub(crate) async fn with_dead_letters(count: u64) -> (World, Browser) {
-    let world = World::new();
+    dead_letters_in(World::new(), count).await
+}
+
+pub(crate) async fn dead_letters_in(world: World, count: u64) -> (World, Browser) {
     for number in 1..=count {
         dead(&world.database, number, start()).await;
     }

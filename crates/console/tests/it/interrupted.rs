@@ -1,13 +1,15 @@
 //! A change that a failure of the store interrupts or that takes too long, and its form that is sent again; pages that take too long or panic.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use domain::ports::StoreError;
+use idempotency::{LockTtl, Settings};
 use memory_stores::Effect;
 
-use crate::changes::{CHANGE, PLAN, borrowed, confirmation, with_dead_letters};
-use crate::support::{Answer, TIME_LIMIT};
+use crate::changes::{CHANGE, PLAN, borrowed, confirmation, dead_letters_in, with_dead_letters};
+use crate::support::{Answer, TIME_LIMIT, World};
 
 #[tokio::test]
 async fn a_change_that_fails_after_some_chunks_is_offered_again_and_repeats_nothing() {
@@ -37,7 +39,7 @@ async fn a_change_that_fails_after_some_chunks_is_offered_again_and_repeats_noth
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_that_takes_too_long_goes_on_and_its_form_leads_to_the_result() {
+async fn a_change_that_takes_too_long_continues_and_its_form_leads_to_the_result() {
     let (world, mut browser) = with_dead_letters(1).await;
     let form = confirmation(&browser.plan(&[("do", "replay_chosen"), ("id", "1-0/push:user:u-1")]).await);
     world.script.on("change_dead_letters", |_| Effect::Delay(TIME_LIMIT * 2));
@@ -62,9 +64,104 @@ async fn a_change_that_takes_too_long_goes_on_and_its_form_leads_to_the_result()
     assert_eq!(world.database.actions().len(), 1);
 }
 
+/// The id of the request that a page with the form names, outside of its fields.
+fn names_its_request(answer: &Answer, form: &[(String, String)]) -> bool {
+    let request_id = form.iter().find(|(name, _)| name == "request_id").map(|(_, id)| id.as_str());
+    let request_id = request_id.expect("the form has it");
+    answer.body.contains("operator_actions") && answer.body.contains(&format!(">{request_id}</code>"))
+}
+
+#[tokio::test]
+async fn a_change_that_panics_or_meets_a_corrupt_row_says_what_may_be_done_and_continues() {
+    for panics in [true, false] {
+        let (world, mut browser) = with_dead_letters(1).await;
+        let form = confirmation(&browser.plan(&[("do", "replay_all")]).await);
+        world.script.on("change_dead_letters", move |_| {
+            assert!(!panics, "a test makes a chunk of a change panic");
+            Effect::Fail(StoreError::Corrupt {
+                place: "routes.status",
+                key: "1-0".to_owned(),
+                problem: "it is no status".to_owned(),
+            })
+        });
+        let interrupted = browser.post(CHANGE, &borrowed(&form)).await;
+        assert_eq!(interrupted.status, StatusCode::INTERNAL_SERVER_ERROR);
+        for expected in ["Interrupted", "A part of the change may have been made.", "The log of this replica"]
+        {
+            assert!(interrupted.body.contains(expected), "{expected}: {}", interrupted.body);
+        }
+        assert!(names_its_request(&interrupted, &form), "{}", interrupted.body);
+        assert_eq!(confirmation(&interrupted), form);
+
+        world.script.off("change_dead_letters");
+        let done = browser.post(CHANGE, &borrowed(&form)).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
+        let changed: Vec<u64> = world.database.actions().iter().map(|action| action.affected).collect();
+        assert_eq!(changed, [2], "{panics}");
+    }
+}
+
+/// The page of a change that has no result, and its form.
+async fn unfinished(world: World) -> (World, Answer, Vec<(String, String)>) {
+    let (world, mut browser) = dead_letters_in(world, 1).await;
+    let form = confirmation(&browser.plan(&[("do", "replay_all")]).await);
+    let answer = browser.post(CHANGE, &borrowed(&form)).await;
+    (world, answer, form)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_takes_longer_than_a_handler_may_is_interrupted_and_names_its_request() {
+    let world = World::with_keys(Settings { handler_timeout: TIME_LIMIT / 2, ..Settings::default() });
+    world.script.on("change_dead_letters", |_| Effect::Hang);
+    let (_world, answer, form) = unfinished(world).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.body.contains("The change took longer than it may."), "{}", answer.body);
+    assert!(names_its_request(&answer, &form), "{}", answer.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_key_is_not_claimed_is_not_said_to_be_in_progress() {
+    // The claim may take longer than the page, less long, or is not even tried.
+    let lock_ttl = LockTtl::new(Duration::from_secs(120)).expect("in range");
+    let store_timeouts = [TIME_LIMIT * 2, TIME_LIMIT / 2];
+    let waiting =
+        store_timeouts.map(|store_timeout| Settings { lock_ttl, store_timeout, ..Settings::default() });
+    let busy = Settings { max_concurrent: 0, ..Settings::default() };
+    for (settings, expected) in [
+        (waiting[0], "The change has not begun yet"),
+        (waiting[1], "PostgreSQL did not answer in time. Sending the form this time changed nothing."),
+        (busy, "makes as many changes at a time as it may. Sending the form this time changed nothing."),
+    ] {
+        let world = World::with_keys(settings);
+        world.claims_hang.store(true, Ordering::Relaxed);
+        let (world, answer, form) = unfinished(world).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{expected}");
+        assert!(answer.body.contains(expected), "{expected}: {}", answer.body);
+        assert!(!answer.body.contains("may have been made"), "{}", answer.body);
+        assert_eq!(confirmation(&answer), form);
+        assert_eq!(world.database.actions(), []);
+    }
+}
+
 fn is_page(answer: &Answer) -> bool {
     answer.header("content-type").starts_with("text/html")
         && answer.header("content-security-policy").contains("default-src 'none'")
+}
+
+/// Whether the page has the navigation of an operator who is signed in.
+fn has_navigation(answer: &Answer) -> bool {
+    answer.body.contains("aria-label=\"Pages\"") && answer.body.contains("Sign out")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_page_counts_from_the_first_byte_of_its_request() {
+    let (world, mut browser) = with_dead_letters(1).await;
+    world.script.on("select_dead_letters", |_| Effect::Hang);
+    browser.waited = TIME_LIMIT - Duration::from_secs(1);
+    let begun = tokio::time::Instant::now();
+    let late = browser.plan(&[("do", "replay_all")]).await;
+    assert!(late.body.contains("The page took too long"), "{late:?}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,6 +173,7 @@ async fn a_page_that_takes_too_long_is_a_page_that_says_so_within_its_time() {
     assert!(begun.elapsed() < TIME_LIMIT + Duration::from_millis(500), "{:?}", begun.elapsed());
     assert_eq!((late.status, late.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "5"));
     assert!(is_page(&late) && late.body.contains("The page took too long"), "{late:?}");
+    assert!(has_navigation(&late), "{late:?}");
     world.script.off("select_dead_letters");
     assert_eq!(browser.plan(&[("do", "replay_all")]).await.status, StatusCode::OK);
 }
@@ -87,6 +185,7 @@ async fn a_page_that_panics_is_a_page_that_says_so() {
     let failed = browser.plan(&[("do", "replay_all")]).await;
     assert_eq!(failed.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(is_page(&failed) && failed.body.contains("The page failed"), "{failed:?}");
+    assert!(has_navigation(&failed), "{failed:?}");
     assert!(!failed.body.contains("a test makes"), "{}", failed.body);
     world.script.off("select_dead_letters");
     assert_eq!(browser.plan(&[("do", "replay_all")]).await.status, StatusCode::OK);

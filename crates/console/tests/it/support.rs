@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ambient::{ManualClock, SeededTokens, Timestamp};
@@ -16,13 +17,16 @@ use domain::catalog::Catalog;
 use domain::operations::Budgets;
 use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
-use http_server::Peer;
 use http_server::tokens::{Tokens, token_sha256};
+use http_server::{Peer, Started};
 use idempotency::{Idempotency, MemoryStore, Settings};
 use memory_stores::{
     MemoryDatabase, MemoryElection, MemoryIntents, MemoryReplicas, MemorySessions, Script, Scripted,
 };
+use tokio::time::Instant;
 use tower::ServiceExt;
+
+use crate::keys::HangingStore;
 
 /// The tokens of the tests, by their names.
 pub(crate) const OPERATOR: &str = "operator-token";
@@ -57,7 +61,7 @@ impl Ports for MemoryPorts {
     type Leader = MemoryElection;
     type Activity = Scripted<MemoryReplicas>;
     type Sessions = Scripted<MemorySessions>;
-    type Keys = MemoryStore;
+    type Keys = HangingStore;
     type Clock = Arc<ManualClock>;
 }
 
@@ -71,12 +75,21 @@ pub(crate) struct World {
     pub(crate) sessions: MemorySessions,
     /// In front of the stream, the activity and the sessions.
     pub(crate) script: Script,
-    keys: Idempotency<MemoryStore>,
+    keys: Idempotency<HangingStore>,
+    /// Lets claims of keys never be answered.
+    pub(crate) claims_hang: Arc<AtomicBool>,
     ids: Arc<SeededTokens>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_keys(Settings::default())
+    }
+
+    /// The same with these times and sizes of the keys of forms.
+    pub(crate) fn with_keys(settings: Settings) -> Self {
+        let claims_hang = Arc::<AtomicBool>::default();
+        let keys = HangingStore { store: MemoryStore::new(100), hangs: Arc::clone(&claims_hang) };
         let clock = Arc::new(ManualClock::new(start()));
         let script = Script::default();
         Self {
@@ -87,8 +100,8 @@ impl World {
             sessions: MemorySessions::new(Arc::clone(&clock)),
             clock,
             script,
-            keys: Idempotency::new(Arc::new(MemoryStore::new(100)), Settings::default())
-                .expect("the times fit"),
+            keys: Idempotency::new(Arc::new(keys), settings).expect("the times fit"),
+            claims_hang,
             ids: Arc::new(SeededTokens::new(1)),
         }
     }
@@ -182,12 +195,14 @@ pub(crate) struct Browser {
     pub(crate) cookies: BTreeMap<String, String>,
     pub(crate) addr: IpAddr,
     pub(crate) headers: Vec<(String, String)>,
+    /// How long its requests waited for room before the console saw them.
+    pub(crate) waited: Duration,
 }
 
 impl Browser {
     pub(crate) fn of(console: Router) -> Self {
         let addr = "198.51.100.7".parse().expect("an address");
-        Self { console, cookies: BTreeMap::new(), addr, headers: Vec::new() }
+        Self { console, cookies: BTreeMap::new(), addr, headers: Vec::new(), waited: Duration::ZERO }
     }
 
     /// The same with a header in each request.
@@ -253,6 +268,7 @@ impl Browser {
         }
         let mut request = request.body(body).expect("a request");
         request.extensions_mut().insert(Peer { addr: Some(self.addr), tls: false });
+        request.extensions_mut().insert(Started(Instant::now() - self.waited));
         let response = self.console.clone().oneshot(request).await.expect("a router never fails");
         let (head, body) = response.into_parts();
         let bytes = body.collect().await.expect("the body is in memory").to_bytes();

@@ -13,8 +13,8 @@ use axum::routing::{get, post};
 use http_server::problem::{FORBIDDEN, Problem, refuse, with_fallbacks};
 use http_server::tokens::{Guard, Principal, Tokens};
 use http_server::{
-    Answered, BodyLimit, JsonBody, JsonText, Listener, Object, Peer, RequestId, Settings, Timeouts, bind,
-    bind_unix, serve,
+    Answered, BodyLimit, JsonBody, JsonText, Listener, Object, Peer, RequestId, Settings, Started, Timeouts,
+    bind, bind_unix, serve,
 };
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -108,6 +108,7 @@ fn router(release: Arc<Semaphore>, held: Arc<Semaphore>) -> Router {
         format!("{} {:?}", body.name, body.inner.map(|Object(inner)| inner.number))
     };
     let id = |id: RequestId| async move { format!("{} {}", id.as_str(), id.from_client().is_some()) };
+    let started = |Started(at): Started| async move { at.elapsed().as_millis().to_string() };
     let length = |JsonText(body): JsonText| async move { format!("length {}", body.len()) };
     let routes = Router::new()
         .route("/one", get(|| async { "answer one" }))
@@ -119,6 +120,7 @@ fn router(release: Arc<Semaphore>, held: Arc<Semaphore>) -> Router {
         .route("/never", get(|| async { std::future::pending::<&str>().await }))
         .route("/panic", get(|| async { if true { panic!("as the test wants it") } else { "" } }))
         .route("/id", get(id))
+        .route("/started", get(started))
         .route("/peer", get(|Extension(peer): Extension<Peer>| async move { format!("{peer:?}") }))
         .route(
             "/bytes/{n}",

@@ -111,6 +111,17 @@ async fn a_client_whose_body_had_to_wait_for_room_is_not_told_that_it_was_slow()
 }
 
 #[tokio::test]
+async fn a_handler_is_told_when_the_first_byte_of_its_request_came() {
+    let server = with(LONG_TIMEOUTS).await;
+    let mut client = Client::connect(&server).await;
+    client.send("GET /started HTTP/1.1\r\n").await;
+    assert!(client.is_silent().await);
+    client.send("host: localhost\r\n\r\n").await;
+    let elapsed: u128 = client.answer().await.body.parse().expect("milliseconds");
+    assert!((WHILE.as_millis()..LONG.as_millis()).contains(&elapsed), "{elapsed}");
+}
+
+#[tokio::test]
 async fn a_handler_that_does_not_end_is_503_at_the_request_limit_and_the_connection_serves_again() {
     let server = with(Timeouts { request: WHILE, ..LONG_TIMEOUTS }).await;
     let mut client = Client::connect(&server).await;

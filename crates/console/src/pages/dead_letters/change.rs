@@ -1,32 +1,35 @@
 //! The change that a plan showed.
 //!
 //! The plan gave the form the id of its request, which is the idempotency key here: a form that is sent twice, by a double click or by loading the
-//! page again, is carried out once and leads to the same result. Crash recovery is that of the API: the chunks before a crash are
-//! committed, and the form, sent again, continues with what is left.
+//! page again, is carried out once and leads to the same result. A change that takes longer than its page continues without it, as long as
+//! `idempotency` lets a handler run. Crash recovery is that of the API: the chunks before a crash are committed, and the form, sent again,
+//! continues with what is left.
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ambient::{Clock, error_chain};
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection};
 use domain::ports::{Operations, apply_change};
+use futures_util::FutureExt;
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
-use maud::html;
 use serde_json::json;
 
 use super::asked::{Asked, reason, request_id};
 use super::plan;
 use super::result::ResultPath;
+use super::unfinished::{self, Unfinished};
 use crate::deadline::Deadline;
 use crate::error::PageError;
 use crate::forms::Form;
-use crate::layout::{Page, Section};
 use crate::ports::{Console, Ports};
 use crate::session::Operator;
-use crate::widgets::{Tone, form_token, notice};
 
 pub(super) const PATH: &str = "/console/dead-letters/change";
 
@@ -53,29 +56,67 @@ pub(super) async fn change<P: Ports>(
         selection: asked.selection.clone(),
     };
     let request = guarded_request(&operator, &request_id, &asked, &reason)?;
-    let path = ResultPath { asked: asked.clone(), request_id, form_token: operator.form_token.clone() };
-    let handler = Arc::clone(&console);
-    let run = console
-        .keys
-        .run_once(request, move || async move { apply(&*handler, &change, &action, &path).await });
-    let again = |why| again(why, &operator, &form, &asked).into_response();
-    let run = match deadline.limit(run).await {
-        // It goes on without this request.
-        None => return Ok(again(Again::InProgress)),
-        // The chunks before the failure are committed.
-        Some(Err(PageError::Unavailable)) => return Ok(again(Again::Interrupted)),
-        Some(run) => run?,
-    };
-    match run {
-        Run::Handled(response) | Run::Replayed(response) => Ok(response),
-        Run::InProgress => Ok(again(Again::InProgress)),
-        Run::Conflict => Err(PageError::Invalid(
-            "The form was sent before with other values. Start again from the list.".to_owned(),
-        )),
-        Run::Unavailable(error) => {
-            tracing::debug!(cause = error_chain(&error), "dead letters could not be changed");
-            Ok(again(Again::Interrupted))
+    let form_token = operator.form_token.clone();
+    let path = ResultPath { asked: asked.clone(), request_id: request_id.clone(), form_token };
+    let (handler, begun) = (Arc::clone(&console), Begun::default());
+    let begins = begun.clone();
+    let run = console.keys.run_once(request, move || async move {
+        begins.set();
+        apply(&*handler, &change, &action, &path).await
+    });
+    // A panic is that of the task, which has ended. It shares stores alone, and these are put right.
+    let run = deadline.limit(AssertUnwindSafe(run).catch_unwind()).await;
+    Ok(match answer(run, begun.is_set(), &request_id)? {
+        Ok(response) => response,
+        Err(why) => unfinished::page(why, &operator, &form, &asked).into_response(),
+    })
+}
+
+/// A run as far as its page waited for it: in time, without a panic, and what became of it.
+type Waited = Option<Result<Result<Run, PageError>, Box<dyn Any + Send>>>;
+
+/// The answer to a run that has one; else why it has none yet.
+fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response, Unfinished>, PageError> {
+    Ok(Err(match run {
+        // It continues without this request.
+        None if begun => Unfinished::InProgress,
+        None => Unfinished::Waiting,
+        Some(Ok(Ok(Run::Handled(response) | Run::Replayed(response)))) => return Ok(Ok(response)),
+        Some(Ok(Ok(Run::InProgress))) => Unfinished::InProgress,
+        Some(Ok(Ok(Run::Conflict))) => {
+            return Err(PageError::Invalid(
+                "The form was sent before with other values. Start again from the list.".to_owned(),
+            ));
         }
+        Some(Ok(Ok(Run::Unavailable(error)))) => {
+            tracing::debug!(cause = error_chain(&error), "dead letters could not be changed");
+            Unfinished::of(&error, begun)
+        }
+        // The chunks before the failure are committed.
+        Some(Ok(Err(PageError::Unavailable))) => Unfinished::Interrupted,
+        Some(Ok(Err(PageError::Corrupt))) => Unfinished::Corrupt,
+        Some(Ok(Err(error))) => return Err(error),
+        Some(Err(_panic)) => {
+            tracing::error!(
+                request_id,
+                "a change of dead letters panicked; its operator may send the form again, which continues with the rest"
+            );
+            Unfinished::Panicked
+        }
+    }))
+}
+
+/// Whether a handler has begun. Clones share it.
+#[derive(Clone, Default)]
+struct Begun(Arc<AtomicBool>);
+
+impl Begun {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -88,9 +129,9 @@ fn guarded_request(
 ) -> Result<Request, PageError> {
     let invalid = |error: idempotency::IdempotencyError| PageError::Invalid(error.to_string());
     let selected = match &asked.selection {
-        Selection::Ids(ids) => {
-            let versions = asked.planned.iter().flatten().map(|(id, version)| (id, version.to_string()));
-            json!([ids, versions.collect::<Vec<_>>()])
+        Selection::Ids(_) => {
+            let planned = asked.planned.iter().flatten().map(|(id, version)| format!("{id}={version}"));
+            json!(planned.collect::<Vec<_>>())
         }
         Selection::Filter(filter) => json!(filter.named_conditions()),
     };
@@ -113,50 +154,4 @@ async fn apply<P: Ports>(
     path.asked.keep_planned(&mut targets);
     let report = apply_change(&console.operations, change, &targets, action, now).await?;
     Ok(Redirect::to(&path.after(&report)).into_response())
-}
-
-/// Why a form is to be sent again.
-#[derive(Clone, Copy)]
-enum Again {
-    /// An earlier run of it has not ended.
-    InProgress,
-    /// A store failed: some chunks may be committed.
-    Interrupted,
-}
-
-/// The same form, to be sent again: it then leads to the result.
-fn again(why: Again, operator: &Operator, form: &Form, asked: &Asked) -> Page {
-    let (title, status, tone, what, advice, label) = match why {
-        Again::InProgress => (
-            "In progress",
-            StatusCode::CONFLICT,
-            Tone::Busy,
-            "The change is still being made.",
-            "Large changes take some seconds. Looking again changes nothing a second time.",
-            "Look again",
-        ),
-        Again::Interrupted => (
-            "Interrupted",
-            StatusCode::SERVICE_UNAVAILABLE,
-            Tone::Warning,
-            "PostgreSQL did not answer in time. A part of the change may have been made.",
-            "Sending the form again continues with the rest and repeats nothing.",
-            "Continue",
-        ),
-    };
-    let content = html! {
-        (notice(tone, &html! {
-            p { strong { (what) } }
-            p { (advice) }
-        }))
-        form.actions method="post" action=(PATH) {
-            (form_token(operator))
-            @for name in ["request_id", "reason"] {
-                @if let Some(value) = form.text(name) { input type="hidden" name=(name) value=(value); }
-            }
-            (asked.fields())
-            button.primary type="submit" { (label) }
-        }
-    };
-    Page::new(Section::DeadLetters, title, content).with_status(status)
 }

@@ -1,0 +1,135 @@
+//! The page of a change that has no result yet: why, what may have been changed, and its form, to be sent again.
+
+use axum::http::StatusCode;
+use idempotency::IdempotencyError;
+use maud::html;
+
+use super::asked::Asked;
+use super::change::PATH;
+use crate::forms::Form;
+use crate::layout::{Page, Section};
+use crate::session::Operator;
+use crate::widgets::{Tone, form_token, id, notice};
+
+/// Why a change has no result yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unfinished {
+    /// This run of the form, or an earlier one, has not ended.
+    InProgress,
+    /// This run has not begun, and may do so without its page.
+    Waiting,
+    /// This run did not begin: the store did not take its key.
+    NotBegun,
+    /// This run did not begin: the replica makes as many changes as it may.
+    Busy,
+    /// This run took longer than a handler may.
+    TooLong,
+    /// A store failed, or the replica is stopping.
+    Interrupted,
+    /// A row cannot be read.
+    Corrupt,
+    /// The handler panicked.
+    Panicked,
+}
+
+impl Unfinished {
+    /// After this error of a run that has `begun` or not.
+    pub(super) fn of(error: &IdempotencyError, begun: bool) -> Self {
+        match error {
+            IdempotencyError::TooManyRequests { .. } => Self::Busy,
+            IdempotencyError::HandlerTimedOut(_) => Self::TooLong,
+            _ if begun => Self::Interrupted,
+            _ => Self::NotBegun,
+        }
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::InProgress => StatusCode::CONFLICT,
+            Self::Waiting | Self::NotBegun | Self::Busy | Self::TooLong | Self::Interrupted => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Corrupt | Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The title, and the button that sends the form again.
+    fn labels(self) -> (Tone, &'static str, &'static str) {
+        match self {
+            Self::InProgress => (Tone::Busy, "In progress", "Look again"),
+            Self::Waiting => (Tone::Busy, "Not begun yet", "Look again"),
+            Self::NotBegun | Self::Busy => (Tone::Warning, "Not begun", "Send again"),
+            Self::TooLong | Self::Interrupted | Self::Corrupt | Self::Panicked => {
+                (Tone::Warning, "Interrupted", "Continue")
+            }
+        }
+    }
+
+    /// What happened.
+    fn cause(self) -> &'static str {
+        match self {
+            Self::InProgress => "The change is still being made.",
+            Self::Waiting => "The change has not begun yet: PostgreSQL is slow to answer.",
+            Self::NotBegun => {
+                "PostgreSQL did not answer in time. Sending the form this time changed nothing."
+            }
+            Self::Busy => {
+                "This replica makes as many changes at a time as it may. Sending the form this time changed nothing."
+            }
+            Self::TooLong => "The change took longer than it may. A part of the change may have been made.",
+            Self::Interrupted => {
+                "PostgreSQL did not answer in time. A part of the change may have been made."
+            }
+            Self::Corrupt => {
+                "A row has a value that this service never writes. A part of the change may have been made."
+            }
+            Self::Panicked => {
+                "The service made a mistake while it made the change. A part of the change may have been made."
+            }
+        }
+    }
+
+    /// What to do.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::InProgress => {
+                "Large changes take some seconds. Looking again changes nothing a second time."
+            }
+            Self::Waiting => "It may still begin. Looking again makes the change once at most.",
+            Self::NotBegun | Self::Busy => "Send it again in a few seconds. The change is made once at most.",
+            Self::TooLong | Self::Interrupted => {
+                "Sending the form again continues with the rest and repeats nothing."
+            }
+            Self::Corrupt => {
+                "The log of this replica names the table, the column and the key. Correct the row; sending the form again then continues with the \
+                 rest and repeats nothing."
+            }
+            Self::Panicked => {
+                "The log of this replica says where. Sending the form again continues with the rest and repeats nothing."
+            }
+        }
+    }
+}
+
+/// The same form, to be sent again: it then leads to the result.
+pub(super) fn page(why: Unfinished, operator: &Operator, form: &Form, asked: &Asked) -> Page {
+    let (tone, title, label) = why.labels();
+    let content = html! {
+        (notice(tone, &html! {
+            p { strong { (why.cause()) } }
+            p { (why.advice()) }
+            @if let Some(request_id) = form.text("request_id") {
+                p { "What has been changed is recorded in " code { "operator_actions" } " under the request id " (id(request_id)) "." }
+            }
+        }))
+        form.actions method="post" action=(PATH) {
+            (form_token(operator))
+            @for name in ["request_id", "reason"] {
+                @if let Some(value) = form.text(name) { input type="hidden" name=(name) value=(value); }
+            }
+            (asked.fields())
+            button.primary type="submit" { (label) }
+        }
+    };
+    Page::new(Section::DeadLetters, title, content).with_status(why.status())
+}
