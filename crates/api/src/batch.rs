@@ -21,7 +21,7 @@ use domain::trace_parent::TraceParent;
 use futures_util::future::join_all;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
-use http_server::{JsonText, Object, RequestId};
+use http_server::{JsonText, Object, RequestId, Started};
 use idempotency::{Fingerprint, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,19 @@ struct Batch<'a> {
 struct Element {
     place: usize,
     intent: Intent,
+}
+
+/// A batch as it was read.
+struct ReadBatch {
+    producer: String,
+    /// The trace that the request belongs to.
     request_trace: Option<TraceParent>,
+    /// By when all elements are answered.
+    deadline: Instant,
+    /// The elements that are well formed.
+    elements: Vec<Element>,
+    /// The results of those that are not, in the places of all.
+    results: Vec<Option<ElementResult>>,
 }
 
 /// An element whose key belongs to another intent.
@@ -114,6 +126,7 @@ pub(crate) async fn send<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     principal: Principal,
     request_id: RequestId,
+    Started(started): Started,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
     JsonText(body): JsonText,
@@ -124,12 +137,15 @@ pub(crate) async fn send<P: Ports>(
     let producer = producer_of(&principal)?.to_owned();
     let context =
         BodyContext { producer: &producer, idempotency_key: None, request_id: request_id.from_client() };
-    let (elements, results) = read(&api, &body, context, trace_parent(&headers))?;
-    let Some(key) = key else { return decide(api, producer, elements, results).await };
+    let (elements, results) = read(&api, &body, context)?;
+    let scope = format!("POST {PATH} {producer}");
+    // The request may have waited for room: what its listener counts from the first byte is left.
+    let deadline = started + api.settings.batch_timeout;
+    let batch = ReadBatch { producer, request_trace: trace_parent(&headers), deadline, elements, results };
+    let Some(key) = key else { return decide(api, batch).await };
     let fingerprint = Fingerprint::of_request(&Method::POST, PATH, body.as_bytes());
     let handling = Arc::clone(&api);
-    let scope = format!("POST {PATH} {producer}");
-    guarded(&api, &scope, key, fingerprint, move || decide(handling, producer, elements, results)).await
+    guarded(&api, &scope, key, fingerprint, move || decide(handling, batch)).await
 }
 
 /// The elements that are well formed, and the results of those that are not.
@@ -137,7 +153,6 @@ fn read<P: Ports>(
     api: &Api<P>,
     body: &str,
     context: BodyContext<'_>,
-    request_trace: Option<TraceParent>,
 ) -> Result<(Vec<Element>, Vec<Option<ElementResult>>), Problem> {
     let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
     let Object(batch) =
@@ -160,7 +175,7 @@ fn read<P: Ports>(
         }
         results.push(match element.decode(context, &api.settings.catalog) {
             Ok(intent) => {
-                elements.push(Element { place, intent, request_trace });
+                elements.push(Element { place, intent });
                 None
             }
             Err(rejection) => Some(ElementResult::problem(&malformed_intent(&rejection))),
@@ -169,23 +184,17 @@ fn read<P: Ports>(
     Ok((elements, results))
 }
 
-async fn decide<P: Ports>(
-    api: Arc<Api<P>>,
-    producer: String,
-    mut elements: Vec<Element>,
-    mut results: Vec<Option<ElementResult>>,
-) -> Result<Response, Problem> {
+async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReadBatch) -> Result<Response, Problem> {
+    let ReadBatch { producer, request_trace, deadline, mut elements, mut results } = batch;
     let malformed = results.len() - elements.len();
     api.submissions.count_malformed(&producer, malformed as u64, true);
-    let deadline = Instant::now() + api.settings.batch_timeout;
     while !elements.is_empty() {
         let mut keys = HashSet::new();
         let (now, later): (Vec<_>, Vec<_>) =
             elements.into_iter().partition(|element| keys.insert(element.intent.scope()));
         let decided = join_all(now.into_iter().map(|element| {
-            let Element { intent, request_trace, .. } = &element;
-            let submission =
-                Submission { intent: intent.clone(), stores_answer: false, request_trace: *request_trace };
+            let intent = element.intent.clone();
+            let submission = Submission { intent, stores_answer: false, request_trace };
             let submitting = timeout_at(deadline, api.submissions.submit(submission));
             async move { (element, submitting.await.unwrap_or_else(|_| undecided())) }
         }));

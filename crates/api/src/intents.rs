@@ -25,8 +25,9 @@ use crate::problems::{
 };
 use crate::view::Accepted;
 
-/// What an answer that was stored has.
+/// The trace that a request belongs to.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// What an answer that was stored has.
 const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 pub(crate) async fn send<P: Ports>(
