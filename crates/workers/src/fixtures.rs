@@ -17,7 +17,12 @@ use memory_stores::{
     MemoryReplicas, Script, Scripted,
 };
 use opentelemetry::KeyValue;
+use opentelemetry::global::BoxedTracer;
 use opentelemetry::metrics::{Gauge, InstrumentBuilder, InstrumentProvider, Meter, SyncInstrument};
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+
+use crate::traces::{TracedStreams, Traces};
 
 /// The intents stream.
 pub(crate) const STREAM: &str = "intents";
@@ -158,6 +163,21 @@ impl SyncInstrument<f64> for RecordedGauge {
     fn measure(&self, value: f64, _: &[KeyValue]) {
         self.set(value);
     }
+}
+
+/// Traces that record every span, and where the spans are.
+pub(crate) fn recorded_traces() -> (Traces, InMemorySpanExporter) {
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder()
+        .with_simple_exporter(exporter.clone())
+        .with_max_links_per_span(u32::MAX)
+        .build();
+    let streams = TracedStreams {
+        intents: "in".to_owned(),
+        push: "out:push".to_owned(),
+        email: "out:email".to_owned(),
+    };
+    (Traces::new(BoxedTracer::new(Box::new(provider.tracer("test"))), streams), exporter)
 }
 
 /// A well-formed intent for one user.

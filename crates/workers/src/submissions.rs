@@ -209,7 +209,7 @@ where
 
     fn trace(&self, waiting: &Waiting, outcome: &SubmissionOutcome) {
         let (submission, now) = (&waiting.submission, self.clock.now());
-        let (name, message_id) = match outcome {
+        let (name, id) = match outcome {
             SubmissionOutcome::Accepted { notification_id, .. } => ("accepted", Some(notification_id)),
             SubmissionOutcome::Replayed(_) => ("duplicate", None),
             SubmissionOutcome::Duplicate(request) => ("duplicate", Some(&request.notification_id)),
@@ -222,7 +222,7 @@ where
             started: now - waiting.since.elapsed(),
             ended: now,
             source: waiting.source(),
-            message_id: message_id.map(ToString::to_string),
+            id: id.map(ToString::to_string),
             trace_id: &submission.intent.trace_id,
             request_trace: submission.request_trace,
             notification_type: &submission.intent.notification_type,

@@ -1,22 +1,25 @@
-//! Spans for a collector of traces: one for each intent that has an outcome, one for each batch of routes that is published.
+//! Spans for a collector of traces: one for each intent that has an outcome, one for each batch of routes that were published or
+//! failed.
 //!
 //! A span is made when its work has ended, so that nothing is kept for it meanwhile, and nothing is done where traces are off.
 //! Names and attributes follow OpenTelemetry's semantic conventions for messaging (ADR 0043). No span has a payload, a user id or an
 //! address.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ambient::Timestamp;
-use domain::route::{Channel, LiveRoute};
+use domain::ports::{Failed, Published};
+use domain::route::{Channel, LiveRoute, RouteKey};
 use domain::trace_parent::TraceParent;
 use opentelemetry::global::BoxedTracer;
 use opentelemetry::trace::{
     Link, Span, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
     Tracer,
 };
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::{Context, KeyValue, StringValue};
 
 /// The most contexts that one batch is linked to; of more, the first count. A batch has at most as many routes by default.
 pub const MAX_LINKS: usize = 512;
@@ -39,7 +42,23 @@ pub struct Traces(Option<Arc<Tracing>>);
 #[derive(Debug)]
 struct Tracing {
     tracer: BoxedTracer,
-    streams: TracedStreams,
+    intents: TracedStream,
+    push: TracedStream,
+    email: TracedStream,
+}
+
+/// A stream as attributes have it, and the name of the spans about it.
+#[derive(Debug)]
+struct TracedStream {
+    stream: StringValue,
+    span: String,
+}
+
+impl TracedStream {
+    fn new(operation: &str, stream: String) -> Self {
+        let span = format!("{operation} {stream}");
+        Self { stream: StringValue::from(Arc::<str>::from(stream)), span }
+    }
 }
 
 /// An intent that has an outcome.
@@ -51,8 +70,8 @@ pub(crate) struct IntentSpan<'a> {
     pub(crate) ended: Timestamp,
     /// Where it came from: `stream`, `http` or `batch`.
     pub(crate) source: &'static str,
-    /// Its id in the stream, or the id of its notification.
-    pub(crate) message_id: Option<String>,
+    /// Its id in the stream; over HTTP the id of its notification.
+    pub(crate) id: Option<String>,
     /// The field `trace_id`.
     pub(crate) trace_id: &'a str,
     /// The trace of the request that it came with.
@@ -65,20 +84,31 @@ pub(crate) struct IntentSpan<'a> {
     pub(crate) failed: bool,
 }
 
-/// A batch that is being published.
+/// A batch of routes of which each was published or failed.
 #[derive(Debug)]
 pub(crate) struct PublishSpan {
-    tracing: Arc<Tracing>,
+    /// The channel of its outbound stream.
     channel: Channel,
+    /// When the batch was begun.
     started: Timestamp,
-    messages: usize,
+    /// The contexts of its intents that are recorded, each once.
     contexts: Vec<TraceParent>,
+    /// How many routes were published.
+    published: usize,
+    /// How the attempts that failed are classified.
+    failed: Vec<&'static str>,
 }
 
 impl Traces {
     /// Makes spans with this tracer.
     pub fn new(tracer: BoxedTracer, streams: TracedStreams) -> Self {
-        Self(Some(Arc::new(Tracing { tracer, streams })))
+        let TracedStreams { intents, push, email } = streams;
+        Self(Some(Arc::new(Tracing {
+            tracer,
+            intents: TracedStream::new("process", intents),
+            push: TracedStream::new("publish", push),
+            email: TracedStream::new("publish", email),
+        })))
     }
 
     /// Whether spans are made.
@@ -93,27 +123,26 @@ impl Traces {
         let given = TraceParent::parse(span.trace_id);
         let parent = given.or(span.request_trace);
         let linked = span.request_trace.filter(|request| Some(*request) != parent);
-        let is_entry = span.source == crate::metrics::STREAM;
-        let name = if is_entry {
-            format!("process {}", tracing.streams.intents)
-        } else {
-            "process intent".to_owned()
-        };
         let mut attributes = vec![
-            KeyValue::new("messaging.operation.name", "process"),
-            KeyValue::new("messaging.operation.type", "process"),
             KeyValue::new("notification.source", span.source),
             KeyValue::new("notification.outcome", span.outcome),
         ];
-        if is_entry {
-            attributes.push(KeyValue::new("messaging.system", "redis"));
-            attributes.push(KeyValue::new("messaging.destination.name", tracing.streams.intents.clone()));
-        }
+        // A request is no message: only entries have attributes of messaging.
+        let name = if span.source == crate::metrics::STREAM {
+            attributes.extend([
+                KeyValue::new("messaging.system", "redis"),
+                KeyValue::new("messaging.operation.name", "process"),
+                KeyValue::new("messaging.operation.type", "process"),
+                KeyValue::new("messaging.destination.name", tracing.intents.stream.clone()),
+            ]);
+            attributes.extend(span.id.clone().map(|id| KeyValue::new("messaging.message.id", id)));
+            Cow::Owned(tracing.intents.span.clone())
+        } else {
+            attributes.extend(span.id.clone().map(|id| KeyValue::new("notification.id", id)));
+            Cow::Borrowed("process intent")
+        };
         if !span.notification_type.is_empty() {
             attributes.push(KeyValue::new("notification.type", span.notification_type.to_owned()));
-        }
-        if let Some(id) = &span.message_id {
-            attributes.push(KeyValue::new("messaging.message.id", id.clone()));
         }
         let builder = tracing
             .tracer
@@ -132,40 +161,27 @@ impl Traces {
         made.end_with_timestamp(system_time(span.ended));
     }
 
-    /// Begins the span of a batch of routes. `None` if traces are off.
-    pub(crate) fn begin_publish<'a>(
-        &self,
-        channel: Channel,
-        now: impl FnOnce() -> Timestamp,
-        routes: impl ExactSizeIterator<Item = &'a LiveRoute>,
-    ) -> Option<PublishSpan> {
-        let tracing = Arc::clone(self.0.as_ref()?);
-        let messages = routes.len();
-        Some(PublishSpan { tracing, channel, started: now(), messages, contexts: sampled_contexts(routes) })
-    }
-}
-
-impl PublishSpan {
-    /// Ends the span, with the number of routes that were published, and how the failed ones are classified.
-    pub(crate) fn end(self, now: Timestamp, published: usize, failed: &[&'static str]) {
-        let Self { tracing, channel, started, messages, contexts } = self;
-        let stream = match channel {
-            Channel::Push => &tracing.streams.push,
-            Channel::Email => &tracing.streams.email,
+    /// The span of a batch whose completions are committed at `ended`.
+    pub(crate) fn publish(&self, span: PublishSpan, ended: Timestamp) {
+        let Some(tracing) = &self.0 else { return };
+        let PublishSpan { channel, started, contexts, published, failed } = span;
+        let of_channel = match channel {
+            Channel::Push => &tracing.push,
+            Channel::Email => &tracing.email,
         };
         let attributes = vec![
             KeyValue::new("messaging.system", "redis"),
             KeyValue::new("messaging.operation.name", "publish"),
             KeyValue::new("messaging.operation.type", "send"),
-            KeyValue::new("messaging.destination.name", stream.clone()),
-            KeyValue::new("messaging.batch.message_count", count(messages)),
+            KeyValue::new("messaging.destination.name", of_channel.stream.clone()),
+            KeyValue::new("messaging.batch.message_count", count(published + failed.len())),
             KeyValue::new("notification.channel", channel.as_str()),
             KeyValue::new("notification.routes.published", count(published)),
             KeyValue::new("notification.routes.failed", count(failed.len())),
         ];
         let builder = tracing
             .tracer
-            .span_builder(format!("publish {stream}"))
+            .span_builder(of_channel.span.clone())
             .with_kind(SpanKind::Producer)
             .with_start_time(system_time(started))
             .with_attributes(attributes)
@@ -175,7 +191,25 @@ impl PublishSpan {
             span.set_attribute(KeyValue::new("error.type", *classification));
             span.set_status(Status::error("some routes failed"));
         }
-        span.end_with_timestamp(system_time(now));
+        span.end_with_timestamp(system_time(ended));
+    }
+}
+
+impl PublishSpan {
+    /// The span of those of a chunk that were published or failed. `None` if there are none: other replicas have their leases.
+    pub(crate) fn of(
+        channel: Channel,
+        started: Timestamp,
+        chunk: &[LiveRoute],
+        published: &[Published],
+        failed: &[Failed],
+    ) -> Option<Self> {
+        let keys = published.iter().map(|published| &published.key);
+        let done: HashSet<&RouteKey> = keys.chain(failed.iter().map(|failed| &failed.key)).collect();
+        let contexts = sampled_contexts(chunk.iter().filter(|route| done.contains(&route.key)));
+        let (published, failed) =
+            (published.len(), failed.iter().map(|failed| failed.classification).collect());
+        (!done.is_empty()).then_some(Self { channel, started, contexts, published, failed })
     }
 }
 

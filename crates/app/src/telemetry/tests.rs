@@ -10,8 +10,7 @@ use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::{
     Link, Span, SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer, TracerProvider,
 };
-use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::SpanData;
+use opentelemetry_sdk::trace::InMemorySpanExporter;
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -265,7 +264,7 @@ fn a_batch_is_recorded_if_one_of_its_intents_is_and_the_sampler_is_based_on_pare
 #[test]
 fn a_span_keeps_as_many_links_as_a_batch_has() {
     let provider = tracer_provider(Sampler { parent_based: true, share: 1.0 });
-    let exported = InMemory::default();
+    let exported = InMemorySpanExporter::default();
     let provider = provider.with_simple_exporter(exported.clone()).build();
     let link = |number: usize| {
         let span_id = SpanId::from((number + 1) as u64);
@@ -275,16 +274,6 @@ fn a_span_keeps_as_many_links_as_a_batch_has() {
     let tracer = provider.tracer("test");
     let builder = tracer.span_builder("a batch").with_links((0..workers::MAX_LINKS).map(link).collect());
     drop(tracer.build_with_context(builder, &Context::new()));
-    let spans = exported.0.lock().expect("not poisoned");
+    let spans = exported.get_finished_spans().expect("they are in memory");
     assert_eq!((spans.len(), spans[0].links.len()), (1, workers::MAX_LINKS));
-}
-
-#[derive(Clone, Debug, Default)]
-struct InMemory(Arc<Mutex<Vec<SpanData>>>);
-
-impl opentelemetry_sdk::trace::SpanExporter for InMemory {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.0.lock().expect("not poisoned").extend(batch);
-        Ok(())
-    }
 }

@@ -166,7 +166,7 @@ fn trace(traces: &Traces, entry: &UnprocessedEntry, outcome: &'static str, now: 
         started: now - entry.read_at.elapsed(),
         ended: now,
         source: STREAM,
-        message_id: Some(entry.decoded.id.to_string()),
+        id: Some(entry.decoded.id.to_string()),
         trace_id: intent.map_or("", |intent| &intent.trace_id),
         request_trace: None,
         notification_type: intent.map_or("", |intent| &intent.notification_type),

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::{RoutePublisher, Shared};
 use crate::dispatch::Batch;
 use crate::health::Stopped;
+use crate::traces::PublishSpan;
 
 /// The size limit of one append.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -90,8 +91,11 @@ where
         let mut routes = &batch.routes[..];
         while !routes.is_empty() {
             let (encoded, failed) = self.encode(routes);
-            routes = &routes[encoded.len() + failed.len()..];
-            let (of_chunk, lost_here) = self.publish_chunk(encoded, failed, batch.read_at, shared).await?;
+            let (chunk, rest) = routes.split_at(encoded.len() + failed.len());
+            routes = rest;
+            let traced = self.traces.is_on().then(|| (chunk, self.clock.now()));
+            let (of_chunk, lost_here) =
+                self.publish_chunk(encoded, failed, batch.read_at, traced, shared).await?;
             report = report.merge(of_chunk);
             lost.extend(lost_here);
         }
@@ -119,17 +123,16 @@ where
         (encoded, failed)
     }
 
-    /// The stages of one chunk.
+    /// The stages of one chunk. `traced` is there if traces are on: its routes, and when it was begun.
     async fn publish_chunk(
         &self,
         encoded: Vec<Encoded<'_>>,
         failed: Vec<Failed>,
         read_at: Instant,
+        traced: Option<(&[LiveRoute], Timestamp)>,
         shared: &Shared,
     ) -> Result<(Report, Vec<RouteKey>), Stopped> {
         let token = self.token();
-        let routes = encoded.iter().map(|encoded| encoded.route);
-        let span = self.traces.begin_publish(self.channel, || self.clock.now(), routes);
         let mut outcomes = Appended { failed, ..Appended::default() };
         let mut report = Report::default();
         if !encoded.is_empty() {
@@ -153,11 +156,12 @@ where
         }
         report.retry_at = outcomes.failed.iter().filter_map(|failed| failed.retry_at).min();
         let lost = std::mem::take(&mut outcomes.lease_lost);
-        let published = outcomes.published.len();
-        let failed: Vec<_> = outcomes.failed.iter().map(|failed| failed.classification).collect();
+        let span = traced.and_then(|(chunk, started)| {
+            PublishSpan::of(self.channel, started, chunk, &outcomes.published, &outcomes.failed)
+        });
         self.complete(outcomes, &token, shared).await?;
         if let Some(span) = span {
-            span.end(self.clock.now(), published, &failed);
+            self.traces.publish(span, self.clock.now());
         }
         Ok((report, lost))
     }

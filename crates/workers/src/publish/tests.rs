@@ -28,11 +28,12 @@ type Publisher =
 
 struct Fixture {
     world: World,
+    traces: Traces,
 }
 
 impl Default for Fixture {
     fn default() -> Self {
-        Self { world: World::new(Timestamp::UNIX_EPOCH) }
+        Self { world: World::new(Timestamp::UNIX_EPOCH), traces: Traces::default() }
     }
 }
 
@@ -60,7 +61,7 @@ impl Fixture {
                 backoff: Backoff { min: Duration::from_secs(1), max: Duration::from_secs(9) },
             },
             metrics: Metrics::new(&meter("test")),
-            traces: Traces::default(),
+            traces: self.traces.clone(),
             health: Health::new("push"),
         };
         (publisher, receiver, dispatcher)

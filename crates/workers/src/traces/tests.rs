@@ -1,45 +1,22 @@
 //! What the spans of an intent and of a batch say.
 
-use std::sync::Mutex;
-
 use domain::record::Content;
 use opentelemetry::Value;
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::SpanData;
 
 use super::*;
-use crate::fixtures::{now, route};
+use crate::fixtures::{now, recorded_traces, route};
 use crate::metrics::{HTTP, STREAM};
 
 const GIVEN: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const REQUEST: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-#[derive(Clone, Debug, Default)]
-struct Exported(Arc<Mutex<Vec<SpanData>>>);
-
-impl SpanExporter for Exported {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.0.lock().expect("not poisoned").extend(batch);
-        Ok(())
-    }
-}
-
 /// The spans that `work` makes; all traces are recorded.
 fn spans_of(work: impl FnOnce(&Traces)) -> Vec<SpanData> {
-    let exported = Exported::default();
-    let provider = SdkTracerProvider::builder()
-        .with_simple_exporter(exported.clone())
-        .with_max_links_per_span(u32::MAX)
-        .build();
-    let streams = TracedStreams {
-        intents: "in".to_owned(),
-        push: "out:push".to_owned(),
-        email: "out:email".to_owned(),
-    };
-    work(&Traces::new(BoxedTracer::new(Box::new(provider.tracer("test"))), streams));
-    exported.0.lock().expect("not poisoned").clone()
+    let (traces, exporter) = recorded_traces();
+    work(&traces);
+    exporter.get_finished_spans().expect("they are in memory")
 }
 
 fn accepted(source: &'static str, trace_id: &'static str) -> IntentSpan<'static> {
@@ -47,7 +24,7 @@ fn accepted(source: &'static str, trace_id: &'static str) -> IntentSpan<'static>
         started: now(),
         ended: now() + Duration::from_millis(7),
         source,
-        message_id: Some("1-0".to_owned()),
+        id: Some("1-0".to_owned()),
         trace_id,
         request_trace: None,
         notification_type: "game.finished",
@@ -138,6 +115,18 @@ fn an_intent_by_http_continues_the_trace_of_its_request_unless_it_names_its_own(
 }
 
 #[test]
+fn an_intent_by_http_has_the_id_of_its_notification_and_no_attribute_of_messaging() {
+    let spans = spans_of(|traces| traces.intent(&accepted(HTTP, GIVEN)));
+    let expected = texts([
+        ("notification.id", "1-0"),
+        ("notification.outcome", "accepted"),
+        ("notification.source", "http"),
+        ("notification.type", "game.finished"),
+    ]);
+    assert_eq!(attributes(&spans[0]), expected);
+}
+
+#[test]
 fn an_intent_that_the_service_could_not_accept_is_an_error() {
     let failed = IntentSpan { outcome: "unavailable", failed: true, ..accepted(HTTP, "") };
     let spans = spans_of(|traces| traces.intent(&failed));
@@ -152,9 +141,28 @@ fn traced(number: u64, trace_id: &str) -> LiveRoute {
     LiveRoute { content: Arc::new(content), ..route }
 }
 
-fn publish(traces: &Traces, routes: &[LiveRoute], failed: &[&'static str]) {
-    let span = traces.begin_publish(Channel::Email, now, routes.iter()).expect("traces are on");
-    span.end(now() + Duration::from_millis(3), routes.len() - failed.len(), failed);
+fn published(route: &LiveRoute) -> Published {
+    Published { key: route.key.clone(), version: route.version, entry_id: "1-0".to_owned() }
+}
+
+fn failed(route: &LiveRoute) -> Failed {
+    Failed {
+        key: route.key.clone(),
+        version: route.version,
+        channel: Channel::Email,
+        attempt_count: 1,
+        retry_at: None,
+        classification: "mail_stream_publish_failed",
+        message: String::new(),
+    }
+}
+
+/// Makes the span of a chunk of which the first routes were published and these others failed.
+fn publish(traces: &Traces, chunk: &[LiveRoute], first: usize, others: &[LiveRoute]) {
+    let (done, failures): (Vec<_>, Vec<_>) =
+        (chunk[..first].iter().map(published).collect(), others.iter().map(failed).collect());
+    let span = PublishSpan::of(Channel::Email, now(), chunk, &done, &failures).expect("some are done");
+    traces.publish(span, now() + Duration::from_millis(3));
 }
 
 #[test]
@@ -163,7 +171,7 @@ fn a_batch_is_linked_to_the_context_of_each_of_its_intents_once() {
     let second_of_first = LiveRoute { content: Arc::clone(&first.content), ..route(2, 0) };
     let routes =
         [first, second_of_first, traced(3, ""), traced(4, UNSAMPLED), traced(5, REQUEST), traced(6, GIVEN)];
-    let spans = spans_of(|traces| publish(traces, &routes, &["mail_stream_publish_failed"]));
+    let spans = spans_of(|traces| publish(traces, &routes, 5, &routes[5..]));
     let [span] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!((span.name.as_ref(), &span.span_kind), ("publish out:email", &SpanKind::Producer));
     assert_eq!(span.parent_span_id, SpanId::INVALID);
@@ -191,8 +199,19 @@ fn a_batch_is_linked_to_the_context_of_each_of_its_intents_once() {
 fn a_batch_has_a_bounded_number_of_links() {
     let trace = |number: usize| format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{:016x}-01", number + 1);
     let routes: Vec<_> = (0..=MAX_LINKS).map(|number| traced(number as u64, &trace(number))).collect();
-    let spans = spans_of(|traces| publish(traces, &routes, &[]));
+    let spans = spans_of(|traces| publish(traces, &routes, routes.len(), &[]));
     assert_eq!(spans[0].links.len(), MAX_LINKS);
+}
+
+#[test]
+fn a_batch_is_that_of_the_routes_that_were_published_or_failed() {
+    let routes = [traced(1, GIVEN), traced(2, REQUEST)];
+    assert!(PublishSpan::of(Channel::Push, now(), &routes, &[], &[]).is_none());
+    let spans = spans_of(|traces| publish(traces, &routes, 0, &routes[1..]));
+    let links: Vec<_> = spans[0].links.iter().map(|link| link.span_context.span_id().to_string()).collect();
+    assert_eq!(links, ["b7ad6b7169203331"]);
+    let count = ("messaging.batch.message_count".to_owned(), Value::I64(1));
+    assert!(attributes(&spans[0]).contains(&count), "{:?}", spans[0].attributes);
 }
 
 #[test]
@@ -200,6 +219,5 @@ fn nothing_is_made_where_traces_are_off() {
     let off = Traces::default();
     assert!(!off.is_on());
     off.intent(&accepted(STREAM, GIVEN));
-    let read_clock = || panic!("the time is not needed");
-    assert!(off.begin_publish(Channel::Push, read_clock, [traced(1, GIVEN)].iter()).is_none());
+    publish(&off, &[traced(1, GIVEN)], 1, &[]);
 }

@@ -1,6 +1,9 @@
 //! Leases and the scan lock: of dead replicas, of others, and lost.
 
+use opentelemetry::KeyValue;
+
 use super::*;
+use crate::fixtures::recorded_traces;
 
 /// A page at the front whose leases a dead replica holds, before a backlog that takes long: the routes are taken up when
 /// their leases end and not when the backlog is gone.
@@ -57,6 +60,22 @@ async fn a_route_that_another_replica_holds_is_left_to_it_and_published_after_it
     assert_eq!(fixture.world.appended(), [route(2, 0).key.to_string()]);
     fixture.world.clock.advance(OTHERS_TTL);
     fixture.run_until(|world| world.database.live_count() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_span_has_the_routes_that_this_replica_published_and_none_is_made_of_those_that_another_holds() {
+    let (traces, exporter) = recorded_traces();
+    let fixture = Fixture { traces, ..Fixture::default() };
+    fixture.put([route(1, 0)]);
+    fixture.hold(&[route(1, 0).key]).await;
+    fixture.run_until(|world| world.script.count("acquire_leases") >= 2).await;
+    let spans = || exporter.get_finished_spans().expect("they are in memory");
+    assert_eq!(spans().len(), 0);
+
+    fixture.put([route(2, 0)]);
+    fixture.run_until(|world| world.database.live_count() == 1).await;
+    let of_one = KeyValue::new("messaging.batch.message_count", 1);
+    assert!(matches!(&spans()[..], [span] if span.attributes.contains(&of_one)), "{:?}", spans());
 }
 
 #[tokio::test(start_paused = true)]
