@@ -4,8 +4,8 @@
 //! A condition is true exactly if the evaluator says so, and false or NULL otherwise. `AND` and `OR` keep that; under `$not` stands
 //! `IS NOT TRUE`.
 //!
-//! Statements are to be planned with their parameters, by `query_once` or with [`QUERY_PARAMETERS`]: a generic plan does not know
-//! whether an index fits.
+//! Statements are to be planned with their parameters, on sessions with [`QUERY_PARAMETERS`] (`PostgresStore::with_pools`): a generic plan does
+//! not know whether an index fits.
 
 mod condition;
 mod order;
