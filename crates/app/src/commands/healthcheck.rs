@@ -124,7 +124,7 @@ async fn exchange(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -151,9 +151,14 @@ mod tests {
             ("", None),
         ] {
             let (here, mut there) = tokio::io::duplex(1024);
-            there.write_all(answer.as_bytes()).await.expect("there is room");
-            there.shutdown().await.expect("it is open");
-            let got = exchange(here, "/readyz").await.ok();
+            // A client of HTTP takes no answer before it has asked.
+            let answering = async {
+                there.read(&mut [0; 1024]).await.expect("it is open");
+                there.write_all(answer.as_bytes()).await.expect("there is room");
+                there.shutdown().await.expect("it is open");
+            };
+            let (got, ()) = tokio::join!(exchange(here, "/readyz"), answering);
+            let got = got.ok();
             assert_eq!(got.as_ref().map(|(status, body)| (*status, body.as_str())), expected, "{answer}");
         }
     }
