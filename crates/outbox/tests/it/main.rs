@@ -6,6 +6,7 @@ mod model;
 mod postgres;
 mod relay;
 mod relay_ahead;
+mod relay_fixture;
 mod relay_postgres;
 mod support;
 mod table;

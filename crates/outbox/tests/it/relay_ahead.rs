@@ -5,7 +5,7 @@ use std::time::Duration;
 use outbox::{Publication, RelaySettings};
 use tokio::time::Instant;
 
-use crate::relay::{MS, Running, Stand, go_on, settings, with_events};
+use crate::relay_fixture::{MS, Running, Stand, go_on, settings, with_events};
 use crate::support::{LEASE, Memory, World, id, ids};
 
 /// How long a publication takes.

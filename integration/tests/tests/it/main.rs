@@ -31,6 +31,7 @@ mod hosts;
 mod idle;
 mod installations;
 mod intake;
+mod intake_memory;
 mod metrics;
 mod monitoring;
 mod openapi;

@@ -1,0 +1,66 @@
+//! The rules about entries of outbound streams.
+
+use super::*;
+
+#[test]
+fn of_an_empty_stream_what_it_has_given_was_trimmed_and_the_rest_is_missing() {
+    let empty = OutboundState { first: None, last_generated: id(30), max_deleted: EntryId::ZERO };
+    assert_eq!(judge_published(id(30), false, Some(&empty)), EntryState::Trimmed);
+    assert_eq!(judge_published(id(31), false, Some(&empty)), EntryState::Missing);
+    assert_eq!(judge_published(id(31), false, None), EntryState::NoStream);
+    let stream = OutboundState { first: Some(id(10)), ..empty };
+    assert_eq!(judge_published(id(20), false, Some(&stream)), EntryState::Missing);
+    assert_eq!(judge_published(id(20), true, Some(&stream)), EntryState::Present);
+}
+
+#[test]
+fn an_outbound_entry_belongs_to_a_route_that_names_it_or_will() {
+    let name = |fields: &RawFields| OutboundName::of(Channel::Push, Some(fields));
+    let own = name(&RawFields::from_iter([("event_id", format!("{TODAY}-0/push:user:u-1"))]));
+    let judge = |name: &OutboundName, status, entry: &str| {
+        let route = RouteState { status, published_entry_id: entry.into() };
+        match judge_outbound("s", id(TODAY), name, Some(&route), cutoffs()) {
+            OutboundVerdict::Wrong(found) => Err(found.kind),
+            verdict => Ok(verdict),
+        }
+    };
+    let named = format!("{TODAY}-0");
+    for (status, entry, expected) in [
+        (Some(RouteStatus::Published), &*named, Ok(OutboundVerdict::Published)),
+        (Some(RouteStatus::Published), "5-0", Err(Kind::DuplicateOutboundEntry)),
+        (Some(RouteStatus::Published), "x", Ok(OutboundVerdict::Published)),
+        (Some(RouteStatus::Pending), "", Ok(OutboundVerdict::Uncommitted)),
+        (Some(RouteStatus::Failed), "", Ok(OutboundVerdict::Uncommitted)),
+        (Some(RouteStatus::Skipped), "", Err(Kind::OutboundEntryNotPublished)),
+        (Some(RouteStatus::DeadLetter), "", Err(Kind::OutboundEntryNotPublished)),
+        (None, "", Ok(OutboundVerdict::Published)),
+    ] {
+        assert_eq!(judge(&own, status, entry), expected, "{status:?} {entry}");
+    }
+    for strange in [
+        RawFields::default(),
+        RawFields::from_iter([("delivery_id", format!("{TODAY}-0/email:user:u-1"))]),
+        RawFields::from_iter([("event_id", "no-route")]),
+        RawFields::from_iter([("event_id", "no-time/push:user:u-1")]),
+    ] {
+        let verdict = judge_outbound("s", id(TODAY), &name(&strange), None, cutoffs());
+        assert_eq!(verdict, OutboundVerdict::Other, "{strange:?}");
+    }
+}
+
+#[test]
+fn an_outbound_entry_without_a_route_is_wrong_unless_its_record_may_have_expired() {
+    for (notification, entry, is_wrong) in [
+        (format!("{TODAY}-0"), TODAY, true),
+        (format!("{}-0~1", TODAY - 30 * DAY), TODAY, false),
+        (format!("{}-0", TODAY - 30 * DAY + 1), TODAY, true),
+        ("019d4d7f-94a0-7000-8000-000000000000".to_owned(), TODAY, true),
+        ("018f0000-0000-7000-8000-000000000000".to_owned(), TODAY, false),
+    ] {
+        let fields = RawFields::from_iter([("event_id", format!("{notification}/push:user:u-1"))]);
+        let name = OutboundName::of(Channel::Push, Some(&fields));
+        let verdict = judge_outbound("s", id(entry), &name, None, cutoffs());
+        let found = matches!(&verdict, OutboundVerdict::Wrong(found) if found.kind == Kind::OutboundEntryWithoutRoute);
+        assert_eq!((found, verdict == OutboundVerdict::Expired), (is_wrong, !is_wrong), "{notification}");
+    }
+}
