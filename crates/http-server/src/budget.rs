@@ -24,7 +24,7 @@ pub(crate) struct Budget {
     share: usize,
     available: Arc<watch::Sender<i64>>,
     /// Held by the reservation that is next.
-    turn: Arc<Mutex<()>>,
+    next: Arc<Mutex<()>>,
 }
 
 impl Budget {
@@ -35,7 +35,7 @@ impl Budget {
     }
 
     fn with_share(share: usize, available: usize) -> Self {
-        Self { share, available: Arc::new(watch::Sender::new(signed(available))), turn: Arc::default() }
+        Self { share, available: Arc::new(watch::Sender::new(signed(available))), next: Arc::default() }
     }
 
     /// Waits until answers have left something for a further request.
@@ -48,7 +48,7 @@ impl Budget {
     /// Waits for `bytes`, after those that asked before.
     async fn acquire(&self, bytes: usize) {
         let bytes = signed(bytes);
-        let _turn = self.turn.lock().await;
+        let _next = self.next.lock().await;
         while !self.try_take(bytes) {
             self.wait_for(bytes).await;
         }

@@ -276,7 +276,7 @@ impl<S: Store> Shared<S> {
         F: Future<Output = Result<Response<Body>, E>>,
     {
         let end = Instant::now() + self.settings.handler_timeout;
-        // What it leaves behind when it panics is the handler's own: the panic goes on from here.
+        // What it leaves behind when it panics is the handler's own: the panic is resumed by the caller.
         let handled = AssertUnwindSafe(async {
             let response = handler().await?;
             Ok(match buffer(response, self.settings.max_response_bytes).await {

@@ -1,6 +1,6 @@
 //! The audit: everything is read once, page by page beside the traffic, and compared (ADR 0038).
 //!
-//! It reads and never writes. PostgreSQL and Redis are not read at one moment, and traffic goes on between two reads. So a discrepancy is
+//! It reads and never writes. PostgreSQL and Redis are not read at one moment, and traffic continues between two reads. So a discrepancy is
 //! reported only if it is found again each time that both sides are read again. Memory is bounded by the pages, whatever there is and whatever is wrong.
 
 mod entries;
@@ -160,7 +160,7 @@ where
         Ok(Checkpoints { cached, durable, stream, leader: leader.map(|term| term.fence) })
     }
 
-    /// What retention may have deleted by now. It goes on while the audit runs.
+    /// What retention may have deleted by now. Retention continues while the audit runs.
     fn cutoffs(&self) -> RetentionCutoffs {
         let now = self.clock.now() + RETENTION_MARGIN;
         RetentionCutoffs {

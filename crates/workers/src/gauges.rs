@@ -24,7 +24,7 @@ use crate::reporter::ReplicaHealth;
 
 /// Between two measurements.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two looks at whether somebody reads the gauges.
+/// Between two looks at whether the gauges are read.
 const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks for due routes while there are none, so that an idle replica stays idle.
 const NOTHING_DUE_INTERVAL: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ impl<S> GaugeStore for S where
 }
 
 impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
-    /// Runs until `stop`. `pool_usage` returns open and idle connections. While nobody reads the gauges, by `is_read`, the stores are asked
+    /// Runs until `stop`. `pool_usage` returns open and idle connections. While the gauges are not read, by `is_read`, the stores are asked
     /// nothing for them.
     pub async fn run(
         self,

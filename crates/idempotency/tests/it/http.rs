@@ -295,7 +295,7 @@ async fn a_panic_frees_the_key_and_goes_on() {
     let app = app(&handler);
     for run in 1..=2 {
         let sent = std::panic::AssertUnwindSafe(app.clone().oneshot(request(Some("k"), "panic")));
-        let panic = sent.catch_unwind().await.expect_err("the panic goes on");
+        let panic = sent.catch_unwind().await.expect_err("the panic is resumed");
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"the handler's own fault"));
         assert_eq!(handler.runs(), run);
     }

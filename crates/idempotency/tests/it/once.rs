@@ -265,7 +265,7 @@ async fn a_rule_that_panics_frees_the_key() {
     let rule = |_: &_, _: &_| panic!("the rule's own fault");
     let panics = Idempotency::build(store.clone(), settings, rule, tokens).expect("valid settings");
     let sent = std::panic::AssertUnwindSafe(run(&panics)).catch_unwind().await;
-    assert!(sent.is_err(), "the panic goes on");
+    assert!(sent.is_err(), "the panic is resumed");
     assert!(matches!(run(&idempotency(&store, settings)).await, Run::Handled(_)));
 }
 

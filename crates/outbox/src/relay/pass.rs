@@ -99,7 +99,7 @@ struct Claimed {
     lease_end: Instant,
     deadline: Deadline,
     events: Vec<Event>,
-    /// Whether the queue goes on after it.
+    /// Whether the queue continues after it.
     is_followed: bool,
 }
 

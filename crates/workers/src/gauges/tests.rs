@@ -27,7 +27,7 @@ async fn measure(world: &World, workers: &ReplicaHealth, times: u32) -> Recorded
     measure_if(true, world, workers, times).await
 }
 
-/// The same, while somebody reads the gauges or nobody does.
+/// The same, while the gauges are read or not.
 async fn measure_if(is_read: bool, world: &World, workers: &ReplicaHealth, times: u32) -> Recorded {
     let recorded = Recorded::default();
     let gauges = Gauges {
@@ -134,7 +134,7 @@ async fn due_routes_are_looked_for_in_every_pass_only_while_there_are_some() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nobody_reads_the_gauges_no_store_is_asked_and_what_is_known_by_itself_is_shown() {
+async fn while_the_gauges_are_not_read_no_store_is_asked_and_what_is_known_by_itself_is_shown() {
     let world = world();
     let workers = ReplicaHealth::default();
     workers.add_worker("intake").mark_blocked("the user directory");

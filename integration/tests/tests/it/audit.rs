@@ -9,11 +9,11 @@ use harness::wait_for;
 
 use crate::world::*;
 
-/// How long the traffic goes on beside the audits.
+/// How long the traffic continues beside the audits.
 const TRAFFIC: Duration = Duration::from_secs(20);
 
 /// An intent to administrators of whom none is configured.
-fn to_nobody() -> IntentDraft {
+fn to_no_user() -> IntentDraft {
     IntentDraft {
         notification_type: "lobby.runtime_paused_after_start".into(),
         producer: "game_lobby".into(),
@@ -31,7 +31,7 @@ async fn prepared() -> World {
     world.send(0..1).await;
     world.add_draft(IntentDraft { payload_json: intent_draft(7).payload_json, ..intent_draft(1) }).await;
     world.add(&[(b"x", b"y")]).await;
-    world.add_draft(to_nobody()).await;
+    world.add_draft(to_no_user()).await;
     world.settled(6).await;
     service.signal("TERM");
     assert!(service.wait_exit(BOUND).await.success());

@@ -125,15 +125,15 @@ async fn killed_with_the_scan_lock_held_the_due_routes_wait_until_it_expires_and
     let service = world.service_via(redis.port(), world.database.port()).start().await;
     taken.reached(BOUND).await;
     let mut direct = world.redis().await;
-    let turns = wait_for("the turn is taken", BOUND, async || {
+    let locks = wait_for("the scan lock is held", BOUND, async || {
         let keys: Vec<String> =
             redis::cmd("KEYS").arg("notification:scan_locks:*").query_async(&mut direct).await.ok()?;
         (!keys.is_empty()).then_some(keys)
     })
     .await;
     service.kill().await;
-    let ends: i64 = redis::cmd("PTTL").arg(&turns[0]).query_async(&mut direct).await.expect("Redis is there");
-    assert!(ends <= 1_000, "the turn ends in {ends} ms");
+    let ends: i64 = redis::cmd("PTTL").arg(&locks[0]).query_async(&mut direct).await.expect("Redis is there");
+    assert!(ends <= 1_000, "the scan lock ends in {ends} ms");
     assert_eq!(world.number("SELECT count(*) FROM routes WHERE next_attempt_at IS NOT NULL").await, 4);
 
     let _next = world.service().start().await;

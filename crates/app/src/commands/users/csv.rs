@@ -36,7 +36,7 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// The row that begins with `first`. Reads further lines if it goes on there.
+    /// The row that begins with `first`. Reads further lines if it continues there.
     pub(super) fn read(&mut self, lines: &mut Lines<impl BufRead>, first: Line) -> io::Result<CsvRecord> {
         if first.is_too_long {
             return Ok(CsvRecord { text: first.text(), fields: Err(too_long()) });

@@ -50,7 +50,7 @@ async fn what_was_appended_but_not_written_down_is_completed_and_not_appended_tw
     fixture.world.script.fail(REPLACE, down(REPLACE));
     replica.notice().await.expect_err("PostgreSQL is down");
     assert_eq!(fixture.saved().await[0].run_id, "0", "the change is not forgotten");
-    // Another replica goes on.
+    // Another replica continues.
     Replica::of(&fixture).notice().await.expect("the stores are there");
     assert_eq!(fixture.counts(), [1; 10]);
     assert!(fixture.is_consistent());
