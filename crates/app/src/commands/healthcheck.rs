@@ -153,7 +153,8 @@ mod tests {
             let (here, mut there) = tokio::io::duplex(1024);
             // A client of HTTP takes no answer before it has asked.
             let answering = async {
-                there.read(&mut [0; 1024]).await.expect("it is open");
+                let asked = there.read(&mut [0; 1024]).await.expect("it is open");
+                assert!(asked > 0, "{answer}");
                 there.write_all(answer.as_bytes()).await.expect("there is room");
                 there.shutdown().await.expect("it is open");
             };

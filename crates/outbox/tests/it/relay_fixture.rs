@@ -17,7 +17,7 @@ use crate::support::{LEASE, Memory, World};
 
 /// What the publisher does, and what it has published.
 #[derive(Clone, Default)]
-pub(crate) struct Stand(Arc<Mutex<State>>, Arc<Notify>);
+pub(crate) struct Stand(Arc<Mutex<State>>, pub(crate) Arc<Notify>);
 
 #[derive(Default)]
 pub(crate) struct State {
