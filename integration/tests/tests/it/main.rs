@@ -6,6 +6,7 @@
 mod accept;
 mod alert_rules;
 mod api;
+mod api_changes;
 mod api_client;
 mod api_crash;
 mod api_edges;
