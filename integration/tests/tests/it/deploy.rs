@@ -251,6 +251,20 @@ fn versions_are_those_of_the_workspace() {
         let kustomization = read(&format!("{folder}/kustomization.yaml"));
         assert!(kustomization.contains(&format!("newTag: {version}\n")), "{folder}");
     }
+    let changes = read("CHANGELOG.md");
+    let newest = changes.lines().find_map(|line| line.strip_prefix("## ")?.split(' ').next());
+    assert_eq!(newest, Some(version));
+    let page = read("docs/deployment.md");
+    for (before, after) in [("notification_", "-1_"), ("notification:", "")] {
+        let named: BTreeSet<&str> = page
+            .split(before)
+            .skip(1)
+            .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            .map(|rest| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default())
+            .collect();
+        assert_eq!(named, BTreeSet::from([version]), "{before}");
+        assert!(page.contains(&format!("{before}{version}{after}")));
+    }
     let pinned = read("integration/tests/deploy-tools/requirements.txt");
     assert!(pinned.lines().filter(|line| !line.starts_with('#')).all(|line| line.contains("==")));
 }

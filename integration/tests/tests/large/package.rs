@@ -14,8 +14,8 @@ use crate::debian_root::{REPOSITORY, Root, run, target};
 use crate::world::*;
 
 pub(crate) const ENVIRONMENT: &str = "/etc/notification/notification.env";
-const FIRST: &str = "0.1.0-1";
-const NEXT: &str = "0.2.0-1";
+const FIRST: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 const UNIT: &str = "/usr/lib/systemd/system/notification.service";
 /// The exposure that `systemd-analyze security` may find at most, times ten.
 const MAX_EXPOSURE: &str = "--threshold=20";
