@@ -168,13 +168,13 @@ fn the_metrics_table_is_what_the_code_makes() {
     let source = files.map(without_tests).concat();
     // The functions that make instruments, with their kind and unit; some name the unit after the name.
     let functions = [
-        ("make.counter(", "counter", Some("")),
-        ("make.gauge(", "gauge", None),
-        ("make.age(", "gauge", Some("s")),
-        ("make.observed_gauge(", "gauge", None),
-        ("make.observed_age(", "gauge", Some("s")),
-        ("make.duration(", "histogram", Some("s")),
-        ("make.sizes(", "histogram", None),
+        (".counter(", "counter", Some("")),
+        (".gauge(", "gauge", None),
+        (".age(", "gauge", Some("s")),
+        (".observed_gauge(", "gauge", None),
+        (".observed_age(", "gauge", Some("s")),
+        (".duration(", "histogram", Some("s")),
+        (".sizes(", "histogram", None),
     ];
     let mut made = BTreeMap::new();
     let prefixes = ["notification.", "http.server.", "idempotency."];

@@ -298,11 +298,13 @@ async fn a_redis_that_refuses_writes_is_no_redis_that_is_gone_and_its_channels_a
     let monitor = Monitor::start(&service.http_addr()).await;
     monitor.is_quiet(MEASURED).await;
     // It refuses between the append of the intent, which needs memory as well, and its publication.
-    world.directory.set_load(Load { latency: Duration::from_secs(2), ..Load::default() });
+    world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
     world.send(1..2).await;
+    intake_waits(&service).await;
     let mut redis = world.redis().await;
     let limit_memory = |bytes: u32| redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).to_owned();
     limit_memory(1).query_async::<()>(&mut redis).await.expect("Redis is there");
+    world.directory.clear_faults();
     wait_for("the intent is accepted", BOUND, async || {
         (world.number("SELECT count(*) FROM records").await == 1).then_some(())
     })

@@ -70,6 +70,11 @@ impl Monitor {
             (monitor.query("up == 1").await?.len() == targets).then_some(())
         })
         .await;
+        // To an evaluation before the first scrape the service is absent.
+        wait_for("the service is found", BOUND, async || {
+            (!monitor.firing().await.contains("NotificationDown")).then_some(())
+        })
+        .await;
         monitor
     }
 
