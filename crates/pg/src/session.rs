@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use deadpool::managed::Object;
 use deadpool_postgres::ClientWrapper;
-use futures_util::SinkExt;
+use futures_util::{SinkExt, TryStreamExt};
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::time::{Instant, timeout_at};
@@ -19,6 +19,9 @@ use crate::pool::Connections;
 
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
+
+/// The most statements of varying texts that a connection keeps prepared, each of which takes memory of the server.
+pub const MAX_PREPARED: usize = 100;
 
 /// A connection, borrowed for one operation.
 ///
@@ -80,6 +83,36 @@ impl Session {
         let typed = |value| (value as &(dyn ToSql + Sync), Type::UNKNOWN);
         let params: Vec<_> = values.0.iter().map(typed).collect();
         self.guard(async |client| client.query_typed(&sql, &params).await).await
+    }
+
+    /// Prepares and runs a statement whose text may vary, and reads no further row once `reads_on` says no to one. The connection is
+    /// closed then, because the server would send the others.
+    ///
+    /// A connection that has [`MAX_PREPARED`] statements forgets them before it prepares another one in this way.
+    pub async fn query_while(
+        &self,
+        query: &impl PostgresBinderRef,
+        mut reads_on: impl FnMut(&Row) -> bool,
+    ) -> Result<Vec<Row>, PgError> {
+        let (sql, values) = query.build_ref();
+        self.guard(async |client| {
+            if client.statement_cache.size() >= MAX_PREPARED {
+                client.statement_cache.clear();
+            }
+            let statement = client.prepare_cached(&sql).await?;
+            let mut found = std::pin::pin!(client.query_raw(&statement, values.as_params()).await?);
+            let mut rows = Vec::new();
+            while let Some(row) = found.try_next().await? {
+                let is_enough = !reads_on(&row);
+                rows.push(row);
+                if is_enough {
+                    self.broken.store(true, Ordering::SeqCst);
+                    break;
+                }
+            }
+            Ok(rows)
+        })
+        .await
     }
 
     /// What the connection was borrowed for.

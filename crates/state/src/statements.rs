@@ -7,7 +7,7 @@
 use pg::bind;
 use pg::sql::Written;
 
-use sea_query::{Alias, Expr, Query as Statement, SelectStatement};
+use sea_query::{Alias, Expr, SelectStatement};
 
 use crate::query::{Query, compile};
 use crate::schema::next_version;
@@ -46,29 +46,19 @@ pub(crate) fn get(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Of rows `found`, in their order, those until their values have more bytes than an answer, and up to two after them. A window without
-/// an order passes rows on as they come.
-fn within_an_answer(found: &str) -> String {
-    format!(
-        "SELECT key, value, version, created_at, updated_at \
-         FROM (SELECT found.*, {BYTES_BEFORE} AS bytes_before FROM ({found}) AS found) AS sized WHERE {}",
-        is_within()
-    )
-}
-
-/// Of rows `found`, in their order: how many bytes the values before the previous one have; NULL for the first two rows. So a first row
-/// that is too large is seen to have a next one.
-const BYTES_BEFORE: &str = "sum(octet_length(value)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
-
-fn is_within() -> String {
-    format!("(bytes_before <= {MAX_ANSWER_BYTES}) IS NOT FALSE")
-}
-
 /// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer. Plan: the
 /// index on the key, once for each key.
 pub(crate) fn get_many(table: &TableName, keys: &[&Key]) -> Written {
-    let found = format!("SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1)", table.quoted());
-    let text = within_an_answer(&found);
+    // How many bytes the values before the previous one have; NULL for the first two rows. A window without an order passes rows on as
+    // they come.
+    let bytes_before = "sum(octet_length(value)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
+    let text = format!(
+        "SELECT key, value, version, created_at, updated_at FROM ( \
+             SELECT found.*, {bytes_before} AS bytes_before \
+             FROM (SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1)) AS found \
+         ) AS sized WHERE (bytes_before <= {MAX_ANSWER_BYTES}) IS NOT FALSE",
+        table.quoted()
+    );
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
 }
 
@@ -258,7 +248,7 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
     Written::new(text, parameters)
 }
 
-/// The documents of a query, and one more than its page has, which may end early ([`MAX_ANSWER_BYTES`]). Plan: see [`compile::page`].
+/// The documents of a query, and one more than its page has. Plan: see [`compile::page`].
 pub(crate) fn page(
     table: &TableName,
     query: &Query,
@@ -266,17 +256,7 @@ pub(crate) fn page(
 ) -> Result<SelectStatement, StateError> {
     let mut select = compile::page(query, target)?;
     let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
-    let found = select.expr(columns).from(Alias::new(table.as_str())).take();
-    let sized = Statement::select()
-        .expr(Expr::cust("found.*"))
-        .expr_as(Expr::cust(BYTES_BEFORE), "bytes_before")
-        .from_subquery(found, "found")
-        .take();
-    Ok(Statement::select()
-        .expr(Expr::cust("key, value, version, created_at, updated_at"))
-        .from_subquery(sized, "sized")
-        .and_where(Expr::cust(is_within()))
-        .take())
+    Ok(select.expr(columns).from(Alias::new(table.as_str())).take())
 }
 
 /// How many documents match a query. Plan: as of [`page`], without an order.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
 use crate::statements::SNAPSHOT_BEGIN;
-use crate::{StateError, TableName};
+use crate::{MAX_ANSWER_BYTES, StateError, TableName};
 
 /// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
 const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
@@ -24,6 +24,26 @@ pub(super) struct Operation<'a> {
     pub(super) session: Session,
     table: &'a TableName,
     deadline: Option<Instant>,
+}
+
+/// The rows of a page that were read, and whether those are all.
+struct PageRows {
+    rows: Vec<Row>,
+    is_whole: bool,
+}
+
+/// Reads rows until their values have more bytes than an answer, and at least two: so a first one that is too large is seen to have a
+/// next one.
+async fn read_page(session: &Session, page: &SelectStatement) -> Result<PageRows, PgError> {
+    let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
+    let reads_on = |row: &Row| {
+        rows += 1;
+        bytes += row.try_get("value").map_or(0, str::len);
+        is_whole = rows < 2 || bytes <= MAX_ANSWER_BYTES;
+        is_whole
+    };
+    let rows = session.query_while(page, reads_on).await?;
+    Ok(PageRows { rows, is_whole })
 }
 
 impl<'a> Operation<'a> {
@@ -63,8 +83,7 @@ impl<'a> Operation<'a> {
         self.run(self.session.query(statement)).await
     }
 
-    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Their texts depend on the request, so
-    /// that the server does not keep them. Everything is sent together: the server is waited for once.
+    /// Runs the two statements of a query, either of which may be missing, on one snapshot. No more rows of the page are read than fit into an answer, and one.
     pub(super) async fn query_snapshot(
         &self,
         count: Option<&SelectStatement>,
@@ -74,22 +93,26 @@ impl<'a> Operation<'a> {
         let (count, page) = match (count, page) {
             (Some(count), Some(page)) => (count, page),
             // One statement has one snapshot.
-            (Some(count), None) => return Ok((self.run(session.query_once(count)).await?, Vec::new())),
-            (None, Some(page)) => return Ok((Vec::new(), self.run(session.query_once(page)).await?)),
+            (Some(count), None) => {
+                return Ok((self.run(session.query_while(count, |_| true)).await?, Vec::new()));
+            }
+            (None, Some(page)) => return Ok((Vec::new(), self.run(read_page(session, page)).await?.rows)),
             (None, None) => return Ok((Vec::new(), Vec::new())),
         };
         let work = async {
-            let (begun, count, page, committed) = tokio::join!(
+            let (begun, counted, page) = tokio::join!(
                 biased;
                 session.begin_with(SNAPSHOT_BEGIN),
-                session.query_once(count),
-                session.query_once(page),
-                session.commit()
+                session.query_while(count, |_| true),
+                read_page(session, page)
             );
             begun?;
-            let rows = (count?, page?);
-            committed?;
-            Ok(rows)
+            let (counted, page) = (counted?, page?);
+            // The end of the transaction would wait for the rows that are not read.
+            if page.is_whole {
+                session.commit().await?;
+            }
+            Ok((counted, page.rows))
         };
         self.run(work).await
     }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use local_servers::{Postgres, PostgresOptions};
-use pg::PgError;
+use pg::{MAX_PREPARED, PgError};
 use state::query::Query;
 use state::{
-    Delete, Patch, PostgresStore, StateError, Store, TableName, Version, VersionCondition, Write,
-    WriteConditions, delete_many_in, get_many_in, insert_many_in, lock_many_in, put_many_in,
+    Delete, MAX_ANSWER_BYTES, Patch, PostgresStore, StateError, Store, TableName, Version, VersionCondition,
+    Write, WriteConditions, delete_many_in, get_many_in, insert_many_in, lock_many_in, put_many_in,
 };
 use tokio::task::JoinSet;
 
@@ -49,6 +49,56 @@ async fn times_that_were_written_by_hand_and_are_none_make_no_document_unreadabl
         put(&store, &format!("k{number}"), "2").await;
         let updated = get(&store, &format!("k{number}")).await.updated_at.to_string();
         assert!(updated.starts_with("20"), "{updated}");
+    }
+}
+
+fn query(text: &str) -> Query {
+    Query::parse(text.as_bytes()).expect("a query")
+}
+
+#[tokio::test]
+async fn a_connection_keeps_a_bounded_number_of_queries_prepared() {
+    let db = Db::with_table().await;
+    let pool = pool(&db.dsn(), BOUND);
+    let store = PostgresStore::new(pool.clone(), TableName::default());
+    put(&store, "k", r#"{"f7":1}"#).await;
+    for n in 0..=MAX_PREPARED {
+        // Names stand in the text of a statement.
+        let found = store.query(&query(&format!(r#"{{"filter":{{"f{n}":{{"$gt":0}}}}}}"#))).await;
+        assert_eq!(found.expect("it is found").rows.len(), usize::from(n == 7), "f{n}");
+    }
+    let session = pool.session("count statements").await.expect("a connection");
+    let kept = session.raw("SELECT count(*) FROM pg_prepared_statements").await.expect("it is counted");
+    let kept: usize = kept[0].parse().expect("a number");
+    assert!((1..MAX_PREPARED).contains(&kept), "{kept}");
+}
+
+#[tokio::test]
+async fn the_server_stops_sending_what_does_not_fit_into_an_answer() {
+    let db = Db::with_table().await;
+    let pool = pool(&db.dsn(), BOUND);
+    let store = PostgresStore::new(pool.clone(), TableName::default());
+    let sql = format!(
+        "INSERT INTO test.kv (key, value)
+         SELECT 'k' || n, to_jsonb(repeat('x', {MAX_ANSWER_BYTES} / 10)) FROM generate_series(100, 199) AS n"
+    );
+    db.execute(&sql).await;
+    let connection = async || {
+        let session = pool.session("name the connection").await.expect("a connection");
+        session.raw("SELECT pg_backend_pid()").await.expect("it has a number").remove(0)
+    };
+    for (text, rows, ends_early) in [
+        (r#"{"limit":5}"#, 5, false),
+        (r#"{"limit":100}"#, 9, true),
+        (r#"{"limit":5,"matched":true}"#, 5, false),
+        (r#"{"limit":100,"matched":true}"#, 9, true),
+    ] {
+        let before = connection().await;
+        let page = store.query(&query(text)).await.expect("a page");
+        assert_eq!(page.rows.len(), rows, "{text}");
+        assert!(page.next_cursor.is_some(), "{text}");
+        let is_closed = connection().await != before;
+        assert_eq!(is_closed, ends_early, "{text}");
     }
 }
 
