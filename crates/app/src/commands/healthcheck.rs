@@ -126,7 +126,7 @@ async fn exchange(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -153,9 +153,16 @@ mod tests {
             ("", None),
         ] {
             let (here, mut there) = tokio::io::duplex(1024);
-            there.write_all(answer.as_bytes()).await.expect("there is room");
-            there.shutdown().await.expect("it is open");
-            let got = exchange(here, "/readyz").await.ok();
+            let answering = async {
+                // What comes before the request is no answer to it.
+                let mut request = [0; 1024];
+                let asked = there.read(&mut request).await.expect("it is open");
+                assert!(request[..asked].starts_with(b"GET /readyz HTTP/1.1\r\n"), "{asked} bytes");
+                there.write_all(answer.as_bytes()).await.expect("there is room");
+                there.shutdown().await.expect("it is open");
+            };
+            let (got, ()) = tokio::join!(exchange(here, "/readyz"), answering);
+            let got = got.ok();
             assert_eq!(got.as_ref().map(|(status, body)| (*status, body.as_str())), expected, "{answer}");
         }
     }
