@@ -10,7 +10,8 @@ MAX_BINARY_BYTES=20000000
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 out=$target/dist-artifacts
-export PATH="$PATH:$target/dist-tools/bin:$PWD/$target/dist-tools/bin"
+# By their paths: cargo prefers a subcommand that the user has installed, in another version.
+tools=$target/dist-tools/bin
 
 say() {
     echo "dist: $*" >&2
@@ -18,8 +19,8 @@ say() {
 
 say "checking the dependencies"
 # The database of advisories is a repository on a server of its own, which may be out of reach. The other checks need no network.
-cargo deny --locked check licenses bans sources
-if ! cargo deny --locked fetch db; then
+"$tools/cargo-deny" --locked check licenses bans sources
+if ! "$tools/cargo-deny" --locked fetch db; then
     if [ "${DIST_WITHOUT_ADVISORIES:-}" != yes ]; then
         say "the database of advisories is out of reach; DIST_WITHOUT_ADVISORIES=yes builds without that check, and says so in the artefacts"
         exit 1
@@ -27,9 +28,13 @@ if ! cargo deny --locked fetch db; then
     say "NOT CHECKED for advisories: their database is out of reach"
     advisories="not checked: the database of advisories was out of reach"
 else
-    cargo deny --locked check advisories
+    "$tools/cargo-deny" --locked check advisories
     advisories="checked"
 fi
+
+# What is built is the commit, or a tree with changes. No repository: an archive of the source.
+commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+if [ -n "$(git status --porcelain 2>/dev/null)" ]; then commit="$commit with changes that are not committed"; fi
 
 say "building"
 cargo build --locked --profile dist -p app --bin notification
@@ -51,14 +56,15 @@ sh scripts/package.sh "$built" "$out" >&2
 cp -R target/package/man target/package/completions "$out"
 
 say "listing the components"
-cargo cyclonedx --quiet --manifest-path crates/app/Cargo.toml --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu \
-    --override-filename notification.cdx
-# It writes a list for each crate of the workspace, and names each crate by the folder of this machine.
+# It writes a list for each crate of the workspace, beside its manifest.
+trap 'find crates integration -name notification.cdx.json -delete' EXIT
+trap 'exit 1' HUP INT TERM
+"$tools/cargo-cyclonedx" cyclonedx --quiet --manifest-path crates/app/Cargo.toml --format json --spec-version 1.5 \
+    --target "$(rustc -vV | sed -n 's/^host: //p')" --override-filename notification.cdx
+# It names each crate by the folder of this machine.
 sed "s|$PWD||g" crates/app/notification.cdx.json >"$out/notification.cdx.json"
-find crates integration -name notification.cdx.json -delete
 
-printf 'advisories: %s\ncommit: %s\nrustc: %s\n' "$advisories" "$(git rev-parse HEAD 2>/dev/null || echo unknown)" "$(rustc --version)" \
-    >"$out/BUILD"
+printf 'advisories: %s\ncommit: %s\nrustc: %s\n' "$advisories" "$commit" "$(rustc --version)" >"$out/BUILD"
 (cd "$out" && find . -type f ! -name SHA256SUMS | LC_ALL=C sort | sed 's|^\./||' | xargs sha256sum >SHA256SUMS)
 say "done: $out"
 ls -l "$out" >&2

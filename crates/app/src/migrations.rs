@@ -54,10 +54,13 @@ mod tests {
     use super::*;
 
     /// The SHA-256 of every migration that a release contains, in their order.
-    const RELEASED: [&str; 3] = [
+    const RELEASED: [&str; 6] = [
         "9f8fe9be4c69cb73b432e9dd4486f8ac90f278453767f169bb147add09b09da7",
         "f9dcff12da190bfb7b836e74544254d12c3f1ab2c42d0c35e91914bebc89d285",
         "15c462bd6796f71f7c85ac826f0b02ddbc485734831b859f4c1ec38249cdda0c",
+        "273ffe693b267ca4b3c1ede3267b80fa270055150e51b0322b794bd16e012ef3",
+        "9ca4d77022d8ebd74d9b9663a5460e3af1236396bff0392a2db117d5ae113926",
+        "b08368bfd5d1513ba39ee412143c140cb1092426160e4bce8307dd6d0b280ae7",
     ];
 
     #[test]

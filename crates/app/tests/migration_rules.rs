@@ -7,6 +7,10 @@ use std::collections::BTreeSet;
 
 use app::migrations;
 
+#[path = "migration_rules/statements.rs"]
+mod statements;
+use statements::{Statement, statements};
+
 /// Statements that no rule allows, by the migration and what they begin with, and why they harm nothing.
 const EXCEPTIONS: [(u32, &str, &str); 3] = [
     (2, "REVOKE DELETE, TRUNCATE ON \"fence_counters\"", "the table is made by the same migration"),
@@ -21,91 +25,46 @@ const EXCEPTIONS: [(u32, &str, &str); 3] = [
 /// What a default may be so that PostgreSQL adds the column without writing every row: a constant.
 const VOLATILE: [&str; 5] = ["(", "CURRENT_", "LOCALTIME", "SESSION_USER", "NEXTVAL"];
 
-/// A statement with single spaces, without comments, and with `''` in place of each text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Statement(String);
-
-impl Statement {
-    /// What follows `prefix`, whatever its case.
-    fn after(&self, prefix: &str) -> Option<&str> {
-        let (head, rest) = self.0.split_at_checked(prefix.len())?;
-        head.eq_ignore_ascii_case(prefix).then_some(rest)
-    }
-}
-
-/// The statements of a script. The body of `DO` counts as statements, that of a function does not.
-fn statements(sql: &str) -> Vec<Statement> {
-    let mut found = Vec::new();
-    let (mut current, mut rest) = (String::new(), sql);
-    while let Some(first) = rest.chars().next() {
-        if rest.starts_with("--") {
-            rest = rest.split_once('\n').map_or("", |(_, after)| after);
-        } else if first == '\'' {
-            rest = text_end(&rest[1..]);
-            current.push_str("''");
-        } else if let Some((tag, after)) = dollar_tag(rest) {
-            let (body, after) = after.split_once(tag).expect("a dollar quote ends");
-            if current.trim_start().to_uppercase().starts_with("DO") {
-                current.clear();
-                found.extend(statements(body).into_iter().filter_map(without_frame));
-            }
-            rest = after;
-        } else if first == ';' {
-            found.extend(statement(&std::mem::take(&mut current)));
-            rest = &rest[1..];
-        } else {
-            current.push(first);
-            rest = &rest[first.len_utf8()..];
-        }
-    }
-    found.extend(statement(&current));
-    found
-}
-
-/// What follows the text that has begun: two quotes are one of its characters.
-fn text_end(mut rest: &str) -> &str {
-    loop {
-        let (_, after) = rest.split_once('\'').expect("a text ends");
-        match after.strip_prefix('\'') {
-            Some(more) => rest = more,
-            None => return after,
-        }
-    }
-}
-
-/// `$body$` at the beginning, and what follows it.
-fn dollar_tag(text: &str) -> Option<(&str, &str)> {
-    let end = text.strip_prefix('$')?.find('$')? + 2;
-    let (tag, after) = text.split_at(end);
-    tag[1..end - 1].chars().all(|c| c.is_ascii_alphanumeric() || c == '_').then_some((tag, after))
-}
-
-fn statement(text: &str) -> Option<Statement> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    (!words.is_empty()).then(|| Statement(words.join(" ")))
-}
-
-/// A statement of a block without `BEGIN`, `IF … THEN` and `END`.
-fn without_frame(Statement(mut text): Statement) -> Option<Statement> {
-    if let Some(rest) = text.strip_prefix("BEGIN ") {
-        text = rest.to_owned();
-    }
-    if text.starts_with("IF ") {
-        text = text.split_once(" THEN ").expect("IF has a THEN").1.to_owned();
-    }
-    (text != "END IF" && text != "END").then_some(Statement(text))
-}
-
-/// The name at the beginning, without quotes.
+/// The name at the beginning, with its schema if it has one, without quotes.
 fn name(text: &str) -> String {
-    let text = text.trim_start();
-    let text = text.strip_prefix("IF NOT EXISTS ").unwrap_or(text);
-    text.split([' ', '(', '.']).next().unwrap_or_default().trim_matches('"').to_lowercase()
+    let begin = "IF NOT EXISTS ";
+    let has_begin = text.get(..begin.len()).is_some_and(|first| first.eq_ignore_ascii_case(begin));
+    let text = if has_begin { &text[begin.len()..] } else { text };
+    text.split([' ', '(']).next().unwrap_or_default().replace('"', "").to_lowercase()
 }
 
-/// Why a statement may not be in a migration that makes these tables; `None` if it may.
-fn objection(statement: &Statement, made: &BTreeSet<String>) -> Option<&'static str> {
-    let of_new_table = |rest: &str| made.contains(&name(rest));
+/// What a migration makes itself.
+#[derive(Default)]
+struct Made {
+    /// Tables that no migration before it has made.
+    tables: BTreeSet<String>,
+    /// Constraints that it adds to other tables, by table and name.
+    constraints: BTreeSet<(String, String)>,
+}
+
+impl Made {
+    /// By these statements, after migrations that made the tables that exist.
+    fn by(statements: &[Statement], existing: &BTreeSet<String>) -> Self {
+        // With IF NOT EXISTS, a table that exists stays as it is.
+        let tables = statements.iter().filter_map(|statement| statement.after("CREATE TABLE ").map(name));
+        let added = statements.iter().filter_map(|statement| constraint(statement, "ADD CONSTRAINT "));
+        Self {
+            tables: tables.filter(|table| !existing.contains(table)).collect(),
+            constraints: added.collect(),
+        }
+    }
+}
+
+/// Table and constraint of a statement that does this to a constraint.
+fn constraint(statement: &Statement, what: &str) -> Option<(String, String)> {
+    let (table, change) = statement.after("ALTER TABLE ")?.split_once(' ')?;
+    let constraint = Statement(change.to_owned()).after(what).map(name)?;
+    Some((name(table), constraint))
+}
+
+/// Why a statement may not be in a migration that makes these; `None` if it may.
+fn objection(statement: &Statement, made: &Made) -> Option<&'static str> {
+    let of_new_table = |rest: &str| made.tables.contains(&name(rest));
     for harmless in ["CREATE TABLE ", "CREATE SEQUENCE ", "CREATE FUNCTION ", "COMMENT ON "] {
         if statement.after(harmless).is_some() {
             return None;
@@ -118,11 +77,15 @@ fn objection(statement: &Statement, made: &BTreeSet<String>) -> Option<&'static 
         }
     }
     if let Some(sequence) = statement.after("ALTER SEQUENCE ") {
-        let owned = sequence.split_once(" OWNED BY ").is_some_and(|(_, column)| of_new_table(column));
+        let owner = sequence.split_once(" OWNED BY ").and_then(|(_, column)| column.rsplit_once('.'));
+        let owned = owner.is_some_and(|(table, _)| of_new_table(table));
         return (!owned).then_some("a sequence that exists is changed");
     }
     if let Some(rows) = statement.after("INSERT INTO ") {
         return (!of_new_table(rows)).then_some("rows of a table that exists are written");
+    }
+    if constraint(statement, "VALIDATE CONSTRAINT ").is_some_and(|one| made.constraints.contains(&one)) {
+        return Some("every row is checked under the lock of ADD CONSTRAINT: VALIDATE in a later migration");
     }
     match statement.after("ALTER TABLE ") {
         Some(table) if of_new_table(table) => None,
@@ -134,13 +97,13 @@ fn objection(statement: &Statement, made: &BTreeSet<String>) -> Option<&'static 
 /// Why a table that exists may not be changed so.
 fn change_objection(change: &str) -> Option<&'static str> {
     let change = change.to_uppercase();
-    if change.starts_with("VALIDATE CONSTRAINT ") && !change.contains(',') {
+    if has_several_parts(&change) {
+        return Some("several changes in one statement: one statement each");
+    }
+    if change.starts_with("VALIDATE CONSTRAINT ") {
         return None;
     }
     let Some(added) = change.strip_prefix("ADD ") else { return Some("a table that exists is changed") };
-    if added.contains(", ADD ") || added.contains(", ALTER ") || added.contains(", DROP ") {
-        return Some("several changes in one statement: one statement each");
-    }
     if added.starts_with("CONSTRAINT ") {
         let unchecked = added.ends_with(" NOT VALID");
         return (!unchecked).then_some("every row is checked under a lock: NOT VALID, and VALIDATE later");
@@ -168,20 +131,41 @@ fn change_objection(change: &str) -> Option<&'static str> {
     required.then_some("a column that must be given breaks the INSERT of the previous release")
 }
 
-fn objections(sql: &str) -> Vec<(Statement, &'static str)> {
+/// Whether there is a comma outside brackets.
+fn has_several_parts(change: &str) -> bool {
+    let mut depth = 0_u32;
+    for character in change.chars() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// What is wrong with a migration after those that made the tables that exist.
+fn objections_after(existing: &BTreeSet<String>, sql: &str) -> Vec<(Statement, &'static str)> {
     let statements = statements(sql);
-    let made: BTreeSet<String> =
-        statements.iter().filter_map(|statement| statement.after("CREATE TABLE ").map(name)).collect();
+    let made = Made::by(&statements, existing);
     let objected = |statement: Statement| objection(&statement, &made).map(|reason| (statement, reason));
     statements.into_iter().filter_map(objected).collect()
+}
+
+/// What is wrong with a migration after one that made `routes`.
+fn objections(sql: &str) -> Vec<(Statement, &'static str)> {
+    objections_after(&BTreeSet::from(["routes".to_owned()]), sql)
 }
 
 #[test]
 fn every_migration_only_expands_what_the_previous_release_knows() {
     let (mut excepted, mut refused) = (BTreeSet::new(), Vec::new());
+    let mut existing = BTreeSet::new();
     for migration in migrations::all() {
-        assert!(!statements(&migration.sql).is_empty(), "V{}", migration.version);
-        for (statement, reason) in objections(&migration.sql) {
+        let statements = statements(&migration.sql);
+        assert!(!statements.is_empty(), "V{}", migration.version);
+        for (statement, reason) in objections_after(&existing, &migration.sql) {
             let exception = EXCEPTIONS.iter().position(|(version, begin, _)| {
                 *version == migration.version && statement.after(begin).is_some()
             });
@@ -190,7 +174,9 @@ fn every_migration_only_expands_what_the_previous_release_knows() {
                 None => refused.push((migration.version, statement, reason)),
             }
         }
+        existing.extend(Made::by(&statements, &existing).tables);
     }
+    assert!(existing.contains("routes"), "{existing:?}");
     assert_eq!(refused, []);
     assert_eq!(excepted.len(), EXCEPTIONS.len(), "an exception that no migration needs");
 }
@@ -223,7 +209,16 @@ fn what_could_break_or_block_the_previous_release_is_refused() {
         "ALTER TABLE routes ADD COLUMN c bigserial",
         "ALTER TABLE routes ADD COLUMN c text CHECK (c <> '')",
         "ALTER TABLE routes ADD COLUMN c text REFERENCES records (notification_id)",
+        "ALTER TABLE routes ADD COLUMN c text CHECK(c <> '')",
         "ALTER TABLE routes ADD COLUMN c text, ADD COLUMN d text NOT NULL",
+        "ALTER TABLE routes ADD COLUMN c text,DROP COLUMN channel",
+        "ALTER TABLE routes ADD COLUMN c numeric(3,2), OWNER TO other",
+        "ALTER TABLE routes VALIDATE CONSTRAINT k,DROP COLUMN channel",
+        "ALTER TABLE routes ADD CONSTRAINT k CHECK (channel <> '') NOT VALID; ALTER TABLE routes VALIDATE CONSTRAINT k",
+        "ALTER TABLE \"routes\" ADD CONSTRAINT k CHECK (channel <> '') NOT VALID; alter table routes validate constraint \"k\"",
+        "CREATE TABLE IF NOT EXISTS routes (a int); ALTER TABLE routes DROP COLUMN channel",
+        "create table if not exists routes (a int); CREATE INDEX i ON routes (a)",
+        "CREATE TABLE public.a (b int); ALTER TABLE public.routes DROP COLUMN channel",
         "ALTER TABLE routes ADD CONSTRAINT k CHECK (channel <> '')",
         "ALTER TABLE routes ADD PRIMARY KEY (channel)",
         "ALTER SEQUENCE kv_version_seq RESTART",
@@ -242,6 +237,8 @@ fn what_a_release_may_add_is_allowed() {
         "CREATE TABLE IF NOT EXISTS \"a\" (b text); ALTER TABLE \"a\" ADD CONSTRAINT k CHECK (b <> '')",
         "ALTER TABLE routes ADD COLUMN c text; COMMENT ON COLUMN routes.c IS 'one; two'",
         "ALTER TABLE routes ADD COLUMN c text NOT NULL DEFAULT ''",
+        "ALTER TABLE routes ADD COLUMN c numeric(3,2)",
+        "CREATE TABLE other.a (b int); ALTER TABLE other.a ADD CHECK (b > 0); CREATE SEQUENCE s; ALTER SEQUENCE s OWNED BY other.a.b",
         "ALTER TABLE routes ADD CONSTRAINT k CHECK (channel <> '') NOT VALID",
         "ALTER TABLE routes VALIDATE CONSTRAINT k",
         "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $body$ DELETE FROM x; SELECT 1; $body$",

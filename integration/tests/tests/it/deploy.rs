@@ -5,8 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use harness::ServiceBuilder;
+use app::config::{Config, ConfigErrors, Loaded, MigrateConfig, RelayProcessConfig};
 use serde_json::Value;
+
+mod manifests;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Where the manifests mount the secret.
@@ -69,113 +71,43 @@ fn variables(container: &Value, all: &[Value]) -> Vec<(String, String)> {
     found
 }
 
-/// Runs `check-config` with these variables, and their secrets in files. It must find nothing.
-async fn check_config(what: &str, variables: Vec<(String, String)>) {
+/// The warnings of a configuration.
+fn warnings<C>(loaded: Result<Loaded<C>, ConfigErrors>) -> Result<Vec<String>, ConfigErrors> {
+    loaded.map(|loaded| loaded.warnings)
+}
+
+/// Reads these variables as the command does that gets them, with their secrets in files. There must be nothing to report.
+fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
     let secrets = tempfile::tempdir().expect("a temporary folder");
-    let mut service = ServiceBuilder::default().arguments(["check-config"]);
-    for (name, value) in variables {
-        let Some(file) = value.strip_prefix(SECRETS) else {
-            service = service.env(&name, value);
-            continue;
-        };
+    let place = |(name, value): (String, String)| {
+        let Some(file) = value.strip_prefix(SECRETS) else { return (name, value) };
         let content = match file {
             "postgres-dsn" | "outbox-dsn" => "postgres://n:s@db:5432/galaxy?search_path=notification\n",
             "tokens.toml" => "",
             _ => "secret\n",
         };
         fs::write(secrets.path().join(file), content).expect("the file is written");
-        service = service.env(&name, secrets.path().join(file).display().to_string());
-    }
-    let checked = service.run().await;
-    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "{what}: {}", checked.stdout);
+        (name, secrets.path().join(file).display().to_string())
+    };
+    let variables: Vec<(String, String)> = variables.into_iter().map(place).collect();
+    let found = match command {
+        "serve" => warnings(Config::load(variables)),
+        "migrate" => warnings(MigrateConfig::load(variables)),
+        "relay" => warnings(RelayProcessConfig::load(variables)),
+        _ => panic!("{what}: this test does not know what {command} reads"),
+    };
+    assert_eq!(found.expect(what), Vec::<String>::new(), "{what}");
 }
 
-#[tokio::test]
-async fn the_variables_of_the_manifests_are_a_valid_configuration_without_a_warning() {
-    let [(_, base, service), (_, relay, worker)] = workloads().try_into().expect("the service and the relay");
-    for container in containers(&service).chain(containers(&worker)) {
-        let all = [&base[..], &relay[..]].concat();
-        let mut given = variables(container, &all);
-        // `check-config` wants what `serve` does.
-        let missing = variables(containers(&service).last().expect("a container"), &base);
-        let known: BTreeSet<String> = given.iter().map(|(name, _)| name.clone()).collect();
-        given.extend(missing.into_iter().filter(|(name, _)| !known.contains(name)));
-        check_config(text(&container["name"]), given).await;
-    }
-}
-
-#[tokio::test]
-async fn the_variables_of_the_compose_file_are_a_valid_configuration_without_a_warning() {
+#[test]
+fn the_variables_of_the_compose_file_are_a_valid_configuration_without_a_warning() {
     let compose = documents("deploy/compose.yaml").remove(0);
     let environment = compose["services"]["notification"]["environment"].as_object().expect("variables");
     let given = environment.iter().map(|(name, value)| {
         let value = text(value).replace("/run/secrets/tokens", &format!("{SECRETS}tokens.toml"));
         (name.clone(), value)
     });
-    check_config("compose", given.collect()).await;
-}
-
-#[test]
-fn every_manifest_is_listed_and_every_name_that_it_refers_to_exists() {
-    for (folder, all, workload) in workloads() {
-        let kustomization = documents(&format!("{folder}/kustomization.yaml")).remove(0);
-        let members: Vec<&String> = kustomization.as_object().expect("an object").keys().collect();
-        assert_eq!(members, ["apiVersion", "images", "kind", "namespace", "resources"], "{folder}");
-        let listed: BTreeSet<&str> =
-            kustomization["resources"].as_array().expect("resources").iter().map(text).collect();
-        let files = fs::read_dir(Path::new(ROOT).join(folder)).expect("a folder");
-        let files: Vec<String> =
-            files.map(|file| file.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-        let files: BTreeSet<&str> =
-            files.iter().map(String::as_str).filter(|file| *file != "kustomization.yaml").collect();
-        assert_eq!(listed, files, "{folder}");
-
-        let template = &workload["spec"]["template"];
-        let labels = template["metadata"]["labels"].as_object().expect("labels");
-        let ports: BTreeSet<&str> = containers(&workload)
-            .filter_map(|container| container["ports"].as_array())
-            .flatten()
-            .map(|port| text(&port["name"]))
-            .collect();
-        for selector in all.iter().flat_map(|one| {
-            let spec = &one["spec"];
-            let of_service = (one["kind"] == "Service").then_some(&spec["selector"]);
-            [Some(&spec["selector"]["matchLabels"]), Some(&spec["podSelector"]["matchLabels"]), of_service]
-        }) {
-            for (name, value) in selector.and_then(Value::as_object).into_iter().flatten() {
-                assert_eq!(labels.get(name), Some(value), "{folder}: {name} selects no pod");
-            }
-        }
-        let services = all.iter().filter(|one| one["kind"] == "Service");
-        for port in services.filter_map(|service| service["spec"]["ports"].as_array()).flatten() {
-            assert!(ports.contains(text(&port["targetPort"])), "{folder}: {port}");
-        }
-        for container in containers(&workload).filter(|container| container["ports"].is_array()) {
-            for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
-                assert_eq!(container[probe]["httpGet"]["port"], "internal", "{folder}: {probe}");
-            }
-        }
-    }
-}
-
-#[test]
-fn every_container_runs_without_rights_and_with_a_read_only_root() {
-    for (folder, _, workload) in workloads() {
-        let pod = &workload["spec"]["template"]["spec"];
-        assert_eq!(
-            (&pod["securityContext"]["runAsNonRoot"], &pod["automountServiceAccountToken"]),
-            (&Value::Bool(true), &Value::Bool(false))
-        );
-        assert_eq!(pod["securityContext"]["runAsUser"], 65532, "{folder}");
-        for container in containers(&workload) {
-            let context = &container["securityContext"];
-            assert_eq!(context["readOnlyRootFilesystem"], true, "{folder}: {container}");
-            assert_eq!(context["allowPrivilegeEscalation"], false, "{folder}: {container}");
-            assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]), "{folder}: {container}");
-            assert!(container["resources"]["limits"]["memory"].is_string(), "{folder}: {container}");
-        }
-    }
-    assert!(read("deploy/Containerfile").contains("\nUSER 65532:65532\n"));
+    check_config("compose", "serve", given.collect());
 }
 
 #[test]
@@ -251,8 +183,28 @@ fn versions_are_those_of_the_workspace() {
         let kustomization = read(&format!("{folder}/kustomization.yaml"));
         assert!(kustomization.contains(&format!("newTag: {version}\n")), "{folder}");
     }
+    let changes = read("CHANGELOG.md");
+    let newest = changes.lines().find_map(|line| line.strip_prefix("## ")?.split(' ').next());
+    assert_eq!(newest, Some(version));
+    let page = read("docs/deployment.md");
+    for (before, after) in [("notification_", "-1_"), ("notification:", "")] {
+        let named: BTreeSet<&str> = page
+            .split(before)
+            .skip(1)
+            .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            .map(|rest| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default())
+            .collect();
+        assert_eq!(named, BTreeSet::from([version]), "{before}");
+        assert!(page.contains(&format!("{before}{version}{after}")));
+    }
     let pinned = read("integration/tests/deploy-tools/requirements.txt");
     assert!(pinned.lines().filter(|line| !line.starts_with('#')).all(|line| line.contains("==")));
+}
+
+/// The default of `${NAME:-default}`; what is no variable stays.
+fn without_variable(path: &str) -> &str {
+    let default = path.strip_suffix('}').and_then(|path| path.split_once(":-"));
+    default.map_or(path, |(_, default)| default)
 }
 
 #[test]
@@ -260,14 +212,14 @@ fn every_file_that_the_compose_file_mounts_is_there() {
     let compose = documents("deploy/compose.yaml").remove(0);
     let services = compose["services"].as_object().expect("services").values();
     let volumes = services.filter_map(|service| service["volumes"].as_array()).flatten().map(text);
-    let secrets =
-        compose["secrets"].as_object().expect("secrets").values().map(|secret| text(&secret["file"]));
+    let secrets = compose["secrets"].as_object().expect("secrets").values();
+    let secrets = secrets.map(|secret| without_variable(text(&secret["file"])));
     let mounted: Vec<&str> = volumes
         .filter_map(|volume| volume.split(':').next())
         .chain(secrets)
         .filter(|path| path.starts_with("./"))
         .collect();
-    assert!(mounted.len() > 3, "{mounted:?}");
+    assert!(mounted.len() > 3 && mounted.contains(&"./compose/tokens.toml"), "{mounted:?}");
     for path in mounted {
         assert!(Path::new(ROOT).join("deploy").join(path).exists(), "{path}");
     }

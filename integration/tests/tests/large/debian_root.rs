@@ -1,30 +1,14 @@
 //! A clean Debian root: made once by `debootstrap`, copied for each test, entered by `chroot` in a mount namespace of its own.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
+
+use crate::commands::{run, target};
 
 /// Packages beside the minimal ones: what the unit is judged by, and the certificates that the package recommends.
 const INCLUDED: &str = "ca-certificates,systemd";
-
-pub(crate) const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-
-/// The folder of the build: target, or another one.
-pub(crate) fn target() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has an executable");
-    test.ancestors().nth(3).expect("target/<profile>/deps").to_owned()
-}
-
-/// Runs a command to its end and returns what it printed. Panics if it fails.
-pub(crate) fn run(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}: scripts/ensure-tools.sh --large installs it"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?}: {status}\n{stdout}{stderr}");
-    stdout.into_owned()
-}
 
 /// A root of a test's own. Dropped, it is removed.
 pub(crate) struct Root {
@@ -41,9 +25,13 @@ impl Root {
         if !original.exists() {
             println!("making {} with debootstrap", original.display());
             let unfinished = original.with_extension("unfinished");
-            drop(fs::remove_dir_all(&unfinished));
-            let mut debootstrap = Command::new("debootstrap");
-            debootstrap.args(["--variant=minbase", &format!("--include={INCLUDED}"), &suite()]);
+            if let Err(error) = fs::remove_dir_all(&unfinished) {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{}: {error}", unfinished.display());
+            }
+            // What it mounts and leaves behind, if it is interrupted, ends with the namespace.
+            let mut debootstrap = Command::new("unshare");
+            debootstrap.args(["--mount", "debootstrap", "--variant=minbase"]);
+            debootstrap.args([&format!("--include={INCLUDED}"), &suite()]);
             run(debootstrap.arg(&unfinished));
             fs::rename(&unfinished, &original).expect("the same file system");
         }
@@ -88,6 +76,7 @@ impl Root {
     pub(crate) fn enter(&self, mode: &str) -> Vec<String> {
         // A bind mount can be read-only. What comes after `chroot` is run there.
         const SCRIPT: &str = r#"
+            PATH="${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin"; export PATH
             mount --rbind "$1" "$1" && mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev" || exit 1
             for name in null zero urandom random; do touch "$1/dev/$name" && mount --bind "/dev/$name" "$1/dev/$name" || exit 1; done
             mount -o "remount,bind,$2" "$1" || exit 1

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use harness::service_binary;
 
-use crate::debian_root::{REPOSITORY, Root};
+use crate::commands::REPOSITORY;
+use crate::debian_root::Root;
 use crate::package::{all_published, free_address};
 use crate::world::*;
 

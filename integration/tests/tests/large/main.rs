@@ -8,6 +8,7 @@ mod alerts;
 #[path = "../it/api_client.rs"]
 mod api_client;
 mod audit;
+mod commands;
 mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::debian_root::{REPOSITORY, run, target};
+use crate::commands::{REPOSITORY, run, target};
 
 /// The versions of Kubernetes whose schemas are asked: the oldest that is expected to work, and the newest that the validator knows.
 const KUBERNETES: [&str; 2] = ["1.30", "1.37"];

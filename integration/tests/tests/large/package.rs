@@ -10,12 +10,13 @@ use std::sync::OnceLock;
 
 use harness::{Service, ServiceBuilder, service_binary};
 
-use crate::debian_root::{REPOSITORY, Root, run, target};
+use crate::commands::{REPOSITORY, run, status_field, target};
+use crate::debian_root::Root;
 use crate::world::*;
 
 pub(crate) const ENVIRONMENT: &str = "/etc/notification/notification.env";
-const FIRST: &str = "0.1.0-1";
-const NEXT: &str = "0.2.0-1";
+const FIRST: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 const UNIT: &str = "/usr/lib/systemd/system/notification.service";
 /// The exposure that `systemd-analyze security` may find at most, times ten.
 const MAX_EXPOSURE: &str = "--threshold=20";
@@ -57,10 +58,16 @@ fn setting(root: &Root, unit: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{unit} has no {name}")).to_owned()
 }
 
-/// Sets variables in the installed environment file, as an administrator does: by removing the # in front of them.
-pub(crate) fn configure(root: &Root, variables: &[(&str, String)]) {
+/// Sets variables in the installed environment file, as an administrator does: by removing the # in front of them. The probes are served
+/// at `internal`.
+pub(crate) fn configure(root: &Root, world: &World, internal: &str) {
     let mut text = root.read(ENVIRONMENT);
-    for (name, value) in variables {
+    for (name, value) in [
+        ("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{}", world.redis.port())),
+        ("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn()),
+        ("NOTIFICATION_USER_SERVICE_BASE_URL", world.directory.base_url()),
+        ("NOTIFICATION_INTERNAL_HTTP_ADDR", internal.to_owned()),
+    ] {
         let commented: Vec<String> =
             text.lines().filter(|line| line.starts_with(&format!("#{name}="))).map(str::to_owned).collect();
         assert_eq!(commented.len(), 1, "{name} in the environment file");
@@ -129,15 +136,7 @@ async fn the_package_is_installed_run_upgraded_with_its_configuration_removed_an
     );
     check_documentation(&root);
 
-    configure(
-        &root,
-        &[
-            ("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{}", world.redis.port())),
-            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn()),
-            ("NOTIFICATION_USER_SERVICE_BASE_URL", world.directory.base_url()),
-            ("NOTIFICATION_INTERNAL_HTTP_ADDR", "127.0.0.1:0".to_owned()),
-        ],
-    );
+    configure(&root, &world, "127.0.0.1:0");
     let configured = (root.read(ENVIRONMENT), access(&root, ENVIRONMENT));
     let check = ServiceBuilder::default().program(as_unit(&root).iter().map(String::as_str));
     let check = check.arguments(["/usr/bin/notification", "check-config"]).run().await;
@@ -198,10 +197,7 @@ fn installed_version(root: &Root) -> String {
 /// It runs as its user, without groups and privileges.
 fn check_process(service: &Service, uid: u32, gid: u32) {
     let status = fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("it runs");
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("{name}: {status}")).split_whitespace().collect::<Vec<_>>().join(" ")
-    };
+    let field = |name: &str| status_field(&status, name);
     assert_eq!(field("Uid"), format!("{uid} {uid} {uid} {uid}"));
     assert_eq!(field("Gid"), format!("{gid} {gid} {gid} {gid}"));
     assert_eq!((field("Groups"), field("NoNewPrivs")), (String::new(), "1".to_owned()));

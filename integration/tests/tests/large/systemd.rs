@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 
 use harness::{request, request_unix, wait_for};
 
-use crate::debian_root::{Root, run};
+use crate::commands::{run, search_path, status_field};
+use crate::debian_root::Root;
 use crate::package::{
     ENVIRONMENT, all_published, configure, first_package, free_address, install, next_package, system_user,
 };
@@ -20,7 +21,7 @@ struct System {
 }
 
 impl System {
-    /// Boots the root. `None`, and a line that says why, where the kernel does not offer what systemd needs.
+    /// Boots the root. `None`, and a line that says why, where no cgroup2 file system is mounted, without which systemd does not run.
     async fn boot(root: &Root) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("Linux");
         let unified = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -31,10 +32,7 @@ impl System {
             return None;
         };
         let cgroup = Path::new(&unified).join(format!("notification-test-{}", std::process::id()));
-        if let Err(error) = fs::create_dir(&cgroup) {
-            println!("skipped, not run under systemd: {}: {error}", cgroup.display());
-            return None;
-        }
+        fs::create_dir(&cgroup).unwrap_or_else(|error| panic!("{}: {error}", cgroup.display()));
         // What would change this machine is read-only or missing.
         const SCRIPT: &str = r#"
             echo $$ >"$1/cgroup.procs" && exec unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -c '
@@ -50,7 +48,7 @@ impl System {
                 exec env -i container=test PATH=/usr/sbin:/usr/bin chroot . /lib/systemd/systemd --unit=multi-user.target
             ' boot "$2""#;
         let mut command = Command::new("sh");
-        command.args(["-c", SCRIPT, "boot"]).arg(&cgroup).arg(root.path("/"));
+        command.args(["-c", SCRIPT, "boot"]).arg(&cgroup).arg(root.path("/")).env("PATH", search_path());
         let init = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -79,6 +77,7 @@ impl System {
         command
             .args(["--target", &pid, "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wd=/"]);
         command.args(line).env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
+        command.env("PATH", search_path());
         command
     }
 
@@ -108,8 +107,7 @@ impl System {
     /// A field of the status of the main process of a unit.
     fn process(&self, unit: &str, field: &str) -> String {
         let status = self.run(&["cat", &format!("/proc/{}/status", self.property(unit, "MainPID"))]);
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("{field}: {status}")).split_whitespace().collect::<Vec<_>>().join(" ")
+        status_field(&status, field)
     }
 
     /// A file of the running system, as this process can open it.
@@ -149,22 +147,39 @@ async fn ready(address: &str) {
     .await;
 }
 
+const UNIT: &str = "notification.service";
+/// An instance of the template.
+const STATE_UNIT: &str = "notification@state.service";
+
+/// Waits until the state store under systemd answers on its socket.
+async fn state_ready(system: &System) {
+    let socket = system.path("/run/notification-state/state.sock");
+    wait_for("the state store answers", BOUND, async || {
+        request_unix(&socket, "GET", "/readyz", &[], "").await.ok().filter(|answer| answer.status == 200)
+    })
+    .await;
+}
+
+/// The main processes of the service and of the state store, which run.
+fn main_processes(system: &System) -> [String; 2] {
+    [UNIT, STATE_UNIT].map(|unit| {
+        assert_eq!(system.property(unit, "ActiveState"), "active", "{unit}");
+        system.property(unit, "MainPID")
+    })
+}
+
 #[tokio::test]
 async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
-    const UNIT: &str = "notification.service";
     let world = World::new().await;
     let root = Root::new();
     install(&root, first_package());
     let address = free_address();
-    configure(
-        &root,
-        &[
-            ("NOTIFICATION_REDIS_MASTER_ADDR", format!("127.0.0.1:{}", world.redis.port())),
-            ("NOTIFICATION_POSTGRES_PRIMARY_DSN", world.database.dsn()),
-            ("NOTIFICATION_USER_SERVICE_BASE_URL", world.directory.base_url()),
-            ("NOTIFICATION_INTERNAL_HTTP_ADDR", address.clone()),
-        ],
+    configure(&root, &world, &address);
+    let environment = format!(
+        "STATE_PROXY_PG_URL='{}'\nCONNECTOR_SOCKET=/run/notification-state/state.sock\n",
+        world.database.dsn()
     );
+    fs::write(root.path("/etc/notification/state.env"), environment).expect("it is written");
     let (uid, _) = system_user(&root).expect("a system user");
     root.copy(next_package(), "/next.deb");
     let Some(system) = System::boot(&root).await else { return };
@@ -181,17 +196,21 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
     assert_eq!(system.process(UNIT, "CapBnd"), "0000000000000000");
     world.send(0..10).await;
     all_published(&world, 10).await;
+    system.run(&["systemctl", "start", STATE_UNIT]);
+    state_ready(&system).await;
 
-    // An upgrade restarts it.
-    let before = system.property(UNIT, "MainPID");
+    // An upgrade restarts both.
+    let before = main_processes(&system);
     system.run(&["dpkg", "--install", "/next.deb"]);
-    assert_ne!(system.property(UNIT, "MainPID"), before);
+    let after = main_processes(&system);
+    assert!(before[0] != after[0] && before[1] != after[1], "{before:?} {after:?}");
     ready(&address).await;
+    state_ready(&system).await;
     world.send(10..20).await;
     all_published(&world, 20).await;
     world.check(0..20).await;
 
-    // A crash too; configuration that is wrong does not.
+    // A crash restarts it too; configuration that is wrong does not.
     let before = system.property(UNIT, "MainPID");
     system.run(&["systemctl", "kill", "--signal=KILL", UNIT]);
     wait_for("it was started again", BOUND, async || {
@@ -206,8 +225,8 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
         ("success".to_owned(), "0".to_owned())
     );
     let right = root.read(ENVIRONMENT);
-    fs::write(root.path(ENVIRONMENT), right.replace(&format!("='{address}'"), "='nowhere'"))
-        .expect("it is written");
+    let wrong = right.replace(&format!("='{address}'"), "='nowhere'");
+    fs::write(root.path(ENVIRONMENT), wrong).expect("it is written");
     drop(system.try_systemctl(&["start", UNIT]));
     system.wait_state(UNIT, "failed").await;
     assert_eq!(
@@ -215,21 +234,15 @@ async fn systemd_starts_restarts_and_stops_what_the_package_has_installed() {
         ("2".to_owned(), "0".to_owned())
     );
 
-    // The template: the state store on its socket.
-    let state = "notification@state.service";
-    let environment = format!(
-        "STATE_PROXY_PG_URL='{}'\nCONNECTOR_SOCKET=/run/notification-state/state.sock\n",
-        world.database.dsn()
-    );
-    fs::write(root.path("/etc/notification/state.env"), environment).expect("it is written");
-    system.run(&["systemctl", "start", state]);
-    let socket = system.path("/run/notification-state/state.sock");
-    let answer = wait_for("the state store answers", BOUND, async || {
-        request_unix(&socket, "GET", "/readyz", &[], "").await.ok().filter(|answer| answer.status == 200)
-    })
-    .await;
-    println!("the state store under systemd: {}", answer.body);
-
+    // A removal stops both: the processes that run now have ended after it.
+    fs::write(root.path(ENVIRONMENT), right).expect("it is written");
+    system.run(&["systemctl", "start", UNIT]);
+    ready(&address).await;
+    let running = main_processes(&system);
+    assert!(running.iter().all(|process| system.path(&format!("/proc/{process}")).exists()), "{running:?}");
     system.run(&["dpkg", "--remove", "notification"]);
-    assert_eq!(system.property(state, "ActiveState"), "inactive", "a removal stops it");
+    for (unit, process) in [UNIT, STATE_UNIT].into_iter().zip(running) {
+        assert_eq!(system.property(unit, "ActiveState"), "inactive", "{unit}");
+        assert!(!system.path(&format!("/proc/{process}")).exists(), "{unit}");
+    }
 }

@@ -1,6 +1,7 @@
 //! A release replaces the one before it, replica by replica and under load, and is rolled back.
 //!
-//! The previous release is built from the history of this repository, so that nothing has to be kept or downloaded.
+//! The previous release is built from the history of this repository, so that no binary has to be kept. That needs the whole history, and
+//! the crates of its own `Cargo.lock`: cargo downloads those that this machine does not have yet.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +15,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api_client::*;
+use crate::commands::{REPOSITORY, run};
 use crate::world::*;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The previous release: the last commit of 0.1.0 (docs/adr/0044-upgrades.md).
 const RELEASE: &str = "ee6ec32843c79b72cb8d091d1845006c9ed1f09e";
 /// How many migrations it has.
@@ -33,27 +34,26 @@ const FIRST_BY_HTTP: u32 = 1_000_000;
 
 /// The binary of the previous release. It is built once; a debug build carries this load.
 fn release_binary() -> PathBuf {
-    let folder = Path::new(ROOT).join("target/releases").join(RELEASE);
+    let folder = Path::new(REPOSITORY).join("target/releases").join(RELEASE);
     let (source, build) = (folder.join("source"), folder.join("target"));
-    let is_known =
-        Command::new("git").args(["-C", ROOT, "cat-file", "-e", &format!("{RELEASE}^{{commit}}")]).status();
+    let commit = format!("{RELEASE}^{{commit}}");
+    let known = Command::new("git").args(["-C", REPOSITORY, "cat-file", "-e", &commit]).output();
+    let known =
+        known.unwrap_or_else(|error| panic!("git: {error}: scripts/ensure-tools.sh --large installs it"));
     assert!(
-        is_known.is_ok_and(|status| status.success()),
-        "the history lacks {RELEASE}, the previous release; after a shallow clone, run `git fetch --unshallow`"
+        known.status.success(),
+        "the history lacks {RELEASE}, the previous release; after a shallow clone, run `git fetch --unshallow`\n{}",
+        String::from_utf8_lossy(&known.stderr)
     );
     std::fs::create_dir_all(&source).expect("a folder below target");
     let unpack = format!("git -C \"$0\" archive {RELEASE} | tar -x -C \"$1\"");
-    run(Command::new("sh").args(["-ec", &unpack, ROOT]).arg(&source));
+    run(Command::new("sh").args(["-ec", &unpack, REPOSITORY]).arg(&source));
+    println!("building the previous release, {RELEASE}");
     run(Command::new("cargo")
         .current_dir(&source)
         .args(["build", "--locked", "-p", "app", "--bin", "notification", "--target-dir"])
         .arg(&build));
     build.join("debug/notification")
-}
-
-fn run(command: &mut Command) {
-    let status = command.status().expect("it can be run");
-    assert!(status.success(), "{command:?} ended with {status}");
 }
 
 /// Intents that are sent to the stream at a steady rate.
