@@ -65,10 +65,10 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
 pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient> {
     let redis =
         RedisClient::new(wiring::redis_settings(config)).context("Redis cannot be used as configured")?;
-    let deadline = Instant::now() + REDIS_START_TIMEOUT;
+    let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
     let does_not_serve = || format!("Redis at {} does not serve", config.addr);
-    wait_until_reachable("Redis", deadline, || redis.ping()).await.with_context(does_not_serve)?;
-    let version = wait_until_reachable("Redis", deadline, || redis.server_version()).await;
+    start.until_answered(|| redis.ping()).await.with_context(does_not_serve)?;
+    let version = start.until_answered(|| redis.server_version()).await;
     versions::check_redis(version.with_context(does_not_serve)?.as_ref())
         .with_context(|| format!("Redis at {} cannot be used", config.addr))?;
     Ok(redis)
@@ -115,11 +115,11 @@ async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
 pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Result<PgPool> {
     let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
     let does_not_serve = || format!("PostgreSQL at {dsn} does not serve");
-    let deadline = Instant::now() + POSTGRES_START_TIMEOUT;
-    let version = wait_until_reachable("PostgreSQL", deadline, || pg::server_version(dsn)).await;
+    let start = DependencyStart::begin("PostgreSQL", POSTGRES_START_TIMEOUT);
+    let version = start.until_answered(|| pg::server_version(dsn)).await;
     versions::check_postgres(version.with_context(does_not_serve)?)
         .with_context(|| format!("PostgreSQL at {dsn} cannot be used"))?;
-    wait_until_reachable("PostgreSQL", deadline, || pool.ping()).await.with_context(does_not_serve)?;
+    start.until_answered(|| pool.ping()).await.with_context(does_not_serve)?;
     Ok(pool)
 }
 
@@ -145,35 +145,45 @@ async fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
     Ok(locks)
 }
 
-/// Calls `ping` until it succeeds, until `deadline`, however long one call takes.
-async fn wait_until_reachable<T, E, F>(
+/// The time that a dependency has to answer at the start, for all calls together.
+struct DependencyStart {
     dependency: &'static str,
+    limit: Duration,
     deadline: Instant,
-    mut ping: impl FnMut() -> F,
-) -> anyhow::Result<T>
-where
-    F: Future<Output = Result<T, E>>,
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let limit = deadline.saturating_duration_since(Instant::now());
-    let mut logged = false;
-    loop {
-        let error = match timeout_at(deadline, ping()).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => error,
-            Err(_) => anyhow::bail!("no answer within {limit:?}"),
-        };
-        if Instant::now() + START_RETRY_INTERVAL >= deadline {
-            return Err(error.into());
+}
+
+impl DependencyStart {
+    /// It begins now and ends after `limit`.
+    fn begin(dependency: &'static str, limit: Duration) -> Self {
+        Self { dependency, limit, deadline: Instant::now() + limit }
+    }
+
+    /// Calls `ask` until it succeeds or the time is over, however long one call takes.
+    async fn until_answered<T, E, F>(&self, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let Self { dependency, limit, deadline } = *self;
+        let mut logged = false;
+        loop {
+            let error = match timeout_at(deadline, ask()).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => error,
+                Err(_) => anyhow::bail!("not every answer came within {limit:?}"),
+            };
+            if Instant::now() + START_RETRY_INTERVAL >= deadline {
+                return Err(error.into());
+            }
+            if !logged {
+                logged = true;
+                tracing::warn!(
+                    dependency,
+                    error = domain::ports::error_chain(&error),
+                    "waiting for a dependency"
+                );
+            }
+            tokio::time::sleep(START_RETRY_INTERVAL).await;
         }
-        if !logged {
-            logged = true;
-            tracing::warn!(
-                dependency,
-                error = domain::ports::error_chain(&error),
-                "waiting for a dependency"
-            );
-        }
-        tokio::time::sleep(START_RETRY_INTERVAL).await;
     }
 }

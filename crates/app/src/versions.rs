@@ -20,6 +20,13 @@ const TESTED_REDIS: Version = Version(7, 0);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Version(u32, u32);
 
+impl Version {
+    /// That of a `server_version_num` of PostgreSQL.
+    fn of_postgres(number: u32) -> Self {
+        Self(number / 10_000, number % 10_000)
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
@@ -46,15 +53,21 @@ pub(crate) struct TooOld {
     needed: Version,
 }
 
-/// Checks PostgreSQL by its `server_version_num`, such as 150018.
+/// Checks PostgreSQL by its `server_version_num`, such as 150018. Warns if it is not tested.
 pub(crate) fn check_postgres(number: u32) -> Result<(), TooOld> {
-    let found = Version(number / 10_000, number % 10_000);
+    require_postgres(number)?;
+    let found = Version::of_postgres(number);
+    if judge_postgres(found) == Support::Untested {
+        warn("PostgreSQL", &found.to_string(), &TESTED_POSTGRES.to_string());
+    }
+    Ok(())
+}
+
+/// The same without the warning, for a check that is repeated.
+pub(crate) fn require_postgres(number: u32) -> Result<(), TooOld> {
+    let found = Version::of_postgres(number);
     match judge_postgres(found) {
-        Support::Supported => Ok(()),
-        Support::Untested => {
-            warn("PostgreSQL", &found.to_string(), &TESTED_POSTGRES.to_string());
-            Ok(())
-        }
+        Support::Supported | Support::Untested => Ok(()),
         Support::TooOld => {
             Err(TooOld { server: "PostgreSQL", found: found.to_string(), needed: MIN_POSTGRES })
         }
@@ -124,7 +137,7 @@ mod tests {
             (160_000, Support::Untested),
             (180_006, Support::Untested),
         ] {
-            assert_eq!(judge_postgres(Version(number / 10_000, number % 10_000)), support, "{number}");
+            assert_eq!(judge_postgres(Version::of_postgres(number)), support, "{number}");
         }
         let error = check_postgres(120_022).expect_err("it is too old");
         assert_eq!(error.to_string(), "PostgreSQL is version 12.22, and 13.0 or later is needed");

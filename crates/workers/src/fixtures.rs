@@ -18,7 +18,10 @@ use memory_stores::{
 };
 use opentelemetry::KeyValue;
 use opentelemetry::global::BoxedTracer;
-use opentelemetry::metrics::{Gauge, InstrumentBuilder, InstrumentProvider, Meter, SyncInstrument};
+use opentelemetry::metrics::{
+    AsyncInstrument, AsyncInstrumentBuilder, Callback, Gauge, InstrumentBuilder, InstrumentProvider, Meter,
+    ObservableGauge, SyncInstrument,
+};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 
@@ -121,7 +124,13 @@ pub(crate) fn timed_out(operation: &'static str) -> StoreError {
 
 /// What gauges were set to, by name, in the order in which that happened.
 #[derive(Clone, Default)]
-pub(crate) struct Recorded(Arc<Mutex<Vec<(String, f64)>>>);
+pub(crate) struct Recorded(Arc<Mutex<Vec<(String, f64)>>>, Arc<Mutex<Vec<Observed>>>);
+
+/// What asks for the values of a gauge.
+enum Observed {
+    Number(String, Callback<u64>),
+    Time(String, Callback<f64>),
+}
 
 impl Recorded {
     pub(crate) fn meter(&self) -> Meter {
@@ -131,6 +140,20 @@ impl Recorded {
     pub(crate) fn values(&self, name: &str) -> Vec<f64> {
         let recorded = self.0.lock().expect("no test panics while it holds the values");
         recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
+    }
+
+    /// Reads the gauges that are asked for their values, as a scrape does.
+    pub(crate) fn read(&self) {
+        for observed in self.1.lock().expect("no test panics while it holds the gauges").iter() {
+            match observed {
+                Observed::Number(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
+                Observed::Time(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
+            }
+        }
+    }
+
+    fn observe(&self, observed: impl Iterator<Item = Observed>) {
+        self.1.lock().expect("no test panics while it holds the gauges").extend(observed);
     }
 }
 
@@ -142,14 +165,32 @@ impl InstrumentProvider for Recorded {
     fn f64_gauge(&self, builder: InstrumentBuilder<'_, Gauge<f64>>) -> Gauge<f64> {
         Gauge::new(Arc::new(RecordedGauge(builder.name.into_owned(), self.clone())))
     }
+
+    fn u64_observable_gauge(
+        &self,
+        builder: AsyncInstrumentBuilder<'_, ObservableGauge<u64>, u64>,
+    ) -> ObservableGauge<u64> {
+        let name = builder.name;
+        self.observe(builder.callbacks.into_iter().map(|ask| Observed::Number(name.to_string(), ask)));
+        ObservableGauge::new()
+    }
+
+    fn f64_observable_gauge(
+        &self,
+        builder: AsyncInstrumentBuilder<'_, ObservableGauge<f64>, f64>,
+    ) -> ObservableGauge<f64> {
+        let name = builder.name;
+        self.observe(builder.callbacks.into_iter().map(|ask| Observed::Time(name.to_string(), ask)));
+        ObservableGauge::new()
+    }
 }
 
 struct RecordedGauge(String, Recorded);
 
 impl RecordedGauge {
     fn set(&self, value: f64) {
-        let Self(name, Recorded(values)) = self;
-        values.lock().expect("no test panics while it holds the values").push((name.clone(), value));
+        let Self(name, recorded) = self;
+        recorded.0.lock().expect("no test panics while it holds the values").push((name.clone(), value));
     }
 }
 
@@ -161,6 +202,18 @@ impl SyncInstrument<u64> for RecordedGauge {
 
 impl SyncInstrument<f64> for RecordedGauge {
     fn measure(&self, value: f64, _: &[KeyValue]) {
+        self.set(value);
+    }
+}
+
+impl AsyncInstrument<u64> for RecordedGauge {
+    fn observe(&self, value: u64, _: &[KeyValue]) {
+        self.set(value as f64);
+    }
+}
+
+impl AsyncInstrument<f64> for RecordedGauge {
+    fn observe(&self, value: f64, _: &[KeyValue]) {
         self.set(value);
     }
 }

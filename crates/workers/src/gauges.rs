@@ -1,7 +1,7 @@
-//! The gauges, which are read every few seconds. Each query reads the end of an index or is a bounded count.
+//! The gauges that come from the stores, measured every few seconds. Each query reads the end of an index or is a bounded count.
 //!
-//! What comes from memory, PostgreSQL and Redis is measured apart, so that while one of the two is unavailable the figures of the
-//! other stay current.
+//! What comes from PostgreSQL and from Redis is measured apart, so that while one of the two is unavailable the figures of the
+//! other stay current. What the replica knows by itself is not measured here ([`observe_replica`](crate::metrics::observe_replica)).
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -20,14 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Pass, Passes, run_passes};
-use crate::reporter::ReplicaHealth;
 
-/// Between two measurements.
+/// Between two measurements, or two looks at whether anything reads them.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two looks at whether the gauges are read.
-const UNREAD_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks for due routes while there are none, so that an idle replica stays idle.
-const NOTHING_DUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Between two looks at how old the oldest rows are. Retention works by the hour.
 const EXPIRED_INTERVAL: Duration = Duration::from_secs(60);
 /// Due routes are counted no further than this.
@@ -55,8 +50,6 @@ pub struct Gauges<S, I, K, C> {
     pub record_retention: Duration,
     /// How long malformed intents are kept.
     pub malformed_retention: Duration,
-    /// The workers of this replica.
-    pub workers: ReplicaHealth,
     /// What is shown.
     pub metrics: Metrics,
     /// How the worker is doing.
@@ -75,39 +68,20 @@ impl<S> GaugeStore for S where
 }
 
 impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
-    /// Runs until `stop`. `pool_usage` returns open and idle connections. While the gauges are not read, by `is_read`, the stores are asked
-    /// nothing for them.
-    pub async fn run(
-        self,
-        pool_usage: impl Fn() -> (usize, usize) + Send,
-        is_read: impl Fn() -> bool + Send,
-        stop: CancellationToken,
-    ) {
-        let passes = GaugesLoop { gauges: &self, pool_usage, is_read, seen: Seen::default() };
+    /// Runs until `stop`. While the gauges are not read, as `is_read` says, the stores are asked nothing for them.
+    pub async fn run(self, is_read: impl Fn() -> bool + Send, stop: CancellationToken) {
+        let passes = GaugesLoop { gauges: &self, is_read, seen: Seen::default() };
         run_passes(&self.health, &stop, MEASURE_INTERVAL, passes).await;
-    }
-
-    /// What this replica knows by itself.
-    fn measure_workers(&self) {
-        let now = Instant::now();
-        for health in self.workers.workers() {
-            let status = health.status();
-            let since = |then: Instant| now.saturating_duration_since(then);
-            let blocked = status.blocked.map_or(Duration::ZERO, |blocked| since(blocked.since));
-            self.metrics.worker(health.worker(), blocked, since(status.last_pass));
-        }
     }
 
     /// What PostgreSQL knows, the checkpoint first.
     async fn measure_postgres(&self, seen: &mut Seen) -> Result<(), StoreError> {
+        seen.is_current = false;
         let loaded = self.store.load_checkpoint(&self.stream).await?;
         seen.checkpoint = loaded.map(|checkpoint| checkpoint.last_entry_id);
+        seen.is_current = true;
         let now = self.clock.now();
-        if seen.next_due_look.is_none_or(|at| at <= Instant::now()) {
-            let is_due = self.measure_due(now).await?;
-            let pause = if is_due { Duration::ZERO } else { NOTHING_DUE_INTERVAL };
-            seen.next_due_look = Some(Instant::now() + pause);
-        }
+        self.measure_due(now).await?;
         if seen.next_expired_look.is_none_or(|at| at <= Instant::now()) {
             self.measure_expired(now).await?;
             seen.next_expired_look = Some(Instant::now() + EXPIRED_INTERVAL);
@@ -115,8 +89,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(())
     }
 
-    /// Whether a route is due.
-    async fn measure_due(&self, now: Timestamp) -> Result<bool, StoreError> {
+    async fn measure_due(&self, now: Timestamp) -> Result<(), StoreError> {
         let due = self.store.next_due().await?;
         let due_for =
             |since: Option<&Timestamp>| since.map_or(Duration::ZERO, |since| now.saturating_since(*since));
@@ -125,7 +98,7 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         let is_due = first.is_some_and(|first| *first <= now);
         let depth = if is_due { self.store.count_due_routes(now, DEPTH_CAP).await? } else { 0 };
         self.metrics.schedule(depth, due_for(first));
-        Ok(is_due)
+        Ok(())
     }
 
     async fn measure_expired(&self, now: Timestamp) -> Result<(), StoreError> {
@@ -138,11 +111,11 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(())
     }
 
-    /// What Redis knows. Every replica reports it, even while no replica leads. While PostgreSQL is unavailable, the checkpoint
-    /// does not move, so that the one that was loaded last is right.
-    async fn measure_redis(&self, checkpoint: Option<EntryId>) -> Result<(), StoreError> {
+    /// What Redis knows. Every replica reports it, even while no replica leads.
+    async fn measure_redis(&self, seen: &Seen) -> Result<(), StoreError> {
+        let processed = self.processed(seen).await?;
         let since = self
-            .oldest_unprocessed(checkpoint)
+            .oldest_unprocessed(processed)
             .await?
             .and_then(|id| i64::try_from(id.millis).ok())
             .and_then(|ms| Timestamp::from_millis(ms).ok());
@@ -151,12 +124,18 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(())
     }
 
+    /// The last entry with an outcome. While this replica cannot use PostgreSQL, a leader that can moves the durable checkpoint, and
+    /// the cached one after it: then the later one of what was loaded last and what is cached is right.
+    async fn processed(&self, seen: &Seen) -> Result<EntryId, StoreError> {
+        if let (Some(durable), true) = (seen.checkpoint, seen.is_current) {
+            return Ok(durable);
+        }
+        let cached = self.cache.load(&self.stream).await?.entry();
+        Ok(seen.checkpoint.max(cached).unwrap_or(EntryId::ZERO))
+    }
+
     /// The first entry without an outcome. It is read from the stores and not from the intake of this process.
-    async fn oldest_unprocessed(&self, checkpoint: Option<EntryId>) -> Result<Option<EntryId>, StoreError> {
-        let processed = match checkpoint {
-            Some(checkpoint) => checkpoint,
-            None => self.cache.load(&self.stream).await?.entry().unwrap_or(EntryId::ZERO),
-        };
+    async fn oldest_unprocessed(&self, processed: EntryId) -> Result<Option<EntryId>, StoreError> {
         // An absent stream has no age; intake reports it.
         let Some(state) = self.intents.inspect().await? else { return Ok(None) };
         match state.last_generated.cmp(&processed) {
@@ -174,9 +153,8 @@ fn expired_for<K>(cutoff: Cutoff, oldest: &[Expired<K>]) -> Duration {
 }
 
 /// The passes of [`Gauges::run`].
-struct GaugesLoop<'a, S, I, K, C, P, R> {
+struct GaugesLoop<'a, S, I, K, C, R> {
     gauges: &'a Gauges<S, I, K, C>,
-    pool_usage: P,
     is_read: R,
     seen: Seen,
 }
@@ -186,34 +164,30 @@ struct GaugesLoop<'a, S, I, K, C, P, R> {
 struct Seen {
     /// The durable checkpoint that was loaded last.
     checkpoint: Option<EntryId>,
-    /// When due routes are looked for again.
-    next_due_look: Option<Instant>,
+    /// Whether it was loaded in this pass.
+    is_current: bool,
     /// When it is looked again how old the oldest rows are.
     next_expired_look: Option<Instant>,
 }
 
-impl<S, I, K, C, P, R> Passes for GaugesLoop<'_, S, I, K, C, P, R>
+impl<S, I, K, C, R> Passes for GaugesLoop<'_, S, I, K, C, R>
 where
     S: GaugeStore,
     I: IntentStream,
     K: CheckpointCache,
     C: Clock,
-    P: Fn() -> (usize, usize) + Send,
     R: Fn() -> bool + Send,
 {
     async fn run_once(&mut self, _: &CancellationToken) -> Result<Pass, StoreError> {
-        let gauges = self.gauges;
-        let (open, idle) = (self.pool_usage)();
-        gauges.metrics.pool(open, idle);
-        gauges.measure_workers();
-        if !(self.is_read)() {
-            return Ok(Pass::PauseFor(UNREAD_INTERVAL));
+        if (self.is_read)() {
+            let gauges = self.gauges;
+            let postgres = gauges.measure_postgres(&mut self.seen).await;
+            gauges.metrics.looked_at(POSTGRESQL, postgres.as_ref().copied());
+            let redis = gauges.measure_redis(&self.seen).await;
+            gauges.metrics.looked_at(REDIS, redis.as_ref().copied());
+            postgres.and(redis)?;
         }
-        let postgres = gauges.measure_postgres(&mut self.seen).await;
-        gauges.metrics.looked_at(POSTGRESQL, postgres.as_ref().copied());
-        let redis = gauges.measure_redis(self.seen.checkpoint).await;
-        gauges.metrics.looked_at(REDIS, redis.as_ref().copied());
-        postgres.and(redis).map(|()| Pass::PauseFor(MEASURE_INTERVAL))
+        Ok(Pass::PauseFor(MEASURE_INTERVAL))
     }
 }
 

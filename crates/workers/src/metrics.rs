@@ -1,5 +1,8 @@
-//! Every instrument, named once. Durations and ages are in seconds. docs/metrics.md lists the instruments for operators, and a
-//! test compares the two.
+//! Every instrument of the workers, named once. Durations and ages are in seconds. docs/metrics.md lists the instruments for
+//! operators, and a test compares the two.
+
+mod instruments;
+mod replica;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,6 +11,9 @@ use domain::ports::StoreError;
 use domain::route::Channel;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+
+pub use self::instruments::{Instruments, SECONDS};
+pub use self::replica::observe_replica;
 
 /// The instruments of the workers.
 #[derive(Clone, Debug)]
@@ -27,20 +33,13 @@ pub struct Metrics {
     stream_oldest_age: Gauge<f64>,
     channel_oldest_due_age: Gauge<f64>,
     oldest_expired_age: Gauge<f64>,
-    pool_connections: Gauge<u64>,
     dependency_up: Gauge<u64>,
-    blocked_age: Gauge<f64>,
-    last_pass_age: Gauge<f64>,
     leader: Gauge<u64>,
     http_duration: Histogram<f64>,
     receipts: Counter<u64>,
     idempotency_claims: Counter<u64>,
     idempotency_fenced: Counter<u64>,
 }
-
-/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
-const SECONDS: [f64; 16] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// The label `source` of intents from the stream.
 pub(crate) const STREAM: &str = "stream";
@@ -52,98 +51,77 @@ pub(crate) const BATCH: &str = "batch";
 impl Metrics {
     /// The instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let counter =
-            |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
-        let gauge = |name: &'static str, unit: &'static str, what: &'static str| {
-            meter.u64_gauge(name).with_unit(unit).with_description(what).build()
-        };
-        let age = |name: &'static str, what: &'static str| {
-            meter.f64_gauge(name).with_unit("s").with_description(what).build()
-        };
-        let histogram = |name: &'static str, what: &'static str| {
-            let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
-            builder.with_boundaries(SECONDS.to_vec()).build()
-        };
+        let make = Instruments::new(meter);
         let metrics = Self {
-            intents: counter("notification.intents", "Intents by outcome, type, producer and source"),
-            route_attempts: counter(
-                "notification.route_attempts",
-                "Attempts to publish by channel and result",
-            ),
-            completion_conflicts: counter(
+            intents: make.counter("notification.intents", "Intents by outcome, type, producer and source"),
+            route_attempts: make
+                .counter("notification.route_attempts", "Attempts to publish by channel and result"),
+            completion_conflicts: make.counter(
                 "notification.completion_conflicts",
                 "Changes of a route that another replica had made already",
             ),
-            lease_contention: counter("notification.lease_contention", "Leases that another publisher held"),
-            dispatch_overflow: counter(
+            lease_contention: make
+                .counter("notification.lease_contention", "Leases that another publisher held"),
+            dispatch_overflow: make.counter(
                 "notification.dispatch_overflow",
                 "Routes left to the due scan because their channel did not keep up",
             ),
-            republished: counter(
+            republished: make.counter(
                 "notification.republished",
                 "Entries that Redis had lost and that were appended again, by channel",
             ),
-            retention_deleted: counter("notification.retention.deleted", "Rows removed by table"),
-            retention_skipped: counter(
+            retention_deleted: make.counter("notification.retention.deleted", "Rows removed by table"),
+            retention_skipped: make.counter(
                 "notification.retention.skipped",
                 "Expired rows that a pass could not delete by table and reason",
             ),
-            acceptance_duration: histogram(
+            acceptance_duration: make.duration(
                 "notification.acceptance.duration",
+                &SECONDS,
                 "From reading a batch of intents to its commit",
             ),
-            publish_latency: histogram(
+            publish_latency: make.duration(
                 "notification.publish.latency",
+                &SECONDS,
                 "From the acceptance of a route to its append",
             ),
-            schedule_depth: gauge(
+            schedule_depth: make.gauge(
                 "notification.route_schedule.depth",
                 "{route}",
                 "Due routes, counted up to 10,000",
             ),
-            schedule_oldest_age: age(
-                "notification.route_schedule.oldest_age",
-                "How long the longest due route has been due",
-            ),
-            stream_oldest_age: age(
+            schedule_oldest_age: make
+                .age("notification.route_schedule.oldest_age", "How long the longest due route has been due"),
+            stream_oldest_age: make.age(
                 "notification.intent_stream.oldest_unprocessed_age",
                 "Age of the oldest entry that has no outcome yet, by its id",
             ),
-            channel_oldest_due_age: age(
+            channel_oldest_due_age: make.age(
                 "notification.channel.oldest_due_age",
                 "How long the longest due route of a channel has been due",
             ),
-            oldest_expired_age: age(
+            oldest_expired_age: make.age(
                 "notification.retention.oldest_expired_age",
                 "How long the oldest row has been past its retention",
             ),
-            dependency_up: gauge(
+            dependency_up: make.gauge(
                 "notification.dependency.up",
                 "{dependency}",
                 "1 if the dependency answered the last look at it, else 0",
             ),
-            blocked_age: age(
-                "notification.worker.blocked_age",
-                "How long a worker has not been able to continue",
-            ),
-            last_pass_age: age("notification.worker.last_pass_age", "Time since the last pass of a worker"),
-            leader: gauge(
+            leader: make.gauge(
                 "notification.intake.leader",
                 "{replica}",
                 "1 on the replica that reads the intents stream, else 0",
             ),
-            pool_connections: gauge(
-                "notification.postgres.connections",
-                "{connection}",
-                "Connections of the pool by state",
-            ),
-            http_duration: histogram(
+            http_duration: make.duration(
                 "http.server.request.duration",
+                &SECONDS,
                 "From the first byte of a request to the API to its answer, by route and status",
             ),
-            receipts: counter("notification.receipts", "Reports of consumers by outcome"),
-            idempotency_claims: counter("idempotency.claims", "Claims of idempotency keys by outcome"),
-            idempotency_fenced: counter(
+            receipts: make.counter("notification.receipts", "Reports of consumers by outcome"),
+            idempotency_claims: make.counter("idempotency.claims", "Claims of idempotency keys by outcome"),
+            idempotency_fenced: make.counter(
                 "idempotency.fenced",
                 "Answers that were not stored because the claim of their key had expired",
             ),
@@ -270,13 +248,6 @@ impl Metrics {
         self.dependency_up.record(u64::from(is_up), &[KeyValue::new("dependency", dependency)]);
     }
 
-    /// For how long `worker` has been blocked, and the time since its last pass.
-    pub(crate) fn worker(&self, worker: &'static str, blocked: Duration, last_pass: Duration) {
-        let worker = [KeyValue::new("worker", worker)];
-        self.blocked_age.record(blocked.as_secs_f64(), &worker);
-        self.last_pass_age.record(last_pass.as_secs_f64(), &worker);
-    }
-
     /// The age of the first entry without an outcome.
     pub fn oldest_unprocessed(&self, age: Duration) {
         self.stream_oldest_age.record(age.as_secs_f64(), &[]);
@@ -284,12 +255,6 @@ impl Metrics {
 
     pub(crate) fn leads(&self, leader: bool) {
         self.leader.record(u64::from(leader), &[]);
-    }
-
-    /// The connections of the PostgreSQL pool.
-    pub fn pool(&self, open: usize, idle: usize) {
-        self.pool_connections.record(open.saturating_sub(idle) as u64, &[KeyValue::new("state", "used")]);
-        self.pool_connections.record(idle as u64, &[KeyValue::new("state", "idle")]);
     }
 }
 

@@ -28,12 +28,14 @@ pub const EXAMPLES: &str = "\
 Examples:
   notification healthcheck                  is the service or the relay of this environment ready?
   notification healthcheck --live           does its process live?
-  notification healthcheck --state          is the state store of this environment ready?
+  notification healthcheck --state          is the state store of this environment ready, and its table there?
+  notification healthcheck --state --live   does its process live, whether or not PostgreSQL does?
   HEALTHCHECK CMD [\"notification\", \"healthcheck\"]     in a Containerfile
 
-It asks GET /readyz on NOTIFICATION_INTERNAL_HTTP_ADDR; with --state on CONNECTOR_SOCKET, else on STATE_PROXY_HTTP_ADDR. These
-listeners speak plain HTTP. No other variable is needed, and it asks neither PostgreSQL nor Redis. A replica stays ready while a
-dependency is unavailable, because a restart would not help.
+It asks GET /readyz on NOTIFICATION_INTERNAL_HTTP_ADDR; with --state on CONNECTOR_SOCKET, else on STATE_PROXY_HTTP_ADDR. With --live
+it asks GET /healthz. These listeners speak plain HTTP. No other variable is needed. A service or a relay stays ready while a dependency
+is unavailable, because a restart would not help. A state store does not: its /readyz reads the table. Where a failed check restarts
+the process, use --state --live.
 Exit codes: 0 ready; 1 not ready, or no answer in time; 2 bad configuration or usage.";
 
 /// What is asked.
@@ -42,7 +44,7 @@ pub struct HealthcheckArgs {
     /// Ask whether the process lives, ready or not
     #[arg(long)]
     live: bool,
-    /// Ask the state store, not the service or the relay
+    /// Ask the state store, not the service or the relay; it is ready while it can read its table
     #[arg(long)]
     state: bool,
     /// How long the answer may take, in seconds
@@ -151,10 +153,11 @@ mod tests {
             ("", None),
         ] {
             let (here, mut there) = tokio::io::duplex(1024);
-            // A client of HTTP takes no answer before it has asked.
             let answering = async {
-                let asked = there.read(&mut [0; 1024]).await.expect("it is open");
-                assert!(asked > 0, "{answer}");
+                // What comes before the request is no answer to it.
+                let mut request = [0; 1024];
+                let asked = there.read(&mut request).await.expect("it is open");
+                assert!(request[..asked].starts_with(b"GET /readyz HTTP/1.1\r\n"), "{asked} bytes");
                 there.write_all(answer.as_bytes()).await.expect("there is room");
                 there.shutdown().await.expect("it is open");
             };

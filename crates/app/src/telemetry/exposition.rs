@@ -38,7 +38,7 @@ impl Exposition {
         Ok((Self { registry, scraping: Arc::default(), last_scrape: Arc::default() }, exporter.build()?))
     }
 
-    /// Whether someone scrapes: what is not read need not be measured.
+    /// Whether the metrics are scraped: what is not read need not be measured.
     pub fn is_scraped(&self) -> bool {
         let last = *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|last| last.elapsed() < SCRAPE_EXPECTED)
@@ -48,11 +48,11 @@ impl Exposition {
     pub async fn text(&self) -> anyhow::Result<String> {
         *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         // The thread holds it, so that a client that hangs up does not let the next scrape begin beside this one.
-        let scraping = Arc::clone(&self.scraping).lock_owned().await;
+        let permit = Arc::clone(&self.scraping).lock_owned().await;
         let registry = self.registry.clone();
         let encoded = tokio::task::spawn_blocking(move || {
             let text = TextEncoder::new().encode_to_string(&registry.gather());
-            drop(scraping);
+            drop(permit);
             text
         });
         Ok(encoded.await??)

@@ -177,20 +177,19 @@ impl WiredRelay {
         Ok(())
     }
 
-    /// As [`WiredRelay::check`], and before it the version of the server, unless that was done.
-    async fn check_all(&self, version_checked: &mut bool) -> anyhow::Result<()> {
-        if !*version_checked {
-            versions::check_postgres(pg::server_version(&self.dsn).await?)?;
-            *version_checked = true;
-        }
-        Ok(self.check().await?)
+    /// As [`WiredRelay::check`], and before it whether the server is too old for that: it may have been replaced since. What is only
+    /// worth a warning is logged once, when the table can be used.
+    async fn check_all(&self) -> anyhow::Result<()> {
+        let version = pg::server_version(&self.dsn).await?;
+        versions::require_postgres(version)?;
+        self.check().await?;
+        Ok(versions::check_postgres(version)?)
     }
 
     /// Checks the database until it can be used; meanwhile the relay is paused.
     async fn until_usable(&self) {
         let mut pause = CHECK_RETRY_MIN;
-        let mut version_checked = false;
-        while let Err(error) = self.check_all(&mut version_checked).await {
+        while let Err(error) = self.check_all().await {
             let waiting_for = error_chain(error.as_ref());
             let paused = RelayState::Paused { waiting_for: waiting_for.clone() };
             self.metrics.state(&paused);

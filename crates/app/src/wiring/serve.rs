@@ -8,10 +8,12 @@ use ambient::{RandomJitter, RandomTokens, SystemClock};
 use domain::policy::Policy;
 use domain::route::Channel;
 use election::{Leadership, NoNotice, Notice};
+use opentelemetry::metrics::Meter;
 use store_redis::{
     Keyspace, LeaderNotice, RedisCheckpoints, RedisIntentStream, RedisLeases, RedisOutbound, StreamTarget,
 };
 use tokio_util::sync::CancellationToken;
+use workers::metrics::observe_replica;
 use workers::{
     Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
     Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, StepDownElection,
@@ -53,7 +55,7 @@ pub async fn serve(
     let parts = Parts::default();
     let mut supervisor = Supervisor::new(parts.clone());
     spawn_probes(&mut supervisor, &config.http, &NOTIFICATION_INTERNAL_HTTP_ADDR, &ready).await?;
-    let metrics = metrics();
+    let metrics = Metrics::new(&meter());
     let api = match &config.api {
         Some(api) => Some(api::prepare(&config, api, &stores, metrics.clone()).await?),
         None => None,
@@ -92,8 +94,8 @@ fn traces(config: &Config) -> Traces {
     Traces::new(opentelemetry::global::tracer("notification"), streams)
 }
 
-fn metrics() -> Metrics {
-    Metrics::new(&opentelemetry::global::meter("notification"))
+fn meter() -> Meter {
+    opentelemetry::global::meter("notification")
 }
 
 /// The dependencies of the workers of one replica.
@@ -273,6 +275,8 @@ impl Wiring<'_> {
     }
 
     fn spawn_gauges(&self, supervisor: &mut Supervisor, intents: RedisIntentStream) {
+        let pool = self.stores.pool.clone();
+        observe_replica(&meter(), &self.workers, move || pool.usage());
         let gauges = Gauges {
             store: self.stores.postgres.clone(),
             intents,
@@ -281,15 +285,13 @@ impl Wiring<'_> {
             stream: self.config.intents.stream.clone(),
             record_retention: self.config.retention.record,
             malformed_retention: self.config.retention.malformed_intent,
-            workers: self.workers.clone(),
             metrics: self.metrics.clone(),
-            health: Health::new("gauges"),
+            health: self.add_worker("gauges"),
         };
-        let pool = self.stores.pool.clone();
         let is_sent = self.config.telemetry.metrics.is_some();
         let exposition = self.exposition.clone();
         let is_read = move || is_sent || exposition.as_ref().is_some_and(Exposition::is_scraped);
-        supervisor.spawn(Stage::Background, "gauges", |stop| gauges.run(move || pool.usage(), is_read, stop));
+        supervisor.spawn(Stage::Background, "gauges", |stop| gauges.run(is_read, stop));
     }
 
     /// The health of a worker, shown by the probes and reported by the replica.

@@ -11,7 +11,6 @@ const AGE: &str = "notification.intent_stream.oldest_unprocessed_age";
 const UP: &str = "notification.dependency.up";
 const DUE: &str = "notification.channel.oldest_due_age";
 const EXPIRED: &str = "notification.retention.oldest_expired_age";
-const BLOCKED: &str = "notification.worker.blocked_age";
 
 /// 100 ms, with entries 10 and 20 in the stream.
 fn world() -> World {
@@ -22,13 +21,13 @@ fn world() -> World {
     world
 }
 
-/// Measures in `world` so many times, one pause after the other.
-async fn measure(world: &World, workers: &ReplicaHealth, times: u32) -> Recorded {
-    measure_if(true, world, workers, times).await
+/// So many passes in `world`, while the gauges are read.
+async fn measure(world: &World, times: u32) -> Recorded {
+    measure_if(true, world, times).await
 }
 
-/// The same, while the gauges are read or not.
-async fn measure_if(is_read: bool, world: &World, workers: &ReplicaHealth, times: u32) -> Recorded {
+/// The same, whether or not the gauges are read.
+async fn measure_if(is_read: bool, world: &World, times: u32) -> Recorded {
     let recorded = Recorded::default();
     let gauges = Gauges {
         store: world.database.clone(),
@@ -38,12 +37,10 @@ async fn measure_if(is_read: bool, world: &World, workers: &ReplicaHealth, times
         stream: STREAM.into(),
         record_retention: Duration::from_millis(40),
         malformed_retention: Duration::from_millis(40),
-        workers: workers.clone(),
         metrics: Metrics::new(&recorded.meter()),
         health: Health::new("gauges"),
     };
-    let mut passes =
-        GaugesLoop { gauges: &gauges, pool_usage: || (0, 0), is_read: || is_read, seen: Seen::default() };
+    let mut passes = GaugesLoop { gauges: &gauges, is_read: || is_read, seen: Seen::default() };
     for _ in 0..times {
         drop(passes.run_once(&CancellationToken::new()).await);
     }
@@ -55,7 +52,7 @@ async fn age(durable: Option<u64>, cached: Option<u64>) -> Vec<f64> {
     let world = world();
     durable.into_iter().for_each(|number| world.set_durable(EntryId::new(number, 0)));
     cached.into_iter().for_each(|number| world.set_cached(EntryId::new(number, 0)));
-    measure(&world, &ReplicaHealth::default(), 1).await.values(AGE)
+    measure(&world, 1).await.values(AGE)
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,9 +82,34 @@ async fn while_postgresql_is_unavailable_redis_is_measured_from_the_last_checkpo
         loaded += 1;
         if loaded == 1 { Effect::Pass } else { Effect::Fail(down("load the checkpoint")) }
     });
-    let recorded = measure(&world, &ReplicaHealth::default(), 2).await;
+    let recorded = measure(&world, 2).await;
     assert_eq!(recorded.values(AGE), [0.08, 0.08]);
     assert_eq!(recorded.values(UP), [1.0, 1.0, 0.0, 1.0], "PostgreSQL and Redis, twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_postgresql_is_unavailable_the_later_one_of_the_last_checkpoint_and_the_cached_one_counts() {
+    for (durable, cached, ages) in [(10, 20, [0.08, 0.0]), (20, 10, [0.0, 0.0])] {
+        let world = world();
+        world.set_durable(EntryId::new(durable, 0));
+        world.set_cached(EntryId::new(cached, 0));
+        let mut loaded = 0;
+        world.script.on("load_checkpoint", move |_| {
+            loaded += 1;
+            if loaded == 1 { Effect::Pass } else { Effect::Fail(down("load the checkpoint")) }
+        });
+        let recorded = measure(&world, 2).await;
+        assert_eq!(recorded.values(AGE), ages, "{durable} durable, {cached} cached");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_was_just_loaded_counts_whatever_fails_after_it() {
+    let world = world();
+    world.set_durable(EntryId::new(10, 0));
+    world.set_cached(EntryId::new(20, 0));
+    world.script.on("next_due", |_| Effect::Fail(down("list due routes")));
+    assert_eq!(measure(&world, 1).await.values(AGE), [0.08]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,14 +117,14 @@ async fn a_dependency_that_refuses_is_there_and_one_that_is_unavailable_is_not()
     let world = world();
     world.script.on("next_due", |_| Effect::Fail(refused("list due routes")));
     world.script.on("inspect", |_| Effect::Fail(down("inspect the stream")));
-    assert_eq!(measure(&world, &ReplicaHealth::default(), 1).await.values(UP), [1.0, 0.0]);
+    assert_eq!(measure(&world, 1).await.values(UP), [1.0, 0.0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_due_is_shown_for_each_channel_and_what_is_expired_for_each_table() {
     let world = world();
     world.database.put_route(route(1, 0));
-    let recorded = measure(&world, &ReplicaHealth::default(), 1).await;
+    let recorded = measure(&world, 1).await;
     assert_eq!(recorded.values(DUE), [0.1, 0.0], "push, e-mail");
     assert_eq!(recorded.values(EXPIRED), [0.0, 0.0], "records, malformed intents");
 }
@@ -116,31 +138,11 @@ fn the_age_of_what_is_expired_counts_from_the_end_of_its_retention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_is_shown_with_the_time_since_which_it_is_blocked() {
-    let workers = ReplicaHealth::default();
-    workers.add_worker("intake").mark_blocked("the user directory");
-    tokio::time::advance(Duration::from_secs(3)).await;
-    assert_eq!(measure(&world(), &workers, 1).await.values(BLOCKED), [3.0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn due_routes_are_looked_for_in_every_pass_only_while_there_are_some() {
+async fn while_the_gauges_are_not_read_no_store_is_asked() {
     let world = world();
-    measure(&world, &ReplicaHealth::default(), 3).await;
-    assert_eq!(world.script.count("next_due"), 1, "none is due");
-    world.database.put_route(route(1, 0));
-    measure(&world, &ReplicaHealth::default(), 3).await;
-    assert_eq!(world.script.count("next_due"), 1 + 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn while_the_gauges_are_not_read_no_store_is_asked_and_what_is_known_by_itself_is_shown() {
-    let world = world();
-    let workers = ReplicaHealth::default();
-    workers.add_worker("intake").mark_blocked("the user directory");
-    let recorded = measure_if(false, &world, &workers, 3).await;
+    let recorded = measure_if(false, &world, 3).await;
     for call in ["load_checkpoint", "next_due", "inspect"] {
         assert_eq!(world.script.count(call), 0, "{call}");
     }
-    assert_eq!(recorded.values(BLOCKED).len(), 3);
+    assert!(recorded.values(UP).is_empty());
 }

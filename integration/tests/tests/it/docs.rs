@@ -160,18 +160,21 @@ fn prometheus_name(name: &str, kind: &str, unit: &str) -> String {
 fn the_metrics_table_is_what_the_code_makes() {
     let files = [
         "crates/workers/src/metrics.rs",
+        "crates/workers/src/metrics/replica.rs",
         "crates/app/src/wiring/relay/metrics.rs",
         "crates/app/src/wiring/state/metrics.rs",
     ];
     let without_tests = |file| read(file).split("#[cfg(test)]").next().unwrap_or_default().to_owned();
     let source = files.map(without_tests).concat();
-    // The closures that make instruments, with their kind and unit; a gauge names its unit after its name.
-    let closures = [
-        ("counter(", "counter", Some("")),
-        (" gauge(", "gauge", None),
-        (" age(", "gauge", Some("s")),
-        ("histogram(", "histogram", Some("s")),
-        ("sizes(", "histogram", Some("{event}")),
+    // The functions that make instruments, with their kind and unit; some name the unit after the name.
+    let functions = [
+        (".counter(", "counter", Some("")),
+        (".gauge(", "gauge", None),
+        (".age(", "gauge", Some("s")),
+        (".observed_gauge(", "gauge", None),
+        (".observed_age(", "gauge", Some("s")),
+        (".duration(", "histogram", Some("s")),
+        (".sizes(", "histogram", None),
     ];
     let mut made = BTreeMap::new();
     let prefixes = ["notification.", "http.server.", "idempotency."];
@@ -181,9 +184,9 @@ fn the_metrics_table_is_what_the_code_makes() {
     for at in starts {
         let mut literals = source[at..].split('"').skip(1).step_by(2);
         let name = literals.next().expect("a literal has an end");
-        let (_, kind, unit) = closures
+        let (_, kind, unit) = functions
             .into_iter()
-            .max_by_key(|(closure, ..)| source[..at].rfind(closure))
+            .max_by_key(|(function, ..)| source[..at].rfind(function))
             .expect("one of them is last");
         let unit = unit.or_else(|| literals.next()).expect("a gauge has a unit");
         made.insert(name.to_owned(), [prometheus_name(name, kind, unit), kind.to_owned(), unit.to_owned()]);

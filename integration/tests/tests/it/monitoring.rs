@@ -90,6 +90,33 @@ fn every_alert_has_a_test_of_its_rule() {
     }
 }
 
+/// Several installations have a job each: what is added up over jobs hides one behind another.
+#[test]
+fn every_panel_shows_each_job_by_itself() {
+    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        let mut exprs = Vec::new();
+        members(&panel["targets"], "expr", &mut exprs);
+        for expr in exprs {
+            assert!(expr.contains(" by (job"), "{}: {expr}", panel["title"]);
+            assert!(expr.contains(r#"{job=~"$job""#), "{}: {expr}", panel["title"]);
+        }
+    }
+}
+
+/// A rule that a test never sees fire may be wrong about the metrics of a real service.
+#[test]
+fn every_alert_is_seen_to_fire_by_a_test_that_breaks_the_service() {
+    let tests =
+        ["alerts.rs", "alerts/companions.rs"].map(|file| format!("integration/tests/tests/large/{file}"));
+    let tests = tests.map(|file| read(&file)).concat();
+    let seen = [".sees(\"", ".sees_for(\""].into_iter().flat_map(|call| tests.split(call).skip(1));
+    let seen: BTreeSet<&str> = seen.filter_map(|rest| rest.split('"').next()).collect();
+    let rules = rules();
+    let alerts: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
+    assert_eq!(seen, alerts);
+}
+
 #[test]
 fn the_dashboard_names_runbook_sections_that_exist_and_every_panel_has_its_place() {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{Answer, Service, ServiceBuilder, request, wait_for};
+use harness::{Answer, Proxy, Service, ServiceBuilder, request, wait_for};
 
 use crate::api::*;
 use crate::docs::{first_quoted, quoted, table};
@@ -217,7 +217,7 @@ fn the_page_names_the_workers_that_the_gauges_show() {
     let row = page.iter().find(|row| row[0].contains("notification.worker.blocked_age"));
     let meaning = &row.expect("it is on the page")[5];
     let named: BTreeSet<&str> = quoted(meaning.split("Workers: ").nth(1).expect("it names them")).collect();
-    assert_eq!(named, ["intake", "submissions", "push", "email", "retention", "republish"].into());
+    assert_eq!(named, ["intake", "submissions", "push", "email", "retention", "republish", "gauges"].into());
 }
 
 /// `notification healthcheck` with these arguments, for a process at `addr`.
@@ -280,4 +280,28 @@ async fn the_health_check_of_the_state_store_asks_its_socket() {
         .env("CONNECTOR_SOCKET", state.socket().to_str().expect("UTF-8"));
     let finished = check.run().await;
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "ready\n"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn the_state_store_is_ready_while_it_can_read_its_table_and_alive_all_the_same() {
+    let state = State::new().await;
+    let proxy = Proxy::start(state.database.port()).await;
+    let process = state
+        .process()
+        .env("STATE_PROXY_PG_URL", state.database.dsn_via(proxy.port()))
+        .env("STATE_PROXY_METRICS_ADDR", "127.0.0.1:0")
+        .start()
+        .await;
+    let check = async |arguments: &[&'static str]| {
+        let check = ServiceBuilder::default()
+            .arguments(["healthcheck", "--state"].into_iter().chain(arguments.iter().copied()))
+            .env("CONNECTOR_SOCKET", state.socket().to_str().expect("UTF-8"));
+        let finished = check.run().await;
+        (finished.code, finished.stdout)
+    };
+    assert_eq!(check(&[]).await, (Some(0), "ready\n".to_owned()));
+    proxy.cut();
+    wait_for("it is not ready", BOUND, async || (check(&[]).await.0 == Some(1)).then_some(())).await;
+    assert_eq!(check(&["--live"]).await, (Some(0), "alive\n".to_owned()));
+    assert_eq!(process.get("/readyz").await.0, 200, "the listener for Prometheus asks no table");
 }

@@ -5,10 +5,8 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 use outbox::{Observer, RelayState, Stats};
+use workers::metrics::{Instruments, SECONDS};
 
-/// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
-const SECONDS: [f64; 16] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// Bucket bounds in events.
 const EVENTS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 4096.0];
 
@@ -34,43 +32,32 @@ pub(crate) struct RelayMetrics {
 impl RelayMetrics {
     /// The instruments of `meter`.
     pub(crate) fn new(meter: &Meter) -> Self {
-        let counter =
-            |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
-        let gauge = |name: &'static str, unit: &'static str, what: &'static str| {
-            meter.u64_gauge(name).with_unit(unit).with_description(what).build()
-        };
-        let age = |name: &'static str, what: &'static str| {
-            meter.f64_gauge(name).with_unit("s").with_description(what).build()
-        };
-        let histogram = |name: &'static str, what: &'static str| {
-            let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
-            builder.with_boundaries(SECONDS.to_vec()).build()
-        };
-        let sizes = |name: &'static str, what: &'static str| {
-            let builder = meter.u64_histogram(name).with_unit("{event}").with_description(what);
-            builder.with_boundaries(EVENTS.to_vec()).build()
-        };
+        let make = Instruments::new(meter);
         Self {
-            events: counter("notification.outbox.events", "Claimed events by result"),
-            leases_lost: counter(
+            events: make.counter("notification.outbox.events", "Claimed events by result"),
+            leases_lost: make.counter(
                 "notification.outbox.leases_lost",
                 "Events whose result came after the end of their lease",
             ),
-            batch_size: sizes("notification.outbox.batch_size", "Events of a claim"),
-            latency: histogram("notification.outbox.latency", "From the creation of an event to its append"),
-            pending: gauge(
+            batch_size: make.sizes("notification.outbox.batch_size", "{event}", &EVENTS, "Events of a claim"),
+            latency: make.duration(
+                "notification.outbox.latency",
+                &SECONDS,
+                "From the creation of an event to its append",
+            ),
+            pending: make.gauge(
                 "notification.outbox.pending",
                 "{event}",
                 "Due events that were never tried, counted up to 10,000",
             ),
-            retrying: gauge(
+            retrying: make.gauge(
                 "notification.outbox.retrying",
                 "{event}",
                 "Events that have failed and will be tried again, counted up to 10,000",
             ),
-            dead: gauge("notification.outbox.dead", "{event}", "DEAD events, counted up to 10,000"),
-            oldest_age: age("notification.outbox.oldest_age", "Age of the oldest event that is due"),
-            state: gauge(
+            dead: make.gauge("notification.outbox.dead", "{event}", "DEAD events, counted up to 10,000"),
+            oldest_age: make.age("notification.outbox.oldest_age", "Age of the oldest event that is due"),
+            state: make.gauge(
                 "notification.outbox.state",
                 "{state}",
                 "1 while the relay works, 2 while it is paused",

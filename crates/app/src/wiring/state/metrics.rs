@@ -3,6 +3,7 @@
 use http_server::Answered;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
+use workers::metrics::Instruments;
 
 /// Bucket bounds in seconds: fine up to the latency that is expected, coarse beyond it.
 const SECONDS: [f64; 14] =
@@ -21,19 +22,15 @@ pub(crate) struct StateMetrics {
 impl StateMetrics {
     /// The instruments of `meter`.
     pub(crate) fn new(meter: &Meter) -> Self {
-        let counter =
-            |name: &'static str, what: &'static str| meter.u64_counter(name).with_description(what).build();
-        let histogram = |name: &'static str, what: &'static str| {
-            let builder = meter.f64_histogram(name).with_unit("s").with_description(what);
-            builder.with_boundaries(SECONDS.to_vec()).build()
-        };
+        let make = Instruments::new(meter);
         Self {
-            requests: counter(
+            requests: make.counter(
                 "notification.state.requests",
                 "Requests to the state store by operation and status",
             ),
-            duration: histogram(
+            duration: make.duration(
                 "notification.state.request.duration",
+                &SECONDS,
                 "From the first byte of a request to its answer",
             ),
         }
