@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use idempotency::{MAX_LOCK_TTL, MAX_RETENTION_TTL};
+
 use super::duration;
 
 /// One variable.
@@ -291,7 +293,7 @@ knobs! {
             "How long a request may take, from its first byte to its answer: 408 if the client was late, else 503.");
         NOTIFICATION_API_RATE_LIMIT = optional("0", Takes::Number(0, 1_000_000),
             "The requests a second of one token on one replica, with bursts of one second; 0 for no limit.");
-        NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, WEEK,
+        NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, MAX_LOCK_TTL,
             "How long an idempotency key stays with a request whose replica died. An operator's change of dead letters may take 10 s less than that, \
              even if its request was answered before.");
         NOTIFICATION_API_QUERY_TIMEOUT = time("2s", MS, MINUTE,
@@ -310,7 +312,7 @@ knobs! {
             "The most entries that one transaction accepts. How many are read at once depends on their size.");
         NOTIFICATION_INTENTS_STREAM_RETENTION = time("0", Duration::ZERO, TEN_YEARS,
             "How long entries that have their outcome stay on the stream; what is older is trimmed. 0 trims nothing.");
-        NOTIFICATION_IDEMPOTENCY_TTL = time("168h", MS, TEN_YEARS,
+        NOTIFICATION_IDEMPOTENCY_TTL = time("168h", MS, MAX_RETENTION_TTL,
             "How long a producer's idempotency key is promised to be remembered.");
     }
     "Outbound streams" => {

@@ -55,6 +55,8 @@ fn the_variables_of_the_api_are_checked_against_each_other() {
         ("NOTIFICATION_API_TLS_KEY_FILE", &empty, "NOTIFICATION_API_TLS_CERT_FILE is not set"),
         ("NOTIFICATION_API_REQUEST_TIMEOUT", "50.001s", "NOTIFICATION_API_REQUEST_TIMEOUT + 10s"),
         ("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "19.999s", "NOTIFICATION_API_REQUEST_TIMEOUT + 10s"),
+        ("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "24h1ms", "1ms to 24h"),
+        ("NOTIFICATION_IDEMPOTENCY_TTL", "8784h1ms", "1ms to 8784h"),
         ("NOTIFICATION_API_DRAIN_DELAY", "31s", "NOTIFICATION_SHUTDOWN_TIMEOUT is 30s"),
         ("NOTIFICATION_API_MAX_BUFFERED_BYTES", "16777215", "at least 16777216, twice the largest body"),
     ];
@@ -67,6 +69,7 @@ fn the_variables_of_the_api_are_checked_against_each_other() {
     for (name, value) in [
         ("NOTIFICATION_API_HTTP_ADDR", ":0"),
         ("NOTIFICATION_API_REQUEST_TIMEOUT", "50s"),
+        ("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "24h"),
         ("NOTIFICATION_API_MAX_BUFFERED_BYTES", "16777216"),
     ] {
         let api_on = if name == API_ON.0 { (name, value) } else { API_ON };
