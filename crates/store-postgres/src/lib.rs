@@ -37,8 +37,10 @@ pub use queries::PgQueries;
 pub use schema::receipts_table;
 pub use session::{QUERY_SESSION, SESSION};
 
+use futures_util::TryFutureExt;
 use pg::rights::missing_rights;
 use pg::{PgPool, Session};
+use tokio::try_join;
 
 use crate::error::{document_error, store_error};
 use domain::ports::StoreError;
@@ -59,18 +61,24 @@ impl PgStore {
     /// reported at start and not at the first intent. A newer schema passes if every statement can be prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?;
-        accept::prepare_all(&session).await.map_err(store_error)?;
-        routes::prepare_all(&session).await.map_err(store_error)?;
-        retention::prepare_all(&session).await.map_err(store_error)?;
-        installation::prepare_all(&session).await.map_err(store_error)?;
-        republish::prepare_all(&session).await.map_err(store_error)?;
-        replicas::prepare_all(&session).await.map_err(store_error)?;
-        step_down::prepare_all(&session).await.map_err(store_error)?;
-        sessions::prepare_all(&session).await.map_err(store_error)?;
-        session.prepare(&idempotency::statements::complete(&[])).await.map_err(store_error)?;
-        operations::prepare_all(&session).await.map_err(store_error)?;
+        let answer = idempotency::statements::complete(&[]);
+        // At the same time, because there are over a hundred: one after the other, they would not be answered in time where each
+        // takes as long as the way to a server far away.
+        try_join!(
+            accept::prepare_all(&session),
+            routes::prepare_all(&session),
+            retention::prepare_all(&session),
+            installation::prepare_all(&session),
+            republish::prepare_all(&session),
+            replicas::prepare_all(&session),
+            step_down::prepare_all(&session),
+            sessions::prepare_all(&session),
+            session.prepare(&answer).map_ok(drop),
+            operations::prepare_all(&session),
+            queries::prepare_all(&session),
+        )
+        .map_err(store_error)?;
         receipts::prepare_all(&session).await?;
-        queries::prepare_all(&session).await.map_err(store_error)?;
         let tables = schema::tables();
         let mut required = schema::required_rights(&tables);
         required.extend(idempotency::required_rights());

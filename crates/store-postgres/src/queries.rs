@@ -26,6 +26,7 @@ use domain::record::{NotificationId, Record, RecordCursor};
 use pg::sql::any;
 use pg::{PgError, PgPool, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, IntoColumnRef};
+use tokio::try_join;
 use tokio_postgres::Row;
 
 use crate::codec::column;
@@ -128,15 +129,18 @@ impl ActivityQueries for PgQueries {
 
 /// Prepares every statement, as [`crate::PgStore::check_needs`] does.
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    detail::prepare_all(session).await?;
-    candidates::prepare_all(session).await?;
-    notifications::prepare_all(session).await?;
-    search::prepare_all(session).await?;
-    dead_letters::prepare_all(session).await?;
-    malformed::prepare_all(session).await?;
-    causes::prepare_all(session).await?;
-    status::prepare_all(session).await?;
-    activity::prepare_all(session).await
+    try_join!(
+        detail::prepare_all(session),
+        candidates::prepare_all(session),
+        notifications::prepare_all(session),
+        search::prepare_all(session),
+        dead_letters::prepare_all(session),
+        malformed::prepare_all(session),
+        causes::prepare_all(session),
+        status::prepare_all(session),
+        activity::prepare_all(session),
+    )
+    .map(drop)
 }
 
 /// `column = value`, or nothing if there is no value; one text for both.

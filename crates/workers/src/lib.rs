@@ -31,7 +31,7 @@ pub use gauges::{GaugeStore, Gauges};
 pub use health::{Blocked, Health, WorkerStatus};
 pub use intake::{Intake, IntakeSettings};
 pub use metrics::Metrics;
-pub use publish::{PublishSettings, RoutePublisher};
+pub use publish::{NextDue, PublishSettings, RoutePublisher};
 pub use reporter::{ReplicaHealth, Reporter};
 pub use republish::{RepublishSettings, Republisher};
 pub use retention::{Retention, RetentionSettings};

@@ -13,11 +13,12 @@ mod chunk;
 mod complete;
 mod deferred;
 mod log;
+mod next_due;
 mod receipts;
 mod scan;
 mod unreadable;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambient::{Clock, Jitter, Timestamp, Tokens};
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use self::chunk::Report;
 use self::deferred::Deferred;
 use self::log::RouteLog;
+pub use self::next_due::NextDue;
 use self::receipts::Receipts;
 use self::scan::{PageResult, Scan};
 use self::unreadable::UnreadableRows;
@@ -77,6 +79,8 @@ pub struct RoutePublisher<R, L, O, C, J, T> {
     pub channel: Channel,
     /// The state of routes.
     pub routes: R,
+    /// When routes are due next, shared by the publishers of a replica.
+    pub next_due: Arc<NextDue>,
     /// Exclusivity and receipts.
     pub leases: L,
     /// The streams.
@@ -249,7 +253,7 @@ where
         // While the worker waited for a store, routes became due, or leases of a crashed replica expired.
         let recoveries = shared.health.recoveries();
         if std::mem::replace(&mut state.recoveries, recoveries) != recoveries {
-            state.scan.wake_by(now);
+            state.scan.wake_by(now, now);
         }
         // Beside a backlog, newly accepted routes are published first, but only so many chunks per page.
         let first = batches.is_empty() || state.dispatched >= DISPATCHED_CHUNKS_PER_PAGE;
@@ -282,21 +286,22 @@ where
     /// Scans again when the first of the routes that failed is to be retried.
     fn note_report(&self, state: &mut Loop, report: &Report) {
         if let Some(at) = report.retry_at {
-            state.scan.wake_by(Instant::now() + at.saturating_since(self.clock.now()));
+            let now = Instant::now();
+            state.scan.wake_by(now, now + at.saturating_since(self.clock.now()));
         }
     }
 
     /// One page of due routes, if there are any and no other replica holds the scan lock.
     async fn scan_once(&self, state: &mut Loop, shared: &Shared) -> Result<Result<(), StoreError>, Stopped> {
-        let now = self.clock.now();
         if state.scan.is_idle() {
-            let due = match self.routes.next_due().await {
-                Ok(next) => next.get(&self.channel).copied(),
+            let since = state.scan.answers_since(Instant::now());
+            let due = match self.next_due.of(self.channel, since, &self.routes).await {
+                Ok(due) => due,
                 Err(error) => return Ok(Err(error)),
             };
-            let wait = due.map_or(Duration::MAX, |due| due.saturating_since(now));
+            let wait = due.at.map_or(Duration::MAX, |at| at.saturating_since(self.clock.now()));
             if !wait.is_zero() {
-                state.scan.nothing_due(Instant::now(), wait);
+                state.scan.nothing_due(Instant::now(), wait, due.asked_at);
                 shared.mark_healthy();
                 return Ok(Ok(()));
             }
@@ -312,7 +317,7 @@ where
             }
             Err(error) => return Ok(Err(error)),
         }
-        let scanned = self.publish_page(state, shared, now).await;
+        let scanned = self.publish_page(state, shared, self.clock.now()).await;
         if let Err(error) = self.leases.release_scan_lock(self.channel, &token).await {
             tracing::debug!(error = error_chain(&error), "the scan lock was not released; it ends by itself");
         }

@@ -15,9 +15,9 @@ use store_redis::{
 use tokio_util::sync::CancellationToken;
 use workers::metrics::observe_replica;
 use workers::{
-    Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, PublishSettings, Receiver, ReplicaHealth,
-    Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher, StepDownElection,
-    SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
+    Dispatcher, Gauges, Health, Intake, IntakeSettings, Metrics, NextDue, PublishSettings, Receiver,
+    ReplicaHealth, Reporter, RepublishSettings, Republisher, Retention, RetentionSettings, RoutePublisher,
+    StepDownElection, SubmissionIntake, TracedStreams, Traces, dispatch, submission_queue,
 };
 
 use super::api::{self, ApiParts};
@@ -123,8 +123,10 @@ impl Wiring<'_> {
             self.spawn_submissions(supervisor, api, dispatcher.clone())?;
         }
         self.spawn_intake(supervisor, intents.clone(), directory, dispatcher);
-        self.spawn_publisher(supervisor, Channel::Push, push);
-        self.spawn_publisher(supervisor, Channel::Email, email);
+        let next_due = Arc::new(NextDue::default());
+        for (channel, receiver) in [(Channel::Push, push), (Channel::Email, email)] {
+            self.spawn_publisher(supervisor, channel, receiver, Arc::clone(&next_due));
+        }
         self.spawn_retention(supervisor);
         if !self.config.publish.republish_window.is_zero() {
             self.spawn_republisher(supervisor);
@@ -204,11 +206,18 @@ impl Wiring<'_> {
         supervisor.spawn(Stage::Intake, "intake", |stop| intake.run(stop));
     }
 
-    fn spawn_publisher(&self, supervisor: &mut Supervisor, channel: Channel, receiver: Receiver) {
+    fn spawn_publisher(
+        &self,
+        supervisor: &mut Supervisor,
+        channel: Channel,
+        receiver: Receiver,
+        next_due: Arc<NextDue>,
+    ) {
         let config = self.config;
         let publisher = RoutePublisher {
             channel,
             routes: self.stores.postgres.clone(),
+            next_due,
             leases: RedisLeases::new(&self.stores.redis, &self.keyspace()),
             outbound: self.outbound(),
             clock: SystemClock,

@@ -25,6 +25,8 @@ const SWEEP_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Scan {
     next_at: Instant,
+    /// When this publisher last made routes due, or may have.
+    changed_at: Instant,
     backlog: bool,
     order: DueOrder,
     oldest: Sweep,
@@ -73,6 +75,7 @@ impl Scan {
     pub(super) fn new(now: Instant, lease_ttl: Duration, poll_interval: Duration) -> Self {
         Self {
             next_at: now,
+            changed_at: now,
             backlog: false,
             order: DueOrder::OldestFirst,
             oldest: Sweep::new(now),
@@ -93,9 +96,17 @@ impl Scan {
         !self.backlog
     }
 
-    /// Nothing is due for `wait`.
-    pub(super) fn nothing_due(&mut self, now: Instant, wait: Duration) {
-        self.next_at = now + wait.min(self.idle_interval);
+    /// From when on an answer to the question what is due next will do. Half an interval of tolerance is enough for publishers
+    /// that begin at any time to end up asking together.
+    pub(super) fn answers_since(&self, now: Instant) -> Instant {
+        now.checked_sub(self.idle_interval / 2).map_or(now, |since| since.max(self.changed_at))
+    }
+
+    /// Nothing is due for `wait`, by an answer to a question of `asked_at`.
+    pub(super) fn nothing_due(&mut self, now: Instant, wait: Duration, asked_at: Instant) {
+        // What others make due is found within an interval, whoever asks.
+        let ask_again_at = asked_at + self.idle_interval;
+        self.next_at = now.checked_add(wait).map_or(ask_again_at, |due_at| due_at.min(ask_again_at));
     }
 
     /// Another replica holds the scan lock.
@@ -103,8 +114,9 @@ impl Scan {
         self.next_at = now + SCAN_LOCK_POLL_INTERVAL;
     }
 
-    /// Scans no later than `at`.
-    pub(super) fn wake_by(&mut self, at: Instant) {
+    /// This publisher has made routes due at `at`, or may have: scans no later.
+    pub(super) fn wake_by(&mut self, now: Instant, at: Instant) {
+        self.changed_at = now;
         self.next_at = self.next_at.min(at);
     }
 
@@ -137,6 +149,7 @@ impl Scan {
                 false
             }
             None => {
+                self.changed_at = now;
                 // What is still due is held by another replica or waits for this interval. Rows that cannot be published
                 // are in no hurry.
                 let found = self.oldest.found || self.newest.found;
@@ -256,10 +269,31 @@ mod tests {
     fn an_idle_scan_wakes_for_a_retry_and_sleeps_no_longer_than_a_lease() {
         let now = Instant::now();
         let mut scan = Scan::new(now, Duration::from_secs(2), POLL);
-        scan.nothing_due(now, Duration::from_secs(60));
+        scan.nothing_due(now, Duration::from_secs(60), now);
         assert_eq!(scan.next_at() - now, Duration::from_secs(2));
-        scan.wake_by(now + Duration::from_secs(1));
-        scan.wake_by(now + Duration::from_secs(9));
+        scan.wake_by(now, now + Duration::from_secs(1));
+        scan.wake_by(now, now + Duration::from_secs(9));
         assert_eq!(scan.next_at() - now, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn an_older_answer_brings_the_next_question_forward_and_a_due_route_too() {
+        let asked_at = Instant::now();
+        let now = asked_at + Duration::from_secs(2);
+        let mut scan = Scan::new(asked_at, LEASE_TTL, POLL);
+        for (wait, next) in [(60, 3), (3, 3), (1, 1)] {
+            scan.nothing_due(now, Duration::from_secs(wait), asked_at);
+            assert_eq!(scan.next_at() - now, Duration::from_secs(next), "a route that is due in {wait} s");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_used_for_half_an_interval_and_not_once_this_publisher_made_a_route_due() {
+        let start = Instant::now();
+        let mut scan = Scan::new(start, LEASE_TTL, POLL);
+        let now = start + LEASE_TTL;
+        assert_eq!(scan.answers_since(now), start + LEASE_TTL / 2);
+        scan.wake_by(now, now + POLL);
+        assert_eq!(scan.answers_since(now + POLL), now);
     }
 }

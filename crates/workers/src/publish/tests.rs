@@ -48,6 +48,7 @@ impl Fixture {
         let publisher = RoutePublisher {
             channel: Channel::Push,
             routes: self.world.database.clone(),
+            next_due: Arc::default(),
             leases: self.world.publishing.clone(),
             outbound: self.world.publishing.clone(),
             clock: Arc::clone(&self.world.clock),
@@ -202,6 +203,47 @@ async fn each_row_that_cannot_be_read_is_listed_no_more_often_than_an_idle_scan_
     fixture.run_for(Duration::from_secs(60)).await;
     let listed = fixture.world.script.count("list_due_routes");
     assert!((12..=14).contains(&listed), "{listed} listings in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_publishers_of_a_replica_ask_together_wherever_they_began() {
+    let fixture = Fixture::default();
+    let next_due = Arc::new(NextDue::default());
+    let stop = CancellationToken::new();
+    let mut running = Vec::new();
+    for _ in 0..3 {
+        let (publisher, receiver, dispatcher) = fixture.publisher();
+        let publisher = Publisher { next_due: Arc::clone(&next_due), ..publisher };
+        let stop = stop.clone();
+        running.push(tokio::spawn(async move {
+            publisher.run(receiver, stop).await;
+            drop(dispatcher);
+        }));
+        tokio::time::sleep(Duration::from_millis(1_600)).await;
+    }
+    let before = fixture.world.script.count("next_due");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let asked = fixture.world.script.count("next_due") - before;
+    assert!((12..=14).contains(&asked), "{asked} questions of three publishers in a minute");
+    stop.cancel();
+    for publisher in running {
+        publisher.await.expect("it does not panic");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_failed_is_asked_again_and_no_old_answer_is_used() {
+    let fixture = Fixture::default();
+    let (next_due, start) = (NextDue::default(), Instant::now());
+    let of = async |since| next_due.of(Channel::Push, since, &fixture.world.database).await;
+    assert_eq!(of(start).await.expect("is there").at, None);
+    fixture.put([route(1, 0)]);
+    assert_eq!(of(start).await.expect("is there").at, None, "it was asked before");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    fixture.world.script.fail("next_due", down("next_due"));
+    assert!(of(Instant::now()).await.is_err());
+    let due = of(start).await.expect("is there again");
+    assert_eq!((due.at, due.asked_at), (Some(Timestamp::UNIX_EPOCH), Instant::now()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,10 @@
 //! The log of a start.
 
-use harness::{Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, request, wait_for};
+use std::time::Duration;
+
+use harness::{
+    Proxy, Redis, RedisOptions, ServiceBuilder, StandInDirectory, TestDatabase, request, wait_for,
+};
 use tokio::net::TcpListener;
 
 use crate::console::Browser;
@@ -39,6 +43,18 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
             "{arguments:?}"
         );
     }
+}
+
+/// Over a hundred statements are checked at the start; one after the other they took longer than one operation may.
+#[tokio::test]
+async fn a_postgresql_that_is_far_away_is_served() {
+    let world = World::new().await;
+    let far = Proxy::start(world.database.port()).await;
+    far.delay(Duration::from_millis(30));
+    let service = world.service_via(world.redis.port(), far.port()).start().await;
+    world.send(0..1).await;
+    world.settled(1).await;
+    assert_eq!(service.get("/readyz").await.0, 200);
 }
 
 #[tokio::test]
