@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub mod duration;
 pub mod environment_file;
+pub mod knob;
 pub mod knobs;
 pub mod reference;
 
@@ -16,6 +17,7 @@ mod api;
 mod audience;
 mod health;
 mod http;
+mod minimums;
 mod postgres;
 mod problem;
 mod publish;

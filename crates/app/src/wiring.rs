@@ -15,7 +15,7 @@ use anyhow::Context;
 use store_redis::RedisSettings;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::knobs::Knob;
+use crate::config::knob::Knob;
 use crate::config::{Http, Redis};
 use crate::probes::{self, Phase, ReadyState};
 use crate::shutdown::{Parts, Watchdog};

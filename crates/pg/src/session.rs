@@ -20,7 +20,7 @@ use crate::pool::Connections;
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
-/// The most statements of varying texts that a connection keeps prepared, each of which takes memory of the server.
+/// The most statements of varying texts that a connection keeps prepared. Each takes memory of the server.
 pub const MAX_PREPARED: usize = 100;
 
 /// A connection, borrowed for one operation.
@@ -88,7 +88,7 @@ impl Session {
     /// Prepares and runs a statement whose text may vary, and reads no further row once `reads_on` says no to one. The connection is
     /// closed then, because the server would send the others.
     ///
-    /// A connection that has [`MAX_PREPARED`] statements forgets them before it prepares another one in this way.
+    /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all.
     pub async fn query_while(
         &self,
         query: &impl PostgresBinderRef,
@@ -96,10 +96,10 @@ impl Session {
     ) -> Result<Vec<Row>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| {
-            if client.statement_cache.size() >= MAX_PREPARED {
+            let statement = client.prepare_cached(&sql).await?;
+            if client.statement_cache.size() > MAX_PREPARED {
                 client.statement_cache.clear();
             }
-            let statement = client.prepare_cached(&sql).await?;
             let mut found = std::pin::pin!(client.query_raw(&statement, values.as_params()).await?);
             let mut rows = Vec::new();
             while let Some(row) = found.try_next().await? {

@@ -122,9 +122,13 @@ pub(crate) fn timed_out(operation: &'static str) -> StoreError {
     StoreError::TimedOut { operation, source: "too slow".into() }
 }
 
-/// What gauges were set to, by name, in the order in which that happened.
+/// What gauges were set to, by name.
 #[derive(Clone, Default)]
-pub(crate) struct Recorded(Arc<Mutex<Vec<(String, f64)>>>, Arc<Mutex<Vec<Observed>>>);
+pub(crate) struct Recorded {
+    /// In the order in which they were set.
+    values: Arc<Mutex<Vec<(String, f64)>>>,
+    observed: Arc<Mutex<Vec<Observed>>>,
+}
 
 /// What asks for the values of a gauge.
 enum Observed {
@@ -138,13 +142,13 @@ impl Recorded {
     }
 
     pub(crate) fn values(&self, name: &str) -> Vec<f64> {
-        let recorded = self.0.lock().expect("no test panics while it holds the values");
+        let recorded = self.values.lock().expect("no test panics while it holds the values");
         recorded.iter().filter(|(gauge, _)| gauge == name).map(|(_, value)| *value).collect()
     }
 
     /// Reads the gauges that are asked for their values, as a scrape does.
     pub(crate) fn read(&self) {
-        for observed in self.1.lock().expect("no test panics while it holds the gauges").iter() {
+        for observed in self.observed.lock().expect("no test panics while it holds the gauges").iter() {
             match observed {
                 Observed::Number(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
                 Observed::Time(name, ask) => ask(&RecordedGauge(name.clone(), self.clone())),
@@ -153,7 +157,7 @@ impl Recorded {
     }
 
     fn observe(&self, observed: impl Iterator<Item = Observed>) {
-        self.1.lock().expect("no test panics while it holds the gauges").extend(observed);
+        self.observed.lock().expect("no test panics while it holds the gauges").extend(observed);
     }
 }
 
@@ -190,7 +194,7 @@ struct RecordedGauge(String, Recorded);
 impl RecordedGauge {
     fn set(&self, value: f64) {
         let Self(name, recorded) = self;
-        recorded.0.lock().expect("no test panics while it holds the values").push((name.clone(), value));
+        recorded.values.lock().expect("no test panics while it holds the values").push((name.clone(), value));
     }
 }
 

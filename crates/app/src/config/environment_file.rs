@@ -1,6 +1,7 @@
 //! The environment file that the packages install: every variable, commented, written from the list itself.
 
-use super::knobs::{ADMIN_EMAILS_PREFIX, AUDIENCE, KNOBS, Knob};
+use super::knob::Knob;
+use super::knobs::{ADMIN_EMAILS_PREFIX, AUDIENCE, KNOBS};
 
 const HEAD: &str = "\
 # The environment of notification.service: every variable, commented, with its default.

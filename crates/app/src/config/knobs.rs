@@ -3,64 +3,11 @@
 //! This is the only list: the reader uses its defaults and bounds, the check for
 //! unknown names compares with it, `check-config` prints in its order, and docs/config.md is generated from it.
 
-use std::fmt;
 use std::time::Duration;
 
 use idempotency::{MAX_LOCK_TTL, MAX_RETENTION_TTL};
 
-use super::duration;
-
-/// One variable.
-#[derive(Debug, Clone, Copy)]
-pub struct Knob {
-    /// The name of the variable.
-    pub name: &'static str,
-    /// The heading of its section.
-    pub section: &'static str,
-    /// The value if it is not set; may be empty.
-    pub default: &'static str,
-    /// Whether the service cannot start without it.
-    pub required: bool,
-    /// Whether its value is never shown, and may be in a file that [`Knob::file_variable`] names.
-    pub secret: bool,
-    /// What can be set.
-    pub takes: Takes,
-    /// Its purpose, in a sentence for operators.
-    pub what: &'static str,
-}
-
-impl Knob {
-    /// The variable that may name a file with the value instead, if there is one.
-    pub fn file_variable(&self) -> Option<String> {
-        self.secret.then(|| format!("{}_FILE", self.name))
-    }
-}
-
-/// The values a variable can have.
-#[derive(Debug, Clone, Copy)]
-pub enum Takes {
-    /// A Go duration within these bounds.
-    Duration(Duration, Duration),
-    /// A whole number within these bounds.
-    Number(u64, u64),
-    /// One of these words.
-    Word(&'static [&'static str]),
-    /// Something that its section parses, in words.
-    Text(&'static str),
-}
-
-impl fmt::Display for Takes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Duration(min, max) => {
-                write!(f, "a duration from {} to {}", duration::format(*min), duration::format(*max))
-            }
-            Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
-            Self::Word(words) => write!(f, "one of {}", words.join(", ")),
-            Self::Text(text) => f.write_str(text),
-        }
-    }
-}
+use super::knob::{Knob, Takes};
 
 /// Retired names, and what to use instead.
 pub const RETIRED: &[(&str, &str)] = &[
@@ -75,93 +22,6 @@ pub const RETIRED: &[(&str, &str)] = &[
         "NOTIFICATION_DEAD_LETTER_TTL",
         "dead letters go with their record: set NOTIFICATION_RECORD_RETENTION instead, and NOTIFICATION_MALFORMED_INTENT_RETENTION for malformed intents",
     ),
-];
-
-/// A duration that must leave room for others.
-#[derive(Debug, Clone, Copy)]
-pub struct Minimum {
-    /// The one that must be long enough.
-    pub knob: &'static Knob,
-    /// What it must be as long as, together: so many times each.
-    pub terms: &'static [(u32, &'static Knob)],
-    /// What is added to that.
-    pub margin: Duration,
-    /// Why it cannot work otherwise.
-    pub because: &'static str,
-}
-
-impl Minimum {
-    /// The terms, each as `shown` gives it, and the margin: `A + 10 times B + 10s`.
-    pub fn sum(&self, shown: impl Fn(&Knob) -> String) -> String {
-        let term = |&(times, knob): &(u32, &'static Knob)| match times {
-            1 => shown(knob),
-            times => format!("{times} times {}", shown(knob)),
-        };
-        let margin = (!self.margin.is_zero()).then(|| duration::format(self.margin));
-        self.terms.iter().map(term).chain(margin).collect::<Vec<_>>().join(" + ")
-    }
-}
-
-/// The durations that are checked against each other.
-pub const MINIMUMS: &[Minimum] = &[
-    Minimum {
-        knob: &NOTIFICATION_ROUTE_LEASE_TTL,
-        terms: &[(2, &NOTIFICATION_REDIS_OPERATION_TIMEOUT)],
-        margin: Duration::ZERO,
-        because: "a lease must outlast both winning it and appending under it",
-    },
-    Minimum {
-        knob: &NOTIFICATION_ROUTE_BACKOFF_MAX,
-        terms: &[(1, &NOTIFICATION_ROUTE_BACKOFF_MIN)],
-        margin: Duration::ZERO,
-        because: "the delay grows from the one to the other",
-    },
-    Minimum {
-        knob: &NOTIFICATION_RECORD_RETENTION,
-        terms: &[(1, &NOTIFICATION_IDEMPOTENCY_TTL)],
-        margin: Duration::ZERO,
-        because: "a key is remembered only while its record is kept",
-    },
-    Minimum {
-        knob: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
-        terms: &[
-            (1, &NOTIFICATION_ROUTE_LEASE_TTL),
-            (1, &NOTIFICATION_POSTGRES_OPERATION_TIMEOUT),
-            (10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT),
-        ],
-        margin: Duration::ZERO,
-        because: "the receipt must exist when another replica tries the route, and while its completion is retried",
-    },
-    Minimum {
-        knob: &NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL,
-        terms: &[(1, &NOTIFICATION_API_REQUEST_TIMEOUT)],
-        margin: Duration::from_secs(10),
-        because: "a key must stay with its request until the answer is stored",
-    },
-    Minimum {
-        knob: &NOTIFICATION_OUTBOX_LEASE_TIMEOUT,
-        terms: &[(10, &NOTIFICATION_REDIS_OPERATION_TIMEOUT)],
-        margin: Duration::ZERO,
-        because: "a claim must outlast several slow calls to Redis",
-    },
-    Minimum {
-        knob: &NOTIFICATION_PUBLISH_DEDUPE_TTL,
-        terms: &[(2, &NOTIFICATION_OUTBOX_LEASE_TIMEOUT)],
-        margin: Duration::ZERO,
-        because: "the receipt of an event must exist when another relay claims it",
-    },
-    Minimum {
-        knob: &NOTIFICATION_OUTBOX_RETRY_MAX_DELAY,
-        terms: &[(1, &NOTIFICATION_OUTBOX_RETRY_BASE_DELAY)],
-        margin: Duration::ZERO,
-        because: "the delay grows from the one to the other",
-    },
-    Minimum {
-        knob: &NOTIFICATION_SHUTDOWN_TIMEOUT,
-        terms: &[(1, &NOTIFICATION_API_DRAIN_DELAY)],
-        margin: Duration::ZERO,
-        because: "the stop waits that long",
-    },
 ];
 
 /// The prefix of the variables that name the administrators of a notification type.
@@ -480,14 +340,6 @@ mod tests {
     fn what_is_required_has_no_default() {
         for knob in KNOBS.iter().filter(|knob| knob.required) {
             assert_eq!(knob.default, "", "{}", knob.name);
-        }
-    }
-
-    #[test]
-    fn what_is_checked_against_each_other_is_durations() {
-        let terms = MINIMUMS.iter().flat_map(|minimum| minimum.terms.iter().map(|(_, knob)| *knob));
-        for knob in MINIMUMS.iter().map(|minimum| minimum.knob).chain(terms) {
-            assert!(matches!(knob.takes, Takes::Duration(..)), "{}", knob.name);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::knobs::Knob;
+use super::knob::Knob;
 
 /// The most of a value that a message repeats, in characters.
 const SHOWN: usize = 80;

@@ -10,7 +10,9 @@ use std::time::Duration;
 use config::{Environment, Source};
 
 use super::duration;
-use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, Knob, MINIMUMS, RETIRED, Takes};
+use super::knob::{Knob, Takes};
+use super::knobs::{ADMIN_EMAILS_PREFIX, KNOBS, RETIRED};
+use super::minimums::MINIMUMS;
 use super::problem::{ConfigErrors, Problem};
 use super::read_bounded;
 

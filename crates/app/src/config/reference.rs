@@ -1,6 +1,8 @@
 //! The page that lists every variable, written from the list itself.
 
-use super::knobs::{AUDIENCE, KNOBS, Knob, MINIMUMS, Minimum, RETIRED};
+use super::knob::Knob;
+use super::knobs::{AUDIENCE, KNOBS, RETIRED};
+use super::minimums::{MINIMUMS, Minimum};
 
 const HEAD: &str = "\
 # Configuration

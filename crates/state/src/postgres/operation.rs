@@ -83,7 +83,8 @@ impl<'a> Operation<'a> {
         self.run(self.session.query(statement)).await
     }
 
-    /// Runs the two statements of a query, either of which may be missing, on one snapshot. No more rows of the page are read than fit into an answer, and one.
+    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Of the page, rows are read until
+    /// one does not fit into the answer.
     pub(super) async fn query_snapshot(
         &self,
         count: Option<&SelectStatement>,

@@ -4,6 +4,7 @@ mod contract;
 mod http;
 mod model;
 mod postgres;
+mod query_drawn;
 mod query_expressions;
 mod query_json;
 mod query_model;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ambient::{Clock, SystemClock};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
-use harness::{Fault, Load, Proxy, Service, wait_for};
+use harness::{Fault, Load, Proxy, Service, ServiceBuilder, wait_for};
 use store_redis::Keyspace;
 
 use self::monitor::{Monitor, SERVICE};
@@ -63,6 +63,14 @@ async fn promtool_has_nothing_against_the_metrics_of_a_service() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// A service, and a Prometheus that has read its gauges and has nothing to report.
+async fn watched(service: ServiceBuilder) -> (Service, Monitor) {
+    let service = service.start().await;
+    let monitor = Monitor::start(&service.http_addr()).await;
+    monitor.is_quiet(MEASURED).await;
+    (service, monitor)
+}
+
 /// Waits until the replica leads.
 async fn leads(replica: &Service) {
     wait_for("the first replica leads", BOUND, async || {
@@ -89,9 +97,7 @@ async fn a_replica_that_ends_is_reported_and_so_is_the_end_of_the_last_one() {
 #[tokio::test]
 async fn a_lock_that_no_replica_gets_is_a_missing_leader() {
     let world = World::new().await;
-    let service = world.service().start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (service, monitor) = watched(world.service()).await;
     // As if its holder renewed it for ever and did nothing else. What arrives meanwhile waits.
     let steal = "UPDATE locks SET lock_id = 'another', expires_at_ms = expires_at_ms + 86400000 \
         WHERE user_key = 'intake:notification:intents'";
@@ -106,9 +112,7 @@ async fn a_lock_that_no_replica_gets_is_a_missing_leader() {
 #[tokio::test]
 async fn an_entry_that_must_wait_for_its_recipient_is_reported() {
     let world = World::new().await;
-    let service = world.service().start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (_service, monitor) = watched(world.service()).await;
     world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
     world.send(1..2).await;
     monitor.sees_for("NotificationIntakeWaiting", LONG_AFTERWARDS).await;
@@ -146,9 +150,7 @@ async fn more_intents_than_are_accepted_let_the_stream_grow() {
 #[tokio::test]
 async fn a_lease_that_is_never_released_blocks_its_channel() {
     let world = World::new().await;
-    let service = world.service().start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (_service, monitor) = watched(world.service()).await;
     let id = format!("{}-0", SystemClock.now().as_millis());
     let route =
         RouteKey { notification_id: NotificationId::from(id.clone()), route_id: "push:user:u-1".to_owned() };
@@ -175,9 +177,7 @@ async fn a_lease_that_is_never_released_blocks_its_channel() {
 async fn a_postgresql_that_is_gone_is_reported_and_so_is_its_return() {
     let world = World::new().await;
     let proxy = Proxy::start(world.database.port()).await;
-    let service = world.service_via(world.redis.port(), proxy.port()).start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (_service, monitor) = watched(world.service_via(world.redis.port(), proxy.port())).await;
     world.send(0..4).await;
     proxy.cut();
     monitor.sees_for("NotificationPostgresDown", LONG_AFTERWARDS).await;
@@ -190,9 +190,7 @@ async fn a_postgresql_that_is_gone_is_reported_and_so_is_its_return() {
 async fn a_redis_that_is_gone_is_reported_and_so_is_its_return() {
     let world = World::new().await;
     let proxy = Proxy::start(world.redis.port()).await;
-    let service = world.service_via(proxy.port(), world.database.port()).start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (_service, monitor) = watched(world.service_via(proxy.port(), world.database.port())).await;
     world.send(0..4).await;
     proxy.cut();
     monitor.sees_for("NotificationRedisDown", LONG_AFTERWARDS).await;
@@ -204,9 +202,7 @@ async fn a_redis_that_is_gone_is_reported_and_so_is_its_return() {
 #[tokio::test]
 async fn a_stream_of_the_wrong_type_lets_dead_letters_rise() {
     let world = World::new().await;
-    let service = world.service().env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1").start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (_service, monitor) = watched(world.service().env("NOTIFICATION_PUSH_MAX_ATTEMPTS", "1")).await;
     redis::cmd("SET")
         .arg(PUSH)
         .arg("x")
@@ -294,9 +290,7 @@ async fn a_worker_whose_call_gets_no_answer_is_hung_and_the_one_of_the_gauges_is
 #[tokio::test]
 async fn a_redis_that_refuses_writes_is_no_redis_that_is_gone_and_its_channels_are_stuck() {
     let world = World::new().await;
-    let service = world.service().start().await;
-    let monitor = Monitor::start(&service.http_addr()).await;
-    monitor.is_quiet(MEASURED).await;
+    let (service, monitor) = watched(world.service()).await;
     // It refuses between the append of the intent, which needs memory as well, and its publication.
     world.directory.set_fault("u-1", Fault::Answer(503, "{}".to_owned()));
     world.send(1..2).await;

@@ -45,6 +45,20 @@ fn a_tokens_file_that_is_wrong_stops_the_start_and_a_producer_without_a_type_is_
 }
 
 #[test]
+fn times_of_the_idempotency_store_are_bounded_as_the_store_bounds_them() {
+    let (_kept, empty) = file("");
+    let tokens = ("NOTIFICATION_API_TOKENS_FILE", &*empty);
+    for (name, value, complaint) in [
+        ("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "24h1ms", "1ms to 24h"),
+        ("NOTIFICATION_IDEMPOTENCY_TTL", "8784h1ms", "1ms to 8784h"),
+    ] {
+        let report = errors(&[API_ON, tokens, (name, value)]);
+        assert_eq!(report.lines().count(), 1, "{report}");
+        assert!(report.contains(complaint), "{report}");
+    }
+}
+
+#[test]
 fn the_variables_of_the_api_are_checked_against_each_other() {
     let (_kept, empty) = file("");
     let tokens = ("NOTIFICATION_API_TOKENS_FILE", &*empty);
@@ -55,8 +69,6 @@ fn the_variables_of_the_api_are_checked_against_each_other() {
         ("NOTIFICATION_API_TLS_KEY_FILE", &empty, "NOTIFICATION_API_TLS_CERT_FILE is not set"),
         ("NOTIFICATION_API_REQUEST_TIMEOUT", "50.001s", "NOTIFICATION_API_REQUEST_TIMEOUT + 10s"),
         ("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "19.999s", "NOTIFICATION_API_REQUEST_TIMEOUT + 10s"),
-        ("NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL", "24h1ms", "1ms to 24h"),
-        ("NOTIFICATION_IDEMPOTENCY_TTL", "8784h1ms", "1ms to 8784h"),
         ("NOTIFICATION_API_DRAIN_DELAY", "31s", "NOTIFICATION_SHUTDOWN_TIMEOUT is 30s"),
         ("NOTIFICATION_API_MAX_BUFFERED_BYTES", "16777215", "at least 16777216, twice the largest body"),
     ];

@@ -1,0 +1,58 @@
+//! What a variable of the service is.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::duration;
+
+/// One variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Knob {
+    /// The name of the variable.
+    pub name: &'static str,
+    /// The heading of its section.
+    pub section: &'static str,
+    /// The value if it is not set; may be empty.
+    pub default: &'static str,
+    /// Whether the service cannot start without it.
+    pub required: bool,
+    /// Whether its value is never shown, and may be in a file that [`Knob::file_variable`] names.
+    pub secret: bool,
+    /// What can be set.
+    pub takes: Takes,
+    /// Its purpose, in a sentence for operators.
+    pub what: &'static str,
+}
+
+impl Knob {
+    /// The variable that may name a file with the value instead, if there is one.
+    pub fn file_variable(&self) -> Option<String> {
+        self.secret.then(|| format!("{}_FILE", self.name))
+    }
+}
+
+/// The values a variable can have.
+#[derive(Debug, Clone, Copy)]
+pub enum Takes {
+    /// A Go duration within these bounds.
+    Duration(Duration, Duration),
+    /// A whole number within these bounds.
+    Number(u64, u64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Something that its section parses, in words.
+    Text(&'static str),
+}
+
+impl fmt::Display for Takes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Duration(min, max) => {
+                write!(f, "a duration from {} to {}", duration::format(*min), duration::format(*max))
+            }
+            Self::Number(min, max) => write!(f, "a whole number from {min} to {max}"),
+            Self::Word(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
