@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::sync::mpsc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};

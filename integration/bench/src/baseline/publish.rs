@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Statement};
 
-use super::{Batch, Route, microseconds, text};
+use super::{Batch, Route, microseconds};
 use crate::testbed::PUSH;
 
 const CHUNK: usize = 512;
