@@ -171,6 +171,27 @@ impl Number {
         text
     }
 
+    /// The nearest value towards zero that is no further from it than ten to the power of `limit` and has no more than `scale`
+    /// digits after the decimal point.
+    pub(crate) fn cut(&self, limit: i32, scale: u16) -> Self {
+        // Digits begin after the decimal point: ten to the power of 0 is 0.1 times ten to the power of 1.
+        if self.point > limit {
+            let negative = self.negative;
+            return Self { negative, digits: Box::new([b'1']), point: limit + 1, scale: 0 };
+        }
+        let kept = usize::try_from(self.point + i32::from(scale)).unwrap_or(0).min(self.digits.len());
+        let kept = &self.digits[..kept];
+        let zeros = kept.iter().rev().take_while(|digit| **digit == b'0').count();
+        let digits: Box<[u8]> = kept[..kept.len() - zeros].into();
+        let is_zero = digits.is_empty();
+        Self {
+            negative: self.negative && !is_zero,
+            point: if is_zero { 0 } else { self.point },
+            digits,
+            scale: self.scale.min(scale),
+        }
+    }
+
     fn sign(&self) -> i32 {
         match (self.digits.is_empty(), self.negative) {
             (true, _) => 0,

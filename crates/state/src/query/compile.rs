@@ -12,7 +12,7 @@ mod order;
 
 use sea_query::{Expr, ExprTrait, Func, Query as Statement, SelectStatement};
 
-use super::expressions::{IndexType, Member, Path, helper_name};
+use super::expressions::{IndexType, Member, Path, VALUE, helper_name};
 use super::{Filter, Group, Query};
 use crate::StateError;
 
@@ -72,7 +72,7 @@ impl Table {
     }
 
     fn path<'a>(&'a self, member: &'a Member) -> Path<'a> {
-        Path { document: Expr::col("value"), member, helper: &self.helper }
+        Path { document: VALUE, member, helper: &self.helper }
     }
 
     fn is_indexed(&self, member: &Member, index_type: IndexType) -> bool {
@@ -139,22 +139,28 @@ impl Group {
 }
 
 fn every(conditions: impl IntoIterator<Item = Expr>) -> Expr {
-    joined(conditions, "AND").unwrap_or_else(|| Expr::cust("TRUE"))
+    joined(conditions, Expr::and).unwrap_or_else(|| Expr::cust("TRUE"))
 }
 
 fn some(conditions: impl IntoIterator<Item = Expr>) -> Expr {
-    joined(conditions, "OR").unwrap_or_else(never)
+    joined(conditions, Expr::or).unwrap_or_else(never)
 }
 
-/// Side by side. The builder writes what is joined two by two by calling itself once for each, and a stack ends.
-fn joined(conditions: impl IntoIterator<Item = Expr>, operator: &str) -> Option<Expr> {
-    let conditions: Vec<Expr> = conditions.into_iter().collect();
-    if conditions.len() < 2 {
-        return conditions.into_iter().next();
+/// Joined two by two, so that no expression is deeper than need be: the builder calls itself for each level, and a stack ends.
+fn joined(conditions: impl IntoIterator<Item = Expr>, join: impl Fn(Expr, Expr) -> Expr) -> Option<Expr> {
+    let mut conditions: Vec<Expr> = conditions.into_iter().collect();
+    while conditions.len() > 1 {
+        let mut rest = conditions.into_iter();
+        let mut joined = Vec::with_capacity(rest.len().div_ceil(2));
+        while let Some(left) = rest.next() {
+            joined.push(match rest.next() {
+                Some(right) => join(left, right),
+                None => left,
+            });
+        }
+        conditions = joined;
     }
-    let places: Vec<String> = (1..=conditions.len()).map(|number| format!("(${number})")).collect();
-    let template = format!("({})", places.join(&format!(" {operator} ")));
-    Some(Expr::cust_with_exprs(template, conditions))
+    conditions.pop()
 }
 
 fn never() -> Expr {
@@ -185,13 +191,13 @@ pub fn count(query: &Query, table: &Table) -> SelectStatement {
 
 /// Prefix and filter.
 fn matching(query: &Query, table: &Table) -> Expr {
-    let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
-    let filter = query.filter.to_expr(&OnTable { table, members });
+    let prefix = query.prefix.as_str();
     let mut all = Vec::new();
-    if !query.prefix.as_str().is_empty() {
-        all.push(key_by_bytes().gte(pg::bind::text(query.prefix.as_str())));
-    }
+    all.extend((!prefix.is_empty()).then(|| key_by_bytes().gte(pg::bind::text(prefix))));
     all.extend(query.prefix.end().map(|end| key_by_bytes().lt(pg::bind::text(end))));
-    all.push(filter);
+    if query.filter != Filter::default() {
+        let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
+        all.push(query.filter.to_expr(&OnTable { table, members }));
+    }
     every(all)
 }

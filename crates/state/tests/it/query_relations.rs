@@ -39,7 +39,7 @@ impl Names for Orders {
 impl Target for Orders {
     fn source(&self, name: &str) -> Option<Source<'_>> {
         let member = |member| {
-            let document = Expr::col(("orders", "details"));
+            let document = "\"orders\".\"details\"";
             Source::Member(Path { document, member, helper: "kv_rfc3339" }, Vec::new())
         };
         Some(match name {

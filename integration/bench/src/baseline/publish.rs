@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use anyhow::Context;
-use redis::aio::MultiplexedConnection;
 use redis::Cmd;
+use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Statement};
 

@@ -7,7 +7,7 @@ use sea_query::{BinOper, Expr, ExprTrait, Func};
 use super::{Source, every, never, some};
 use crate::json::{Json, Number};
 use crate::query::expressions::{
-    IndexType, Path, bind_json, bind_number, by_bytes, cut_as_indexed, indexed_number, indexed_text,
+    IndexType, Path, bind_json, bind_number, by_bytes, cut_as_indexed, number_as_indexed,
 };
 use crate::query::{Comparison, Instant, Operand, Test};
 
@@ -105,7 +105,7 @@ impl Member<'_> {
         let mut all = Vec::new();
         all.extend(self.equals_by_index(operand));
         if has_scalar(operand) {
-            all.push(contains(self.path.document.clone(), &self.document(&text)));
+            all.push(contains(self.path.document(), &self.document(&text)));
         }
         if matches!(operand, Json::Array(_) | Json::Object(_)) {
             all.push(self.path.value().eq(bind_json(text)));
@@ -116,8 +116,8 @@ impl Member<'_> {
     /// What follows from equality and a declared index can tell.
     fn equals_by_index(&self, operand: &Json) -> Option<Expr> {
         let (index_type, bound) = match operand {
-            Json::String(text) => (IndexType::Text, indexed_text(bind::text(text))),
-            Json::Number(number) => (IndexType::Numeric, indexed_number(bind_number(number.to_scientific()))),
+            Json::String(text) => (IndexType::Text, bind::text(cut_as_indexed(text))),
+            Json::Number(number) => (IndexType::Numeric, bind_number(&number_as_indexed(number))),
             Json::Bool(value) => (IndexType::Boolean, Expr::val(*value).cast_as("boolean")),
             _ => return None,
         };
@@ -129,18 +129,17 @@ impl Member<'_> {
         if !self.is_indexed(IndexType::Text) {
             return exact;
         }
-        let bound = indexed_text(bind::text(text));
+        let bound = bind::text(cut_as_indexed(text));
         compare_indexed(self.path.indexed(IndexType::Text), comparison, bound).and(exact)
     }
 
     fn order_of_number(&self, comparison: Comparison, number: &Number) -> Expr {
-        let bound = || bind_number(number.to_scientific());
-        let exact = compare(self.path.number(), comparison, bound());
+        let exact = compare(self.path.number(), comparison, bind_number(number));
         if !self.is_indexed(IndexType::Numeric) {
             return exact;
         }
         let index = self.path.indexed(IndexType::Numeric);
-        compare_indexed(index, comparison, indexed_number(bound())).and(exact)
+        compare_indexed(index, comparison, bind_number(&number_as_indexed(number))).and(exact)
     }
 
     /// By the declared index all at once, by the GIN index one alternative for each if they are few; the list decides.
@@ -155,14 +154,14 @@ impl Member<'_> {
             return exact;
         }
         let alternative =
-            |operand: &Json| contains(self.path.document.clone(), &self.document(&operand.to_short_text()));
+            |operand: &Json| contains(self.path.document(), &self.document(&operand.to_short_text()));
         some(operands.iter().map(alternative)).and(exact)
     }
 
     /// At the top an array contains a scalar that is one of its elements, within a document it does not.
     fn contains(&self, operand: &Json) -> Expr {
         let text = operand.to_short_text();
-        let document = || self.path.document.clone();
+        let document = || self.path.document();
         match operand {
             Json::Array(_) | Json::Object(_) if has_scalar(operand) => {
                 contains(document(), &self.document(&text))
@@ -216,7 +215,7 @@ fn integer_meets(column: &Expr, test: &Test) -> Expr {
         }
         Test::NotEqual(operand) => not_one_of(column(), std::slice::from_ref(operand)),
         Test::Order(comparison, Operand::Number(number)) => {
-            compare(column().cast_as("numeric"), *comparison, bind_number(number.to_scientific()))
+            compare(column().cast_as("numeric"), *comparison, bind_number(number))
         }
         Test::Order(_, Operand::String(_)) | Test::Before(_) | Test::After(_) => never(),
         Test::In(operands) => column().eq(any(integers(operands))),

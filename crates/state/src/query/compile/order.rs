@@ -10,12 +10,12 @@ use sea_query::{Expr, ExprTrait, Func, NullOrdering, Order, SelectStatement};
 use super::{Table, every, never};
 use crate::StateError;
 use crate::json::Json;
-use crate::query::expressions::{IndexType, Path, bind_number, by_bytes, indexed_number, indexed_text};
+use crate::query::expressions::{IndexType, Path, bind_number, cut_as_indexed, number_as_indexed};
 use crate::query::{Filter, Group, Operand, Query, SortName, SortTerm, SortValue, Test};
 
 /// The key in the order of its bytes, also in a table that was made without that collation.
 pub(crate) fn key_by_bytes() -> Expr {
-    by_bytes(Expr::col("key"))
+    Expr::cust("(\"key\" COLLATE \"C\")")
 }
 
 /// The types of JSON in their order, so that where the name begins is a rank; no name is part of an earlier one.
@@ -172,10 +172,10 @@ impl<'a> Term<'a> {
         match value? {
             SortValue::Micros(micros) => Some(not_before(self.column(), instant(*micros)?)),
             SortValue::String(text) if self.shape == Shape::Text => {
-                Some(not_before(self.indexed()?, indexed_text(bind::text(text))))
+                Some(not_before(self.indexed()?, bind::text(cut_as_indexed(text))))
             }
             SortValue::Number(number) if self.shape == Shape::Number => {
-                Some(not_before(self.indexed()?, indexed_number(bind_number(number.to_scientific()))))
+                Some(not_before(self.indexed()?, bind_number(&number_as_indexed(number))))
             }
             _ => None,
         }
@@ -230,7 +230,7 @@ fn rank(path: &Path<'_>) -> Expr {
 fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
     match value {
         SortValue::String(text) => Some((path.string(), bind::text(text))),
-        SortValue::Number(number) => Some((path.number(), bind_number(number.to_scientific()))),
+        SortValue::Number(number) => Some((path.number(), bind_number(number))),
         SortValue::Bool(value) => Some((path.boolean(), Expr::val(*value).cast_as("boolean"))),
         SortValue::Null | SortValue::Array | SortValue::Object | SortValue::Micros(_) => None,
     }

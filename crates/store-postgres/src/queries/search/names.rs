@@ -2,7 +2,9 @@
 
 use domain::query::{SEARCH_NAMES, SearchName};
 use pg::bind;
-use sea_query::{CaseStatement, Expr, ExprTrait, Func, IntoColumnRef, JoinType, Query, SelectStatement};
+use sea_query::{
+    CaseStatement, Expr, ExprTrait, Func, Iden, IntoColumnRef, JoinType, Query, SelectStatement,
+};
 use state::query::compile::{Source, Target};
 use state::query::expressions::{Member, Path, helper_name};
 use state::query::{Filter, NameKind, Names};
@@ -27,6 +29,8 @@ impl Names for SearchNames {
 pub(super) struct OnRecords {
     /// The members of the payload that the filter is about.
     members: Vec<Member>,
+    /// The payload as a document, in the SQL of [`OnRecords::join_payload`].
+    payload: String,
     /// The function that reads times within payloads. A migration makes it with the table of receipts.
     helper: String,
 }
@@ -39,6 +43,7 @@ impl OnRecords {
         };
         Self {
             members: filter.names().into_iter().filter_map(payload).collect(),
+            payload: format!("\"{}\".\"{}\"", Input::Payload.unquoted(), Input::Document.unquoted()),
             helper: helper_name(receipts_table().as_str()),
         }
     }
@@ -81,8 +86,8 @@ impl Target for OnRecords {
             SearchName::RoutePublishedAt => Source::Time(Expr::col((Routes::Table, Routes::PublishedAt))),
             SearchName::Payload(name) => {
                 let member = self.members.iter().find(|member| member.as_str() == name)?;
-                let document = Expr::col((Input::Payload, Input::Document));
-                Source::Member(Path { document, member, helper: &self.helper }, Vec::new())
+                let path = Path { document: &self.payload, member, helper: &self.helper };
+                Source::Member(path, Vec::new())
             }
         })
     }
