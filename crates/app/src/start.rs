@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use ambient::RandomTokens;
 use anyhow::Context;
-use lock::{LockManager, TableNames};
-use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
+use domain::ports::StoreError;
+use lock::{LockError, LockManager, TableNames};
+use pg::{Dsn, PgError, PgPool, PoolSettings, SessionSettings};
 use store_postgres::PgStore;
 use store_redis::RedisClient;
 use tokio::time::{Instant, timeout_at};
@@ -24,6 +25,8 @@ const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
 const POSTGRES_START_TIMEOUT: Duration = Duration::from_secs(16);
 const _: () =
     assert!(POSTGRES_START_TIMEOUT.as_secs() > pg::OPEN_TIMEOUT.as_secs(), "every host gets its attempt");
+/// When the last attempt of a check ends, counted from the beginning and without the migrations.
+const START_TIMEOUT: Duration = Duration::from_secs(28);
 /// Between two attempts to reach a dependency.
 const START_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest that migrations may take when a replica starts; longer ones are run by `notification migrate`.
@@ -47,17 +50,22 @@ pub(crate) struct Stores {
 
 /// Runs the start sequence.
 pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
+    let mut checks = DependencyStart::begin("PostgreSQL", START_TIMEOUT);
     let redis = connect_redis(&config.redis).await?;
     check_value_limit(&redis).await;
-    let pool = connect_postgres(config).await?;
+    let pool = open_pool(&config.postgres.dsn, pool_settings(config)).await?;
+    let migrating = Instant::now();
+    migrate(&config.postgres.dsn).await?;
+    checks.deadline += migrating.elapsed();
     let postgres = PgStore::new(pool.clone());
     let dsn = &config.postgres.dsn;
-    postgres
-        .check_needs()
-        .await
-        .with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
-    installation::claim(&postgres, &redis, &RandomTokens, &config.intents.stream).await?;
-    let locks = open_locks(config).await?;
+    let needs = checks.until_in_time(|| postgres.check_needs()).await;
+    needs.with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
+    let stream = &config.intents.stream;
+    checks.until_in_time(|| installation::claim(&postgres, &redis, &RandomTokens, stream)).await?;
+    let locks = open_locks(config)?;
+    let tables = checks.until_in_time(|| locks.check_schema()).await;
+    tables.with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
     Ok(Stores { redis, pool, postgres, locks })
 }
 
@@ -91,14 +99,15 @@ async fn check_value_limit(redis: &RedisClient) {
     }
 }
 
-async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
-    let settings = PoolSettings {
+fn pool_settings(config: &Config) -> PoolSettings {
+    PoolSettings {
         max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS - query_connections(config),
         operation_timeout: config.postgres.operation_timeout,
         session: store_postgres::SESSION,
-    };
-    let dsn = &config.postgres.dsn;
-    let pool = open_pool(dsn, settings).await?;
+    }
+}
+
+async fn migrate(dsn: &Dsn) -> anyhow::Result<()> {
     let applied = tokio::time::timeout(MIGRATION_TIMEOUT, migrations::migrate(dsn))
         .await
         .with_context(|| {
@@ -108,7 +117,7 @@ async fn connect_postgres(config: &Config) -> anyhow::Result<PgPool> {
         })?
         .with_context(|| format!("PostgreSQL at {dsn} could not be migrated"))?;
     tracing::info!(applied, "the database has every migration");
-    Ok(pool)
+    Ok(())
 }
 
 /// A pool, once its database has answered.
@@ -129,20 +138,15 @@ pub(crate) fn query_connections(config: &Config) -> usize {
     config.api.as_ref().map_or(0, |_| quarter.clamp(1, MAX_QUERY_CONNECTIONS))
 }
 
-async fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
+fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
     let settings = PoolSettings {
         max_connections: LOCK_CONNECTIONS,
         operation_timeout: LOCK_OPERATION_TIMEOUT.min(config.postgres.operation_timeout),
         session: SessionSettings { parameters: lock::PLANNER_PARAMETERS, ..store_postgres::SESSION },
     };
-    let dsn = &config.postgres.dsn;
-    let pool = PgPool::new(dsn, settings).context("PostgreSQL cannot be used as configured")?;
-    let locks = LockManager::new(pool, TableNames::default());
-    locks
-        .check_schema()
-        .await
-        .with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
-    Ok(locks)
+    let pool =
+        PgPool::new(&config.postgres.dsn, settings).context("PostgreSQL cannot be used as configured")?;
+    Ok(LockManager::new(pool, TableNames::default()))
 }
 
 /// The time that a dependency has to answer at the start, for all calls together.
@@ -159,31 +163,60 @@ impl DependencyStart {
     }
 
     /// Calls `ask` until it succeeds or the time is over, however long one call takes.
-    async fn until_answered<T, E, F>(&self, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
+    async fn until_answered<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
-        E: std::error::Error + Send + Sync + 'static,
+        E: Into<anyhow::Error>,
+    {
+        self.retry_if(|_| true, ask).await
+    }
+
+    /// The same for a call that may find what no other attempt changes: it is repeated only if it took too long.
+    async fn until_in_time<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: Into<anyhow::Error>,
+    {
+        self.retry_if(took_too_long, ask).await
+    }
+
+    async fn retry_if<T, E, F>(
+        &self,
+        may_pass: impl Fn(&anyhow::Error) -> bool,
+        mut ask: impl FnMut() -> F,
+    ) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: Into<anyhow::Error>,
     {
         let Self { dependency, limit, deadline } = *self;
         let mut logged = false;
         loop {
             let error = match timeout_at(deadline, ask()).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => error,
+                Ok(Err(error)) => error.into(),
                 Err(_) => anyhow::bail!("not every answer came within {limit:?}"),
             };
-            if Instant::now() + START_RETRY_INTERVAL >= deadline {
-                return Err(error.into());
+            if !may_pass(&error) || Instant::now() + START_RETRY_INTERVAL >= deadline {
+                return Err(error);
             }
             if !logged {
                 logged = true;
                 tracing::warn!(
                     dependency,
-                    error = domain::ports::error_chain(&error),
+                    error = domain::ports::error_chain(&*error),
                     "waiting for a dependency"
                 );
             }
             tokio::time::sleep(START_RETRY_INTERVAL).await;
         }
     }
+}
+
+/// Whether a statement was not answered in time.
+fn took_too_long(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(StoreError::TimedOut { .. }))
+            || matches!(cause.downcast_ref(), Some(LockError::Store(PgError::TimedOut { .. })))
+    })
 }

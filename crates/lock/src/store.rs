@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use pg::rights::{RequiredRights, missing_rights};
 use pg::{PgError, PgPool, row};
 use sea_query::SelectStatement;
@@ -229,19 +230,29 @@ impl Store {
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
         let session = self.pool.session("check the tables of the locks").await?;
         let (key, id) = (Key::parse("check")?, LockId::from_bytes([0; 16]));
-        session.prepare(&self.statements.ensure_counter(&key)).await?;
-        session.prepare(&self.statements.lock_counter(&key)).await?;
-        session.prepare(&self.statements.grant(&key, &id, 1)).await?;
-        session.prepare(&self.statements.extend(&id, 1)).await?;
-        session.prepare(&self.statements.release(&id)).await?;
-        session.prepare(&self.statements.purge(1)).await?;
-        session.prepare(&self.statements.raise_counter(&key, 0)).await?;
-        session.prepare(&self.statements.peek(&key)).await?;
-        session.prepare(&self.statements.lock_row(&key)).await?;
-        session.prepare(&self.statements.lease_end(&key)).await?;
-        for which in [Selector::Key(&key), Selector::Id(&id)] {
-            session.prepare(&self.statements.lookup(which)).await?;
-        }
+        let statements = &self.statements;
+        let inserts = [
+            statements.ensure_counter(&key),
+            statements.grant(&key, &id, 1),
+            statements.raise_counter(&key, 0),
+        ];
+        let selects = [
+            statements.lock_counter(&key),
+            statements.extend(&id, 1),
+            statements.release(&id),
+            statements.peek(&key),
+            statements.lock_row(&key),
+            statements.lease_end(&key),
+            statements.lookup(Selector::Key(&key)),
+            statements.lookup(Selector::Id(&id)),
+        ];
+        let purge = statements.purge(1);
+        // At the same time: one after the other they would take too long where the server is far away.
+        tokio::try_join!(
+            try_join_all(inserts.iter().map(|statement| session.prepare(statement))),
+            try_join_all(selects.iter().map(|statement| session.prepare(statement))),
+            session.prepare(&purge),
+        )?;
         let missing = missing_rights(&session, &self.names.required_rights()).await?;
         if missing.is_empty() {
             return Ok(());

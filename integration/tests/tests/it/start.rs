@@ -45,16 +45,27 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
     }
 }
 
-/// Over a hundred statements are checked at the start; one after the other they took longer than one operation may.
+/// Over a hundred statements are checked at the start; one after the other they would take longer than one operation may.
 #[tokio::test]
 async fn a_postgresql_that_is_far_away_is_served() {
     let world = World::new().await;
     let far = Proxy::start(world.database.port()).await;
     far.delay(Duration::from_millis(30));
-    let service = world.service_via(world.redis.port(), far.port()).start().await;
+    let _service = world.service_via(world.redis.port(), far.port()).start().await;
     world.send(0..1).await;
     world.settled(1).await;
-    assert_eq!(service.get("/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_check_that_takes_too_long_is_made_again() {
+    let world = World::new().await;
+    let slow = Proxy::start(world.database.port()).await;
+    // Prepared by the checks alone, as long as no intent is malformed. Longer than an operation may take.
+    let delayed = slow.delay_request(b"INSERT INTO \"malformed_intents\"", Duration::from_secs(4));
+    let service = world.service_via(world.redis.port(), slow.port()).start().await;
+    delayed.reached(BOUND).await;
+    let waited = service.logged("waiting for a dependency").expect("it is logged");
+    assert!(waited["error"].as_str().is_some_and(|error| error.contains("check the schema")), "{waited}");
 }
 
 #[tokio::test]
