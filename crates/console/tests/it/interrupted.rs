@@ -72,17 +72,19 @@ fn names_its_request(answer: &Answer, form: &[(String, String)]) -> bool {
 }
 
 #[tokio::test]
-async fn a_change_that_panics_or_meets_a_corrupt_row_says_what_may_be_done_and_continues() {
-    for panics in [true, false] {
+async fn a_change_that_panics_or_meets_a_corrupt_or_refused_row_says_what_may_be_done_and_continues() {
+    let corrupt = || StoreError::Corrupt {
+        place: "routes.status",
+        key: "1-0".to_owned(),
+        problem: "it is no status".to_owned(),
+    };
+    let refused = || StoreError::Refused { operation: "change dead letters", source: "a check".into() };
+    let failures: [Option<fn() -> StoreError>; 3] = [None, Some(corrupt), Some(refused)];
+    for failure in failures {
         let (world, mut browser) = with_dead_letters(1).await;
         let form = confirmation(&browser.plan(&[("do", "replay_all")]).await);
         world.script.on("change_dead_letters", move |_| {
-            assert!(!panics, "a test makes a chunk of a change panic");
-            Effect::Fail(StoreError::Corrupt {
-                place: "routes.status",
-                key: "1-0".to_owned(),
-                problem: "it is no status".to_owned(),
-            })
+            Effect::Fail(failure.expect("a test makes a chunk of a change panic")())
         });
         let interrupted = browser.post(CHANGE, &borrowed(&form)).await;
         assert_eq!(interrupted.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -97,7 +99,7 @@ async fn a_change_that_panics_or_meets_a_corrupt_row_says_what_may_be_done_and_c
         let done = browser.post(CHANGE, &borrowed(&form)).await;
         assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
         let changed: Vec<u64> = world.database.actions().iter().map(|action| action.affected).collect();
-        assert_eq!(changed, [2], "{panics}");
+        assert_eq!(changed, [2], "{:?}", failure.map(|failure| failure()));
     }
 }
 

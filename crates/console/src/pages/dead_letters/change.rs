@@ -16,7 +16,7 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection};
-use domain::ports::{Operations, apply_change};
+use domain::ports::{Operations, StoreError, apply_change};
 use futures_util::FutureExt;
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
 use serde_json::json;
@@ -95,6 +95,8 @@ fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response,
         // The chunks before the failure are committed.
         Some(Ok(Err(PageError::Unavailable))) => Unfinished::Interrupted,
         Some(Ok(Err(PageError::Corrupt))) => Unfinished::Corrupt,
+        // The form was good: it is a statement of the change that PostgreSQL refuses.
+        Some(Ok(Err(PageError::Invalid(_)))) if begun => Unfinished::Refused,
         Some(Ok(Err(error))) => return Err(error),
         Some(Err(_panic)) => {
             tracing::error!(
@@ -152,6 +154,12 @@ async fn apply<P: Ports>(
     let now = console.clock.now();
     let mut targets = console.operations.select_dead_letters(change, &action.selection).await?;
     path.asked.keep_planned(&mut targets);
-    let report = apply_change(&console.operations, change, &targets, action, now).await?;
+    let report = apply_change(&console.operations, change, &targets, action, now).await;
+    let report = report.inspect_err(|error| {
+        if let StoreError::Refused { .. } = error {
+            let (request_id, cause) = (&action.request_id, error_chain(error));
+            tracing::error!(request_id, cause, "PostgreSQL refuses a change of dead letters");
+        }
+    })?;
     Ok(Redirect::to(&path.after(&report)).into_response())
 }

@@ -28,6 +28,8 @@ pub(super) enum Unfinished {
     Interrupted,
     /// A row cannot be read.
     Corrupt,
+    /// PostgreSQL refuses a statement of the change.
+    Refused,
     /// The handler panicked.
     Panicked,
 }
@@ -49,7 +51,7 @@ impl Unfinished {
             Self::Waiting | Self::NotBegun | Self::Busy | Self::TooLong | Self::Interrupted => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Corrupt | Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Corrupt | Self::Refused | Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -59,7 +61,7 @@ impl Unfinished {
             Self::InProgress => (Tone::Busy, "In progress", "Look again"),
             Self::Waiting => (Tone::Busy, "Not begun yet", "Look again"),
             Self::NotBegun | Self::Busy => (Tone::Warning, "Not begun", "Send again"),
-            Self::TooLong | Self::Interrupted | Self::Corrupt | Self::Panicked => {
+            Self::TooLong | Self::Interrupted | Self::Corrupt | Self::Refused | Self::Panicked => {
                 (Tone::Warning, "Interrupted", "Continue")
             }
         }
@@ -83,6 +85,9 @@ impl Unfinished {
             Self::Corrupt => {
                 "A row has a value that this service never writes. A part of the change may have been made."
             }
+            Self::Refused => {
+                "PostgreSQL refuses a row of the change. A part of the change may have been made."
+            }
             Self::Panicked => {
                 "The service made a mistake while it made the change. A part of the change may have been made."
             }
@@ -103,6 +108,10 @@ impl Unfinished {
             Self::Corrupt => {
                 "The log of this replica names the table, the column and the key. Correct the row; sending the form again then continues with the \
                  rest and repeats nothing."
+            }
+            Self::Refused => {
+                "The log of this replica names the constraint or the rule. Undo it; sending the form again then continues with the rest and \
+                 repeats nothing."
             }
             Self::Panicked => {
                 "The log of this replica says where. Sending the form again continues with the rest and repeats nothing."
