@@ -34,21 +34,31 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     load::preload(&mut redis, 0, INTENTS, ROUTES).await?;
     wait_for_entries(&mut redis, u64::from(INTENTS * ROUTES)).await?;
     wait_for_completions(testbed, &dsn, INTENTS, ROUTES).await?;
-    let mut figures = of_idling(testbed, &superuser, &services, scale.seconds).await?.to_vec();
-    services.push(testbed.service(&dsn).start().await);
-    // The start is over once no statement is executed for a second.
-    wait_for("the second replica is idle", IDLE_TIMEOUT, async || {
-        let before = statements_so_far(&superuser).await.ok()?;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        (statements_so_far(&superuser).await.ok()? == before).then_some(())
+    let saved = "SELECT count(*) FROM outbound_streams WHERE last_generated_id <> '0-0'";
+    wait_for("the last ids of the outbound streams are saved", IDLE_TIMEOUT, async || {
+        (superuser.query_one(saved, &[]).await.ok()?.get::<_, i64>(0) == 2).then_some(())
     })
     .await;
+    becomes_idle(&superuser).await;
+    let mut figures = of_idling(testbed, &superuser, &services, scale.seconds).await?.to_vec();
+    services.push(testbed.service(&dsn).start().await);
+    becomes_idle(&superuser).await;
     figures.extend(of_idling(testbed, &superuser, &services, scale.seconds).await?);
     for service in services {
         testbed.stop(service).await;
     }
     let title = format!("Idle: replicas with nothing to do for {} s, for each of them", scale.seconds);
     Ok(Section { title, figures, charts: Vec::new() })
+}
+
+/// Waits until what follows a start or a publication is over: no statement is executed for a second.
+async fn becomes_idle(superuser: &Client) {
+    wait_for("the replicas are idle", IDLE_TIMEOUT, async || {
+        let before = statements_so_far(superuser).await.ok()?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (statements_so_far(superuser).await.ok()? == before).then_some(())
+    })
+    .await;
 }
 
 /// Lets PostgreSQL count the statements of a scenario's database. Returns a superuser's client of it.
