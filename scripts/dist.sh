@@ -17,6 +17,17 @@ say() {
     echo "dist: $*" >&2
 }
 
+# Either everything is there at the end, or nothing: also nothing of an earlier commit.
+rm -rf "$out"
+whole=no
+clean_up() {
+    # A list of components is written for each crate of the workspace, beside its manifest.
+    find crates integration -name notification.cdx.json -delete
+    [ "$whole" = yes ] || rm -rf "$out"
+}
+trap clean_up EXIT
+trap 'exit 1' HUP INT TERM
+
 say "checking the dependencies"
 # The database of advisories is a repository on a server of its own, which may be out of reach. The other checks need no network.
 "$tools/cargo-deny" --locked check licenses bans sources
@@ -39,7 +50,6 @@ if [ -n "$(git status --porcelain 2>/dev/null)" ]; then commit="$commit with cha
 say "building"
 cargo build --locked --profile dist -p app --bin notification
 
-rm -rf "$out"
 mkdir -p "$out"
 built=$target/dist/notification
 objcopy --only-keep-debug --compress-debug-sections=zlib "$built" "$out/notification.debug"
@@ -56,9 +66,6 @@ sh scripts/package.sh "$built" "$out" >&2
 cp -R target/package/man target/package/completions "$out"
 
 say "listing the components"
-# It writes a list for each crate of the workspace, beside its manifest.
-trap 'find crates integration -name notification.cdx.json -delete' EXIT
-trap 'exit 1' HUP INT TERM
 "$tools/cargo-cyclonedx" cyclonedx --quiet --manifest-path crates/app/Cargo.toml --format json --spec-version 1.5 \
     --target "$(rustc -vV | sed -n 's/^host: //p')" --override-filename notification.cdx
 # It names each crate by the folder of this machine.
@@ -66,5 +73,6 @@ sed "s|$PWD||g" crates/app/notification.cdx.json >"$out/notification.cdx.json"
 
 printf 'advisories: %s\ncommit: %s\nrustc: %s\n' "$advisories" "$commit" "$(rustc --version)" >"$out/BUILD"
 (cd "$out" && find . -type f ! -name SHA256SUMS | LC_ALL=C sort | sed 's|^\./||' | xargs sha256sum >SHA256SUMS)
+whole=yes
 say "done: $out"
 ls -l "$out" >&2

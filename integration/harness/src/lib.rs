@@ -10,6 +10,7 @@ mod intents;
 mod poll;
 mod proxy;
 mod service;
+mod stopwatch;
 
 pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
@@ -20,6 +21,7 @@ pub use local_servers::{
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};
 pub use service::{Answer, Finished, Service, ServiceBuilder, request, request_unix, service_binary};
+pub use stopwatch::Stopwatch;
 
 /// An empty Redis of the test's own.
 pub async fn private_redis() -> Redis {

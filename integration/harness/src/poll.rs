@@ -8,7 +8,9 @@ const POLL: Duration = Duration::from_millis(10);
 pub async fn wait_for<T>(what: &str, bound: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
-        if let Some(answer) = ask().await {
+        // What is asked may be what does not answer.
+        let left = bound.saturating_sub(started.elapsed());
+        if let Ok(Some(answer)) = tokio::time::timeout(left, ask()).await {
             return answer;
         }
         assert!(started.elapsed() < bound, "not within {bound:?}: {what}");

@@ -147,6 +147,8 @@ async fn beside_traffic_an_audit_has_no_false_alarm() {
     }
     assert!(restarts == 1 && audits >= 3, "{audits} audits, {restarts} restarts");
     world.settled(sent.into()).await;
+    // The duplicates were sent last.
+    world.caught_up().await;
     let figures = world.check_audit().await;
     assert_eq!(figures["records"], sent);
     assert_eq!(figures["entries"]["duplicate"], (sent - 50) / 10);

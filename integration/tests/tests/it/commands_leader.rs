@@ -7,10 +7,6 @@ use serde_json::{Value, json};
 
 use crate::world::*;
 
-async fn leads(service: &Service) -> bool {
-    service.get("/readyz").await.1["leader"] == true
-}
-
 async fn replica(world: &World, name: &str) -> Service {
     let service = world.service().env("NOTIFICATION_REPLICA_ID", name).start().await;
     let sql = format!("SELECT count(*) FROM replicas WHERE replica = '{name}'");

@@ -133,7 +133,6 @@ fn the_layers_stay_apart() {
         ("election", &["ambient", "lock"]),
         ("http-server", &["ambient"]),
         ("idempotency", &["ambient", "pg"]),
-        ("outbox", &["ambient", "pg"]),
         ("api", &["ambient", "domain", "http-server", "idempotency"]),
         ("console", &["ambient", "domain", "http-server", "idempotency"]),
         ("local-servers", &[]),

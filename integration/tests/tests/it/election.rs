@@ -1,17 +1,13 @@
 //! One replica reads the stream; another takes over, and the first can do no harm any more.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness::{Service, wait_for};
+use harness::{Service, Stopwatch, wait_for};
 
 use crate::world::*;
 
 /// How long a term lasts.
 const TERM: Duration = Duration::from_secs(10);
-
-async fn leads(service: &Service) -> bool {
-    service.get("/readyz").await.1["leader"] == true
-}
 
 /// Two replicas, the leader first.
 async fn two(world: &World) -> (Service, Service) {
@@ -30,7 +26,7 @@ async fn a_killed_leader_is_followed_within_its_term_and_two_seconds() {
     world.send(0..50).await;
     world.settled(50).await;
     leader.kill().await;
-    let killed = Instant::now();
+    let killed = Stopwatch::start();
     world.send(50..60).await;
     wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
     assert!(killed.elapsed() < TERM + Duration::from_secs(2), "it took {:?}", killed.elapsed());
@@ -48,7 +44,7 @@ async fn a_leader_that_is_stopped_is_followed_by_another_at_once() {
     // The follower can receive a notice only while it waits for one, which is so once its first campaign is over.
     leader.signal("TERM");
     leader.wait_exit(BOUND).await;
-    let stopped = Instant::now();
+    let stopped = Stopwatch::start();
     wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
     assert!(stopped.elapsed() < Duration::from_millis(500), "it took {:?}", stopped.elapsed());
     world.send(50..60).await;
@@ -65,13 +61,11 @@ async fn a_single_replica_that_stopped_cleanly_leads_again_without_waiting_out_a
     world.settled(5).await;
     first.signal("TERM");
     first.wait_exit(BOUND).await;
+    let held = "SELECT count(*) FROM locks WHERE user_key = 'intake:notification:intents'";
+    assert_eq!(world.number(held).await, 0, "the term is released");
     world.send(5..6).await;
-    let next = world.service().start().await;
-    let ready = Instant::now();
+    let _next = world.service().start().await;
     world.settled(6).await;
-    // What was left of the term, had it not been released, is at least two thirds of it.
-    assert!(ready.elapsed() < TERM / 2, "it took {:?}", ready.elapsed());
-    drop(next);
 }
 
 // INV-08, CRASH-12
@@ -85,7 +79,7 @@ async fn a_leader_that_was_paused_past_its_term_is_deposed_and_its_writes_are_re
     })
     .await;
     leader.signal("STOP");
-    let paused = Instant::now();
+    let paused = Stopwatch::start();
     world.send(200..300).await;
     wait_for("the other leads", BOUND, async || leads(&other).await.then_some(())).await;
     assert!(paused.elapsed() < TERM + Duration::from_secs(2), "it took {:?}", paused.elapsed());

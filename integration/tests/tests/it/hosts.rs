@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Postgres, PostgresOptions, Proxy, Service, ServiceBuilder, TestDatabase, wait_for};
+use harness::{Postgres, PostgresOptions, Proxy, ServiceBuilder, TestDatabase, wait_for};
 use tokio::net::TcpListener;
 
 use crate::world::*;
@@ -88,10 +88,6 @@ async fn a_start_without_a_host_that_serves_names_each_with_its_cause() {
     assert!(output.contains(&refused), "{output}");
 }
 
-async fn leads(service: &Service) -> bool {
-    service.get("/readyz").await.1["leader"] == true
-}
-
 #[tokio::test]
 async fn a_service_whose_host_stops_answering_continues_with_the_next() {
     let world = World::new().await;
@@ -103,7 +99,7 @@ async fn a_service_whose_host_stops_answering_continues_with_the_next() {
     first.black_hole();
     let since = Instant::now();
     works(&world, 50..100).await;
-    // A time-out of what was under way, an attempt at the dead host; no one else could have led meanwhile.
+    // A timeout of what was under way, an attempt at the dead host; no one else could have led meanwhile.
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     wait_for("it leads", BOUND, async || leads(&service).await.then_some(())).await;
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use domain::intent::IntentDraft;
-use harness::{Service, wait_for};
+use harness::{Service, Stopwatch, wait_for};
 use serde_json::Value;
 
 use crate::world::*;
@@ -40,17 +40,6 @@ async fn waits_for(service: &Service, text: &str) -> Value {
     .await
 }
 
-/// Waits until both checkpoints are at the last entry of the stream.
-async fn caught_up(world: &World) -> String {
-    let last = world.last_entry().await;
-    wait_for("both checkpoints are at the last entry", BOUND, async || {
-        let durable = world.column("SELECT last_entry_id FROM intake").await;
-        (durable == [last.clone()] && world.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
-    })
-    .await;
-    last
-}
-
 /// What retention leaves of the records: if one is accepted again, it was read again.
 async fn keep_record(world: &World, key: &str) {
     world.execute(&format!("DELETE FROM records WHERE idempotency_key <> '{key}'")).await;
@@ -66,7 +55,7 @@ async fn a_stream_that_is_absent_while_intake_runs_is_waited_for_and_not_read_ag
     let service = world.service().start().await;
     world.send(0..5).await;
     world.settled(5).await;
-    let last = caught_up(&world).await;
+    let last = world.caught_up().await;
     keep_record(&world, "game-1:turn-4").await;
 
     ask::<()>(&world, &[b"RENAME", INTENTS.as_bytes(), ELSEWHERE]).await;
@@ -87,7 +76,7 @@ async fn a_stream_that_is_absent_at_start_is_waited_for_and_not_read_again() {
     let mut first = world.service().start().await;
     world.send(0..5).await;
     world.settled(5).await;
-    let last = caught_up(&world).await;
+    let last = world.caught_up().await;
     first.signal("TERM");
     first.wait_exit(BOUND).await;
     keep_record(&world, "game-1:turn-4").await;
@@ -105,7 +94,7 @@ async fn a_stream_that_is_absent_at_start_is_waited_for_and_not_read_again() {
 #[tokio::test]
 async fn a_new_installation_without_a_stream_is_ready_and_reports_nothing() {
     let world = World::new().await;
-    let service = world.service().start().await;
+    let service = unhurried(world.service()).start().await;
     reads(&service).await;
     // Two idle reads, after each of which intake checks the stream.
     let begun = Instant::now();
@@ -126,11 +115,11 @@ async fn a_stream_that_lost_its_newest_entries_is_not_read_again_from_its_beginn
         let mut service = world.service().start().await;
         world.send(0..5).await;
         world.settled(5).await;
-        let kept = caught_up(&world).await;
+        let kept = world.caught_up().await;
         let dump: Vec<u8> = ask(&world, &[b"DUMP", INTENTS.as_bytes()]).await;
         world.send(5..8).await;
         world.settled(8).await;
-        let lost = caught_up(&world).await;
+        let lost = world.caught_up().await;
         keep_record(&world, "game-1:turn-4").await;
         if !while_it_runs {
             service.signal("TERM");
@@ -152,7 +141,7 @@ async fn a_stream_that_lost_its_newest_entries_is_not_read_again_from_its_beginn
         world.send(8..10).await;
         world.settled(3).await;
         assert_eq!(keys(&world).await, [key(4), key(8), key(9)]);
-        caught_up(&world).await;
+        world.caught_up().await;
     }
 }
 
@@ -165,7 +154,7 @@ async fn a_fence_that_redis_has_seen_already_is_never_used_again() {
         let _service = world.service().start().await;
         world.send(0..3).await;
         world.settled(3).await;
-        caught_up(&world).await;
+        world.caught_up().await;
         let cached = world.cached_checkpoint().await.expect("there is one");
         let fence: u64 = cached.split_once('@').expect("with a fence").1.parse().expect("a number");
         assert!((least..least + 5).contains(&fence), "{stored}: {fence}");
@@ -180,7 +169,7 @@ async fn a_garbled_fence_in_redis_does_not_use_up_the_fences() {
     let service = world.service().start().await;
     world.send(0..3).await;
     world.settled(3).await;
-    caught_up(&world).await;
+    world.caught_up().await;
     let cached = world.cached_checkpoint().await.expect("there is one");
     assert!(cached.ends_with("@000000000000001"), "{cached}");
     let message =
@@ -274,7 +263,7 @@ async fn five_thousand_malformed_entries_are_all_kept_and_do_not_flood_the_log()
     }
     pipeline.query_async::<()>(&mut world.redis().await).await.expect("Redis is there");
     let mut service = world.service().start().await;
-    caught_up(&world).await;
+    world.caught_up().await;
     assert_eq!(world.number("SELECT count(*) FROM malformed_intents").await as u64, ENTRIES);
     service.signal("TERM");
     service.wait_exit(BOUND).await;
@@ -290,7 +279,7 @@ async fn five_thousand_malformed_entries_are_all_kept_and_do_not_flood_the_log()
 async fn an_intent_that_an_operators_unique_index_refuses_is_not_storable_and_holds_no_other() {
     let world = World::new().await;
     world.execute("CREATE UNIQUE INDEX operators_own ON records (payload_json)").await;
-    let service = world.service().start().await;
+    let service = unhurried(world.service()).start().await;
     world.send(0..3).await;
     world.settled(3).await;
     let refused = world.add_draft(IntentDraft { idempotency_key: "another".into(), ..intent_draft(1) }).await;
@@ -321,9 +310,9 @@ async fn intake_continues_soon_after_ten_seconds_without_redis() {
     })
     .await;
     world.redis.start_again().await.expect("it starts again");
-    let back = Instant::now();
+    let back = Stopwatch::start();
     world.send(1..2).await;
-    accepted(&world, 2).await;
+    world.accepted(2).await;
     assert!(back.elapsed() < SOON, "it took {:?}", back.elapsed());
     drop(service);
 }
@@ -343,18 +332,8 @@ async fn intake_continues_soon_after_ten_seconds_without_postgresql() {
     })
     .await;
     postgres.start_again().await.expect("it starts again");
-    let back = Instant::now();
-    accepted(&world, 2).await;
+    let back = Stopwatch::start();
+    world.accepted(2).await;
     assert!(back.elapsed() < SOON, "it took {:?}", back.elapsed());
     drop(service);
-}
-
-/// Waits until there are this many records.
-async fn accepted(world: &World, records: i64) {
-    let client = world.database.client().await;
-    wait_for("the intents are accepted", BOUND, async || {
-        let row = client.query_one("SELECT count(*) FROM records", &[]).await.ok()?;
-        (row.get::<_, i64>(0) == records).then_some(())
-    })
-    .await;
 }

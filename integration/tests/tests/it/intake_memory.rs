@@ -6,14 +6,7 @@ use crate::world::*;
 async fn peak_with(entries: u32, fields: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     let world = World::new().await;
     // A busy machine may need more than a second for 16 MiB, and this is not about time.
-    let service = world
-        .service()
-        .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
-        .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
-        .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "5m")
-        .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "10s")
-        .start()
-        .await;
+    let service = unhurried(world.service()).start().await;
     let pairs: Vec<(&[u8], &[u8])> =
         fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
     for n in 0..entries {

@@ -98,8 +98,22 @@ fn every_panel_shows_each_job_by_itself() {
         let mut exprs = Vec::new();
         members(&panel["targets"], "expr", &mut exprs);
         for expr in exprs {
-            assert!(expr.contains(" by (job"), "{}: {expr}", panel["title"]);
-            assert!(expr.contains(r#"{job=~"$job""#), "{}: {expr}", panel["title"]);
+            for metric in metrics(expr) {
+                for (at, _) in expr.match_indices(&metric) {
+                    let after =
+                        expr[at..].trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+                    assert!(after.starts_with(r#"{job=~"$job""#), "{}: {expr}", panel["title"]);
+                }
+            }
+            let aggregations: usize = ["sum", "max", "min", "count"]
+                .iter()
+                .map(|name| expr.matches(&format!("{name} by (")).count())
+                .sum();
+            let by_job = expr.matches(" by (job)").count() + expr.matches(" by (job,").count();
+            assert!(by_job > 0 && by_job == aggregations, "{}: {expr}", panel["title"]);
+            for name in ["sum(", "max(", "min(", "count("] {
+                assert!(!expr.contains(name), "{}: {expr}", panel["title"]);
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::world::*;
 
 /// The shortest time for which receipts may live with the settings of [`quick`].
-const DEDUPE_TTL: Duration = Duration::from_secs(4);
+const DEDUPE_TTL: Duration = Duration::from_secs(8);
 
 /// Times so short that a receipt which is not kept alive ends within the test.
 fn quick(service: ServiceBuilder) -> ServiceBuilder {
@@ -17,7 +17,7 @@ fn quick(service: ServiceBuilder) -> ServiceBuilder {
         .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "200ms")
         .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "1s")
         .env("NOTIFICATION_ROUTE_LEASE_TTL", "1s")
-        .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "4s")
+        .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "8s")
 }
 
 /// Waits until exactly `live` routes of `records` records are left.

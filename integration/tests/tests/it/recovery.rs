@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Proxy, Service, ServiceBuilder, wait_for};
+use harness::{Proxy, Service, ServiceBuilder, Stopwatch, wait_for};
 
 use crate::world::*;
 
@@ -20,19 +20,11 @@ async fn outage_lasts(service: &Service, since: Instant, time: Duration) {
 
 /// Waits until `records` intents are published, and asserts that it took no longer than promised.
 async fn recovers(world: &World, records: u32) {
-    let back = Instant::now();
+    let back = Stopwatch::start();
     world.settled(records.into()).await;
     let took = back.elapsed();
     world.check(0..records).await;
     assert!(took < RECOVERY, "everything was out {took:?} after the store was back");
-}
-
-/// Waits until `records` intents are accepted: publishing them is all that an outage then leaves to do.
-async fn accepted(world: &World, records: u32) {
-    wait_for("all are accepted", BOUND, async || {
-        (world.number("SELECT count(*) FROM records").await == i64::from(records)).then_some(())
-    })
-    .await;
 }
 
 /// The times that are configured by default, and batches so small that the publishers' queues overflow.
@@ -66,7 +58,7 @@ async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
     let appending = proxy.hold_request(PUSH.as_bytes());
     world.send(1..300).await;
     appending.reached(BOUND).await;
-    accepted(&world, 300).await;
+    world.accepted(300.into()).await;
     world.redis.kill().await;
     outage_lasts(&service, Instant::now(), Duration::from_secs(10)).await;
     world.redis.start_again().await.expect("it starts again");
@@ -111,7 +103,7 @@ async fn after_a_redis_that_was_full_everything_due_is_out_within_three_seconds(
     config(&world, &[("maxmemory-policy", "noeviction")]).await;
     pipeline.query_async::<()>(&mut redis).await.expect("Redis is there");
     outage_lasts(&service, Instant::now(), Duration::from_secs(1)).await;
-    accepted(&world, 100).await;
+    world.accepted(100.into()).await;
     config(&world, &[("maxmemory", "0")]).await;
     recovers(&world, 100).await;
 }
@@ -131,7 +123,7 @@ async fn after_a_redis_that_was_read_only_everything_due_is_out_within_three_sec
     pipeline.cmd("REPLICAOF").arg("127.0.0.1").arg("1").ignore();
     pipeline.query_async::<()>(&mut redis).await.expect("Redis is there");
     outage_lasts(&service, Instant::now(), Duration::from_secs(1)).await;
-    accepted(&world, 100).await;
+    world.accepted(100.into()).await;
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").query_async::<()>(&mut redis).await.expect("is there");
     recovers(&world, 100).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Proxy, ServiceBuilder, wait_for};
+use harness::{Proxy, ServiceBuilder, Stopwatch, wait_for};
 use serde_json::json;
 
 use crate::outbox::*;
@@ -303,7 +303,7 @@ async fn sigterm_ends_it_within_its_time_out_whatever_is_unavailable() {
     postgres.black_hole();
     outbox.insert(1..2).await;
     relay.signal("TERM");
-    let since = Instant::now();
+    let since = Stopwatch::start();
     relay.wait_exit(Duration::from_secs(30)).await;
     assert!(since.elapsed() < Duration::from_secs(7), "{:?}", since.elapsed());
 }

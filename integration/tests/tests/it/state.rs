@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness::{
-    Answer, Postgres, PostgresOptions, Service, ServiceBuilder, TestDatabase, request, request_unix, wait_for,
+    Answer, Postgres, PostgresOptions, Service, ServiceBuilder, Stopwatch, TestDatabase, request,
+    request_unix, wait_for,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -230,7 +231,7 @@ async fn a_request_that_never_ends_delays_the_stop_by_10_s_at_most() {
     let mut service = state.process().start().await;
     let _slow = begin_put(&state.socket()).await;
     assert_eq!(state.ask("GET", "/readyz", "").await.status, 200);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     stops(&mut service).await;
     let took = begun.elapsed();
     assert!((Duration::from_secs(9)..Duration::from_secs(13)).contains(&took), "{took:?}");
@@ -256,7 +257,7 @@ async fn while_postgresql_is_away_an_answer_comes_in_time_and_afterwards_all_is_
             ("POST", "/query", "{}"),
             ("GET", "/readyz", ""),
         ] {
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             let answer = state.ask(method, path, body).await;
             let took = begun.elapsed();
             assert!([503, 504].contains(&answer.status), "{method} {path}: {answer:?}");
@@ -288,7 +289,7 @@ async fn a_statement_that_takes_too_long_is_504_and_a_locked_document_503() {
     let locked = state.ask("PUT", "/keys/a", "2").await;
     assert_eq!((locked.status, &locked.json()["error"]), (503, &json!("unavailable")));
     blocker.batch_execute("COMMIT; BEGIN; LOCK TABLE notification.kv").await.expect("is locked");
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let late = state.ask("POST", "/query", "{}").await;
     assert!([503, 504].contains(&late.status) && begun.elapsed() < Duration::from_secs(2), "{late:?}");
     blocker.batch_execute("COMMIT").await.expect("is open");

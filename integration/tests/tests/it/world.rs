@@ -25,6 +25,20 @@ pub(crate) const LEASE_TTL: Duration = Duration::from_secs(2);
 /// Longer than the age of the events that the tests send.
 const AUDIT_RETENTION: &str = "17520h";
 
+/// Whether the replica leads.
+pub(crate) async fn leads(service: &Service) -> bool {
+    service.get("/readyz").await.1["leader"] == true
+}
+
+/// With times that a machine which stands still for seconds does not exceed, for what is not about time.
+pub(crate) fn unhurried(service: ServiceBuilder) -> ServiceBuilder {
+    service
+        .env("NOTIFICATION_REDIS_OPERATION_TIMEOUT", "10s")
+        .env("NOTIFICATION_POSTGRES_OPERATION_TIMEOUT", "10s")
+        .env("NOTIFICATION_ROUTE_LEASE_TTL", "20s")
+        .env("NOTIFICATION_PUBLISH_DEDUPE_TTL", "5m")
+}
+
 /// Everything that a service needs, and nothing that another test uses.
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
@@ -98,6 +112,25 @@ impl World {
     pub(crate) async fn add_draft(&self, draft: IntentDraft) -> String {
         let fields: RawFields = draft.into_entry();
         append_command(INTENTS, &fields).query_async(&mut self.redis().await).await.expect("Redis is there")
+    }
+
+    /// Waits until there are this many records.
+    pub(crate) async fn accepted(&self, records: i64) {
+        wait_for(&format!("{records} records"), BOUND, async || {
+            (self.number("SELECT count(*) FROM records").await == records).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until both checkpoints are at the last entry of the stream, and returns its id.
+    pub(crate) async fn caught_up(&self) -> String {
+        let last = self.last_entry().await;
+        wait_for("both checkpoints are at the last entry", BOUND, async || {
+            let durable = self.column("SELECT last_entry_id FROM intake").await;
+            (durable == [last.clone()] && self.cached_entry_id().await.as_ref() == Some(&last)).then_some(())
+        })
+        .await;
+        last
     }
 
     /// The first column of every row, as text.

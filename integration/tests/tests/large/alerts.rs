@@ -72,11 +72,8 @@ async fn watched(service: ServiceBuilder) -> (Service, Monitor) {
 }
 
 /// Waits until the replica leads.
-async fn leads(replica: &Service) {
-    wait_for("the first replica leads", BOUND, async || {
-        (replica.get("/readyz").await.1["leader"] == true).then_some(())
-    })
-    .await;
+async fn becomes_leader(replica: &Service) {
+    wait_for("the replica leads", BOUND, async || leads(replica).await.then_some(())).await;
 }
 
 #[tokio::test]
@@ -84,7 +81,7 @@ async fn a_replica_that_ends_is_reported_and_so_is_the_end_of_the_last_one() {
     let world = World::new().await;
     // It leads: the other one starts when it is ready.
     let leader = world.service().start().await;
-    leads(&leader).await;
+    becomes_leader(&leader).await;
     let other = world.service().start().await;
     let monitor = Monitor::start_for(&[(SERVICE, &[&leader.http_addr(), &other.http_addr()])]).await;
     monitor.is_quiet(MEASURED).await;
@@ -264,7 +261,7 @@ async fn while_doing(beside: impl Future<Output = Infallible>, work: impl Future
 async fn a_worker_whose_call_gets_no_answer_is_hung_and_the_one_of_the_gauges_is_no_exception() {
     let world = World::new().await;
     let leader = world.service().start().await;
-    leads(&leader).await;
+    becomes_leader(&leader).await;
     let proxy = Proxy::start(world.database.port()).await;
     // Without such a long deadline the worker would be blocked and not hung.
     let follower = world
@@ -299,11 +296,10 @@ async fn a_redis_that_refuses_writes_is_no_redis_that_is_gone_and_its_channels_a
     let limit_memory = |bytes: u32| redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).to_owned();
     limit_memory(1).query_async::<()>(&mut redis).await.expect("Redis is there");
     world.directory.clear_faults();
-    wait_for("the intent is accepted", BOUND, async || {
-        (world.number("SELECT count(*) FROM records").await == 1).then_some(())
-    })
-    .await;
+    world.accepted(1).await;
     monitor.sees("NotificationChannelStuck").await;
+    let stuck = monitor.query(r#"ALERTS{alertname="NotificationChannelStuck",alertstate="firing"}"#).await;
+    assert_eq!(stuck.map(|channels| channels.len()), Some(2), "both channels");
     limit_memory(0).query_async::<()>(&mut redis).await.expect("Redis is there");
     monitor.calms_down().await;
     world.settled(1).await;

@@ -99,7 +99,7 @@ struct Replicas {
 
 impl Replicas {
     async fn add(&mut self, binary: Option<&Path>) {
-        let mut service = with_api(self.world.service(), &self.tokens);
+        let mut service = with_api(unhurried(self.world.service()), &self.tokens);
         if let Some(binary) = binary {
             service = service.program([binary.to_str().expect("UTF-8")]);
         }

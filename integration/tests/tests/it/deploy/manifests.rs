@@ -103,6 +103,7 @@ fn what_a_pod_refers_to_is_made_by_its_folder_or_by_a_command_of_the_page() {
             "{folder}: one policy of the network for its pods"
         );
 
+        assert_eq!(pod["volumes"].as_array().map(Vec::len), Some(1), "{folder}: the secret alone");
         let secret = text(&pod["volumes"][0]["secret"]["secretName"]);
         let used: BTreeSet<String> = containers(&workload)
             .flat_map(|container| variables(container, &all))
@@ -110,6 +111,7 @@ fn what_a_pod_refers_to_is_made_by_its_folder_or_by_a_command_of_the_page() {
             .collect();
         assert_eq!(used, keys_of_secret(&page, secret), "{folder}: {secret}");
         for container in containers(&workload) {
+            assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(1), "{folder}");
             let mount = &container["volumeMounts"][0];
             assert_eq!(
                 (&mount["name"], &mount["readOnly"]),

@@ -1,7 +1,6 @@
 //! A real Prometheus with the rules that operators get, and what it says of their alerts.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,12 +11,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::alert_rules::{RULES, rules};
+use crate::package::free_address;
 use crate::world::BOUND;
 
 /// The job of the service, as the rules expect it.
 pub(super) const SERVICE: &str = "notification";
-/// For how long other alerts are looked for once the expected one fires: gauges are read every 10 s.
-const AFTERWARDS: Duration = Duration::from_secs(25);
+/// How long a condition must hold: longer than what one failed reading of the gauges shows, which come every 10 s.
+const FOR: &str = "12s";
+/// For how long other alerts are looked for once the expected one fires: a reading, [`FOR`] and a margin.
+const AFTERWARDS: Duration = Duration::from_secs(40);
 /// Longer than any condition needs to hold: the age of a minute that some have, and the reading of the gauges.
 const FIRE_BOUND: Duration = Duration::from_secs(300);
 
@@ -39,7 +41,7 @@ impl Monitor {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let rules = std::fs::read_to_string(RULES).expect("the rules");
         let shortened = rules.lines().map(|line| match line.split_once("for: ") {
-            Some((indent, _)) if indent.trim().is_empty() => format!("{indent}for: 2s\n"),
+            Some((indent, _)) if indent.trim().is_empty() => format!("{indent}for: {FOR}\n"),
             _ => format!("{line}\n"),
         });
         write(folder.path(), "alerts.yml", &shortened.collect::<String>());
@@ -54,9 +56,7 @@ impl Monitor {
             jobs.iter().map(job).collect::<Vec<_>>().join(", ")
         );
         write(folder.path(), "prometheus.yml", &config);
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let addr = free.local_addr().expect("it is bound").to_string();
-        drop(free);
+        let addr = free_address();
         let process = Command::new("prometheus")
             .current_dir(folder.path())
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=warn"])

@@ -1,0 +1,99 @@
+//! How long something takes, apart from the time in which the machine itself stood still.
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the watching thread wakes up.
+const TICK: Duration = Duration::from_millis(10);
+/// From which delay of a tick on the machine stood still: a virtual one is suspended for seconds now and then.
+const STOP: Duration = Duration::from_millis(250);
+
+static STOPS: LazyLock<Mutex<Stops>> = LazyLock::new(|| {
+    std::thread::spawn(watch);
+    Mutex::new(Stops { total: Duration::ZERO, last: Instant::now() })
+});
+
+#[expect(clippy::disallowed_methods, reason = "how late it wakes up is what is measured")]
+fn watch() {
+    loop {
+        std::thread::sleep(TICK);
+        stops(|stops| stops.tick(Instant::now()));
+    }
+}
+
+fn stops<T>(call: impl FnOnce(&mut Stops) -> T) -> T {
+    call(&mut STOPS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The stops of the machine that were seen.
+#[derive(Debug)]
+struct Stops {
+    total: Duration,
+    last: Instant,
+}
+
+impl Stops {
+    fn tick(&mut self, now: Instant) {
+        let late = now.duration_since(self.last).saturating_sub(TICK);
+        if late > STOP {
+            self.total += late;
+        }
+        self.last = now;
+    }
+}
+
+/// Measures time as a clock does that stands still when the machine does. A slow process is not a machine that stands still: a
+/// thread of this process, which does nothing else, tells the two apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    started: Instant,
+    stopped_before: Duration,
+}
+
+impl Stopwatch {
+    /// It starts now.
+    pub fn start() -> Self {
+        let (started, stopped_before) = Self::now();
+        Self { started, stopped_before }
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Duration {
+        let (now, stopped) = Self::now();
+        now.duration_since(self.started).saturating_sub(stopped - self.stopped_before)
+    }
+
+    /// The tick that is overdue counts: this thread may be the first one that runs after a stop.
+    fn now() -> (Instant, Duration) {
+        stops(|stops| {
+            let now = Instant::now();
+            stops.tick(now);
+            (now, stops.total)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_that_is_much_too_late_is_a_stop_and_another_is_none() {
+        let start = Instant::now();
+        let mut stops = Stops { total: Duration::ZERO, last: start };
+        stops.tick(start + TICK + STOP);
+        assert_eq!(stops.total, Duration::ZERO);
+        stops.tick(start + TICK + STOP + TICK + Duration::from_secs(2));
+        assert_eq!(stops.total, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn without_a_stop_it_shows_the_time_that_passed() {
+        let (watch, begun) = (Stopwatch::start(), Instant::now());
+        while begun.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        let (shown, passed) = (watch.elapsed(), begun.elapsed());
+        assert!(shown <= passed && shown > Duration::ZERO, "{shown:?} of {passed:?}");
+    }
+}
