@@ -1,6 +1,6 @@
 //! Running a handler once for each key.
 //!
-//! Claim, handler and completion run on a task of their own, to their end: a client that goes away, or a time-out around the
+//! Claim, handler and completion run on a task of their own, to their end: a client that goes away, or a timeout around the
 //! caller, stops none of them. What the handler has done is then stored, and a repeat gets it. The number of these tasks and
 //! the time of each are bounded.
 //!

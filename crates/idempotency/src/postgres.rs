@@ -2,7 +2,7 @@
 //!
 //! A claim is one statement, and so a transaction of its own: a process that dies in it has claimed all of its free keys or
 //! none. Keys that are live are only read: no transaction that has such a row locked can hold up a claim. A free key for which
-//! another transaction is open is waited for, at most the pool's lock time-out; then the elements of the batch are tried one
+//! another transaction is open is waited for, at most the pool's lock timeout; then the elements of the batch are tried one
 //! by one with [`SINGLE_LOCK_TIMEOUT`], and what is still locked is busy, and nothing else is. The changes of claims do the same.
 
 mod in_transaction;

@@ -2,7 +2,7 @@
 //!
 //! Each statement has three deadlines: the client stops waiting, the server cancels the statement, and the kernels of both
 //! ends close a connection whose peer acknowledges nothing. So neither a black-holed socket nor a transaction that was
-//! abandoned in it can hold a key for longer than the operation's time-out.
+//! abandoned in it can hold a key for longer than the operation's timeout.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -25,7 +25,7 @@ pub const MAX_PREPARED: usize = 100;
 
 /// A connection, borrowed for one operation.
 ///
-/// It goes back to the pool only if its state is known: not after a broken connection or a time-out, nor when it is
+/// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
 /// dropped while a statement is on its way or a transaction is open.
 #[derive(Debug)]
 pub struct Session {

@@ -21,7 +21,7 @@ pub enum StateError {
     #[error("the documents have more than {} bytes together; ask for fewer", crate::MAX_ANSWER_BYTES)]
     TooLarge,
     /// The statement took longer than it may.
-    #[error("could not {operation} within the statement time-out; narrow it or add an index")]
+    #[error("could not {operation} within the statement timeout; narrow it or add an index")]
     TimedOut {
         /// What was tried.
         operation: &'static str,

@@ -41,7 +41,7 @@ use self::error::ApiError;
 use self::target::{Operation, Target};
 use crate::{StateError, Store};
 
-/// By how much an answer may come after the statement time-out: the store's own error arrives within it, and the second that
+/// By how much an answer may come after the statement timeout: the store's own error arrives within it, and the second that
 /// clients are promised is not over.
 const ANSWER_MARGIN: Duration = Duration::from_millis(900);
 

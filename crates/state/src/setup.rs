@@ -2,7 +2,7 @@
 //!
 //! The catalogue is read first, and where nothing is missing nothing is locked: `IF NOT EXISTS` takes its lock before it looks,
 //! and behind a lock that waits for one open transaction every writer waits. What must lock the table is tried for a moment at a
-//! time. Indexes are built beside the writers, without a time-out. Of several processes one works and the others wait.
+//! time. Indexes are built beside the writers, without a timeout. Of several processes one works and the others wait.
 
 mod catalogue;
 mod index;
@@ -41,7 +41,7 @@ impl PostgresStore {
     /// lacks, without rewriting it; builds the declared indexes; and checks that the role may use it. Several processes may do
     /// so at once. Where nothing is missing nothing is locked.
     ///
-    /// It takes a connection of its own, whose statements have no time-out. Cancelled, it leaves at worst an index half built,
+    /// It takes a connection of its own, whose statements have no timeout. Cancelled, it leaves at worst an index half built,
     /// which the next one rebuilds.
     pub async fn setup(
         dsn: &Dsn,

@@ -71,7 +71,7 @@ impl RedisStreamReader {
 }
 
 impl StreamReader for RedisStreamReader {
-    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields. After a time-out it asks for one:
+    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields. After a timeout it asks for one:
     /// halving would take as long each time.
     async fn list_entries(
         &self,

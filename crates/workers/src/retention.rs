@@ -53,7 +53,7 @@ pub struct RetentionSettings {
     pub records: Duration,
     /// How long a malformed intent is kept.
     pub malformed_intents: Duration,
-    /// How long it is kept what operators changed.
+    /// How long a row of `operator_actions` is kept.
     pub operator_actions: Duration,
     /// Between passes.
     pub interval: Duration,

@@ -55,7 +55,7 @@ pub struct CapacityArgs {
     /// Dead letters that operators replay or discard, a day
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     changes_per_day: u32,
-    /// How long it is kept what operators changed, as NOTIFICATION_OPERATOR_ACTION_RETENTION
+    /// How long a row of operator_actions is kept, as NOTIFICATION_OPERATOR_ACTION_RETENTION
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration::parse)]
     action_retention: Duration,
     /// Replicas of the service

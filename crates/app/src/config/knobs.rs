@@ -237,7 +237,7 @@ knobs! {
         NOTIFICATION_OUTBOX_RETRY_JITTER = optional("0.15", Takes::Text("a number from 0 to 1"),
             "The largest part of a delay that is added at random.");
         NOTIFICATION_OUTBOX_LISTEN_CHANNEL = optional("", CHANNEL,
-            "The channel that wakes the relay, as `notification outbox migrate --with-notify` announces inserts on it. Needs a direct connection, without a pooler in transaction mode. If empty, the relay polls alone.");
+            "The channel that wakes the relay, on which `notification outbox migrate --with-notify <channel>` announces inserts. Needs a direct connection, without a pooler in transaction mode. If empty, the relay polls alone.");
     }
     STATE => {
         STATE_PROXY_PG_URL = secret(required(DSN,
@@ -267,7 +267,7 @@ knobs! {
         NOTIFICATION_MALFORMED_INTENT_RETENTION = time("720h", MS, TEN_YEARS,
             "How long a malformed intent is kept.");
         NOTIFICATION_OPERATOR_ACTION_RETENTION = time("8760h", MS, TEN_YEARS,
-            "How long it is kept what operators changed.");
+            "How long a row of operator_actions is kept.");
         NOTIFICATION_CLEANUP_INTERVAL = time("1h", MS, WEEK,
             "The pause between two retention passes.");
     }

@@ -14,7 +14,7 @@ in effect, secrets masked. Everything that is wrong is reported at once, and the
 
 * An empty variable counts as not set. White space around a value is an error.
 * A secret may be in a file instead: the variable with `_FILE` after its name gives the path. The file is
-  read once, at start, and one line break at its end is dropped. Setting both variables is an error.
+  read once, at start, and one line break at its end is dropped. An empty file is an error, and so is setting both variables.
 * A duration is written as in Go: `250ms`, `1.5s`, `1h30m`, `720h`. The units are ns, us, ms, s, m and h.
 * Words may be in upper or lower case. Items of a list may have spaces around them.
 * `migrate` reads only the section PostgreSQL; `send` only Redis, `NOTIFICATION_INTENTS_STREAM` and

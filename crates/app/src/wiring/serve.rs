@@ -1,6 +1,6 @@
 //! The wiring of the mode `serve`, in the order in which it starts.
 //!
-//! On a stop, intake ends first, then the publishers complete what it dispatched, then the rest (`supervisor.rs`).
+//! On a stop, the API ends first, then intake, then the publishers complete what was dispatched, then the rest (`supervisor.rs`).
 
 use std::sync::Arc;
 

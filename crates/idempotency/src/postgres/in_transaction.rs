@@ -10,7 +10,7 @@ use crate::{Completion, FreeCompletion, Guarded, IdempotencyError, statements};
 /// Stores answers within the transaction that is open on `session`: they are committed or rolled back with it. If a claim is
 /// fenced, another attempt may be processing the request: roll back.
 ///
-/// It waits for rows as any statement of the transaction does; [`pg::PgError::Locked`] then names the time-out. To send it
+/// It waits for rows as any statement of the transaction does; [`pg::PgError::Locked`] then names the timeout. To send it
 /// together with other statements, see [`statements::complete`].
 pub async fn complete_in(
     session: &Session,

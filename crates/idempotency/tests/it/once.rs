@@ -205,7 +205,7 @@ async fn a_request_whose_client_has_gone_is_processed_and_stored() {
         }
     };
     let gone = timeout(Duration::from_secs(1), once.run_once(of("k"), handler)).await;
-    assert!(gone.is_err(), "the time-out around it dropped it");
+    assert!(gone.is_err(), "the timeout around it dropped it");
     assert!(matches!(run(&once).await, Run::InProgress));
     gate.add_permits(1);
     until("the end of the task", async || once.tasks().is_empty()).await;

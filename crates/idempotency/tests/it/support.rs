@@ -218,7 +218,7 @@ async fn server() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
     SERVER
         .get_or_init(async || {
-            // A deadlock is found before the lock time-out of the pool ends.
+            // A deadlock is found before the lock timeout of the pool ends.
             let settings = [("max_connections", "500"), ("deadlock_timeout", "50ms")];
             let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
             Postgres::start(PostgresOptions { durable: false, settings }).await.expect("PostgreSQL starts")

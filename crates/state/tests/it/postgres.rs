@@ -1,4 +1,4 @@
-//! What only a table in PostgreSQL can show: rows that were edited by hand, transactions of the caller, time-outs.
+//! What only a table in PostgreSQL can show: rows that were edited by hand, transactions of the caller, timeouts.
 
 use std::time::{Duration, Instant};
 

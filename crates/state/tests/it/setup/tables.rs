@@ -117,7 +117,7 @@ async fn a_takeover_beside_an_open_transaction_leaves_time_to_the_writers() {
     let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'test.kv'::regclass";
     for _ in 0..3 {
         until("a wait for the lock", async || db.value::<i64>(waits).await > 0).await;
-        // Ends before the lock time-out of a pool does.
+        // Ends before the lock timeout of a pool does.
         db.execute("SET lock_timeout = '500ms'; UPDATE test.kv SET value = '3' WHERE key = 'b'").await;
         until("the end of the wait", async || db.value::<i64>(waits).await == 0).await;
     }
