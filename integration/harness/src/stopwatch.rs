@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn without_a_stop_it_shows_the_time_that_passed() {
-        let (watch, begun) = (Stopwatch::start(), Instant::now());
+        let begun = Instant::now();
+        let watch = Stopwatch::start();
         while begun.elapsed() < Duration::from_millis(50) {
             std::hint::spin_loop();
         }
