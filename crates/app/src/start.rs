@@ -56,6 +56,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let pool = open_pool(&config.postgres.dsn, pool_settings(config)).await?;
     let migrating = Instant::now();
     migrate(&config.postgres.dsn).await?;
+    // Migrations have a time of their own.
     checks.deadline += migrating.elapsed();
     let postgres = PgStore::new(pool.clone());
     let dsn = &config.postgres.dsn;

@@ -104,7 +104,7 @@ impl Scan {
 
     /// Nothing is due for `wait`, by an answer to a question of `asked_at`.
     pub(super) fn nothing_due(&mut self, now: Instant, wait: Duration, asked_at: Instant) {
-        // What others make due is found within an interval, whoever asks.
+        // What others make due is found within an interval of the question, also if another publisher asked it.
         let ask_again_at = asked_at + self.idle_interval;
         self.next_at = now.checked_add(wait).map_or(ask_again_at, |due_at| due_at.min(ask_again_at));
     }

@@ -247,6 +247,31 @@ async fn a_question_that_failed_is_asked_again_and_no_old_answer_is_used() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_question_that_gets_no_answer_keeps_no_other_publisher() {
+    let fixture = Fixture::default();
+    let (next_due, start) = (NextDue::default(), Instant::now());
+    let mut questions = 0;
+    fixture.world.script.on("next_due", move |_| {
+        questions += 1;
+        if questions == 1 { Effect::Hang } else { Effect::Pass }
+    });
+    fixture.put([route(1, 0)]);
+    let of = async |channel| next_due.of(channel, start, &fixture.world.database).await;
+    let hanging = of(Channel::Email);
+    let other = async {
+        // The first question is on its way.
+        fixture.until(|world| world.script.count("next_due") == 1).await;
+        of(Channel::Push).await.expect("is there")
+    };
+    let due = tokio::select! {
+        _ = hanging => panic!("the first question gets no answer"),
+        due = other => due,
+    };
+    assert_eq!(due.at, Some(Timestamp::UNIX_EPOCH));
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_dispatched_before_the_stop_is_published() {
     let fixture = Fixture::default();
     let (publisher, receiver, dispatcher) = fixture.publisher();
