@@ -35,6 +35,8 @@ pub(crate) enum PageError {
     Panicked,
     /// A row has a value that the service never writes.
     Corrupt,
+    /// PostgreSQL refuses a row of a change.
+    Refused,
     /// A store cannot be reached, or failed.
     Unavailable,
 }
@@ -66,7 +68,7 @@ impl PageError {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Late => StatusCode::REQUEST_TIMEOUT,
-            Self::Panicked | Self::Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Panicked | Self::Corrupt | Self::Refused => StatusCode::INTERNAL_SERVER_ERROR,
             Self::TimedOut | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -103,6 +105,11 @@ impl PageError {
                 "The page failed",
                 "The service made a mistake while it made this page.".to_owned(),
                 "The log of this replica says where. Other pages are not affected.",
+            ),
+            Self::Refused => (
+                "A row cannot be changed",
+                "PostgreSQL refuses it.".to_owned(),
+                "The log of this replica names the constraint or the rule.",
             ),
             Self::Corrupt => (
                 "A row cannot be read",

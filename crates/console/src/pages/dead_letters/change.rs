@@ -95,8 +95,7 @@ fn answer(run: Waited, begun: bool, request_id: &str) -> Result<Result<Response,
         // The chunks before the failure are committed.
         Some(Ok(Err(PageError::Unavailable))) => Unfinished::Interrupted,
         Some(Ok(Err(PageError::Corrupt))) => Unfinished::Corrupt,
-        // The form was good: it is a statement of the change that PostgreSQL refuses.
-        Some(Ok(Err(PageError::Invalid(_)))) if begun => Unfinished::Refused,
+        Some(Ok(Err(PageError::Refused))) => Unfinished::Refused,
         Some(Ok(Err(error))) => return Err(error),
         Some(Err(_panic)) => {
             tracing::error!(
@@ -155,11 +154,14 @@ async fn apply<P: Ports>(
     let mut targets = console.operations.select_dead_letters(change, &action.selection).await?;
     path.asked.keep_planned(&mut targets);
     let report = apply_change(&console.operations, change, &targets, action, now).await;
-    let report = report.inspect_err(|error| {
-        if let StoreError::Refused { .. } = error {
-            let (request_id, cause) = (&action.request_id, error_chain(error));
+    let report = report.map_err(|error| match error {
+        // What was selected is good: it is a row that cannot be written.
+        StoreError::Refused { .. } => {
+            let (request_id, cause) = (&action.request_id, error_chain(&error));
             tracing::error!(request_id, cause, "PostgreSQL refuses a change of dead letters");
+            PageError::Refused
         }
+        error => error.into(),
     })?;
     Ok(Redirect::to(&path.after(&report)).into_response())
 }
