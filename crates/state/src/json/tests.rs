@@ -153,6 +153,30 @@ fn numbers_compare_by_value_with_all_their_digits() {
 }
 
 #[test]
+fn a_number_is_cut_towards_zero_and_keeps_what_fits() {
+    for (text, cut) in [
+        ("0", "0"),
+        ("-0", "0"),
+        ("1e2", "1e2"),
+        ("-1e2", "-1e2"),
+        ("100.000001", "1e2"),
+        ("1e400", "1e2"),
+        ("-1e400", "-1e2"),
+        ("99.999", "99.99"),
+        ("-99.999", "-99.99"),
+        ("0.01", "0.01"),
+        ("0.0099", "0"),
+        ("-0.0099", "0"),
+        ("1e-400", "0"),
+        ("5.1009", "5.1"),
+        ("12.00", "12"),
+    ] {
+        assert_eq!(number(text).cut(2, 2), number(cut), "{text}");
+        assert_eq!(number(text).cut(2, 2).to_scientific(), number(cut).to_scientific(), "{text}");
+    }
+}
+
+#[test]
 fn a_number_has_a_short_text_and_an_integer() {
     for (text, short, integer) in [
         ("0.00", "0", Some(0)),

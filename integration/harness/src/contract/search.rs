@@ -322,9 +322,22 @@ fn any_condition() -> impl Strategy<Value = String> {
         "payload.none",
     ];
     let times = ["accepted_at", "occurred_at", "route.published_at", "payload.game_name"];
+    // Names and operands that do not go together find all or none, so some that do are drawn on purpose.
+    let fitting = [
+        ("producer", "game_lobby"),
+        ("idempotency_key", "key-1"),
+        ("audience_kind", "admin_email"),
+        ("recipient", "u-1"),
+        ("recipient", "u-2"),
+        ("route.status", "published"),
+        ("route.status", "dead_letter"),
+        ("payload.game_name", "Nova"),
+        ("request_id", "r-1"),
+    ];
     prop_oneof![
         4 => (select(names.to_vec()), json).prop_map(|(name, test)| format!("{name:?}: {test}")),
         1 => (select(times.to_vec()), time()).prop_map(|(name, test)| format!("{name:?}: {test}")),
+        2 => select(fitting.to_vec()).prop_map(|(name, operand)| format!("{name:?}: {operand:?}")),
     ]
 }
 
