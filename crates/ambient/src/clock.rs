@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike, Timelike, Utc};
 
 /// An instant in UTC, in whole microseconds since 1970-01-01T00:00:00Z.
 ///
@@ -98,9 +98,34 @@ impl TryFrom<DateTime<Utc>> for Timestamp {
 }
 
 /// RFC 3339 in UTC, six digits of fraction.
+///
+/// Written digit by digit: a page of 50 documents has a hundred times, and chrono's way took a fifth of the instructions that make it.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&DateTime::<Utc>::from(*self).to_rfc3339_opts(SecondsFormat::Micros, true))
+        let at = DateTime::<Utc>::from(*self);
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        // Years are positive, see `MIN`.
+        for (place, number) in [
+            (0..4, at.year().unsigned_abs()),
+            (5..7, at.month()),
+            (8..10, at.day()),
+            (11..13, at.hour()),
+            (14..16, at.minute()),
+            (17..19, at.second()),
+            (20..26, at.timestamp_subsec_micros()),
+        ] {
+            write_digits(&mut text[place], number);
+        }
+        // Cannot fail: these are digits.
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// Fills `place` with the last digits of `number`.
+fn write_digits(place: &mut [u8], mut number: u32) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
     }
 }
 
@@ -201,6 +226,20 @@ mod tests {
         {
             let instant = Timestamp::from_micros(micros).expect("in range");
             assert_eq!(Timestamp::try_from(DateTime::<Utc>::from(instant)), Ok(instant));
+        }
+    }
+
+    #[test]
+    fn the_text_of_an_instant_has_every_digit_in_its_place() {
+        for (micros, text) in [
+            (Timestamp::MIN.as_micros(), "0001-01-01T00:00:00.000000Z"),
+            (-1, "1969-12-31T23:59:59.999999Z"),
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (1_775_121_700_000_123, "2026-04-02T09:21:40.000123Z"),
+            (1_709_210_096_789_010, "2024-02-29T12:34:56.789010Z"),
+            (Timestamp::MAX.as_micros(), "9999-12-31T23:59:59.999999Z"),
+        ] {
+            assert_eq!(Timestamp(micros).to_string(), text);
         }
     }
 

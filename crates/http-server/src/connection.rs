@@ -33,6 +33,13 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
+impl Timeouts {
+    /// No request or pause that begins now has to end earlier.
+    fn shortest(&self) -> Duration {
+        self.read_header.min(self.request).min(self.idle)
+    }
+}
+
 /// What a connection is doing. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Activity(Arc<Shared>);
@@ -167,16 +174,19 @@ impl Activity {
     pub(crate) async fn passed(&self) {
         loop {
             let earlier = self.0.earlier.notified();
-            let deadline = {
+            let now = Instant::now();
+            let armed = {
                 let mut state = self.state();
-                state.armed = state.deadline(&self.0.timeouts);
+                let deadline = state.deadline(&self.0.timeouts);
+                if deadline <= now {
+                    return;
+                }
+                // No deadline that is set from now on is earlier than that, unless there must be room. So a request wakes nobody.
+                state.armed = deadline.min(now + self.0.timeouts.shortest());
                 state.armed
             };
-            if deadline <= Instant::now() {
-                return;
-            }
             tokio::select! {
-                () = sleep_until(deadline) => {}
+                () = sleep_until(armed) => {}
                 () = earlier => {}
             }
         }
@@ -266,5 +276,58 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Wake, Waker};
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_does_not_wake_the_task_that_waits_for_the_deadline() {
+        let seconds = Duration::from_secs;
+        let activity =
+            Activity::new(Timeouts { read_header: seconds(10), request: seconds(30), idle: seconds(75) });
+        let (wakes, mut passed) = (Arc::<Wakes>::default(), pin!(activity.passed()));
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut poll = || passed.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(poll().is_pending());
+        for _request in 0..100 {
+            activity.received();
+            drop(activity.begin());
+            assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
+            assert!(poll().is_pending());
+            advance(Duration::from_millis(90)).await;
+        }
+        // The timer that it waited for all the time.
+        advance(seconds(1)).await;
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+        assert!(poll().is_pending());
+        // Neither do requests after it.
+        activity.received();
+        drop(activity.begin());
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+        // And it ends when the connection was idle for too long, not earlier.
+        let mut idle = Duration::ZERO;
+        while poll().is_pending() {
+            advance(seconds(1)).await;
+            idle += seconds(1);
+        }
+        assert_eq!(idle, seconds(75));
     }
 }

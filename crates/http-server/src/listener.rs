@@ -26,6 +26,10 @@ use crate::socket::Listener;
 /// The pause after a connection could not be accepted, for example because no file descriptor is left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How often a timer of the listener expires, which does nothing. Tokio wakes the thread that waits for the network whenever a timer is
+/// made that expires before all others. Without this one, that is each timeout of a request.
+const TIMER_INTERVAL: Duration = Duration::from_millis(500);
+
 /// How often a further connection that finds no room looks for one that has become idle.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -60,7 +64,7 @@ pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings,
     let drain = CancellationToken::new();
     let mut connections = JoinSet::new();
     let mut ended = pin!(async {
-        stop.cancelled().await;
+        while timeout(TIMER_INTERVAL, stop.cancelled()).await.is_err() {}
         sleep(drain_delay).await;
     });
     loop {

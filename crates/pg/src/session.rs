@@ -85,32 +85,34 @@ impl Session {
         self.guard(async |client| client.query_typed(&sql, &params).await).await
     }
 
-    /// Prepares and runs a statement whose text may vary, and reads no further row once `reads_on` says no to one. The connection is
-    /// closed then, because the server would send the others.
+    /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
+    /// says no. The connection is closed then, because the server would send the others.
     ///
     /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all.
-    pub async fn query_while(
+    pub async fn query_while<T>(
         &self,
         query: &impl PostgresBinderRef,
-        mut reads_on: impl FnMut(&Row) -> bool,
-    ) -> Result<Vec<Row>, PgError> {
+        mut read: impl FnMut(Row) -> T,
+        mut reads_on: impl FnMut(&T) -> bool,
+    ) -> Result<Vec<T>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| {
             let statement = client.prepare_cached(&sql).await?;
             if client.statement_cache.size() > MAX_PREPARED {
                 client.statement_cache.clear();
             }
-            let mut found = std::pin::pin!(client.query_raw(&statement, values.as_params()).await?);
-            let mut rows = Vec::new();
-            while let Some(row) = found.try_next().await? {
-                let is_enough = !reads_on(&row);
-                rows.push(row);
+            let mut rows = std::pin::pin!(client.query_raw(&statement, values.as_params()).await?);
+            let mut all = Vec::new();
+            while let Some(row) = rows.try_next().await? {
+                let element = read(row);
+                let is_enough = !reads_on(&element);
+                all.push(element);
                 if is_enough {
                     self.broken.store(true, Ordering::SeqCst);
                     break;
                 }
             }
-            Ok(rows)
+            Ok(all)
         })
         .await
     }

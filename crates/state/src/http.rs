@@ -95,12 +95,19 @@ impl<S: Store> Http<S> {
     }
 
     /// What `work` on the store gives, in time.
-    async fn ask<T>(&self, work: impl Future<Output = Result<T, StateError>>) -> Result<T, ApiError> {
-        let outcome = timeout(self.answer_within, work).await;
-        self.availability.note(&outcome);
-        match outcome {
-            Ok(outcome) => outcome.map_err(ApiError::from),
-            Err(_) => Err(ApiError::no_answer()),
+    fn ask<T>(
+        &self,
+        work: impl Future<Output = Result<T, StateError>>,
+    ) -> impl Future<Output = Result<T, ApiError>> {
+        // On the heap: it has kilobytes, which would be copied with every future around it.
+        let work = timeout(self.answer_within, Box::pin(work));
+        async {
+            let outcome = work.await;
+            self.availability.note(&outcome);
+            match outcome {
+                Ok(outcome) => outcome.map_err(ApiError::from),
+                Err(_) => Err(ApiError::no_answer()),
+            }
         }
     }
 }

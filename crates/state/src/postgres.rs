@@ -292,13 +292,12 @@ impl Store for PostgresStore {
         let is_counted = query.count || query.matched;
         let count = is_counted.then(|| statements::count(&self.table, &query, &self.target));
         let page = (!query.count).then(|| statements::page(&self.table, &query, &self.target)).transpose()?;
-        let (counted, rows) = operation.query_snapshot(count.as_ref(), page.as_ref()).await?;
+        let (counted, documents) = operation.query_snapshot(count.as_ref(), page.as_ref()).await?;
         let matched = counted.first().map(|row| self.column::<i64>(row, "count")).transpose()?;
         let matched = matched.map(i64::unsigned_abs);
         if query.count {
             return Ok(Page { rows: Vec::new(), matched, next_cursor: None });
         }
-        let documents = rows.iter().map(|row| read_document(&self.table, row));
-        query.page(documents.collect::<Result<_, StateError>>()?, matched)
+        query.page(documents.into_iter().collect::<Result<_, StateError>>()?, matched)
     }
 }

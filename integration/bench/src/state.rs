@@ -44,9 +44,9 @@ impl Size {
     }
 
     /// How many rounds there are, and how long each is. Over one connection more and shorter ones: what is added there is less than what
-    /// a machine's speed changes within a second or two.
+    /// a machine's speed changes within half a second.
     fn rounds_over(&self, connections: u32) -> (usize, Duration) {
-        const SHORTER: u32 = 5;
+        const SHORTER: u32 = 15;
         if connections == 1 {
             (self.rounds * SHORTER as usize, self.time / SHORTER)
         } else {

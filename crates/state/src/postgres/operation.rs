@@ -8,8 +8,9 @@ use sea_query::SelectStatement;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
+use super::rows::read_document;
 use crate::statements::SNAPSHOT_BEGIN;
-use crate::{MAX_ANSWER_BYTES, StateError, TableName};
+use crate::{Document, MAX_ANSWER_BYTES, StateError, TableName};
 
 /// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
 const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
@@ -26,24 +27,13 @@ pub(super) struct Operation<'a> {
     deadline: Option<Instant>,
 }
 
-/// The rows of a page that were read, and whether those are all.
-struct PageRows {
-    rows: Vec<Row>,
-    is_whole: bool,
-}
+/// What a row of a page is read as.
+pub(super) type Read = Result<Document, StateError>;
 
-/// Reads rows until their values have more bytes than an answer, and at least two: so a first one that is too large is seen to have a
-/// next one.
-async fn read_page(session: &Session, page: &SelectStatement) -> Result<PageRows, PgError> {
-    let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
-    let reads_on = |row: &Row| {
-        rows += 1;
-        bytes += row.try_get("value").map_or(0, str::len);
-        is_whole = rows < 2 || bytes <= MAX_ANSWER_BYTES;
-        is_whole
-    };
-    let rows = session.query_while(page, reads_on).await?;
-    Ok(PageRows { rows, is_whole })
+/// The documents of a page that were read, and whether those are all.
+struct ReadPage {
+    documents: Vec<Read>,
+    is_whole: bool,
 }
 
 impl<'a> Operation<'a> {
@@ -83,29 +73,44 @@ impl<'a> Operation<'a> {
         self.run(self.session.query(statement)).await
     }
 
+    /// Reads documents until their values have more bytes than an answer, and at least two: so a first one that is too large is seen to
+    /// have a next one.
+    async fn read_page(&self, page: &SelectStatement) -> Result<ReadPage, PgError> {
+        let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
+        let reads_on = |document: &Read| {
+            rows += 1;
+            bytes += document.as_ref().map_or(0, |document| document.value.as_str().len());
+            is_whole = rows < 2 || bytes <= MAX_ANSWER_BYTES;
+            is_whole
+        };
+        let read = |row: Row| read_document(self.table, &row);
+        let documents = self.session.query_while(page, read, reads_on).await?;
+        Ok(ReadPage { documents, is_whole })
+    }
+
     /// Runs the two statements of a query, either of which may be missing, on one snapshot. Of the page, rows are read until
     /// one does not fit into the answer.
     pub(super) async fn query_snapshot(
         &self,
         count: Option<&SelectStatement>,
         page: Option<&SelectStatement>,
-    ) -> Result<(Vec<Row>, Vec<Row>), StateError> {
+    ) -> Result<(Vec<Row>, Vec<Read>), StateError> {
         let session = &self.session;
         let (count, page) = match (count, page) {
             (Some(count), Some(page)) => (count, page),
             // One statement has one snapshot.
             (Some(count), None) => {
-                return Ok((self.run(session.query_while(count, |_| true)).await?, Vec::new()));
+                return Ok((self.run(session.query_while(count, |row| row, |_| true)).await?, Vec::new()));
             }
-            (None, Some(page)) => return Ok((Vec::new(), self.run(read_page(session, page)).await?.rows)),
+            (None, Some(page)) => return Ok((Vec::new(), self.run(self.read_page(page)).await?.documents)),
             (None, None) => return Ok((Vec::new(), Vec::new())),
         };
         let work = async {
             let (begun, counted, page) = tokio::join!(
                 biased;
                 session.begin_with(SNAPSHOT_BEGIN),
-                session.query_while(count, |_| true),
-                read_page(session, page)
+                session.query_while(count, |row| row, |_| true),
+                self.read_page(page)
             );
             begun?;
             let (counted, page) = (counted?, page?);
@@ -113,7 +118,7 @@ impl<'a> Operation<'a> {
             if page.is_whole {
                 session.commit().await?;
             }
-            Ok((counted, page.rows))
+            Ok((counted, page.documents))
         };
         self.run(work).await
     }

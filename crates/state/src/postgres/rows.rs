@@ -40,7 +40,7 @@ pub(super) fn members_in_order(
     Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
 }
 
-/// A row with the columns [`statements::DOCUMENT`].
+/// A row with the columns [`crate::statements::DOCUMENT`].
 pub(super) fn read_document(table: &TableName, row: &Row) -> Result<Document, StateError> {
     Ok(Document {
         key: Key::from_store(column(table, row, "key")?),

@@ -5,7 +5,7 @@
 //! a B-tree takes: a text is cut, and a number is rounded, in a way that keeps the order. So a query compares what is indexed as
 //! a necessary condition, and the exact value beside it, and finds what was cut, too.
 //!
-//! They are written as texts: to build each of its parts, for every query anew, takes half of the time in which a statement is made.
+//! They are written as texts: building each from its parts for every query would double the time in which a statement is made.
 
 use std::sync::Arc;
 
