@@ -26,8 +26,15 @@ pub const QUERY_PARAMETERS: &[(&str, &str)] =
 /// Where a name of a filter leads.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
-    /// A member of a document, and as what it is indexed.
-    Member(Path<'a>, Vec<IndexType>),
+    /// A member of a document.
+    Member {
+        /// Where it is.
+        path: Path<'a>,
+        /// As what it is indexed.
+        indexed: Vec<IndexType>,
+        /// Whether a page may be read in the order of an index, so that what only the GIN index finds has to look rare.
+        in_order: bool,
+    },
     /// A column of text; NULL is missing.
     Text(Expr),
     /// A column of integers; NULL is missing.
@@ -84,13 +91,15 @@ impl Table {
 struct OnTable<'a> {
     table: &'a Table,
     members: Vec<Member>,
+    in_order: bool,
 }
 
 impl Target for OnTable<'_> {
     fn source(&self, name: &str) -> Option<Source<'_>> {
         let member = self.members.iter().find(|member| member.as_str() == name)?;
         let of_member = self.table.indexes.iter().filter(|(indexed, _)| indexed == member);
-        Some(Source::Member(self.table.path(member), of_member.map(|(_, of_type)| *of_type).collect()))
+        let indexed = of_member.map(|(_, of_type)| *of_type).collect();
+        Some(Source::Member { path: self.table.path(member), indexed, in_order: self.in_order })
     }
 }
 
@@ -173,7 +182,7 @@ fn never() -> Expr {
 /// fixes the type of what is sorted by. Otherwise all rows are read and sorted.
 pub fn page(query: &Query, table: &Table) -> Result<SelectStatement, StateError> {
     let mut select = Statement::select();
-    select.and_where(matching(query, table));
+    select.and_where(matching(query, table, order::is_of_an_index(query, table)));
     order::apply(query, table, &mut select)?;
     select.limit(query.rows_to_read() as u64);
     if query.offset > 0 {
@@ -185,19 +194,19 @@ pub fn page(query: &Query, table: &Table) -> Result<SelectStatement, StateError>
 /// How many rows match in all, without the table: the caller adds it.
 pub fn count(query: &Query, table: &Table) -> SelectStatement {
     let mut select = Statement::select();
-    select.expr(Func::count(Expr::cust("*"))).and_where(matching(query, table));
+    select.expr(Func::count(Expr::cust("*"))).and_where(matching(query, table, false));
     select
 }
 
-/// Prefix and filter.
-fn matching(query: &Query, table: &Table) -> Expr {
+/// Prefix and filter of what is read, perhaps in the order of an index.
+fn matching(query: &Query, table: &Table, in_order: bool) -> Expr {
     let prefix = query.prefix.as_str();
     let mut all = Vec::new();
     all.extend((!prefix.is_empty()).then(|| key_by_bytes().gte(pg::bind::text(prefix))));
     all.extend(query.prefix.end().map(|end| key_by_bytes().lt(pg::bind::text(end))));
     if query.filter != Filter::default() {
         let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
-        all.push(query.filter.to_expr(&OnTable { table, members }));
+        all.push(query.filter.to_expr(&OnTable { table, members, in_order }));
     }
     every(all)
 }

@@ -42,8 +42,13 @@ fn most_rows(plan: &Value) -> u64 {
 }
 
 /// 100,000 documents: `n` is their number and `s` one of 1,000 texts, which two indexes have, as `t`, a time, and `b`, of which one in
-/// 1,000 is true. No index has `u`, one of 10,000 texts, and `tags`.
+/// 1,000 is true. No index has `u`, one of 10,000 texts, `half`, 0 or 1, and `tags`.
 async fn full(statistics: bool) -> Database {
+    full_of_texts(200, statistics).await
+}
+
+/// The same with so many characters more in each document.
+async fn full_of_texts(characters: u32, statistics: bool) -> Database {
     let mut database = Database::new().await;
     database.execute("ALTER TABLE kv SET (autovacuum_enabled = false); ANALYZE kv").await;
     for (name, index_type) in [
@@ -58,7 +63,7 @@ async fn full(statistics: bool) -> Database {
         .execute(&format!(
             "INSERT INTO kv SELECT 'k/' || to_char(n, 'FM000000'), jsonb_build_object('n', n, 's', 's' || n % 1000,
                 't', to_char(timestamptz '2024-01-01' + n * interval '1 s', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), 'b', n % 1000 = 0,
-                'u', 'u' || n % 10000, 'tags', jsonb_build_array('tag' || n % 10000, n), 'text', repeat('x', 200)),
+                'u', 'u' || n % 10000, 'half', n % 2, 'tags', jsonb_build_array('tag' || n % 10000, n), 'text', repeat('x', {characters})),
                 n, now(), now() FROM generate_series(1, {DOCUMENTS}) n"
         ))
         .await;
@@ -148,6 +153,73 @@ async fn queries_read_what_they_find_from_the_index_that_has_it_on_true_statisti
 #[tokio::test]
 async fn pages_in_the_order_of_an_index_are_read_from_it_on_statistics_of_an_empty_table() {
     look_at_plans(false).await;
+}
+
+/// Pages of the documents with a rare value of `u`, in each way that finds them in the GIN index alone.
+async fn look_for_rare(database: &Database, rare: &str) {
+    let tag = rare.replace('u', "tag");
+    let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+    let mut problems = Vec::new();
+    for query in [
+        format!(r#"{{"filter": {{"u": "{rare}"}}, "limit": 1}}"#),
+        format!(r#"{{"filter": {{"u": "{rare}"}}, "limit": 50}}"#),
+        format!(r#"{{"filter": {{"u": "{rare}"}}, "sort": ["u"], "limit": 50}}"#),
+        format!(r#"{{"filter": {{"u": "{rare}"}}, "sort": ["-key"], "limit": 50}}"#),
+        format!(r#"{{"filter": {{"u": "{rare}", "n": {{"$gte": 0}}}}, "sort": ["n"], "limit": 50}}"#),
+        format!(r#"{{"filter": {{"u": {{"$in": ["{rare}", "u-"]}}}}, "limit": 50}}"#),
+        format!(r#"{{"filter": {{"$or": [{{"u": "{rare}"}}, {{"u": "u-"}}]}}, "limit": 50}}"#),
+        format!(r#"{{"filter": {{"tags": {{"$contains": "{tag}"}}}}, "limit": 50}}"#),
+        format!(r#"{{"filter": {{"tags": {{"$contains": ["{tag}"]}}}}, "limit": 50}}"#),
+    ] {
+        let statement =
+            database.statement(&Query::parse(query.as_bytes()).expect("a query")).expect("no cursor");
+        check(&mut problems, &query, &explain(&session, statement).await, "kv_value_idx", 20);
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Statistics that have a document of a rare value seem to say that every hundredth document has it.
+#[tokio::test]
+async fn a_rare_value_that_the_statistics_have_by_chance_is_read_from_the_index_that_has_it() {
+    let database = full(true).await;
+    let rare: String = database
+        .value(
+            "SELECT max(document ->> 'u') FROM (SELECT unnest(histogram_bounds::text::text[])::jsonb AS document
+             FROM pg_stats WHERE tablename = 'kv' AND attname = 'value') AS histogram",
+        )
+        .await;
+    look_for_rare(&database, &rare).await;
+}
+
+/// PostgreSQL keeps no statistics of documents of more than 1 KiB.
+#[tokio::test]
+async fn a_rare_value_of_large_documents_is_read_from_the_index_that_has_it() {
+    let database = full_of_texts(1100, true).await;
+    let known = "SELECT count(histogram_bounds) FROM pg_stats WHERE tablename = 'kv' AND attname = 'value'";
+    assert_eq!(database.value::<i64>(known).await, 0);
+    look_for_rare(&database, "u9999").await;
+}
+
+/// That rare values are looked for costs nothing where frequent ones are known to be.
+#[tokio::test]
+async fn a_page_of_a_frequent_value_is_read_in_the_order_of_its_index() {
+    let of_half = [
+        (r#"{"filter": {"half": 1}, "limit": 50}"#, "kv_pkey"),
+        (r#"{"filter": {"half": {"$in": [0, 1]}}, "limit": 50}"#, "kv_pkey"),
+        (r#"{"filter": {"half": 1, "n": {"$gte": 0}}, "sort": ["n"], "limit": 50}"#, "kv_n_numeric"),
+    ];
+    let of_declared = [(r#"{"filter": {"b": false}, "limit": 50}"#, "kv_pkey")];
+    let mut problems = Vec::new();
+    for (characters, pages) in [(200, &[&of_half[..], &of_declared].concat()[..]), (1100, &of_declared)] {
+        let database = full_of_texts(characters, true).await;
+        let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+        for (query, index) in pages {
+            let parsed = Query::parse(query.as_bytes()).expect("a query");
+            let statement = database.statement(&parsed).expect("no cursor");
+            check(&mut problems, query, &explain(&session, statement).await, index, 120);
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 #[tokio::test]

@@ -39,8 +39,8 @@ impl Names for Orders {
 impl Target for Orders {
     fn source(&self, name: &str) -> Option<Source<'_>> {
         let member = |member| {
-            let document = "\"orders\".\"details\"";
-            Source::Member(Path { document, member, helper: "kv_rfc3339" }, Vec::new())
+            let path = Path { document: "\"orders\".\"details\"", member, helper: "kv_rfc3339" };
+            Source::Member { path, indexed: Vec::new(), in_order: false }
         };
         Some(match name {
             "customer" => Source::Text(Expr::col(("orders", "customer"))),

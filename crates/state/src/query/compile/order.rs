@@ -240,6 +240,14 @@ fn instant(micros: i64) -> Option<Expr> {
     Timestamp::from_micros(micros).ok().map(bind::instant)
 }
 
+/// Whether an index has the order of the page: the primary key, or a declared one.
+pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
+    let (terms, _) = query.terms();
+    let mut terms = terms.iter().map(|term| Term::new(term, table, &query.filter));
+    let first = terms.find(|term| term.shape != Shape::Constant);
+    first.is_none_or(|term| term.indexed().is_some())
+}
+
 /// Sorts, and begins after the position.
 pub(super) fn apply(query: &Query, table: &Table, select: &mut SelectStatement) -> Result<(), StateError> {
     let (terms, key_descends) = query.terms();

@@ -87,7 +87,7 @@ impl Target for OnRecords {
             SearchName::Payload(name) => {
                 let member = self.members.iter().find(|member| member.as_str() == name)?;
                 let path = Path { document: &self.payload, member, helper: &self.helper };
-                Source::Member(path, Vec::new())
+                Source::Member { path, indexed: Vec::new(), in_order: false }
             }
         })
     }
