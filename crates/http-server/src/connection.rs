@@ -22,6 +22,9 @@ const HEAD_GRACE: Duration = Duration::from_secs(1);
 /// How long a client may take to close an idle connection that has to make room.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a client may take nothing of an answer that is there for it. Answers that are not taken keep room from other requests.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long a client may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
@@ -29,14 +32,14 @@ pub struct Timeouts {
     pub read_header: Duration,
     /// For a request, from its first byte to its answer. With HTTP/2 from the end of its head.
     pub request: Duration,
-    /// Between two requests, and to take an answer.
+    /// Between two requests, and to take an answer, unless the client takes nothing for ten seconds.
     pub idle: Duration,
 }
 
 impl Timeouts {
     /// No request or pause that begins now has to end earlier.
     fn shortest(&self) -> Duration {
-        self.read_header.min(self.request).min(self.idle)
+        self.read_header.min(self.request).min(self.idle).min(STALL_TIMEOUT)
     }
 }
 
@@ -64,12 +67,19 @@ struct State {
     head_since: Option<Instant>,
     /// Since when it has to make room for another connection.
     unwanted_since: Option<Instant>,
+    /// Since when the client has not taken what is to be written.
+    stalled_since: Option<Instant>,
     /// What the driver waits for.
     armed: Instant,
 }
 
 impl State {
     fn deadline(&self, timeouts: &Timeouts) -> Instant {
+        let deadline = self.deadline_of_requests(timeouts);
+        self.stalled_since.map_or(deadline, |since| deadline.min(since + STALL_TIMEOUT))
+    }
+
+    fn deadline_of_requests(&self, timeouts: &Timeouts) -> Instant {
         if let Some((_, deadline)) = self.in_progress.first_key_value() {
             return *deadline;
         }
@@ -103,6 +113,7 @@ impl Activity {
             waiting_since: now,
             head_since: None,
             unwanted_since: None,
+            stalled_since: None,
             armed: now + timeouts.read_header,
         };
         Self(Arc::new(Shared {
@@ -120,6 +131,11 @@ impl Activity {
                 state.head_since = Some(Instant::now());
             }
         });
+    }
+
+    /// The client takes nothing, or something again.
+    fn set_stalled(&self, is_stalled: bool) {
+        self.change(|state| state.stalled_since = is_stalled.then(Instant::now));
     }
 
     /// A head is complete. Gives the time of its first byte, and what lasts until the answer was written.
@@ -221,16 +237,25 @@ impl Drop for Progress {
     }
 }
 
-/// A stream that reports when bytes arrive.
+/// A stream that reports when bytes arrive, and when none can be written.
 #[derive(Debug)]
 pub(crate) struct Watched<S> {
     stream: S,
     activity: Activity,
+    is_stalled: bool,
 }
 
 impl<S> Watched<S> {
     pub(crate) fn new(stream: S, activity: Activity) -> Self {
-        Self { stream, activity }
+        Self { stream, activity, is_stalled: false }
+    }
+
+    fn wrote(&mut self, outcome: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+        if outcome.is_pending() != self.is_stalled {
+            self.is_stalled = outcome.is_pending();
+            self.activity.set_stalled(self.is_stalled);
+        }
+        outcome
     }
 }
 
@@ -255,7 +280,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(outcome)
     }
 
     fn poll_write_vectored(
@@ -263,7 +289,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         bufs: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -285,7 +312,9 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::{Wake, Waker};
 
-    use tokio::time::advance;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::yield_now;
+    use tokio::time::{advance, timeout};
 
     use super::*;
 
@@ -296,6 +325,28 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_is_not() {
+        let hour = Duration::from_secs(3_600);
+        let activity = Activity::new(Timeouts { read_header: hour, request: hour, idle: hour });
+        let (mut client, server) = tokio::io::duplex(1);
+        let mut server = Watched::new(server, activity.clone());
+        let _request = activity.begin();
+        let answer = tokio::spawn(async move { server.write_all(&[b'x'; 100]).await });
+        let (begun, mut passed) = (Instant::now(), pin!(activity.passed()));
+        for _byte in 0..50 {
+            let pause = STALL_TIMEOUT - Duration::from_millis(1);
+            assert!(timeout(pause, passed.as_mut()).await.is_err(), "after {:?}", begun.elapsed());
+            assert_eq!(client.read_u8().await.expect("a byte"), b'x');
+            // The writer goes on before the time does.
+            yield_now().await;
+        }
+        let pause = Instant::now();
+        passed.await;
+        assert_eq!(pause.elapsed(), STALL_TIMEOUT);
+        answer.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -53,6 +53,8 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// What request bodies and answers may occupy together, in bytes: at least twice the largest body. See budget.rs.
     pub max_buffered_bytes: usize,
+    /// The paths that are answered even while answers that others do not take leave no room.
+    pub probes: &'static [&'static str],
     /// How long a client may take.
     pub timeouts: Timeouts,
     /// How long connections are still accepted after the stop.
@@ -128,8 +130,11 @@ impl Service {
         let id = RequestId::of(request.headers());
         let (path, version) = (request.uri().path().to_owned(), request.version());
         let deadline = started + self.settings.timeouts.request;
+        let is_probe = self.settings.probes.contains(&&*path);
         let room = async {
-            self.budget.admit().await;
+            if !is_probe {
+                self.budget.admit().await;
+            }
             Arc::clone(&self.places).acquire_owned().await
         };
         // Cannot fail but for the time: the semaphore is never closed.

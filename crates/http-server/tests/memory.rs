@@ -50,6 +50,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_and
         max_connections: CLIENTS,
         max_body_bytes: BODY_BYTES,
         max_buffered_bytes: BUFFERED_BYTES,
+        probes: &[],
         timeouts: Timeouts { read_header: LONG, request: LONG, idle: LONG },
         drain_delay: Duration::ZERO,
         drain_timeout: LONG,

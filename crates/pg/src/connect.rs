@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::config::{Host, LoadBalanceHosts};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::dsn::Dsn;
@@ -143,6 +143,14 @@ impl Connector {
             };
         }
         Err(cause)
+    }
+
+    /// Asks the server to cancel what a connection runs. If that fails, the statement runs until it ends.
+    pub(crate) async fn cancel(&self, token: CancelToken) {
+        drop(match &self.tls {
+            None => token.cancel_query(NoTls).await,
+            Some(tls) => token.cancel_query(tls.clone()).await,
+        });
     }
 
     async fn connect(&self, config: &Config) -> Result<Opened, tokio_postgres::Error> {

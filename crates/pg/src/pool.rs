@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use deadpool_postgres::{ClientWrapper, Runtime};
-use tokio_postgres::Config;
+use tokio_postgres::{CancelToken, Config};
 
 use crate::connect::Connector;
 use crate::error::OpenError;
@@ -138,6 +138,13 @@ impl PgPool {
 /// Opens what a pool keeps.
 #[derive(Debug)]
 pub(crate) struct Connections(Connector);
+
+impl Connections {
+    /// Asks the server to cancel what a connection runs. Whether it does cannot be known.
+    pub(crate) async fn cancel(&self, token: CancelToken) {
+        self.0.cancel(token).await;
+    }
+}
 
 impl Manager for Connections {
     type Type = ClientWrapper;

@@ -9,7 +9,8 @@ use deadpool_postgres::ClientWrapper;
 use futures_util::{SinkExt, TryStreamExt};
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
-use tokio::time::{Instant, timeout_at};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, SimpleQueryMessage, Statement};
 
@@ -20,13 +21,19 @@ use crate::pool::Connections;
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
-/// The most statements of varying texts that a connection keeps prepared. Each takes memory of the server.
+/// The most statements of varying texts that a connection keeps prepared, and the longest of them, in bytes. Each takes memory of the
+/// server, up to fifty times its text.
 pub const MAX_PREPARED: usize = 100;
+const MAX_PREPARED_BYTES: usize = 8 * 1024;
+
+/// How long the server may take to hear that a statement is not wanted any more.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection, borrowed for one operation.
 ///
 /// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
-/// dropped while a statement is on its way or a transaction is open.
+/// dropped while a statement is on its way or a transaction is open. A statement that is on its way is cancelled: the server would
+/// finish it for nobody, beside those of the connection that takes its place.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
@@ -88,7 +95,8 @@ impl Session {
     /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
     /// says no. The connection is closed then, because the server would send the others.
     ///
-    /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all.
+    /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all. A long text is prepared for this one
+    /// time only.
     pub async fn query_while<T>(
         &self,
         query: &impl PostgresBinderRef,
@@ -97,7 +105,11 @@ impl Session {
     ) -> Result<Vec<T>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| {
-            let statement = client.prepare_cached(&sql).await?;
+            let statement = if sql.len() > MAX_PREPARED_BYTES {
+                client.prepare(&sql).await?
+            } else {
+                client.prepare_cached(&sql).await?
+            };
             if client.statement_cache.size() > MAX_PREPARED {
                 client.statement_cache.clear();
             }
@@ -251,9 +263,14 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let unknown = self.broken.load(Ordering::SeqCst) || self.in_flight.load(Ordering::SeqCst) > 0;
-        if let Some(object) = self.object.take().filter(|_| unknown) {
-            drop(Object::take(object));
+        let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
+        let unknown = self.broken.load(Ordering::SeqCst) || in_flight;
+        let Some(object) = self.object.take().filter(|_| unknown) else { return };
+        let pool = Object::pool(&object).filter(|_| in_flight);
+        let token = object.cancel_token();
+        drop(Object::take(object));
+        if let (Some(pool), Ok(runtime)) = (pool, Handle::try_current()) {
+            runtime.spawn(timeout(CANCEL_TIMEOUT, async move { pool.manager().cancel(token).await }));
         }
     }
 }

@@ -160,11 +160,16 @@ impl PostgresStore {
     }
 }
 
-/// What RFC 7396 makes of the two, or why it makes nothing that can be stored.
+/// What RFC 7396 makes of the two, or why it makes nothing that can be stored. It may be as large as a body that would put it.
 pub(crate) fn merged(target: Json, patch: Json, max_bytes: usize) -> Result<Value, String> {
-    let value = Value::from(&merge(target, patch));
+    let merged = merge(target, patch);
+    let value = Value::from(&merged);
+    // PostgreSQL writes spaces, and numbers without exponents.
     if value.as_str().len() > max_bytes {
-        return Err(format!("the merged value has {} bytes; at most {max_bytes}", value.as_str().len()));
+        let bytes = merged.to_short_text().len();
+        if bytes > max_bytes {
+            return Err(format!("the merged value has {bytes} bytes; at most {max_bytes}"));
+        }
     }
     // The patch itself is not deeper than it may be, but where it is merged may be deep already.
     Value::parse(value.as_str())

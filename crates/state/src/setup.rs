@@ -95,7 +95,7 @@ impl Setup<'_> {
     async fn run(&self, declared: &[IndexSpec]) -> Result<(), StateError> {
         self.set_lock_timeout(LOCK_TIMEOUT).await?;
         match self.look(declared).await {
-            Ok(Looked::Ready(schema)) => return self.check_rights(&schema).await,
+            Ok(Looked::Ready(schema)) => return self.finish(&schema).await,
             Ok(_) => {}
             // Another process may have changed the table between two statements of the look. If it is wrong, it is wrong again when
             // it is looked at alone.
@@ -107,7 +107,7 @@ impl Setup<'_> {
         self.lock().await?;
         for _ in 0..MAX_LOOKS {
             match self.look(declared).await? {
-                Looked::Ready(schema) => return self.check_rights(&schema).await,
+                Looked::Ready(schema) => return self.finish(&schema).await,
                 Looked::Absent => self.change(&schema_sql(self.table)).await?,
                 Looked::LacksColumns(relation) => self.take_over(&relation).await?,
                 Looked::LacksHelpers => self.change(&helper_functions_sql(self.table.as_str())).await?,
@@ -226,6 +226,11 @@ impl Setup<'_> {
     async fn set_lock_timeout(&self, timeout: Duration) -> Result<(), StateError> {
         let sql = format!("SET statement_timeout = 0; SET lock_timeout = {}", timeout.as_millis());
         self.session.execute_batch(&sql).await.map_err(|error| self.error(error))
+    }
+
+    async fn finish(&self, schema: &str) -> Result<(), StateError> {
+        self.check_rights(schema).await?;
+        self.make_statistics().await
     }
 
     async fn check_rights(&self, schema: &str) -> Result<(), StateError> {

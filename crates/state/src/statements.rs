@@ -7,7 +7,7 @@
 use pg::bind;
 use pg::sql::Written;
 
-use sea_query::{Alias, Expr, SelectStatement};
+use sea_query::{Alias, Expr, Query as Statement, SelectStatement};
 
 use crate::query::{Query, compile};
 use crate::schema::next_version;
@@ -248,15 +248,17 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
     Written::new(text, parameters)
 }
 
-/// The documents of a query, and one more than its page has. Plan: see [`compile::page`].
+/// The documents of a query, and one more than its page has. Plan: see [`compile::page`]. Values become texts above the limit: within
+/// it, each document that matches would be read whole before it is sorted. A sub-query with a limit keeps its order.
 pub(crate) fn page(
     table: &TableName,
     query: &Query,
     target: &compile::Table,
 ) -> Result<SelectStatement, StateError> {
-    let mut select = compile::page(query, target)?;
+    let mut page = compile::page(query, target)?;
+    page.expr(Expr::cust("key, value, version, created_at, updated_at")).from(Alias::new(table.as_str()));
     let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
-    Ok(select.expr(columns).from(Alias::new(table.as_str())).take())
+    Ok(Statement::select().expr(columns).from_subquery(page, Alias::new("page")).take())
 }
 
 /// How many documents match a query. Plan: as of [`page`], without an order.

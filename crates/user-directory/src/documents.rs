@@ -168,6 +168,10 @@ fn is_about_documents(error: &StateError) -> bool {
 }
 
 impl<S: Store> UserDirectory for StateUserDirectory<S> {
+    fn users_per_call(&self) -> usize {
+        MAX_USERS_PER_READ
+    }
+
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
         self.shared.cache.recall(user_ids)
     }

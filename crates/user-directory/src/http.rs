@@ -34,6 +34,8 @@ use self::flights::Flights;
 use self::schedule::{Outcome, Schedule};
 use crate::cache::Cache;
 
+/// The users of one call: each is a request, and entries wait for all requests of a call.
+const USERS_PER_CALL: usize = 256;
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The statuses with which a directory or a proxy in front of it reports that it cannot serve now.
@@ -207,6 +209,10 @@ impl HttpUserDirectory {
 }
 
 impl UserDirectory for HttpUserDirectory {
+    fn users_per_call(&self) -> usize {
+        USERS_PER_CALL
+    }
+
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
         self.cache.recall(user_ids)
     }

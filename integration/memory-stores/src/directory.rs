@@ -16,6 +16,9 @@ pub struct MemoryDirectory {
 }
 
 impl MemoryDirectory {
+    /// How many users a caller asks for at once.
+    pub const USERS_PER_CALL: usize = 256;
+
     /// Answers `lookup` about this user from now on.
     pub fn set(&self, user_id: &str, lookup: Lookup) {
         lock(&self.users).insert(user_id.to_owned(), lookup);
@@ -34,6 +37,10 @@ impl MemoryDirectory {
 }
 
 impl UserDirectory for MemoryDirectory {
+    fn users_per_call(&self) -> usize {
+        Self::USERS_PER_CALL
+    }
+
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
         let recalled = lock(&self.recalled);
         user_ids.iter().map(|id| recalled.get(*id).cloned().map(Lookup::Found)).collect()

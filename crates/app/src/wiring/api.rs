@@ -210,6 +210,7 @@ impl ApiParts {
             max_connections: self.limits.max_connections,
             max_body_bytes: self.limits.max_body_bytes,
             max_buffered_bytes: self.limits.max_buffered_bytes,
+            probes: &[],
             timeouts: self.limits.timeouts,
             drain_delay: self.limits.drain_delay,
             drain_timeout: DRAIN_TIMEOUT,

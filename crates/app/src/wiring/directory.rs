@@ -68,6 +68,13 @@ impl UserDirectory {
 }
 
 impl ports::UserDirectory for UserDirectory {
+    fn users_per_call(&self) -> usize {
+        match self {
+            Self::Http(directory) => directory.users_per_call(),
+            Self::State(directory) => directory.users_per_call(),
+        }
+    }
+
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
         match self {
             Self::Http(directory) => directory.recall(user_ids),

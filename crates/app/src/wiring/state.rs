@@ -122,6 +122,7 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: config.max_body_bytes,
         max_buffered_bytes: MAX_BUFFERED_BYTES.max(2 * config.max_body_bytes),
+        probes: &["/healthz", "/readyz"],
         timeouts: Timeouts {
             read_header: READ_HEADER_TIMEOUT,
             request: READ_TIMEOUT.saturating_add(config.statement_timeout),

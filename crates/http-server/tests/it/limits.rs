@@ -46,6 +46,20 @@ async fn two_requests_in_one_packet_are_both_answered() {
 }
 
 #[tokio::test]
+async fn a_probe_is_answered_while_an_answer_that_nobody_takes_leaves_no_room_for_other_requests() {
+    let server = start(Settings { max_buffered_bytes: 1 << 20, ..settings() }).await;
+    let mut stalled = Client::connect(&server).await;
+    stalled.send("GET /bytes/33554432 HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    stalled.stream.readable().await.expect("something comes");
+    let mut waiting = Client::connect(&server).await;
+    waiting.send("GET /one HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    assert!(waiting.is_silent().await, "there was room");
+    assert_eq!(server.get("/two").await.body, "answer two");
+    drop(stalled);
+    assert_eq!(waiting.answer().await.body, "answer one");
+}
+
+#[tokio::test]
 async fn garbage_after_a_request_ends_the_connection_after_its_answer() {
     let server = start(settings()).await;
     let mut client = Client::connect(&server).await;

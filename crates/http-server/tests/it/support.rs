@@ -58,6 +58,7 @@ pub(crate) fn settings() -> Settings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: MAX_BODY_BYTES,
         max_buffered_bytes: 16 * MAX_BATCH_BYTES,
+        probes: &["/two"],
         timeouts: LONG_TIMEOUTS,
         drain_delay: Duration::ZERO,
         drain_timeout: LONG,

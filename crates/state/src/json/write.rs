@@ -5,8 +5,7 @@ use std::fmt::{self, Write};
 use super::Json;
 
 impl Json {
-    /// The value with its numbers as digits and exponents: equal, and no longer than the text that it came from, but for spaces and
-    /// escapes.
+    /// The value without spaces and with its numbers as digits and exponents: equal, and no longer than the text that it came from.
     pub(crate) fn to_short_text(&self) -> String {
         Written { json: self, is_short: true }.to_string()
     }
@@ -26,6 +25,7 @@ struct Written<'a> {
 impl fmt::Display for Written<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_short = self.is_short;
+        let (comma, colon) = if is_short { (",", ":") } else { (", ", ": ") };
         match self.json {
             Json::Null => f.write_str("null"),
             Json::Bool(value) => write!(f, "{value}"),
@@ -35,8 +35,7 @@ impl fmt::Display for Written<'_> {
             Json::Array(elements) => {
                 f.write_char('[')?;
                 for (at, json) in elements.iter().enumerate() {
-                    let comma = if at > 0 { ", " } else { "" };
-                    write!(f, "{comma}{}", Written { json, is_short })?;
+                    write!(f, "{}{}", if at > 0 { comma } else { "" }, Written { json, is_short })?;
                 }
                 f.write_char(']')
             }
@@ -46,9 +45,9 @@ impl fmt::Display for Written<'_> {
                 members.sort_by_key(|(name, _)| (name.len(), *name));
                 f.write_char('{')?;
                 for (at, (name, json)) in members.into_iter().enumerate() {
-                    f.write_str(if at > 0 { ", " } else { "" })?;
+                    f.write_str(if at > 0 { comma } else { "" })?;
                     write_string(f, name)?;
-                    write!(f, ": {}", Written { json, is_short })?;
+                    write!(f, "{colon}{}", Written { json, is_short })?;
                 }
                 f.write_char('}')
             }

@@ -36,7 +36,12 @@ pub enum Source<'a> {
         in_order: bool,
     },
     /// A column of text; NULL is missing.
-    Text(Expr),
+    Text {
+        /// The column.
+        column: Expr,
+        /// The function that reads times: see [`super::expressions::helper_name`].
+        helper: &'a str,
+    },
     /// A column of integers; NULL is missing.
     Integer(Expr),
     /// A column of times; NULL is missing.

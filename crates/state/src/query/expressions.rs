@@ -264,6 +264,11 @@ pub(crate) fn bind_number(number: &Number) -> Expr {
     bind::text(number.to_scientific()).cast_as("numeric")
 }
 
+/// A `numeric[]`.
+pub(crate) fn bind_numbers(numbers: impl Iterator<Item = Number>) -> Expr {
+    bind::texts(numbers.map(|number| number.to_scientific())).cast_as("numeric[]")
+}
+
 /// A `jsonb` of a text that is one.
 pub(crate) fn bind_json(text: String) -> Expr {
     bind::text(text).cast_as("jsonb")

@@ -83,6 +83,17 @@ pub(super) async fn body_of(session: &Session, name: &str) -> Result<Option<Stri
     rows.first().map(|found| read(session, found, "body")).transpose()
 }
 
+/// Whether an index on an expression has no statistics, and the role may make some.
+pub(super) async fn lacks_statistics(session: &Session, table: &TableName) -> Result<bool, PgError> {
+    let text = "
+        SELECT count(*) > 0 AS lacks FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE i.indrelid = to_regclass($1) AND i.indexprs IS NOT NULL AND i.indisvalid AND pg_has_role(c.relowner, 'USAGE')
+            AND NOT EXISTS (SELECT FROM pg_stats s WHERE s.schemaname = n.nspname AND s.tablename = c.relname)";
+    let rows = session.query_once(&Written::new(text, [bind::text(table.quoted())])).await?;
+    rows.first().map_or(Ok(false), |found| read(session, found, "lacks"))
+}
+
 async fn columns(session: &Session, table: &TableName) -> Result<Vec<Column>, PgError> {
     let text = "
         SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind, a.attnotnull AS not_null,

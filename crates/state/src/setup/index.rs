@@ -135,11 +135,25 @@ impl Setup<'_> {
                 return Err(StateError::Index { item: item.clone(), source });
             }
         }
-        self.set_lock_timeout(LOCK_TIMEOUT).await?;
-        // Until there are statistics of its expression, the planner does not know what a new index is worth. If the table is being
-        // vacuumed, that makes them.
+        self.set_lock_timeout(LOCK_TIMEOUT).await
+    }
+
+    /// Makes statistics if there are none of the expression of an index: without them the planner does not know what it is worth. The
+    /// process that has built it may have ended before it could do that.
+    pub(super) async fn make_statistics(&self) -> Result<(), StateError> {
+        let lacks = catalogue::lacks_statistics(self.session, self.table).await;
+        if !lacks.map_err(|error| self.error(error))? {
+            return Ok(());
+        }
         match self.session.execute_batch(&format!("ANALYZE {}", self.table.quoted())).await {
-            Ok(()) | Err(PgError::Locked { .. }) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(PgError::Locked { .. }) => {
+                tracing::warn!(
+                    state_table = %self.table,
+                    "an index has no statistics, and another session is at work on the table; ANALYZE it if queries are slow"
+                );
+                Ok(())
+            }
             Err(error) => Err(self.error(error)),
         }
     }

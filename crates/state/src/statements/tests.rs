@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, Session, SessionSettings};
+use sea_query::PostgresQueryBuilder;
 use serde_json::Value as Json;
 
 use super::*;
@@ -131,6 +132,18 @@ async fn look_at_lists(session: &Session) {
         assert!(!names.iter().any(|name| *name == "Sort"), "{plan:#}");
         assert!(nodes(&plan).iter().any(|node| node["Index Cond"].is_string()), "{plan:#}");
     }
+}
+
+#[test]
+fn a_value_becomes_a_text_when_its_page_is_known() {
+    let query =
+        Query::parse(br#"{"filter": {"a": {"$gt": 1}}, "sort": ["a"], "limit": 50}"#).expect("a query");
+    let target = compile::Table::new("kv", Vec::new());
+    let text =
+        page(&TableName::default(), &query, &target).expect("no cursor").to_string(PostgresQueryBuilder);
+    let (documents, matching) = text.split_once(" FROM (").expect("a sub-query");
+    assert!(documents.contains("value::text"), "{text}");
+    assert!(matching.contains("LIMIT 51") && !matching.contains("value::text"), "{text}");
 }
 
 // K-16

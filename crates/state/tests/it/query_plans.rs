@@ -77,7 +77,7 @@ async fn full_of_texts(characters: u32, statistics: bool) -> Database {
 
 /// What is asked, the index that answers, and the most rows that may be looked at. A page of what few documents have, in the order of
 /// keys, may be read from the index on what they have or from the keys on; statistics decide, and without them it may be the latter.
-const PAGES: [(&str, &str, u64); 19] = [
+const PAGES: [(&str, &str, u64); 20] = [
     (r#"{"filter": {"u": "u5"}, "limit": 50}"#, "kv_value_idx", 20),
     (r#"{"filter": {"u": "u5"}, "sort": ["-n"]}"#, "kv_value_idx", 20),
     (r#"{"filter": {"u": {"$in": ["u5", "u6", "u7"]}}, "limit": 50}"#, "kv_value_idx", 60),
@@ -89,6 +89,7 @@ const PAGES: [(&str, &str, u64); 19] = [
     (r#"{"filter": {"b": true}, "count": true}"#, "kv_", 120),
     (r#"{"filter": {"n": {"$gt": 99990}}, "limit": 50}"#, "kv_n_numeric", 20),
     (r#"{"filter": {"n": {"$gte": 10, "$lt": 20}}, "limit": 50}"#, "kv_n_numeric", 20),
+    (r#"{"filter": {"n": {"$in": [5, 6, 7e0, 123456789]}}, "limit": 50}"#, "kv_n_numeric", 20),
     (r#"{"filter": {"s": {"$gt": "s99", "$lt": "s991"}}, "limit": 50}"#, "kv_s_text", 300),
     (r#"{"filter": {"t": {"$before": "2024-01-01T00:00:10Z"}}, "limit": 50}"#, "kv_t_timestamptz", 20),
     (r#"{"filter": {"t": {"$after": "2024-01-02T03:46:30Z"}}, "limit": 50}"#, "kv_t_timestamptz", 20),

@@ -42,12 +42,13 @@ impl Target for Orders {
             let path = Path { document: "\"orders\".\"details\"", member, helper: "kv_rfc3339" };
             Source::Member { path, indexed: Vec::new(), in_order: false }
         };
+        let text = |column| Source::Text { column, helper: "kv_rfc3339" };
         Some(match name {
-            "customer" => Source::Text(Expr::col(("orders", "customer"))),
+            "customer" => text(Expr::col(("orders", "customer"))),
             "placed_at" => Source::Time(Expr::col(("orders", "placed_at"))),
             "details.colour" => member(&self.colour),
             "details.size" => member(&self.size),
-            "item.status" => Source::Text(Expr::col(("items", "status"))),
+            "item.status" => text(Expr::col(("items", "status"))),
             "item.attempts" => Source::Integer(Expr::col(("items", "attempts"))),
             _ => return None,
         })

@@ -59,7 +59,11 @@ async fn populate(store: &(impl AcceptanceStore + RouteStore)) {
     let fifth = accept_draft(store, 5, draft, at(2)).await;
     accept_draft(store, 6, traced(named("nova", turn_ready([ADMINISTRATOR], "key-6", 2))), at(5)).await;
     let seventh = accept_draft(store, 7, turn_ready(["u-1", "u-3"], "key-7", 9_007_199), at(5)).await;
-    let eighth = accept_draft(store, 8, turn_ready(["u-3"], "Key-8", 2), at(5)).await;
+    let draft = domain::intent::IntentDraft {
+        request_id: Some("2026-04-02T09:21:40Z".to_owned()),
+        ..turn_ready(["u-3"], "Key-8", 2)
+    };
+    let eighth = accept_draft(store, 8, draft, at(5)).await;
     for route in live(&second) {
         match (&*route.recipient_ref, route.channel) {
             ("user:u-2", Channel::Push) => publish(store, &route, at(6)).await,
@@ -141,6 +145,8 @@ pub async fn a_search_finds_what_its_filter_says_newest_first(fixture: impl Quer
         ),
         (r#"{"occurred_at": {"$before": "2026-04-02T09:21:40Z"}}"#, &[6]),
         (r#"{"request_id": "r-1"}"#, &[6]),
+        (r#"{"request_id": {"$before": "2026-04-02T11:21:41+02:00"}}"#, &[8]),
+        (r#"{"request_id": {"$after": "2026-04-02T09:21:40Z"}}"#, &[]),
         (
             r#"{"request_id": {"$exists": false}, "trace_id": {"$exists": false}, "producer": "game_lobby"}"#,
             &[4],
@@ -321,7 +327,7 @@ fn any_condition() -> impl Strategy<Value = String> {
         "payload.turn_number",
         "payload.none",
     ];
-    let times = ["accepted_at", "occurred_at", "route.published_at", "payload.game_name"];
+    let times = ["accepted_at", "occurred_at", "route.published_at", "payload.game_name", "request_id"];
     // Names and operands that do not go together find all or none, so some that do are drawn on purpose.
     let fitting = [
         ("producer", "game_lobby"),

@@ -295,6 +295,10 @@ impl<S: Election> Election for Scripted<S> {
 }
 
 impl<S: UserDirectory> UserDirectory for Scripted<S> {
+    fn users_per_call(&self) -> usize {
+        self.store.users_per_call()
+    }
+
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {
         self.store.recall(user_ids)
     }

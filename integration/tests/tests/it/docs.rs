@@ -176,7 +176,7 @@ fn the_metrics_table_is_what_the_code_makes() {
         (".sizes(", "histogram", None),
     ];
     let mut made = BTreeMap::new();
-    let prefixes = ["notification.", "http.server.", "idempotency."];
+    let prefixes = ["notification.", "http.server.", "idempotency.", "state."];
     let starts = prefixes.iter().flat_map(|prefix| {
         source.match_indices(&format!("\"{prefix}")).map(|(at, _)| at).collect::<Vec<_>>()
     });

@@ -13,7 +13,7 @@ const DASHBOARD: &str = "deploy/grafana/notification.json";
 fn metrics(expr: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = expr.split(|c| !is_part(c));
-    let prefixes = ["notification_", "http_server_", "idempotency_"];
+    let prefixes = ["notification_", "http_server_", "idempotency_", "state_"];
     let named = words.filter(|word| {
         prefixes.iter().any(|prefix| word.starts_with(prefix)) || *word == "up" || *word == "target_info"
     });

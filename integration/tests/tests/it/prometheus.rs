@@ -147,7 +147,7 @@ async fn a_state_store_is_scraped_on_an_address_of_its_own() {
     let shown = Scrape::of(&process.http_addr()).await;
     check(&shown);
     let not_found = [("operation", "get"), ("code", "404")];
-    assert_eq!(shown.sum("notification_state_requests_total", &not_found), Some(1.0));
+    assert_eq!(shown.sum("state_requests_total", &not_found), Some(1.0));
     assert_eq!(process.get("/readyz").await.0, 200);
 }
 

@@ -165,6 +165,10 @@ async fn what_is_wrong_with_a_report_is_its_outcome_and_what_is_wrong_with_the_r
         .collect();
     assert_eq!(details, [0, 0, 1_000]);
 
+    // As many as a request may have, and as long as each may be: more bytes than other requests have.
+    let largest = vec![with("detail", json!("🦀".repeat(1_000))); 1_000];
+    assert_eq!(outcomes(&service, MAIL_TOKEN, &largest).await, ["stale"; 1_000]);
+
     let fine = report(&ids[0], "opened");
     for wrong in [
         json!({"receipts": []}),

@@ -1,5 +1,6 @@
 //! The instruments of the state store. docs/metrics.md lists them, and a test compares the two.
 
+use axum::http::StatusCode;
 use http_server::Answered;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
@@ -16,6 +17,7 @@ const NO_OPERATION: &str = "none";
 #[derive(Clone, Debug)]
 pub(crate) struct StateMetrics {
     requests: Counter<u64>,
+    cas_conflicts: Counter<u64>,
     duration: Histogram<f64>,
 }
 
@@ -24,12 +26,13 @@ impl StateMetrics {
     pub(crate) fn new(meter: &Meter) -> Self {
         let make = Instruments::new(meter);
         Self {
-            requests: make.counter(
-                "notification.state.requests",
-                "Requests to the state store by operation and status",
+            requests: make.counter("state.requests", "Requests to the state store by operation and status"),
+            cas_conflicts: make.counter(
+                "state.cas_conflicts",
+                "Writes whose condition on the version or the status did not hold",
             ),
             duration: make.duration(
-                "notification.state.request.duration",
+                "state.request.duration",
                 &SECONDS,
                 "From the first byte of a request to its answer",
             ),
@@ -42,6 +45,9 @@ impl StateMetrics {
         let known = state::http::OPERATIONS.into_iter().find(|known| Some(*known) == answered.route);
         let operation = KeyValue::new("operation", known.unwrap_or(NO_OPERATION));
         let code = KeyValue::new("code", i64::from(answered.status.as_u16()));
+        if matches!(answered.status, StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED) {
+            self.cas_conflicts.add(1, std::slice::from_ref(&operation));
+        }
         self.requests.add(1, &[operation.clone(), code]);
         self.duration.record(answered.duration.as_secs_f64(), &[operation]);
     }
@@ -52,7 +58,6 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use axum::http::StatusCode;
     use opentelemetry::metrics::{InstrumentBuilder, InstrumentProvider, SyncInstrument};
 
     use super::*;
@@ -83,11 +88,20 @@ mod tests {
             (Some("batch_get"), StatusCode::OK),
             (Some("/keys/secret"), StatusCode::NOT_FOUND),
             (None, StatusCode::NOT_FOUND),
+            (Some("put"), StatusCode::PRECONDITION_FAILED),
+            (Some("patch"), StatusCode::CONFLICT),
         ] {
             metrics.answered(&Answered { route, status, duration: Duration::ZERO });
         }
-        let expected =
-            ["1 operation=batch_get code=200", "1 operation=none code=404", "1 operation=none code=404"];
+        let expected = [
+            "1 operation=batch_get code=200",
+            "1 operation=none code=404",
+            "1 operation=none code=404",
+            "1 operation=put",
+            "1 operation=put code=412",
+            "1 operation=patch",
+            "1 operation=patch code=409",
+        ];
         assert_eq!(*recorded.0.lock().expect("no test panics with it"), expected);
     }
 }

@@ -7,7 +7,7 @@ use sea_query::{BinOper, Expr, ExprTrait, Func};
 use super::{Source, every, never, some};
 use crate::json::{Json, Number};
 use crate::query::expressions::{
-    IndexType, Path, bind_json, bind_number, by_bytes, cut_as_indexed, number_as_indexed,
+    IndexType, Path, bind_json, bind_number, bind_numbers, by_bytes, cut_as_indexed, number_as_indexed,
 };
 use crate::query::{Comparison, Instant, Operand, Test};
 
@@ -22,7 +22,7 @@ impl Source<'_> {
             Self::Member { path, indexed, in_order } => {
                 Member { path, indexed, in_order: *in_order }.meets(test)
             }
-            Self::Text(column) => text_meets(column, test),
+            Self::Text { column, helper } => text_meets(column, helper, test),
             Self::Integer(column) => integer_meets(column, test),
             Self::Time(column) => time_meets(column, test),
         }
@@ -44,6 +44,15 @@ fn compare_indexed(left: Expr, comparison: Comparison, right: Expr) -> Expr {
         Comparison::Greater | Comparison::GreaterOrEqual => left.gte(right),
         Comparison::Less | Comparison::LessOrEqual => left.lte(right),
     }
+}
+
+/// The instant of a text by the function that reads the documents, so that both are read in the same way; NULL if it is no time.
+fn read(helper: &str, text: Expr) -> Expr {
+    Func::cust(helper.to_owned()).arg(text).into()
+}
+
+fn instant(helper: &str, time: &Instant) -> Expr {
+    read(helper, bind::text(time.as_str()))
 }
 
 fn contains(document: Expr, part: &str) -> Expr {
@@ -82,14 +91,9 @@ impl Member<'_> {
             Test::Exists(true) => value().is_not_null(),
             Test::Exists(false) => value().is_null(),
             Test::Contains(operand) => self.contains(operand),
-            Test::Before(time) => self.path.instant().lt(self.read(time)),
-            Test::After(time) => self.path.instant().gt(self.read(time)),
+            Test::Before(time) => self.path.instant().lt(instant(self.path.helper, time)),
+            Test::After(time) => self.path.instant().gt(instant(self.path.helper, time)),
         }
-    }
-
-    /// By the function that reads the documents, so that both are read in the same way.
-    fn read(&self, time: &Instant) -> Expr {
-        Expr::expr(Func::cust(self.path.helper.to_owned()).arg(bind::text(time.as_str())))
     }
 
     fn is_indexed(&self, index_type: IndexType) -> bool {
@@ -168,6 +172,11 @@ impl Member<'_> {
             let cut = bind::texts(texts.into_iter().map(cut_as_indexed));
             return self.path.indexed(IndexType::Text).eq(any(cut)).and(exact);
         }
+        let numbers: Vec<&Number> = operands.iter().filter_map(Json::as_number).collect();
+        if self.is_indexed(IndexType::Numeric) && numbers.len() == operands.len() {
+            let cut = bind_numbers(numbers.into_iter().map(number_as_indexed));
+            return self.path.indexed(IndexType::Numeric).eq(any(cut)).and(exact);
+        }
         if operands.len() > MAX_ALTERNATIVES || !operands.iter().all(has_scalar) {
             return exact;
         }
@@ -190,7 +199,7 @@ fn strings(operands: &[Json]) -> Expr {
     bind::texts(operands.iter().filter_map(Json::as_str))
 }
 
-fn text_meets(column: &Expr, test: &Test) -> Expr {
+fn text_meets(column: &Expr, helper: &str, test: &Test) -> Expr {
     let column = || column.clone();
     match test {
         Test::Equal(Json::String(text)) | Test::Contains(Json::String(text)) => column().eq(bind::text(text)),
@@ -205,8 +214,8 @@ fn text_meets(column: &Expr, test: &Test) -> Expr {
             column().is_not_null().and(column().ne(Expr::expr(Func::cust("ALL").arg(strings(operands)))))
         }
         Test::Exists(false) => column().is_null(),
-        // A column that may be a time is one of times.
-        Test::Before(_) | Test::After(_) => never(),
+        Test::Before(time) => read(helper, column()).lt(instant(helper, time)),
+        Test::After(time) => read(helper, column()).gt(instant(helper, time)),
     }
 }
 

@@ -83,7 +83,7 @@ impl<N: Names> Reader<'_, N> {
         if !has_operators {
             self.count(at)?;
             self.check_kind(kind, name, "a literal", at)?;
-            filter.conditions.push(Condition { name: shared, test: Test::Equal(value.into_json()) });
+            filter.conditions.push(Condition { name: shared, test: Test::Equal(value.into_operand()?) });
             return Ok(());
         }
         let what = format!("the object of operators of {}", quoted(name));
@@ -119,11 +119,11 @@ impl<N: Names> Reader<'_, N> {
 fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test, Fault> {
     let what = format!("{operator} of {}", quoted(name));
     let elements = |located: Located| -> Result<Vec<Json>, Fault> {
-        Ok(located.into_elements(&what)?.into_iter().map(Located::into_json).collect())
+        Ok(located.into_elements(&what)?.into_iter().map(Located::into_operand).collect::<Result<_, _>>()?)
     };
     Ok(match operator {
-        "$eq" => Test::Equal(operand.into_json()),
-        "$ne" => Test::NotEqual(operand.into_json()),
+        "$eq" => Test::Equal(operand.into_operand()?),
+        "$ne" => Test::NotEqual(operand.into_operand()?),
         "$gt" => Test::Order(Comparison::Greater, ordered(operand, &what)?),
         "$gte" => Test::Order(Comparison::GreaterOrEqual, ordered(operand, &what)?),
         "$lt" => Test::Order(Comparison::Less, ordered(operand, &what)?),
@@ -131,7 +131,7 @@ fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test,
         "$in" => Test::In(elements(operand)?),
         "$nin" => Test::NotIn(elements(operand)?),
         "$exists" => Test::Exists(operand.into_bool(&what)?),
-        "$contains" => Test::Contains(operand.into_json()),
+        "$contains" => Test::Contains(operand.into_operand()?),
         "$before" => Test::Before(instant(operand, &what)?),
         "$after" => Test::After(instant(operand, &what)?),
         _ => {

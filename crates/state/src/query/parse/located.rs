@@ -37,7 +37,18 @@ impl Located {
         json::read(text, MAX_QUERY_LEVELS, Places)
     }
 
-    pub(super) fn into_json(self) -> Json {
+    /// An operand. PostgreSQL compares each element of its arrays with each one of a document's, and cannot be interrupted meanwhile: so all
+    /// of its arrays together have no more elements than one may have.
+    pub(super) fn into_operand(self) -> Result<Json, Fault> {
+        let at = self.at;
+        let operand = self.into_json();
+        if elements(&operand) > MAX_ELEMENTS {
+            return Err(Fault::new(at, format!("arrays with more than {MAX_ELEMENTS} elements in all")));
+        }
+        Ok(operand)
+    }
+
+    fn into_json(self) -> Json {
         match self.kind {
             Kind::Null => Json::Null,
             Kind::Scalar(scalar) => scalar,
@@ -88,6 +99,15 @@ impl Located {
             Kind::Array(elements) => Ok(elements),
             _ => Err(Fault::new(self.at, format!("{what} must be an array"))),
         }
+    }
+}
+
+/// How many elements the arrays within a value have, without those that are arrays of elements themselves.
+fn elements(json: &Json) -> usize {
+    match json {
+        Json::Array(array) => array.iter().map(|element| elements(element).max(1)).sum(),
+        Json::Object(members) => members.values().map(elements).sum(),
+        _ => 0,
     }
 }
 

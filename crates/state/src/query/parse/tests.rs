@@ -129,6 +129,16 @@ fn every_limit_is_kept_to_the_number() {
     let literal = |count: usize| filter(&format!("{{\"a\": [[{}1]]}}", "1,".repeat(count - 1)));
     accepted(&literal(1_000));
     assert!(refused(&literal(1_001)).starts_with("an array with more than 1000 elements"));
+    // Within arrays all count together, however they are nested.
+    let nested = |count: usize| format!("[{}[[1]]]", "[2,3,{\"x\":[4]},[]],".repeat(count));
+    for operator in ["$eq", "$ne", "$contains"] {
+        let within = |count: usize| filter(&format!("{{\"a\": {{{operator:?}: {}}}}}", nested(count)));
+        accepted(&within(249));
+        let error = refused(&within(250));
+        assert!(error.starts_with("arrays with more than 1000 elements in all"), "{operator}: {error}");
+    }
+    refused(&filter(&format!("{{\"a\": {}}}", nested(250))));
+    refused(&filter(&format!("{{\"a\": {{\"$in\": [{}]}}}}", nested(250))));
     for (begin, end) in [("{\"$not\": ", "}"), ("{\"$and\": [", "]}"), ("{\"$or\": [", "]}")] {
         let levels =
             |count: usize| filter(&format!("{}{{\"a\": 1}}{}", begin.repeat(count), end.repeat(count)));

@@ -11,6 +11,7 @@ on_both_stores! {
     patches_that_race_lose_nothing
     a_patch_of_an_absent_key_is_not_found_whatever_its_conditions
     a_patch_that_makes_too_much_is_invalid_and_changes_nothing
+    what_could_be_put_can_be_patched_however_long_the_text_is_that_is_kept
     reports_of_a_status_in_any_order_and_at_once_leave_the_highest_one
     a_report_is_stale_unless_the_document_has_a_lower_status
 }
@@ -70,6 +71,15 @@ async fn a_patch_that_makes_too_much_is_invalid_and_changes_nothing(store: impl 
     let patched = store.patch(&key("k"), &patch, &WriteConditions::default()).await.expect("no failure");
     assert!(matches!(&patched, Patch::Invalid(reason) if reason.contains("10485760")), "{patched:?}");
     assert_eq!(get(&store, "k").await, before);
+}
+
+async fn what_could_be_put_can_be_patched_however_long_the_text_is_that_is_kept(store: impl Store) {
+    let numbers = ["1e131071"; 90].join(",");
+    put(&store, "k", &format!(r#"{{"l":[{numbers}]}}"#)).await;
+    assert!(get(&store, "k").await.value.as_str().len() > 10 << 20);
+    let patched = store.patch(&key("k"), &value(r#"{"s":1}"#), &WriteConditions::default()).await;
+    assert!(matches!(patched, Ok(Patch::Written(Write::Applied(_)))), "{patched:?}");
+    assert_eq!(tree(&get(&store, "k").await.value).get("s"), Some(&tree(&value("1"))));
 }
 
 // K-15

@@ -32,6 +32,7 @@ async fn a_stale_socket_is_replaced_with_its_mode_and_a_served_one_is_not_stolen
         max_connections: 4,
         max_body_bytes: 1 << 20,
         max_buffered_bytes: 1 << 22,
+        probes: &[],
         timeouts: Options::default().timeouts,
         drain_delay: Duration::ZERO,
         drain_timeout: LONG,

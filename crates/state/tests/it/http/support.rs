@@ -77,6 +77,7 @@ impl Server {
             max_connections: 64,
             max_body_bytes: MAX_BODY_BYTES,
             max_buffered_bytes: 4 * MAX_BODY_BYTES,
+            probes: &[],
             timeouts: options.timeouts,
             drain_delay: Duration::ZERO,
             drain_timeout: LONG,

@@ -45,6 +45,25 @@ async fn the_example_of_the_original_is_built_and_used_and_a_restart_changes_not
     assert_eq!(db.value::<String>(TRACE).await, before);
 }
 
+#[tokio::test]
+async fn an_index_without_statistics_gets_them_at_the_next_start() {
+    let db = Db::new().await;
+    db.execute(ORIGINAL).await;
+    db.setup("").await.expect("it is taken over");
+    db.execute("ALTER TABLE test.kv SET (autovacuum_enabled = false)").await;
+    db.execute(
+        "INSERT INTO test.kv (key, value) SELECT n::text, jsonb_build_object('status', n) FROM generate_series(1, 9) n",
+    )
+    .await;
+    // As a process leaves it that ends when the index is built.
+    let expression = index_sql("kv", &Member::new("status").expect("a name"), IndexType::Text);
+    db.execute(&format!("CREATE INDEX \"kv-status-text\" ON test.kv (({expression}))")).await;
+    let known = "SELECT count(*) FROM pg_stats WHERE tablename = 'kv-status-text'";
+    assert_eq!(db.value::<i64>(known).await, 0);
+    db.setup("status").await.expect("it is there");
+    assert_eq!(db.value::<i64>(known).await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_processes_may_start_at_once() {
     for original in ["", ORIGINAL] {

@@ -62,8 +62,9 @@ impl OnRecords {
 
 impl Target for OnRecords {
     fn source(&self, name: &str) -> Option<Source<'_>> {
-        let record = |column| Source::Text(Expr::col((Records::Table, column)));
-        let route = |column| Source::Text(Expr::col((Routes::Table, column)));
+        let text = |column| Source::Text { column, helper: &self.helper };
+        let record = |column| text(Expr::col((Records::Table, column)));
+        let route = |column| text(Expr::col((Routes::Table, column)));
         Some(match SearchName::parse(name)? {
             SearchName::NotificationId => record(Records::NotificationId),
             SearchName::Producer => record(Records::Producer),
@@ -72,16 +73,16 @@ impl Target for OnRecords {
             SearchName::IdempotencyKey => record(Records::IdempotencyKey),
             SearchName::AcceptedAt => Source::Time(Expr::col((Records::Table, Records::AcceptedAt))),
             SearchName::OccurredAt => Source::Time(Expr::col((Records::Table, Records::OccurredAt))),
-            SearchName::RequestId => Source::Text(unless_empty((Records::Table, Records::RequestId))),
-            SearchName::TraceId => Source::Text(unless_empty((Records::Table, Records::TraceId))),
-            SearchName::Recipient => Source::Text(recipient()),
+            SearchName::RequestId => text(unless_empty((Records::Table, Records::RequestId))),
+            SearchName::TraceId => text(unless_empty((Records::Table, Records::TraceId))),
+            SearchName::Recipient => text(recipient()),
             SearchName::RouteChannel => route(Routes::Channel),
             SearchName::RouteStatus => route(Routes::Status),
             SearchName::RouteAttemptCount => {
                 Source::Integer(Expr::col((Routes::Table, Routes::AttemptCount)))
             }
             SearchName::RouteLastErrorClassification => {
-                Source::Text(unless_empty((Routes::Table, Routes::LastErrorClassification)))
+                text(unless_empty((Routes::Table, Routes::LastErrorClassification)))
             }
             SearchName::RoutePublishedAt => Source::Time(Expr::col((Routes::Table, Routes::PublishedAt))),
             SearchName::Payload(name) => {

@@ -12,8 +12,6 @@ use tokio::time::Instant;
 use crate::dispatch::Dispatcher;
 use crate::intake::{Intake, UnprocessedEntry};
 
-/// How many users are looked up in one call: few enough that entries before a slow look-up do not wait long.
-const LOOK_UP_USERS: usize = 256;
 /// After a call that took longer than this, entries whose users are all known are accepted before the others are asked for.
 const SLOW_LOOK_UP: Duration = Duration::from_millis(250);
 
@@ -92,7 +90,7 @@ where
         let entries = batch.iter().map(|entry| &entry.decoded);
         let unanswered = accept::unanswered(entries, known, &self.answers);
         let mut first_failed = None;
-        for portion in unanswered.chunks(LOOK_UP_USERS) {
+        for portion in unanswered.chunks(self.directory.users_per_call()) {
             let ids: Vec<&str> = portion.iter().map(|user| user.user_id).collect();
             let asked_at = Instant::now();
             let answers = self.directory.look_up(&ids).await;

@@ -77,7 +77,7 @@ async fn a_state_store_without_its_database_is_unavailable() {
         }
     };
     let broken = async {
-        monitor.is_quiet("notification_state_requests_total").await;
+        monitor.is_quiet("state_requests_total").await;
         proxy.cut();
         monitor.sees("NotificationStateUnavailable").await;
     };
