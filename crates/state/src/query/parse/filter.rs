@@ -119,7 +119,7 @@ impl<N: Names> Reader<'_, N> {
 fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test, Fault> {
     let what = format!("{operator} of {}", quoted(name));
     let elements = |located: Located| -> Result<Vec<Json>, Fault> {
-        Ok(located.into_elements(&what)?.into_iter().map(Located::into_operand).collect::<Result<_, _>>()?)
+        located.into_elements(&what)?.into_iter().map(Located::into_operand).collect()
     };
     Ok(match operator {
         "$eq" => Test::Equal(operand.into_operand()?),
