@@ -22,7 +22,8 @@ const HEAD_GRACE: Duration = Duration::from_secs(1);
 /// How long a client may take to close an idle connection that has to make room.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a client may take nothing of an answer that is there for it. Answers that are not taken keep room from other requests.
+/// How long a client may take nothing of an answer that is there for it. Answers that are not taken keep room from other requests. With
+/// HTTP/2 that is seen of the connection as a whole, not of one stream.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take.

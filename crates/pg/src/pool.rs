@@ -286,6 +286,41 @@ mod tests {
         pool.ping().await.expect("another is opened");
     }
 
+    /// How many statements of the text the server runs.
+    async fn running(watcher: &PgPool, text: &str) -> usize {
+        let session = watcher.session("look").await.expect("a connection");
+        let sql = format!("SELECT pid FROM pg_stat_activity WHERE query = '{text}' AND state = 'active'");
+        session.raw(&sql).await.expect("they are shown").len()
+    }
+
+    async fn until_running(watcher: &PgPool, text: &str, count: usize) {
+        let come = async {
+            while running(watcher, text).await != count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(10 * TIMEOUT, come).await.expect("it comes to that");
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_nobody_waits_for_is_cancelled_unless_it_may_take_as_long_as_it_needs() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let watcher = PgPool::new(&dsn, settings(1, TIMEOUT)).expect("a pool");
+        let limited = PgPool::new(&dsn, settings(1, 100 * TIMEOUT)).expect("a pool");
+        let unlimited = PgPool::without_deadlines(&dsn, SessionSettings::default()).expect("a pool");
+        for (pool, text) in [(unlimited, "SELECT pg_sleep(301)"), (limited, "SELECT pg_sleep(302)")] {
+            let asking = tokio::spawn(async move {
+                let session = pool.session("sleep").await.expect("a connection");
+                session.execute_batch(text).await
+            });
+            until_running(&watcher, text, 1).await;
+            asking.abort();
+        }
+        until_running(&watcher, "SELECT pg_sleep(302)", 0).await;
+        assert_eq!(running(&watcher, "SELECT pg_sleep(301)").await, 1);
+    }
+
     #[tokio::test]
     async fn a_pool_without_deadlines_lets_a_statement_take_as_long_as_it_needs_and_notices_a_peer_that_is_gone()
      {

@@ -22,18 +22,19 @@ use crate::pool::Connections;
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
 /// The most statements of varying texts that a connection keeps prepared, and the longest of them, in bytes. Each takes memory of the
-/// server, up to fifty times its text.
+/// server, some sixty times its text.
 pub const MAX_PREPARED: usize = 100;
 const MAX_PREPARED_BYTES: usize = 8 * 1024;
 
-/// How long the server may take to hear that a statement is not wanted any more.
+/// How long it may take to tell the server that a statement is not wanted any more.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection, borrowed for one operation.
 ///
 /// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
 /// dropped while a statement is on its way or a transaction is open. A statement that is on its way is cancelled: the server would
-/// finish it for nobody, beside those of the connection that takes its place.
+/// finish it for nobody, beside those of the connection that takes its place. One without a deadline is not, such as the build of an
+/// index: it goes on, and is found done by the next process.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
@@ -266,12 +267,14 @@ impl Drop for Session {
         let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
         let unknown = self.broken.load(Ordering::SeqCst) || in_flight;
         let Some(object) = self.object.take().filter(|_| unknown) else { return };
-        let pool = Object::pool(&object).filter(|_| in_flight);
-        let token = object.cancel_token();
-        drop(Object::take(object));
-        if let (Some(pool), Ok(runtime)) = (pool, Handle::try_current()) {
+        // Without a runtime nothing can be sent: the process ends.
+        if let (true, Some(_), Some(pool), Ok(runtime)) =
+            (in_flight, self.deadline, Object::pool(&object), Handle::try_current())
+        {
+            let token = object.cancel_token();
             runtime.spawn(timeout(CANCEL_TIMEOUT, async move { pool.manager().cancel(token).await }));
         }
+        drop(Object::take(object));
     }
 }
 

@@ -8,6 +8,8 @@ use domain::recipient::{Lookup, User};
 
 use super::lock;
 
+const USERS_PER_CALL: usize = 256;
+
 /// A user directory. A user that was not set exists, with an address made of the id. It recalls what it was told to recall.
 #[derive(Debug, Default)]
 pub struct MemoryDirectory {
@@ -16,9 +18,6 @@ pub struct MemoryDirectory {
 }
 
 impl MemoryDirectory {
-    /// How many users a caller asks for at once.
-    pub const USERS_PER_CALL: usize = 256;
-
     /// Answers `lookup` about this user from now on.
     pub fn set(&self, user_id: &str, lookup: Lookup) {
         lock(&self.users).insert(user_id.to_owned(), lookup);
@@ -38,7 +37,7 @@ impl MemoryDirectory {
 
 impl UserDirectory for MemoryDirectory {
     fn users_per_call(&self) -> usize {
-        Self::USERS_PER_CALL
+        USERS_PER_CALL
     }
 
     fn recall(&self, user_ids: &[&str]) -> Option<Vec<Lookup>> {

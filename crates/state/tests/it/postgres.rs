@@ -88,20 +88,6 @@ async fn a_long_query_is_answered_and_not_kept_prepared() {
     assert_eq!(kept.expect("it is counted"), ["0"]);
 }
 
-/// What a client does not wait for any more must not go on beside what it asks next.
-#[tokio::test]
-async fn a_statement_that_nobody_waits_for_is_cancelled() {
-    let db = Db::with_table().await;
-    let pool = pool(&db.dsn(), 3 * BOUND);
-    let session = pool.session("sleep").await.expect("a connection");
-    let sleeps =
-        "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(50)' AND state = 'active'";
-    let asleep = tokio::spawn(async move { session.execute_batch("SELECT pg_sleep(50)").await });
-    until("the statement runs", async || db.value::<i64>(sleeps).await == 1).await;
-    asleep.abort();
-    until("it is cancelled", async || db.value::<i64>(sleeps).await == 0).await;
-}
-
 #[tokio::test]
 async fn the_server_stops_sending_what_does_not_fit_into_an_answer() {
     let db = Db::with_table().await;
