@@ -17,6 +17,7 @@ pub fn all() -> Vec<Migration> {
         Migration { version: 4, name: "documents", sql: Cow::Owned(documents_sql()) },
         service_tables(5, "search", include_str!("../../../migrations/V5__search.sql")),
         service_tables(6, "console_sessions", include_str!("../../../migrations/V6__console_sessions.sql")),
+        service_tables(7, "redis_losses", include_str!("../../../migrations/V7__redis_losses.sql")),
     ]
 }
 

@@ -13,7 +13,7 @@ use domain::ports::StoreError;
 use lock::{LockError, LockManager, TableNames};
 use pg::{Dsn, PgError, PgPool, PoolSettings, SessionSettings};
 use store_postgres::PgStore;
-use store_redis::RedisClient;
+use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Config, Redis};
@@ -52,7 +52,9 @@ pub(crate) struct Stores {
 pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let mut checks = DependencyStart::begin("PostgreSQL", START_TIMEOUT);
     let redis = connect_redis(&config.redis).await?;
+    check_permissions(&redis, config).await?;
     check_value_limit(&redis).await;
+    check_eviction(&redis).await;
     let pool = open_pool(&config.postgres.dsn, pool_settings(config)).await?;
     let migrating = Instant::now();
     migrate(&config.postgres.dsn).await?;
@@ -81,6 +83,41 @@ pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient>
     versions::check_redis(version.with_context(does_not_serve)?.as_ref())
         .with_context(|| format!("Redis at {} cannot be used", config.addr))?;
     Ok(redis)
+}
+
+/// Fails if Redis does not permit a command or a key that the service needs.
+async fn check_permissions(redis: &RedisClient, config: &Config) -> anyhow::Result<()> {
+    let streams = [
+        (KeyUse::Intents, config.intents.stream.as_str()),
+        (KeyUse::Outbound, config.outbound.gateway.key.as_str()),
+        (KeyUse::Outbound, config.outbound.mail.key.as_str()),
+    ];
+    let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
+    let missing = start.until_answered(|| redis.missing_permissions(&streams)).await;
+    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.redis.addr))?;
+    anyhow::ensure!(
+        missing.is_empty(),
+        "the user at Redis {} lacks permissions: {}; docs/operations.md has a complete ACL line",
+        config.redis.addr,
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+/// Warns if Redis may evict keys that the service relies on, such as markers and streams.
+async fn check_eviction(redis: &RedisClient) {
+    match redis.eviction_policy().await {
+        Ok(policy) if policy != "noeviction" => tracing::warn!(
+            policy,
+            "Redis evicts keys when its memory is full, and with them streams and markers: \
+             CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+        ),
+        Ok(_) => {}
+        Err(error) => {
+            let error = domain::ports::error_chain(&error);
+            tracing::debug!(error, "Redis does not disclose what it evicts");
+        }
+    }
 }
 
 /// Warns if a producer could send a value that would fill the memory of the replica that reads it. A Redis that does not

@@ -123,6 +123,8 @@ pub struct StreamState {
     pub first: Option<EntryId>,
     /// The last id that the stream generated; zero if it never had an entry.
     pub last_generated: EntryId,
+    /// The highest id of an entry that was deleted; zero if none was, or if Redis does not say.
+    pub max_deleted: EntryId,
 }
 
 /// The result of comparing a stream with the entry up to which it was processed.
@@ -130,6 +132,9 @@ pub struct StreamState {
 pub enum StreamCheck {
     /// The stream continues after that entry.
     Continues,
+    /// As [`Self::Continues`], if that entry is in the stream: trimming keeps it and no entry up to it was deleted since. Otherwise
+    /// the stream lost its newest entries, that one among them, and received others since.
+    ContinuesIfPresent,
     /// The stream begins after the processed entry, with this id (the last generated one if it is empty): entries in between may
     /// have been trimmed unread.
     Gap(EntryId),
@@ -149,6 +154,7 @@ pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamChe
     }
     match state.first.unwrap_or(state.last_generated) {
         first if first > processed && processed > EntryId::ZERO => StreamCheck::Gap(first),
+        _ if state.first.is_some() && processed > state.max_deleted => StreamCheck::ContinuesIfPresent,
         _ => StreamCheck::Continues,
     }
 }
@@ -202,14 +208,17 @@ mod tests {
 
     #[test]
     fn a_stream_is_compared_with_what_was_processed() {
-        let state =
-            |first: Option<u64>, last| Some(StreamState { first: first.map(id), last_generated: id(last) });
+        let state = |first: Option<u64>, last| {
+            Some(StreamState { first: first.map(id), last_generated: id(last), max_deleted: id(2) })
+        };
         for (processed, state, expected) in [
             (0, None, StreamCheck::Continues),
             (5, None, StreamCheck::Absent),
             (0, state(Some(9), 9), StreamCheck::Continues),
-            (5, state(Some(1), 5), StreamCheck::Continues),
-            (5, state(Some(5), 9), StreamCheck::Continues),
+            (2, state(Some(1), 5), StreamCheck::Continues),
+            (3, state(Some(1), 5), StreamCheck::ContinuesIfPresent),
+            (5, state(Some(1), 5), StreamCheck::ContinuesIfPresent),
+            (5, state(Some(5), 9), StreamCheck::ContinuesIfPresent),
             (5, state(Some(6), 9), StreamCheck::Gap(id(6))),
             (5, state(None, 5), StreamCheck::Continues),
             (5, state(None, 9), StreamCheck::Gap(id(9))),

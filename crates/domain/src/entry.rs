@@ -24,6 +24,15 @@ impl EntryId {
         Self { millis, sequence }
     }
 
+    /// The id just before this one; `None` before `0-0`.
+    pub fn before(self) -> Option<Self> {
+        match (self.sequence.checked_sub(1), self.millis.checked_sub(1)) {
+            (Some(sequence), _) => Some(Self { sequence, ..self }),
+            (None, Some(millis)) => Some(Self { millis, sequence: u64::MAX }),
+            (None, None) => None,
+        }
+    }
+
     /// The time in the id, which its producer may have chosen; the last time there is if the number is beyond it.
     pub fn time(self) -> Timestamp {
         let millis = i64::try_from(self.millis).ok();

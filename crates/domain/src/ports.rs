@@ -42,7 +42,10 @@ pub use publishing::{Append, Lease, LeaseStore, LeaseToken, Outbound};
 pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
 pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
-pub use republish::{OutboundInspection, OutboundServer, PublishedEntry, PublishedPage, RepublishStore};
+pub use republish::{
+    FoundEntries, OutboundInspection, OutboundServer, PublishedEntry, PublishedPage, RepublishStore,
+    SavedStream,
+};
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};
 pub use sessions::{SessionHash, SessionStore, SessionSweep, TokenHash};
@@ -56,5 +59,5 @@ pub use crate::malformed::MalformedKey;
 pub use crate::operations::OperatorActionId;
 pub use crate::recipient::{Lookup, User};
 pub use crate::record::RecordCursor;
-pub use crate::republish::OutboundState;
+pub use crate::republish::{Acknowledged, OutboundState, ServerId};
 pub use crate::route::{Failed, Published};

@@ -1,74 +1,122 @@
 //! What Redis may have lost of what was published, and which entries are appended again.
 //!
-//! The rules of ADR 0021: a comparison follows when an outbound stream is on another server than before or when the
-//! last id that it generated fell; an entry is missing only where neither trimming nor a consumer can have removed it.
+//! The rules of ADR 0021 and ADR 0045: a comparison follows when an outbound stream is on another server than before or when
+//! the last id that it generated fell. An absent entry whose id lies in a [`Gap`] never existed on the present server, so
+//! neither trimming nor a consumer can have removed it.
 
-use ambient::Timestamp;
+use std::fmt;
+use std::sync::Arc;
 
 use crate::entry::EntryId;
 
-/// An outbound stream as it was seen at one time.
+/// A Redis server process with one replication history. An acknowledgement is valid for the server that gave it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ServerId {
+    /// `run_id`: another one after each start of the server.
+    pub run_id: Arc<str>,
+    /// `master_replid`: another one after each promotion.
+    pub replication_id: Arc<str>,
+}
+
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.run_id, self.replication_id)
+    }
+}
+
+/// An entry of an outbound stream that a server acknowledged.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acknowledged {
+    /// The id of the entry.
+    pub entry_id: String,
+    /// The server that acknowledged it.
+    pub server: ServerId,
+}
+
+/// An outbound stream as it was observed at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeenStream {
     /// Its key.
     pub stream: String,
-    /// The run id of the server that had it: another one after each start.
-    pub run_id: String,
-    /// The id of the server's replication history: another one after a failover.
-    pub replication_id: String,
+    /// The server that had it.
+    pub server: ServerId,
     /// The last id that it had generated; zero if there was no such key.
     pub last_generated: EntryId,
-    /// When it was seen.
-    pub seen_at: Timestamp,
 }
 
 impl SeenStream {
-    /// Whether both are of one server process with one history.
-    pub fn is_same_server(&self, other: &Self) -> bool {
-        self.run_id == other.run_id && self.replication_id == other.replication_id
-    }
-
-    /// Whether entries that were there when `former` was seen may be gone, other than by trimming and deleting.
+    /// Whether entries that existed when `former` was observed may be gone, other than by trimming and deleting.
     pub fn may_have_lost(&self, former: &Self) -> bool {
-        !self.is_same_server(former) || self.last_generated < former.last_generated
+        self.server != former.server || self.last_generated < former.last_generated
+    }
+}
+
+/// A range of ids that no entry of a stream has had on the present server: `after` is the last id that the stream had generated
+/// when the server was first used after a start or a promotion, and `before` the first id that was appended since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// Ids up to this one existed before the server started.
+    pub after: EntryId,
+    /// Ids from this one on were appended since; `None` if nothing was appended yet.
+    pub before: Option<EntryId>,
+}
+
+impl Gap {
+    fn contains(&self, id: EntryId) -> bool {
+        id > self.after && self.before.is_none_or(|before| id < before)
     }
 }
 
 /// What Redis reports about an outbound stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OutboundState {
-    /// The first entry that is still there.
+    /// The first entry that still exists.
     pub first: Option<EntryId>,
-    /// The last id that the stream ever gave.
+    /// The last id that the stream generated.
     pub last_generated: EntryId,
     /// The highest id that a consumer deleted; zero if none did, or if Redis does not say.
     pub max_deleted: EntryId,
+    /// Whether the stream has as many entries as its configured length allows, so that appends trim it.
+    pub is_full: bool,
+    /// The ids that the present server never had, latest first.
+    pub gaps: Vec<Gap>,
 }
 
-/// What became of the entry of a published route.
+/// The fate of the entry of a published route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntryState {
     /// It is in the stream.
     Present,
-    /// It lies before the first entry: the stream was trimmed.
+    /// The stream was trimmed past it.
     Trimmed,
     /// A consumer may have deleted it.
     Deleted,
     /// It is lost, and is to be appended again.
     Missing,
-    /// The stream is absent or empty, so nothing is known about its entries.
+    /// It is lost, and the stream begins after it: consumers may have processed it, so it is reported and not appended again.
+    Lost,
+    /// The stream does not exist, so nothing is known about its entries.
     NoStream,
 }
 
-/// What became of the entry `id`, which is `present` in `stream` or not. `None` where there is no such key.
+impl EntryState {
+    /// Whether Redis has lost the entry.
+    pub fn is_lost(self) -> bool {
+        matches!(self, Self::Missing | Self::Lost)
+    }
+}
+
+/// The fate of the entry `id`, which is `present` in `stream` or not. `None` if there is no such key.
 pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
-    let Some(OutboundState { first: Some(first), max_deleted, .. }) = stream else {
-        return EntryState::NoStream;
-    };
+    let Some(stream) = stream else { return EntryState::NoStream };
+    let never_existed = id > stream.last_generated || stream.gaps.iter().any(|gap| gap.contains(id));
+    let begins_later = stream.first.is_none_or(|first| id < first);
     match () {
         () if present => EntryState::Present,
-        () if id < *first => EntryState::Trimmed,
-        () if id <= *max_deleted => EntryState::Deleted,
+        () if never_existed && !begins_later => EntryState::Missing,
+        () if never_existed && !stream.is_full => EntryState::Lost,
+        () if begins_later => EntryState::Trimmed,
+        () if id <= stream.max_deleted => EntryState::Deleted,
         () => EntryState::Missing,
     }
 }
@@ -82,12 +130,19 @@ mod tests {
     }
 
     fn seen(run_id: &str, replication_id: &str, last: u64) -> SeenStream {
-        SeenStream {
-            stream: "s".into(),
-            run_id: run_id.into(),
-            replication_id: replication_id.into(),
-            last_generated: id(last),
-            seen_at: Timestamp::UNIX_EPOCH,
+        let server = ServerId { run_id: run_id.into(), replication_id: replication_id.into() };
+        SeenStream { stream: "s".into(), server, last_generated: id(last) }
+    }
+
+    /// A stream from `first` to 30 in which consumers deleted entries up to 15, on a server that never had the ids in `gaps`.
+    fn stream(first: Option<u64>, gaps: &[(u64, Option<u64>)]) -> OutboundState {
+        let gap = |(after, before): &(u64, Option<u64>)| Gap { after: id(*after), before: before.map(id) };
+        OutboundState {
+            first: first.map(id),
+            last_generated: id(30),
+            max_deleted: id(15),
+            is_full: false,
+            gaps: gaps.iter().map(gap).collect(),
         }
     }
 
@@ -102,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_missing_only_after_the_first_id_and_after_the_last_deleted_one() {
-        let stream = OutboundState { first: Some(id(10)), last_generated: id(30), max_deleted: id(15) };
+    fn an_absent_entry_is_missing_only_after_the_first_id_and_after_the_last_deleted_one() {
+        let stream = stream(Some(10), &[]);
         let fate = |millis, present| entry_state(id(millis), present, Some(&stream));
         assert_eq!(fate(9, false), EntryState::Trimmed);
         assert_eq!(fate(10, true), EntryState::Present);
@@ -115,9 +170,37 @@ mod tests {
     }
 
     #[test]
-    fn of_an_absent_or_empty_stream_no_entry_is_missing() {
+    fn an_id_that_the_server_never_had_was_neither_deleted_nor_trimmed() {
+        let fate = |stream: &OutboundState, millis| entry_state(id(millis), false, Some(stream));
+        // The server came back with 11 as its last id; the first append since then got 25.
+        let kept = stream(Some(10), &[(11, Some(25))]);
+        assert_eq!(fate(&kept, 11), EntryState::Deleted, "it was there");
+        assert_eq!(fate(&kept, 12), EntryState::Missing, "no consumer of this server can have deleted it");
+        assert_eq!(fate(&kept, 24), EntryState::Missing);
+        let consumed = stream(Some(25), &[(11, Some(25))]);
+        assert_eq!(fate(&consumed, 11), EntryState::Trimmed);
+        assert_eq!(fate(&consumed, 12), EntryState::Lost, "consumers trimmed the entries before it");
+        let emptied = stream(None, &[(11, Some(25)), (3, Some(5))]);
+        assert_eq!(fate(&emptied, 4), EntryState::Lost, "an earlier loss");
+        assert_eq!(fate(&emptied, 5), EntryState::Trimmed);
+        assert_eq!(fate(&emptied, 26), EntryState::Trimmed, "consumers emptied the stream");
+        assert_eq!(fate(&emptied, 31), EntryState::Lost, "after the last generated id");
+    }
+
+    #[test]
+    fn a_stream_that_came_back_empty_has_lost_everything_and_one_that_went_on_nothing() {
+        let empty = stream(None, &[(0, None)]);
+        assert_eq!(entry_state(id(5), false, Some(&empty)), EntryState::Lost);
+        let filled_again = stream(Some(20), &[(0, Some(20))]);
+        assert_eq!(entry_state(id(5), false, Some(&filled_again)), EntryState::Lost);
+        let went_on = stream(Some(20), &[(17, Some(20))]);
+        assert_eq!(entry_state(id(5), false, Some(&went_on)), EntryState::Trimmed);
         assert_eq!(entry_state(id(5), false, None), EntryState::NoStream);
-        let empty = OutboundState { first: None, last_generated: id(30), max_deleted: EntryId::ZERO };
-        assert_eq!(entry_state(id(5), false, Some(&empty)), EntryState::NoStream);
+    }
+
+    #[test]
+    fn what_lies_before_a_full_stream_was_trimmed() {
+        let full = OutboundState { is_full: true, ..stream(Some(20), &[(0, Some(20))]) };
+        assert_eq!(entry_state(id(5), false, Some(&full)), EntryState::Trimmed);
     }
 }

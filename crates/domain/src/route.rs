@@ -8,6 +8,7 @@ use ambient::Timestamp;
 
 use crate::backoff::Backoff;
 use crate::record::{Content, NotificationId};
+use crate::republish::Acknowledged;
 
 /// By which way a recipient is reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -261,8 +262,8 @@ pub struct Published {
     pub key: RouteKey,
     /// The version that was published.
     pub version: Version,
-    /// The id of its entry.
-    pub entry_id: String,
+    /// Its entry, and the server that acknowledged it.
+    pub entry: Acknowledged,
 }
 
 /// A route whose attempt failed, and what was decided.

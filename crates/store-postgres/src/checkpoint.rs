@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use domain::checkpoint::Checkpoint;
 use domain::entry::EntryId;
-use domain::ports::{CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, StoreError};
+use domain::ports::{CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, ServerId, StoreError};
 use futures_util::future::join;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement, UpdateStatement};
@@ -57,6 +57,24 @@ impl CheckpointStore for PgStore {
         let session = self.session("load the checkpoint").await?;
         load(&session, stream).await
     }
+
+    async fn load_intents_server(&self, stream: &str) -> Result<Option<ServerId>, StoreError> {
+        let session = self.session("load the server of the intents stream").await?;
+        let rows = session.query(&server_of(stream)).await.map_err(store_error)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let run_id: Option<String> = column(row, "intake.server_run_id", stream)?;
+        let replication_id: Option<String> = column(row, "intake.replication_id", stream)?;
+        let ids = run_id.zip(replication_id);
+        Ok(ids.map(|(run_id, replication_id)| ServerId {
+            run_id: run_id.into(),
+            replication_id: replication_id.into(),
+        }))
+    }
+
+    async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
+        let session = self.session("save the server of the intents stream").await?;
+        session.execute(&save_server(stream, server)).await.map(drop).map_err(store_error)
+    }
 }
 
 fn traces(entries: &[ProcessedTrace]) -> impl Iterator<Item = (EntryId, &str)> + Clone {
@@ -91,7 +109,28 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&checkpoint_of("")).await?;
     session.prepare(&claim("", 0, true)).await?;
     session.prepare(&claim("", 0, false)).await?;
+    session.prepare(&server_of("")).await?;
+    session.prepare(&save_server("", &ServerId { run_id: "".into(), replication_id: "".into() })).await?;
     Ok(())
+}
+
+/// By the primary key.
+fn server_of(stream: &str) -> SelectStatement {
+    Query::select()
+        .columns([Intake::ServerRunId, Intake::ReplicationId])
+        .from(Intake::Table)
+        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
+        .take()
+}
+
+/// By the primary key. Another leader that writes at the same time saw the same server, or a later one that the next term notices.
+fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
+    Query::update()
+        .table(Intake::Table)
+        .value(Intake::ServerRunId, bind::text(&*server.run_id))
+        .value(Intake::ReplicationId, bind::text(&*server.replication_id))
+        .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
+        .take()
 }
 
 /// Moves the checkpoint, but only if it is the expected one. Compared for equality: a lower one means that PostgreSQL has

@@ -3,11 +3,12 @@
 use ambient::Timestamp;
 use domain::entry::EntryId;
 use domain::ports::{
-    DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, StoreError, Swap,
+    DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, SavedStream, ServerId,
+    StoreError, Swap,
 };
 use domain::record::NotificationId;
 use domain::republish::SeenStream;
-use domain::route::{RouteKey, RouteStatus};
+use domain::route::{Channel, RouteKey, RouteStatus};
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
 use sea_query::{
@@ -16,35 +17,56 @@ use sea_query::{
 use tokio_postgres::Row;
 
 use crate::PgStore;
-use crate::codec::{self, column, corrupt, instant, loggable, route_keys};
+use crate::codec::{self, column, corrupt, instant, loggable, optional_instant, route_keys};
 use crate::error::store_error;
 use crate::routes::{given_keys, live_columns, next_version, on_key, versioned};
-use crate::schema::{Input, OutboundStreams, Records, Routes};
+use crate::schema::{Input, OutboundNames, OutboundStreams, Records, Routes};
 
 /// The most rows of one page. More than one record can have routes, so that a page holds at least one whole record.
 const PAGE_ROWS_MAX: usize = 4_096;
+/// The most names of outbound streams that are listed; two of a channel are enough to refuse its comparison.
+const MAX_NAMES: u64 = 64;
 
 impl RepublishStore for PgStore {
-    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SeenStream>, StoreError> {
+    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SavedStream>, StoreError> {
         let session = self.session("load how the outbound streams were seen").await?;
-        let rows = session.query(&seen_streams(streams)).await.map_err(store_error)?;
-        rows.iter().map(seen_stream).collect()
+        let rows = session.query(&saved_streams(streams)).await.map_err(store_error)?;
+        rows.iter().map(saved_stream).collect()
     }
 
-    async fn save_outbound_streams(&self, seen: &[SeenStream]) -> Result<(), StoreError> {
+    async fn save_outbound_streams(
+        &self,
+        seen: &[(SeenStream, Option<Timestamp>)],
+    ) -> Result<(), StoreError> {
         let session = self.session("save how the outbound streams are seen").await?;
         session.execute(&save_streams(seen)).await.map(drop).map_err(store_error)
     }
 
+    async fn touch_outbound_names(&self, streams: &[(Channel, &str)]) -> Result<(), StoreError> {
+        let session = self.session("record the names of the outbound streams").await?;
+        session.execute(&touch_names(streams)).await.map(drop).map_err(store_error)
+    }
+
+    async fn list_outbound_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
+        let session = self.session("list the names of the outbound streams").await?;
+        let rows = session.query(&names_since(since)).await.map_err(store_error)?;
+        rows.iter().map(outbound_name).collect()
+    }
+
+    async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
+        let session = self.session("read the place of the last record").await?;
+        let rows = session.query(&last_record()).await.map_err(store_error)?;
+        rows.first().map(record_cursor).transpose()
+    }
+
     async fn list_published_entries(
         &self,
-        since: Timestamp,
         after: &RecordCursor,
-        until: Timestamp,
+        last: &RecordCursor,
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
         let session = self.session("list published routes").await?;
-        let rows = session.query(&published(since, after, until, records)).await.map_err(store_error)?;
+        let rows = session.query(&published(after, last, records)).await.map_err(store_error)?;
         published_page(&rows, records)
     }
 
@@ -68,76 +90,148 @@ impl RepublishStore for PgStore {
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    session.prepare(&seen_streams(&[])).await?;
-    session.prepare(&save_streams(&[])).await?;
     let before_all = RecordCursor::before(Timestamp::MIN);
-    session.prepare(&published(Timestamp::MIN, &before_all, Timestamp::MIN, 1)).await?;
+    session.prepare(&saved_streams(&[])).await?;
+    session.prepare(&save_streams(&[])).await?;
+    session.prepare(&touch_names(&[])).await?;
+    session.prepare(&names_since(Timestamp::MIN)).await?;
+    session.prepare(&last_record()).await?;
+    session.prepare(&published(&before_all, &before_all, 1)).await?;
     session.prepare(&published_routes(&[])).await?;
     session.prepare(&replace_entries(&[], Timestamp::MIN)).await?;
     Ok(())
 }
 
-fn seen_streams(streams: &[&str]) -> SelectStatement {
+fn saved_streams(streams: &[&str]) -> SelectStatement {
     use OutboundStreams as S;
     Query::select()
-        .columns([S::Stream, S::ServerRunId, S::ReplicationId, S::LastGeneratedId, S::SeenAt])
+        .columns([
+            S::Stream,
+            S::ServerRunId,
+            S::ReplicationId,
+            S::LastGeneratedId,
+            S::SeenAt,
+            S::CompareAgainSince,
+        ])
         .from(S::Table)
         .and_where(Expr::col(S::Stream).eq(any(bind::texts(streams))))
         .limit(streams.len() as u64)
         .take()
 }
 
-fn seen_stream(row: &Row) -> Result<SeenStream, StoreError> {
+fn saved_stream(row: &Row) -> Result<SavedStream, StoreError> {
     let stream: String = column(row, "outbound_streams.stream", "")?;
     let last: String = column(row, "outbound_streams.last_generated_id", &stream)?;
     let last_generated = last
         .parse()
         .map_err(|error| corrupt("outbound_streams.last_generated_id", &stream, format!("{error}")))?;
-    Ok(SeenStream {
-        run_id: column(row, "outbound_streams.server_run_id", &stream)?,
-        replication_id: column(row, "outbound_streams.replication_id", &stream)?,
-        last_generated,
+    let run_id: String = column(row, "outbound_streams.server_run_id", &stream)?;
+    let replication_id: String = column(row, "outbound_streams.replication_id", &stream)?;
+    Ok(SavedStream {
         seen_at: instant(row, "outbound_streams.seen_at", &stream)?,
-        stream,
+        compare_again_since: optional_instant(row, "outbound_streams.compare_again_since", &stream)?,
+        seen: SeenStream {
+            server: ServerId { run_id: run_id.into(), replication_id: replication_id.into() },
+            last_generated,
+            stream,
+        },
     })
 }
 
-fn save_streams(seen: &[SeenStream]) -> InsertStatement {
+/// The times are compared with others of this database's clock only.
+fn save_streams(seen: &[(SeenStream, Option<Timestamp>)]) -> InsertStatement {
     use OutboundStreams as S;
-    let texts = |value: fn(&SeenStream) -> String| unnest(bind::texts(seen.iter().map(value)));
+    let texts =
+        |value: fn(&SeenStream) -> String| unnest(bind::texts(seen.iter().map(|(seen, _)| value(seen))));
     let mut insert = insert_rows(
         S::Table,
         [
             (S::Stream, texts(|seen| seen.stream.clone())),
-            (S::ServerRunId, texts(|seen| seen.run_id.clone())),
-            (S::ReplicationId, texts(|seen| seen.replication_id.clone())),
+            (S::ServerRunId, texts(|seen| seen.server.run_id.to_string())),
+            (S::ReplicationId, texts(|seen| seen.server.replication_id.to_string())),
             (S::LastGeneratedId, texts(|seen| seen.last_generated.to_string())),
-            (S::SeenAt, unnest(bind::instants(seen.iter().map(|seen| seen.seen_at)))),
+            (S::CompareAgainSince, unnest(bind::optional_instants(seen.iter().map(|(_, since)| *since)))),
+            (S::SeenAt, Expr::current_timestamp()),
         ],
     );
     insert.on_conflict(
         OnConflict::column(S::Stream)
-            .update_columns([S::ServerRunId, S::ReplicationId, S::LastGeneratedId, S::SeenAt])
+            .update_columns([
+                S::ServerRunId,
+                S::ReplicationId,
+                S::LastGeneratedId,
+                S::CompareAgainSince,
+                S::SeenAt,
+            ])
             .to_owned(),
     );
     insert
 }
 
+fn touch_names(streams: &[(Channel, &str)]) -> InsertStatement {
+    use OutboundNames as N;
+    let mut insert = insert_rows(
+        N::Table,
+        [
+            (N::Channel, unnest(bind::texts(streams.iter().map(|(channel, _)| channel.as_str())))),
+            (N::Stream, unnest(bind::texts(streams.iter().map(|(_, stream)| *stream)))),
+            (N::UsedAt, Expr::current_timestamp()),
+        ],
+    );
+    insert.on_conflict(OnConflict::columns([N::Channel, N::Stream]).update_column(N::UsedAt).to_owned());
+    insert
+}
+
+fn names_since(since: Timestamp) -> SelectStatement {
+    use OutboundNames as N;
+    Query::select()
+        .columns([N::Channel, N::Stream])
+        .from(N::Table)
+        .and_where(Expr::col(N::UsedAt).gte(bind::instant(since)))
+        .order_by(N::UsedAt, Order::Desc)
+        .limit(MAX_NAMES)
+        .take()
+}
+
+fn outbound_name(row: &Row) -> Result<(Channel, String), StoreError> {
+    let stream: String = column(row, "outbound_names.stream", "")?;
+    let channel: String = column(row, "outbound_names.channel", &stream)?;
+    let channel =
+        channel.parse().map_err(|error| corrupt("outbound_names.channel", &stream, format!("{error}")))?;
+    Ok((channel, stream))
+}
+
+/// By `records_listing_idx`.
+fn last_record() -> SelectStatement {
+    Query::select()
+        .columns([Records::AcceptedAt, Records::NotificationId])
+        .from(Records::Table)
+        .order_by(Records::AcceptedAt, Order::Desc)
+        .order_by(Records::NotificationId, Order::Desc)
+        .limit(1)
+        .take()
+}
+
+fn record_cursor(row: &Row) -> Result<RecordCursor, StoreError> {
+    let id: String = column(row, "records.notification_id", "")?;
+    Ok(RecordCursor {
+        accepted_at: instant(row, "records.accepted_at", &id)?,
+        notification_id: NotificationId::from(id),
+    })
+}
+
 /// A page of `records_listing_idx`, read backwards, with the published routes of each record by the primary key. A record
 /// without one is a row, too, so that the next page begins after it.
-pub(crate) fn published(
-    since: Timestamp,
-    after: &RecordCursor,
-    until: Timestamp,
-    records: usize,
-) -> SelectStatement {
+pub(crate) fn published(after: &RecordCursor, last: &RecordCursor, records: usize) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
-    let place = [bind::instant(after.accepted_at), bind::text(after.notification_id.as_str())];
+    let place = |cursor: &RecordCursor| {
+        Expr::tuple([bind::instant(cursor.accepted_at), bind::text(cursor.notification_id.as_str())])
+    };
     let mut page = Query::select();
     page.columns(order)
         .from(Records::Table)
-        .and_where(Expr::tuple(order.map(Expr::col)).gt(Expr::tuple(place)))
-        .and_where(Expr::col(Records::AcceptedAt).lte(bind::instant(until)));
+        .and_where(Expr::tuple(order.map(Expr::col)).gt(place(after)))
+        .and_where(Expr::tuple(order.map(Expr::col)).lte(place(last)));
     for column in order {
         page.order_by(column, Order::Asc);
     }
@@ -152,8 +246,7 @@ pub(crate) fn published(
             Routes::Table,
             Expr::col(of_route(Routes::NotificationId))
                 .equals((Input::Table, Records::NotificationId))
-                .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::Published.as_str())))
-                .and(Expr::col(of_route(Routes::PublishedAt)).gte(bind::instant(since))),
+                .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::Published.as_str()))),
         );
     for column in order {
         select.order_by((Input::Table, column), Order::Asc);
@@ -163,14 +256,7 @@ pub(crate) fn published(
 
 /// Of a page that was cut in the middle of a record, that record is left to the next page.
 fn published_page(rows: &[Row], records: usize) -> Result<PublishedPage, StoreError> {
-    let place = |row: &Row| -> Result<RecordCursor, StoreError> {
-        let id: String = column(row, "records.notification_id", "")?;
-        Ok(RecordCursor {
-            accepted_at: instant(row, "records.accepted_at", &id)?,
-            notification_id: NotificationId::from(id),
-        })
-    };
-    let places = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
+    let places = rows.iter().map(record_cursor).collect::<Result<Vec<_>, _>>()?;
     let is_cut = rows.len() == PAGE_ROWS_MAX;
     let last_begins = places.iter().position(|place| Some(place) == places.last()).unwrap_or(0);
     // The first record stays even if it fills the page; otherwise the list would never advance.
@@ -187,7 +273,7 @@ fn published_page(rows: &[Row], records: usize) -> Result<PublishedPage, StoreEr
     Ok(page)
 }
 
-/// `None` where the record has no route that was published in time.
+/// `None` if the record has no published route.
 fn published_entry(row: &Row, notification_id: NotificationId) -> Result<Option<PublishedEntry>, StoreError> {
     let route_id: Option<String> = column(row, "routes.route_id", notification_id.as_str())?;
     let Some(route_id) = route_id else { return Ok(None) };
@@ -234,7 +320,8 @@ fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
 /// Nothing but the entry id and the version. A route that was changed or deleted since it was read stays as it is.
 fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
     let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
-    given.expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry_id.as_str()))), Input::EntryId);
+    given
+        .expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry.entry_id.as_str()))), Input::EntryId);
     Query::update()
         .table(Routes::Table)
         .value(Routes::PublishedEntryId, Expr::col((Input::Table, Input::EntryId)))

@@ -87,6 +87,8 @@ pub(crate) enum Intake {
     Fence,
     LastEntryId,
     UpdatedAt,
+    ServerRunId,
+    ReplicationId,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -105,6 +107,15 @@ pub(crate) enum OutboundStreams {
     ReplicationId,
     LastGeneratedId,
     SeenAt,
+    CompareAgainSince,
+}
+
+#[derive(Iden, Clone, Copy)]
+pub(crate) enum OutboundNames {
+    Table,
+    Channel,
+    Stream,
+    UsedAt,
 }
 
 #[derive(Iden, Clone, Copy)]
@@ -206,7 +217,7 @@ pub(crate) fn required_rights(tables: &[String]) -> Vec<RequiredRights<'_>> {
 }
 
 /// The names of the tables.
-pub(crate) fn tables() -> [String; 11] {
+pub(crate) fn tables() -> [String; 12] {
     [
         Records::Table.to_string(),
         Routes::Table.to_string(),
@@ -215,6 +226,7 @@ pub(crate) fn tables() -> [String; 11] {
         Intake::Table.to_string(),
         Installation::Table.to_string(),
         OutboundStreams::Table.to_string(),
+        OutboundNames::Table.to_string(),
         Replicas::Table.to_string(),
         Activity::Table.to_string(),
         OperatorActions::Table.to_string(),

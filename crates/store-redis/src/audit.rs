@@ -18,7 +18,7 @@ use crate::stream_state::{self, entry_id, parse_state};
 
 /// How long a read may take beyond the operation timeout: it may return megabytes, and nothing waits for it.
 const MAX_READ_TIME: Duration = Duration::from_secs(5);
-const OBSERVE: &str = "return outbound_state(KEYS[1])";
+const OBSERVE: &str = "return redis.call('TYPE', KEYS[1]).ok == 'stream' and state(KEYS[1])";
 
 /// Streams of one Redis. Clones share the connection.
 #[derive(Clone)]

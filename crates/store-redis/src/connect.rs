@@ -120,6 +120,19 @@ impl RedisClient {
         }
     }
 
+    /// What Redis does when its memory is full: its setting `maxmemory-policy`.
+    pub async fn eviction_policy(&self) -> Result<String, StoreError> {
+        const OPERATION: &str = "ask what Redis evicts";
+        let mut command = redis::cmd("CONFIG");
+        command.arg("GET").arg("maxmemory-policy");
+        let response = self.command(OPERATION, &command).await?;
+        let Value::Array(pair) = &response else { return Err(unexpected(OPERATION, &response)) };
+        match pair.as_slice() {
+            [_, Value::BulkString(bytes)] => Ok(String::from_utf8_lossy(bytes).into_owned()),
+            _ => Err(unavailable(OPERATION, "Redis has no such setting")),
+        }
+    }
+
     /// How long a call may take.
     pub(crate) fn operation_timeout(&self) -> Duration {
         self.inner.timeout
@@ -263,9 +276,25 @@ const OUTAGES: [&str; 13] = [
     "NOTBUSY",
 ];
 
-/// Whether an error text of Redis is about its own state and not about the command.
+/// Parts of the texts with which Redis reports that this connection may not use a command or a key: a permission that the user
+/// lacks, or a command that was renamed. Every command of the kind fails, whatever its arguments.
+const MISSING_PERMISSIONS: [&str; 6] = [
+    "NOPERM",
+    "can't run this command",
+    "can't access at least one of the keys",
+    "ACL failure in script",
+    "unknown command",
+    "Unknown Redis command called from script",
+];
+
+/// Whether an error text of Redis is about its own state or the connection's permissions, and not about the command.
 fn is_outage(text: &str) -> bool {
-    codes(text).any(|code| OUTAGES.contains(&code))
+    codes(text).any(|code| OUTAGES.contains(&code)) || is_missing_permission(text)
+}
+
+/// Whether an error text of Redis says that this connection may not use a command or a key.
+pub(crate) fn is_missing_permission(text: &str) -> bool {
+    MISSING_PERMISSIONS.iter().any(|part| text.contains(part))
 }
 
 /// Where an error text has its code: at its beginning. Before Redis 7, that of an error inside a script comes later and
@@ -332,6 +361,11 @@ mod tests {
             "READONLY You can't write against a read only replica. script: 1f, on @user_script:5.",
             "@user_script: 11: -OOM command not allowed when used memory > 'maxmemory'.\r\n",
             "ERR Error running script (call to f_1f): @user_script:23: @user_script: 23: -READONLY You can't.",
+            "NOPERM this user has no permissions to access one of the keys",
+            "ERR The user executing the script can't run this command or subcommand script: 1f, on @user_script:5.",
+            "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+            "ERR unknown command 'EVALSHA', with args beginning with: ",
+            "ERR Unknown Redis command called from script script: 1f, on @user_script:5.",
         ] {
             assert!(is_outage(text), "{text}");
         }
@@ -344,7 +378,6 @@ mod tests {
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "ERR Error running script (call to f_1f): @user_script:1: Wrong type",
             "ERR value of OOM - BUSY is no number",
-            "NOPERM this user has no permissions to access one of the keys",
         ] {
             assert!(!is_outage(text), "{text}");
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
+use domain::ports::{IntentStream, Read, ReadLimit, ServerId, StoreError, StreamQueries, StreamState};
 use domain::query::{
     Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
@@ -14,6 +14,7 @@ use redis::{Script, Value, cmd};
 
 use crate::blocking::{BlockingConnection, ask_within};
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
+use crate::server;
 use crate::socket::Connection;
 use crate::stream_state::{self, entry_id, parse_state};
 
@@ -28,6 +29,7 @@ pub struct RedisIntentStream {
     reader: BlockingConnection,
     first_in_range: Script,
     inspect: Script,
+    server: Script,
 }
 
 impl std::fmt::Debug for RedisIntentStream {
@@ -45,6 +47,7 @@ impl RedisIntentStream {
             reader: BlockingConnection::new(client),
             first_in_range: Script::new(FIRST_IN_RANGE),
             inspect: stream_state::script(INSPECT),
+            server: server::script(),
         }
     }
 
@@ -58,10 +61,10 @@ impl RedisIntentStream {
         bytes: usize,
     ) -> Result<Option<Vec<RawEntry>>, StoreError> {
         let (operation, name, first, last) = match order {
-            Order::OldestFirst => ("read the backlog of intents", "XRANGE", "-", "+"),
-            Order::NewestFirst => ("list the last intents", "XREVRANGE", "+", "-"),
+            Order::OldestFirst => ("read the backlog of intents", "XRANGE", "-".to_owned(), "+"),
+            Order::NewestFirst(last) => ("list the last intents", "XREVRANGE", last.to_string(), "-"),
         };
-        let begin = after.map_or_else(|| first.to_owned(), |after| format!("({after}"));
+        let begin = after.map_or_else(|| first, |after| format!("({after}"));
         let mut command = cmd(name);
         command.arg(&self.key).arg(begin).arg(last).arg("COUNT").arg(count);
         let bound = self.client.operation_timeout();
@@ -110,7 +113,8 @@ impl RedisIntentStream {
 #[derive(Clone, Copy)]
 enum Order {
     OldestFirst,
-    NewestFirst,
+    /// From this entry on.
+    NewestFirst(EntryId),
 }
 
 impl IntentStream for RedisIntentStream {
@@ -156,8 +160,20 @@ impl IntentStream for RedisIntentStream {
         }
     }
 
-    async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
-        self.pages(Order::NewestFirst, None, limit).await.map(|(found, _)| found)
+    async fn list_newest(
+        &self,
+        last: EntryId,
+        limit: ReadLimit,
+    ) -> Result<(Vec<RawEntry>, bool), StoreError> {
+        self.pages(Order::NewestFirst(last), None, limit).await
+    }
+
+    async fn server(&self) -> Result<ServerId, StoreError> {
+        const OPERATION: &str = "identify the server of the intents stream";
+        let call = ScriptCall::new(&self.server, std::iter::empty::<&str>());
+        let response = self.client.script(OPERATION, &call).await?;
+        let Value::Array(ids) = &response else { return Err(unexpected(OPERATION, &response)) };
+        server::parse(ids.get(..2).unwrap_or_default()).ok_or_else(|| unexpected(OPERATION, &response))
     }
 
     async fn trim(&self, before: EntryId) -> Result<u64, StoreError> {
@@ -173,7 +189,11 @@ impl IntentStream for RedisIntentStream {
         const OPERATION: &str = "inspect the intents stream";
         let call = ScriptCall::new(&self.inspect, [&self.key].into_iter());
         let state = parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)?;
-        Ok(state.map(|state| StreamState { first: state.first, last_generated: state.last_generated }))
+        Ok(state.map(|state| StreamState {
+            first: state.first,
+            last_generated: state.last_generated,
+            max_deleted: state.max_deleted,
+        }))
     }
 }
 

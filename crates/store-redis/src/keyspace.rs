@@ -5,6 +5,7 @@
 //! | `notification:intents` (configurable) | stream | as its producers trim it | producers |
 //! | `gateway:client-events`, `mail:delivery_commands` (configurable) | stream | as configured, or as its consumers trim it | publishers |
 //! | `notification:route_leases:[<stream>:]<notification_id>:<route_id>` | string | lease TTL as a token, then the dedupe TTL as `published:<entry id>` | publishers |
+//! | `notification:server_changes:<outbound stream>` | string | permanent | publishers: the servers that the stream was on, and the ids that each of them never had |
 //! | `notification:stream_offsets:<stream>` | string | permanent | the intake |
 //! | `notification:scan_locks:[<stream>:]<channel>` | string | a second at most | publishers, during a due scan |
 //! | `notification:leader_changes:<leadership>` | list | five seconds | a leader that steps down; the key of an intake's leadership ends in the stream |
@@ -22,6 +23,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::route::{Channel, RouteKey};
 
 const ROUTE_LEASES: &str = "notification:route_leases:";
+const SERVER_CHANGES: &str = "notification:server_changes:";
 const STREAM_OFFSETS: &str = "notification:stream_offsets:";
 const SCAN_LOCKS: &str = "notification:scan_locks:";
 const LEADER_CHANGES: &str = "notification:leader_changes:";
@@ -32,8 +34,15 @@ const OUTBOX_RECEIPTS: &str = "notification:outbox_receipts:";
 const DEFAULT_STREAM: &str = "notification:intents";
 
 /// The prefixes of the keys of the service, which no stream may have.
-pub const OWN_KEYS: [&str; 6] =
-    [ROUTE_LEASES, STREAM_OFFSETS, SCAN_LOCKS, LEADER_CHANGES, INSTALLATIONS, OUTBOX_RECEIPTS];
+pub const OWN_KEYS: [&str; 7] = [
+    ROUTE_LEASES,
+    SERVER_CHANGES,
+    STREAM_OFFSETS,
+    SCAN_LOCKS,
+    LEADER_CHANGES,
+    INSTALLATIONS,
+    OUTBOX_RECEIPTS,
+];
 
 /// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that each serves.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +71,11 @@ impl Keyspace {
     pub(crate) fn scan_lock(&self, channel: Channel) -> String {
         format!("{SCAN_LOCKS}{}{}", self.stream, channel.as_str())
     }
+}
+
+/// The key of the servers that an outbound stream was on.
+pub fn server_changes(outbound_stream: &str) -> String {
+    format!("{SERVER_CHANGES}{}", URL_SAFE_NO_PAD.encode(outbound_stream))
 }
 
 /// The key that holds the id of the installation that serves `stream`.

@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use domain::ports::{Lease, LeaseStore, LeaseToken, StoreError};
+use domain::ports::{Acknowledged, Lease, LeaseStore, LeaseToken, ServerId, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, millis, unexpected};
 use crate::keyspace::Keyspace;
-use crate::receipt;
+use crate::{receipt, server};
 
 const ACQUIRE: &str = include_str!("scripts/acquire_leases.lua");
 const RELEASE: &str = include_str!("scripts/release_leases.lua");
@@ -35,9 +35,9 @@ impl RedisLeases {
         Self {
             client: client.clone(),
             keyspace: keyspace.clone(),
-            acquire: receipt::script(ACQUIRE),
+            acquire: receipt::script(&[server::FUNCTION, ACQUIRE].concat()),
             release: Script::new(RELEASE),
-            extend: receipt::script(EXTEND),
+            extend: receipt::script(&[server::FUNCTION, EXTEND].concat()),
         }
     }
 
@@ -54,12 +54,12 @@ impl RedisLeases {
         }
         let mut call = ScriptCall::new(&self.acquire, keys);
         call.arg(&token.0).arg(millis(ttl));
-        match self.client.script(operation, &call).await? {
-            Value::Array(answers) if answers.len() == count => {
-                answers.into_iter().map(|answer| lease(operation, answer)).collect()
-            }
-            other => Err(unexpected(operation, &other)),
-        }
+        let mut answers = match self.client.script(operation, &call).await? {
+            Value::Array(answers) if answers.len() >= count => answers,
+            other => return Err(unexpected(operation, &other)),
+        };
+        let server = server::parse(&answers.split_off(count));
+        answers.into_iter().map(|answer| lease(operation, answer, server.as_ref())).collect()
     }
 
     async fn release(
@@ -109,25 +109,33 @@ impl LeaseStore for RedisLeases {
         self.release("release the scan lock", [self.keyspace.scan_lock(channel)].into_iter(), token).await
     }
 
-    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {
+    async fn extend_receipts(
+        &self,
+        server: &ServerId,
+        receipts: &[(&RouteKey, &str)],
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         if receipts.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let mut call =
             ScriptCall::new(&self.extend, receipts.iter().map(|(key, _)| self.keyspace.route_lease(key)));
-        call.arg(millis(ttl));
+        call.arg(&*server.run_id).arg(&*server.replication_id).arg(millis(ttl));
         for (_, entry_id) in receipts {
             call.arg(*entry_id);
         }
-        self.client.script("extend receipts", &call).await.map(drop)
+        Ok(self.client.script("extend receipts", &call).await? == Value::Int(1))
     }
 }
 
-fn lease(operation: &'static str, answer: Value) -> Result<Lease, StoreError> {
-    match answer {
-        Value::Int(1) => Ok(Lease::Won),
-        Value::Int(_) => Ok(Lease::Held),
-        Value::BulkString(id) => Ok(Lease::Published(String::from_utf8_lossy(&id).into_owned())),
-        other => Err(unexpected(operation, &other)),
+fn lease(operation: &'static str, answer: Value, server: Option<&ServerId>) -> Result<Lease, StoreError> {
+    match (answer, server) {
+        (Value::Int(1), _) => Ok(Lease::Won),
+        (Value::Int(_), _) => Ok(Lease::Held),
+        (Value::BulkString(id), Some(server)) => Ok(Lease::Published(Acknowledged {
+            entry_id: String::from_utf8_lossy(&id).into_owned(),
+            server: server.clone(),
+        })),
+        (other, _) => Err(unexpected(operation, &other)),
     }
 }

@@ -15,8 +15,10 @@ mod leader_notice;
 mod leases;
 mod outbound;
 mod outbox;
+mod permissions;
 mod producer;
 mod receipt;
+mod server;
 mod socket;
 mod stream_state;
 mod version;
@@ -26,10 +28,13 @@ pub use checkpoint::RedisCheckpoints;
 pub use connect::{InvalidSettings, RedisClient, RedisSettings};
 pub use installation::claim_stream;
 pub use intents::RedisIntentStream;
-pub use keyspace::{Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_receipt};
+pub use keyspace::{
+    Keyspace, OWN_KEYS, checkpoint_key, installation as installation_key, outbox_receipt, server_changes,
+};
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{OutboxAppend, OutboxEntry, OutboxField, RedisOutboxStreams};
+pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};
 pub use version::RedisVersion;

@@ -5,13 +5,13 @@ mod inspection;
 use std::time::Duration;
 
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, LeaseToken, Outbound, StoreError};
+use domain::ports::{Acknowledged, Append, LeaseToken, Outbound, ServerId, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
-use crate::keyspace::Keyspace;
-use crate::receipt;
+use crate::keyspace::{Keyspace, server_changes};
+use crate::{receipt, server, stream_state};
 use inspection::InspectionScripts;
 
 /// An outbound stream.
@@ -25,10 +25,16 @@ pub struct StreamTarget {
 
 const APPEND: &str = include_str!("scripts/append.lua");
 const ADD_ENTRY_FUNCTION: &str = include_str!("scripts/add_entry.lua");
+const SERVER_CHANGES_FUNCTIONS: &str = include_str!("scripts/server_changes.lua");
+
+/// A script that uses an outbound stream as a whole.
+fn stream_script(body: &str) -> Script {
+    stream_state::script(&[server::FUNCTION, SERVER_CHANGES_FUNCTIONS, body].concat())
+}
 
 /// A script that appends entries under receipts.
 fn append_script(body: &str) -> Script {
-    receipt::script(&[ADD_ENTRY_FUNCTION, body].concat())
+    stream_script(&[receipt::FUNCTIONS, ADD_ENTRY_FUNCTION, body].concat())
 }
 
 /// The outbound streams.
@@ -55,17 +61,46 @@ impl RedisOutbound {
         }
     }
 
-    /// The stream, then the lease of each entry.
+    /// The stream, its changes of server, then the lease of each entry.
     fn append_keys(&self, channel: Channel, entries: &[(&RouteKey, &OutboundEntry<'_>)]) -> Vec<String> {
-        let mut keys = Vec::with_capacity(entries.len() + 1);
-        keys.push(self.target(channel).key.clone());
+        let mut keys = Vec::with_capacity(entries.len() + 2);
+        keys.extend(self.stream_keys(channel));
         keys.extend(entries.iter().map(|(key, _)| self.keyspace.route_lease(key)));
         keys
     }
 
-    fn appended(&self, operation: &'static str, answer: Value) -> Result<Append, StoreError> {
-        match answer {
-            Value::BulkString(id) => Ok(Append::Done(String::from_utf8_lossy(&id).into_owned())),
+    fn stream_keys(&self, channel: Channel) -> [String; 2] {
+        let stream = &self.target(channel).key;
+        [stream.clone(), server_changes(stream)]
+    }
+
+    /// Reads the response of a script that appends `count` entries: the server, then the result of each.
+    fn appended(
+        &self,
+        operation: &'static str,
+        response: Value,
+        count: usize,
+    ) -> Result<Vec<Append>, StoreError> {
+        let mut ids = match response {
+            Value::Array(values) if values.len() == count + 2 => values,
+            other => return Err(unexpected(operation, &other)),
+        };
+        let results = ids.split_off(2);
+        let server = server::parse(&ids).ok_or_else(|| unavailable(operation, "Redis gave no server id"))?;
+        results.into_iter().map(|result| self.appended_one(operation, result, &server)).collect()
+    }
+
+    fn appended_one(
+        &self,
+        operation: &'static str,
+        result: Value,
+        server: &ServerId,
+    ) -> Result<Append, StoreError> {
+        match result {
+            Value::BulkString(id) => Ok(Append::Done(Acknowledged {
+                entry_id: String::from_utf8_lossy(&id).into_owned(),
+                server: server.clone(),
+            })),
             Value::Int(_) => Ok(Append::LeaseLost),
             Value::Array(refusal) => match refusal.first() {
                 Some(Value::BulkString(error)) => {
@@ -105,12 +140,7 @@ impl Outbound for RedisOutbound {
         let mut call = ScriptCall::new(&self.append, self.append_keys(channel, entries).iter());
         call.arg(&token.0).arg(millis(dedupe_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
         add_entries(&mut call, entries);
-        match self.client.script(OPERATION, &call).await? {
-            Value::Array(answers) if answers.len() == entries.len() => {
-                answers.into_iter().map(|answer| self.appended(OPERATION, answer)).collect()
-            }
-            other => Err(unexpected(OPERATION, &other)),
-        }
+        self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
     }
 }
 

@@ -6,7 +6,7 @@
 use redis::Script;
 
 /// The Lua functions `receipt(entry_id)` and `published_entry_id(value)`.
-const FUNCTIONS: &str = include_str!("scripts/receipt.lua");
+pub(crate) const FUNCTIONS: &str = include_str!("scripts/receipt.lua");
 
 /// A script that calls the functions of receipts.
 pub(crate) fn script(body: &str) -> Script {

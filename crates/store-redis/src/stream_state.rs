@@ -7,7 +7,7 @@ use redis::{Script, Value};
 use crate::connect::{unavailable, unexpected};
 
 /// The Lua function `state(key)`.
-const STATE_FUNCTION: &str = include_str!("scripts/stream_state.lua");
+pub(crate) const STATE_FUNCTION: &str = include_str!("scripts/stream_state.lua");
 
 /// A script that calls `state(key)`.
 pub(crate) fn script(body: &str) -> Script {
@@ -27,7 +27,7 @@ pub(crate) fn parse_state(
     let id = |at: usize| state.get(at).and_then(entry_id);
     match (id(1), id(2)) {
         (Some(last_generated), Some(max_deleted)) => {
-            Ok(Some(OutboundState { first: id(0), last_generated, max_deleted }))
+            Ok(Some(OutboundState { first: id(0), last_generated, max_deleted, ..OutboundState::default() }))
         }
         _ => Err(unavailable(operation, "Redis gave a stream without its ids")),
     }

@@ -9,7 +9,7 @@ use domain::catalog::Catalog;
 use domain::checkpoint::Checkpoint;
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::policy::Policy;
-use domain::ports::StoreError;
+use domain::ports::{Acknowledged, ServerId, StoreError};
 use domain::record::{Content, NotificationId};
 use domain::route::{Channel, LiveRoute, RouteKey, Version};
 use memory_stores::{
@@ -49,10 +49,12 @@ impl World {
     /// Empty stores whose time begins at `start`.
     pub(crate) fn new(start: Timestamp) -> Self {
         let (script, clock) = (Script::default(), Arc::new(ManualClock::new(start)));
+        let database = MemoryDatabase::default();
+        database.set_clock(Arc::clone(&clock));
         Self {
             election: Scripted::new(MemoryElection::default(), &script),
             intents: Scripted::new(MemoryIntents::default(), &script),
-            database: Scripted::new(MemoryDatabase::default(), &script),
+            database: Scripted::new(database, &script),
             cache: Scripted::new(MemoryCheckpoints::default(), &script),
             directory: Scripted::new(MemoryDirectory::default(), &script),
             publishing: Scripted::new(MemoryPublishing::new(Arc::clone(&clock)), &script),
@@ -249,6 +251,12 @@ pub(crate) fn intent(number: u64, key: &str, user: &str) -> RawEntry {
         ("payload_json", r#"{"game_id":"g","game_name":"n","turn_number":54}"#),
     ]);
     RawEntry { id: EntryId::new(number, 0), fields }
+}
+
+/// An entry that the first server of [`MemoryPublishing`] acknowledged.
+pub(crate) fn acknowledged(entry_id: &str) -> Acknowledged {
+    let server = ServerId { run_id: "0".into(), replication_id: "0".into() };
+    Acknowledged { entry_id: entry_id.to_owned(), server }
 }
 
 /// A push route that is due at the epoch.

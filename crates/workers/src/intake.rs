@@ -348,7 +348,7 @@ where
         match idle.stream {
             StreamCheck::EndsBefore => return Ok(Step::CheckpointMoved),
             StreamCheck::Absent => return Ok(Step::Blocked(checkpoint::absent(idle.processed))),
-            StreamCheck::Continues | StreamCheck::Gap(_) => {}
+            StreamCheck::Continues | StreamCheck::ContinuesIfPresent | StreamCheck::Gap(_) => {}
         }
         let missed = self.reader.missed_after(idle.processed, idle.has_more).await?;
         Ok(match missed {

@@ -24,6 +24,7 @@ pub struct Metrics {
     lease_contention: Counter<u64>,
     dispatch_overflow: Counter<u64>,
     republished: Counter<u64>,
+    lost_entries: Counter<u64>,
     retention_deleted: Counter<u64>,
     retention_skipped: Counter<u64>,
     acceptance_duration: Histogram<f64>,
@@ -65,6 +66,10 @@ impl Metrics {
             dispatch_overflow: make.counter(
                 "notification.dispatch_overflow",
                 "Routes left to the due scan because their channel did not keep up",
+            ),
+            lost_entries: make.counter(
+                "notification.lost_entries",
+                "Entries of an outbound stream that Redis lost and that are not appended again",
             ),
             republished: make.counter(
                 "notification.republished",
@@ -133,7 +138,9 @@ impl Metrics {
     /// An alert on the growth of a counter sees the first event only if the series was there before it.
     fn begin_at_zero(&self) {
         for channel in Channel::ALL {
-            for result in ["published", "failed", "dead_letter", "lease_lost"] {
+            for result in
+                ["published", "failed", "dead_letter", "lease_lost", "append_lost", "append_unconfirmed"]
+            {
                 self.route_attempts.add(0, &attempt(channel, result));
             }
         }
@@ -188,6 +195,13 @@ impl Metrics {
     pub(crate) fn republished(&self, channel: Channel, count: usize) {
         if count > 0 {
             self.republished.add(count as u64, &[KeyValue::new("channel", channel.as_str())]);
+        }
+    }
+
+    /// Entries of an outbound stream that Redis lost and that are not appended again.
+    pub(crate) fn lost_entries(&self, channel: Channel, count: u64) {
+        if count > 0 {
+            self.lost_entries.add(count, &[KeyValue::new("channel", channel.as_str())]);
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod chunk;
 mod complete;
+mod confirm;
 mod deferred;
 mod log;
 mod next_due;
@@ -18,15 +19,16 @@ mod receipts;
 mod scan;
 mod unreadable;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambient::{Clock, Jitter, Timestamp, Tokens};
 use domain::backoff::Backoff;
-use domain::ports::{LeaseStore, Outbound, RouteStore, StoreError, error_chain};
+use domain::ports::{LeaseStore, Outbound, OutboundInspection, RouteStore, StoreError, error_chain};
 use domain::route::Channel;
 use futures_util::future::join_all;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +55,9 @@ const MAX_CONCURRENT_CHUNKS: usize = 2;
 const DISPATCHED_CHUNKS_PER_PAGE: usize = 8;
 /// How long after the stop publishing may continue; the next publisher finds the rest.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a channel whose list of deferred completions is full reports that.
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What blocks a channel whose list of deferred completions is full.
 const DEFERRED_FULL: &str = "too many completions wait for rows that are locked or refused: the channel takes no new work until some are committed";
@@ -108,6 +113,12 @@ struct Shared {
     stop: CancellationToken,
     receipts: Receipts,
     deferred: Mutex<Deferred>,
+    /// Completions were deferred since the retries last looked.
+    deferred_added: Notify,
+    /// Deferred completions were retried, or the scan is wanted.
+    retried: Notify,
+    /// The scan is to run at once: routes are live again whose completions were dropped.
+    scan_now: AtomicBool,
     batch_limit: Mutex<BatchLimit>,
     log: Mutex<RouteLog>,
 }
@@ -135,6 +146,11 @@ impl Shared {
 
     fn deferred(&self) -> MutexGuard<'_, Deferred> {
         lock(&self.deferred)
+    }
+
+    fn scan_now(&self) {
+        self.scan_now.store(true, Ordering::Relaxed);
+        self.retried.notify_one();
     }
 
     fn log(&self) -> MutexGuard<'_, RouteLog> {
@@ -169,7 +185,7 @@ impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
 where
     R: RouteStore,
     L: LeaseStore,
-    O: Outbound,
+    O: Outbound + OutboundInspection,
     C: Clock,
     J: Jitter,
     T: Tokens,
@@ -183,6 +199,9 @@ where
             stop: stop.clone(),
             receipts: Receipts::default(),
             deferred: Mutex::default(),
+            deferred_added: Notify::new(),
+            retried: Notify::new(),
+            scan_now: AtomicBool::new(false),
             batch_limit: Mutex::new(BatchLimit::new(self.settings.batch_size)),
             log: Mutex::new(RouteLog::new(self.channel)),
         };
@@ -193,6 +212,7 @@ where
         tokio::select! {
             () = self.work(batches, &shared) => {}
             never = shared.receipts.keep_alive(&self.leases, self.settings.dedupe_ttl) => match never {},
+            never = self.retry_deferred(&shared) => match never {},
             () = too_late => {
                 let channel = self.channel.as_str();
                 tracing::warn!(channel, "stopped before all dispatched routes were published; the next publisher continues");
@@ -224,7 +244,7 @@ where
         }
     }
 
-    /// Does what is due first: deferred completions, a page of due routes, or what was dispatched. Waits if nothing is.
+    /// Does what is due first: a page of due routes, or what was dispatched. Waits if nothing is.
     async fn pass(
         &self,
         state: &mut Loop,
@@ -233,13 +253,7 @@ where
     ) -> Result<(), Stopped> {
         shared.log().report_suppressed(false);
         let now = Instant::now();
-        let (retry_at, full) = {
-            let deferred = shared.deferred();
-            (deferred.next_at(), deferred.is_full())
-        };
-        if retry_at.is_some_and(|at| at <= now) {
-            self.retry_deferred(shared).await?;
-        }
+        let full = shared.deferred().is_full();
         if full {
             shared.health.mark_full(DEFERRED_FULL);
         }
@@ -252,7 +266,8 @@ where
         }
         // While the worker waited for a store, routes became due, or leases of a crashed replica expired.
         let recoveries = shared.health.recoveries();
-        if std::mem::replace(&mut state.recoveries, recoveries) != recoveries {
+        let has_recovered = std::mem::replace(&mut state.recoveries, recoveries) != recoveries;
+        if shared.scan_now.swap(false, Ordering::Relaxed) || has_recovered {
             state.scan.wake_by(now, now);
         }
         // Beside a backlog, newly accepted routes are published first, but only so many chunks per page.
@@ -264,13 +279,12 @@ where
                 Err(error) => shared.pause_after(&error).await?,
             }
         }
-        let deferred_at = shared.deferred().next_at();
-        let scan_at = (!full).then(|| state.scan.next_at());
-        let Some(wake) = [scan_at, deferred_at].into_iter().flatten().min() else { return Ok(()) };
+        let wake = if full { now + FULL_CHECK_INTERVAL } else { state.scan.next_at() };
         let batch = tokio::select! {
             biased;
             () = shared.stop.cancelled() => return Ok(()),
             Some(batch) = batches.recv(), if !full => batch,
+            () = shared.retried.notified() => return Ok(()),
             () = sleep_until(wake) => return Ok(()),
         };
         let chunks = merge(batch, batches, self.settings.batch_size);

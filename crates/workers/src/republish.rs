@@ -1,9 +1,11 @@
-//! Appending again what Redis acknowledged and then lost (ADR 0021).
+//! Appending again what Redis acknowledged and then lost (ADR 0021, ADR 0045).
 //!
 //! Every replica observes the server and the last ids of the outbound streams. When the server is another one, or a
 //! last id fell, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
-//! entries again under the same `event_id` or `delivery_id`, with the same attempt. The last observation of the streams is stored in
-//! PostgreSQL and replaced only after a complete comparison, so that neither a restart nor a crash skips one:
+//! entries again under the same `event_id` or `delivery_id`, with the same attempt. A comparison begins when both stores have
+//! answered for [`SETTLE_TIME`], and is repeated once, [`REPEAT_DELAY`] after it: a completion that was on its way is committed by
+//! then. The last observation of the streams is stored in PostgreSQL and replaced only after a complete comparison, together with
+//! what is to be repeated, so that neither a restart nor a crash skips one:
 //!
 //! | crash after | what is left | what happens next |
 //! |---|---|---|
@@ -11,9 +13,11 @@
 //! | appending | the entry and its receipt | The next comparison finds the receipt and updates the route. |
 //! | updating routes | their new ids | The next comparison finds these entries in the stream. |
 //! | the comparison | the observation from before | The next comparison finds nothing missing. |
+//! | saving the observation | that the comparison is to be repeated | Any replica repeats it. |
 //!
-//! A receipt that expired before the next comparison causes a repeated entry with the same `event_id` or `delivery_id`. A
-//! completion that is committed later than [`COMPARISON_DELAY`] after the change, because another transaction held its row, is not compared.
+//! No bound depends on the clock of a replica: times are those of PostgreSQL, and the records are read up to the last one that
+//! existed when the comparison began. A receipt that expired before the next comparison causes a repeated entry with the same
+//! `event_id` or `delivery_id`.
 
 mod compare;
 
@@ -21,7 +25,10 @@ use std::time::Duration;
 
 use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
-use domain::ports::{Election, OutboundInspection, OutboundServer, RepublishStore, StoreError, error_chain};
+use domain::ports::{
+    Election, OutboundInspection, OutboundServer, RepublishStore, SavedStream, ServerId, StoreError,
+    error_chain,
+};
 use domain::republish::SeenStream;
 use domain::route::Channel;
 use tokio::time::Instant;
@@ -33,10 +40,14 @@ use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
 
 /// Between two observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long after a change the comparison begins: completions that were running are committed by then.
-const COMPARISON_DELAY: Duration = Duration::from_secs(5);
+/// How long both stores must have answered before a comparison begins: completions that were running are committed by then.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
+/// How long after a comparison it is repeated.
+const REPEAT_DELAY: Duration = Duration::from_secs(60);
 /// The shortest time between two writes of the observation.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a replica records the names of the streams that it publishes to.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The configuration of republishing.
 #[derive(Clone, Copy, Debug)]
@@ -66,28 +77,43 @@ pub struct Republisher<E, S, O, C> {
     pub health: Health,
 }
 
-/// What one replica knows of the streams.
+/// The streams as one replica knows them.
 #[derive(Default)]
 struct Watch {
     /// As they were saved last; `None` before they were loaded.
-    saved: Option<Vec<SeenStream>>,
+    saved: Option<Vec<SavedStream>>,
     /// When that was.
     saved_at: Option<Instant>,
-    /// As they were seen last while nothing was lost.
+    /// As they were observed last while nothing was lost.
     known: Vec<SeenStream>,
-    /// Since when they differ so that entries may be lost.
-    changed_at: Option<Instant>,
-    /// Whether this has been logged.
+    /// A difference after which entries may be lost.
+    change: Option<PendingChange>,
+    /// When the last comparison is to be repeated.
+    repeat_at: Option<Instant>,
+    /// When the names of the streams were recorded last.
+    touched_at: Option<Instant>,
+}
+
+/// A change that has not been compared yet.
+struct PendingChange {
+    /// The server after it.
+    server: ServerId,
+    /// Since when both stores have answered.
+    settled_since: Instant,
+    /// Whether it has been logged.
     reported: bool,
-    /// Why the last comparison failed, until it is repeated.
+    /// The cause of the last failure to compare, until the comparison is tried again.
     failure: Option<String>,
 }
 
-/// A stream that may have lost entries: the previous observation and the current one.
-struct Change<'a> {
+/// A stream that is to be compared.
+struct Suspect<'a> {
     channel: Channel,
-    former: SeenStream,
+    /// As it was before the change; `None` if a comparison is repeated.
+    former: Option<SeenStream>,
     now: &'a SeenStream,
+    /// Entries published from shortly before this time on, by PostgreSQL's clock.
+    since: Timestamp,
 }
 
 impl<E, S, O, C> Republisher<E, S, O, C>
@@ -106,36 +132,51 @@ where
     /// One observation, and what follows from it.
     async fn run_once(&self, watch: &mut Watch, stop: &CancellationToken) -> Result<(), StoreError> {
         let server = self.outbound.observe().await?;
-        let seen = seen_streams(&server, self.clock.now());
+        let seen = seen_streams(&server);
         if watch.saved.is_none() {
             let saved = self.load(&seen).await?;
-            watch.known.clone_from(&saved);
+            watch.known = saved.iter().map(|saved| saved.seen.clone()).collect();
+            watch.note_repeat(&saved);
             watch.saved = Some(saved);
         }
+        self.touch_names(&seen, watch).await?;
         if seen.iter().any(|(_, now)| find(&watch.known, now).is_some_and(|known| now.may_have_lost(known))) {
-            let changed_at = *watch.changed_at.get_or_insert_with(Instant::now);
-            if changed_at.elapsed() >= COMPARISON_DELAY {
-                watch.failure = None;
-                return self.reconcile_if_elected(watch, &seen, stop).await;
-            }
-            return Ok(());
+            // PostgreSQL must have answered since the change, too.
+            self.load(&seen).await?;
+            return match watch.is_settled(&server.server) {
+                true => self.reconcile_if_elected(watch, &seen, stop).await,
+                false => Ok(()),
+            };
         }
-        (watch.changed_at, watch.reported, watch.failure) = (None, false, None);
+        watch.change = None;
         watch.known = seen.iter().map(|(_, now)| now.clone()).collect();
         let is_saved = |now: &SeenStream| {
-            let saved = watch.saved.as_ref().and_then(|saved| find(saved, now));
-            saved.is_some_and(|saved| SeenStream { seen_at: saved.seen_at, ..now.clone() } == *saved)
+            let saved = watch.saved.iter().flatten().find(|saved| saved.seen.stream == now.stream);
+            saved.is_some_and(|saved| saved.seen == *now)
         };
         let is_early = watch.saved_at.is_some_and(|at| at.elapsed() < SAVE_INTERVAL);
-        if is_early || seen.iter().all(|(_, now)| is_saved(now)) {
+        let is_unchanged = is_early || seen.iter().all(|(_, now)| is_saved(now));
+        if is_unchanged && watch.repeat_at.is_none_or(|at| Instant::now() < at) {
             return Ok(());
         }
         self.reconcile_if_elected(watch, &seen, stop).await
     }
 
-    async fn load(&self, seen: &[(Channel, SeenStream)]) -> Result<Vec<SeenStream>, StoreError> {
+    async fn load(&self, seen: &[(Channel, SeenStream)]) -> Result<Vec<SavedStream>, StoreError> {
         let streams: Vec<&str> = seen.iter().map(|(_, now)| now.stream.as_str()).collect();
         self.store.load_outbound_streams(&streams).await
+    }
+
+    /// Records which streams this replica publishes to.
+    async fn touch_names(&self, seen: &[(Channel, SeenStream)], watch: &mut Watch) -> Result<(), StoreError> {
+        if watch.touched_at.is_some_and(|at| at.elapsed() < TOUCH_INTERVAL) {
+            return Ok(());
+        }
+        let names: Vec<(Channel, &str)> =
+            seen.iter().map(|(channel, now)| (*channel, now.stream.as_str())).collect();
+        self.store.touch_outbound_names(&names).await?;
+        watch.touched_at = Some(Instant::now());
+        Ok(())
     }
 
     /// The streams are saved under leadership only, so that no replica saves them while another compares.
@@ -150,7 +191,7 @@ where
         while_leading(&self.election, &self.health, stop, reconcile).await?.transpose().map(drop)
     }
 
-    /// Compares what may have lost entries, and then saves the streams as they were seen before that.
+    /// Compares what may have lost entries, and then saves the streams as they were observed before that.
     async fn reconcile(
         &self,
         watch: &mut Watch,
@@ -158,33 +199,93 @@ where
         over: &CancellationToken,
     ) -> Result<(), StoreError> {
         let saved = self.load(seen).await?;
-        let mut changes = Vec::new();
-        for (channel, now) in seen {
-            // If this server was saved, what was on the one before it has been compared.
-            let of_server = |known: &&SeenStream| known.is_same_server(now);
-            let formers = [find(&saved, now), find(&watch.known, now).filter(of_server)];
-            let former = formers.into_iter().flatten().find(|former| now.may_have_lost(former));
-            changes.extend(former.map(|former| Change { channel: *channel, former: former.clone(), now }));
+        let repeats = watch.repeat_at.is_some_and(|at| Instant::now() >= at);
+        let suspects: Vec<Suspect<'_>> = seen
+            .iter()
+            .filter_map(|(channel, now)| suspect(*channel, now, &saved, &watch.known, repeats))
+            .collect();
+        if let Some(change) = &mut watch.change {
+            change.failure = None;
         }
-        if !changes.is_empty() && !self.compare(changes, watch, over).await? {
+        let is_reported = watch.change.as_ref().is_some_and(|change| change.reported);
+        if !suspects.is_empty() && !self.compare(&suspects, is_reported, over).await? {
             // What delayed it may last longer than a pass.
-            watch.changed_at = Some(Instant::now());
+            if let Some(change) = &mut watch.change {
+                (change.settled_since, change.reported) = (Instant::now(), true);
+            }
             return Ok(());
         }
         // The next leader may be comparing already.
         if over.is_cancelled() {
             return Ok(());
         }
-        let seen: Vec<SeenStream> = seen.iter().map(|(_, now)| now.clone()).collect();
-        self.store.save_outbound_streams(&seen).await?;
-        *watch = Watch {
-            saved: Some(seen.clone()),
-            saved_at: Some(Instant::now()),
-            known: seen,
-            ..Watch::default()
+        let again = |now: &SeenStream| {
+            let suspect = suspects.iter().find(|suspect| suspect.now.stream == now.stream);
+            match suspect {
+                Some(suspect) => suspect.former.is_some().then_some(suspect.since),
+                None => saved.iter().find(|saved| saved.seen.stream == now.stream)?.compare_again_since,
+            }
         };
+        let saves: Vec<(SeenStream, Option<Timestamp>)> =
+            seen.iter().map(|(_, now)| (now.clone(), again(now))).collect();
+        self.store.save_outbound_streams(&saves).await?;
+        watch.known = seen.iter().map(|(_, now)| now.clone()).collect();
+        watch.change = None;
+        let saved = self.load(seen).await?;
+        if !suspects.is_empty() {
+            watch.repeat_at = None;
+        }
+        watch.note_repeat(&saved);
+        (watch.saved, watch.saved_at) = (Some(saved), Some(Instant::now()));
         Ok(())
     }
+}
+
+impl Watch {
+    /// Whether both stores have answered for long enough since the present change; called when both have answered.
+    fn is_settled(&mut self, server: &ServerId) -> bool {
+        let change = self.change.take().filter(|change| change.server == *server);
+        let change = change.unwrap_or_else(|| PendingChange {
+            server: server.clone(),
+            settled_since: Instant::now(),
+            reported: false,
+            failure: None,
+        });
+        let settled_since = change.settled_since;
+        self.change = Some(change);
+        settled_since.elapsed() >= SETTLE_TIME
+    }
+
+    /// Plans the repetition if one is due for these streams; every replica does, and the first one does it.
+    fn note_repeat(&mut self, saved: &[SavedStream]) {
+        match saved.iter().any(|saved| saved.compare_again_since.is_some()) {
+            true => drop(self.repeat_at.get_or_insert_with(|| Instant::now() + REPEAT_DELAY)),
+            false => self.repeat_at = None,
+        }
+    }
+}
+
+/// The stream, if it may have lost entries since it was observed, or if its comparison `repeats`.
+fn suspect<'a>(
+    channel: Channel,
+    now: &'a SeenStream,
+    saved: &[SavedStream],
+    known: &[SeenStream],
+    repeats: bool,
+) -> Option<Suspect<'a>> {
+    let saved = saved.iter().find(|saved| saved.seen.stream == now.stream);
+    let repeated_since = saved.and_then(|saved| saved.compare_again_since);
+    // What was on the server before the saved one has been compared.
+    let of_server = find(known, now).filter(|known| known.server == now.server);
+    let former = [saved.map(|saved| &saved.seen), of_server].into_iter().flatten();
+    let former = former.into_iter().find(|former| now.may_have_lost(former)).cloned();
+    if former.is_none() && !(repeats && repeated_since.is_some()) {
+        return None;
+    }
+    let seen_at = saved.map(|saved| saved.seen_at).filter(|_| former.is_some());
+    // A stream that was never saved was observed by this process alone, within the interval of saving.
+    let since = [seen_at, repeated_since].into_iter().flatten().min().unwrap_or(Timestamp::MIN);
+    Some(Suspect { channel, former, now, since })
 }
 
 /// The passes of [`Republisher::run`].
@@ -205,13 +306,14 @@ where
         match republisher.run_once(watch, stop).await {
             Err(error) => {
                 // Publishers met the same failure: their completions need time again.
-                watch.changed_at = watch.changed_at.map(|_| Instant::now());
-                watch.failure = watch.changed_at.map(|_| error_chain(&error));
+                if let Some(change) = &mut watch.change {
+                    (change.settled_since, change.failure) = (Instant::now(), Some(error_chain(&error)));
+                }
                 Err(error)
             }
             // An observation that succeeds does not show that the comparison does.
-            Ok(()) => Ok(match &watch.failure {
-                Some(cause) => Pass::Blocked(cause.clone()),
+            Ok(()) => Ok(match watch.change.as_ref().and_then(|change| change.failure.clone()) {
+                Some(cause) => Pass::Blocked(cause),
                 None => Pass::PauseFor(OBSERVE_INTERVAL),
             }),
         }
@@ -219,14 +321,12 @@ where
 }
 
 /// The observation of each channel's stream.
-fn seen_streams(server: &OutboundServer, now: Timestamp) -> Vec<(Channel, SeenStream)> {
+fn seen_streams(server: &OutboundServer) -> Vec<(Channel, SeenStream)> {
     let seen = server.streams.iter().map(|(channel, stream, state)| {
         let seen = SeenStream {
             stream: stream.clone(),
-            run_id: server.run_id.clone(),
-            replication_id: server.replication_id.clone(),
-            last_generated: state.map_or(EntryId::ZERO, |state| state.last_generated),
-            seen_at: now,
+            server: server.server.clone(),
+            last_generated: state.as_ref().map_or(EntryId::ZERO, |state| state.last_generated),
         };
         (*channel, seen)
     });

@@ -4,6 +4,8 @@
 //! no port offers. A macro beside the cases makes each of them a test of the crate that has the store; a test in
 //! `tests/contract/main.rs` checks that it names them all.
 
+use domain::ports::{Acknowledged, ServerId};
+
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod acceptance;
 mod accepted;
@@ -58,4 +60,10 @@ macro_rules! contract_cases {
             }
         )*
     };
+}
+
+/// An entry that some server acknowledged.
+pub fn acknowledged(entry_id: &str) -> Acknowledged {
+    let server = ServerId { run_id: "0".into(), replication_id: "0".into() };
+    Acknowledged { entry_id: entry_id.to_owned(), server }
 }

@@ -7,20 +7,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambient::Timestamp;
+use ambient::{Clock, ManualClock, Timestamp};
 use domain::accept::{Known, Probe, ProcessedTrace};
 use domain::checkpoint::{Checkpoint, Claim, Fence};
 use domain::entry::EntryId;
 use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
-    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, StoreError,
+    AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, SavedStream,
+    ServerId, StoreError,
 };
 use domain::query::Discarded;
 use domain::receipt::Receipt;
 use domain::record::{IdempotencyScope, NotificationId, Record};
-use domain::republish::SeenStream;
-use domain::route::{LiveRoute, NewRoute, RouteKey, RouteStatus, SkipReason, Start, Version};
+use domain::route::{Channel, LiveRoute, NewRoute, RouteKey, RouteStatus, SkipReason, Start, Version};
 
 use super::answers::AnswerRow;
 use super::lock;
@@ -39,11 +39,15 @@ pub(super) struct Tables {
     pub(super) receipts: BTreeMap<RouteKey, Receipt>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
+    pub(super) intents_servers: HashMap<String, ServerId>,
     pub(super) answers: HashMap<IdempotencyScope, AnswerRow>,
     pub(super) locked: HashSet<RouteKey>,
     /// Routes with a value that cannot be read.
     pub(super) corrupt: HashSet<RouteKey>,
-    pub(super) outbound_streams: BTreeMap<String, SeenStream>,
+    pub(super) outbound_streams: BTreeMap<String, SavedStream>,
+    pub(super) outbound_names: HashMap<(Channel, String), Timestamp>,
+    /// The database's own clock; without one, it stands at the epoch.
+    pub(super) clock: Option<Arc<ManualClock>>,
     pub(super) actions: Vec<RecordedAction>,
 }
 
@@ -71,6 +75,13 @@ impl Row {
     pub(super) fn touch(&mut self, now: Timestamp) {
         let least = self.route.version.updated_at() + Duration::from_micros(1);
         self.route.version = Version::read(now.max(least));
+    }
+}
+
+impl Tables {
+    /// By the database's own clock.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.as_ref().map_or(Timestamp::UNIX_EPOCH, |clock| clock.now())
     }
 }
 
@@ -325,5 +336,17 @@ impl CheckpointStore for MemoryDatabase {
 
     async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
         Ok(lock(&self.0).checkpoints.get(stream).copied())
+    }
+
+    async fn load_intents_server(&self, stream: &str) -> Result<Option<ServerId>, StoreError> {
+        Ok(lock(&self.0).intents_servers.get(stream).cloned())
+    }
+
+    async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
+        let mut tables = lock(&self.0);
+        if tables.checkpoints.contains_key(stream) {
+            tables.intents_servers.insert(stream.to_owned(), server.clone());
+        }
+        Ok(())
     }
 }

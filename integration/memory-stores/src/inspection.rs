@@ -5,11 +5,14 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, OutboundInspection, OutboundServer, OutboundState, StoreError};
+use domain::ports::{
+    Append, FoundEntries, OutboundInspection, OutboundServer, OutboundState, ServerId, StoreError,
+};
+use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
 use super::lock;
-use super::publishing::{Holder, MemoryPublishing, OutboundStream};
+use super::publishing::{Holder, MemoryPublishing, OutboundStream, State};
 
 impl MemoryPublishing {
     /// Starts the server again with all that it had.
@@ -46,6 +49,11 @@ impl MemoryPublishing {
         }
     }
 
+    /// The state of a channel's stream.
+    pub fn outbound_state(&self, channel: Channel) -> Option<OutboundState> {
+        lock(&self.state).outbound(channel)
+    }
+
     /// Deletes the key of a channel's stream.
     pub fn delete_stream(&self, channel: Channel) {
         lock(&self.state).streams.remove(&channel);
@@ -53,11 +61,13 @@ impl MemoryPublishing {
 }
 
 impl OutboundStream {
-    fn state(&self) -> OutboundState {
+    fn state(&self, changes: Vec<(ServerId, Gap)>) -> OutboundState {
         OutboundState {
             first: self.entries.first().map(|(id, _)| *id),
             last_generated: self.last_generated,
             max_deleted: self.max_deleted,
+            is_full: false,
+            gaps: changes.into_iter().map(|(_, gap)| gap).collect(),
         }
     }
 
@@ -69,29 +79,31 @@ impl OutboundStream {
     }
 }
 
+impl State {
+    fn outbound(&self, channel: Channel) -> Option<OutboundState> {
+        Some(self.streams.get(&channel)?.state(self.changes_of(channel)))
+    }
+}
+
 impl OutboundInspection for MemoryPublishing {
     async fn observe(&self) -> Result<OutboundServer, StoreError> {
-        let state = lock(&self.state);
-        let stream = |channel: Channel| {
-            let seen = state.streams.get(&channel).map(OutboundStream::state);
-            (channel, channel.as_str().to_owned(), seen)
-        };
-        Ok(OutboundServer {
-            run_id: state.run.to_string(),
-            replication_id: state.failovers.to_string(),
-            streams: Channel::ALL.into_iter().map(stream).collect(),
-        })
+        let mut state = lock(&self.state);
+        for channel in Channel::ALL {
+            state.note_changes(channel, None);
+        }
+        let stream = |channel: Channel| (channel, channel.as_str().to_owned(), state.outbound(channel));
+        Ok(OutboundServer { server: state.server(), streams: Channel::ALL.into_iter().map(stream).collect() })
     }
 
     async fn find_entries(
         &self,
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
-    ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
+    ) -> Result<FoundEntries, StoreError> {
         let state = lock(&self.state);
         let stream = state.streams.get(&channel);
         let found = entries.iter().map(|(key, id)| stream.is_some_and(|stream| stream.has(key, *id)));
-        Ok((stream.map(OutboundStream::state), found.collect()))
+        Ok(FoundEntries { server: state.server(), stream: state.outbound(channel), present: found.collect() })
     }
 
     async fn append_again(
@@ -112,7 +124,7 @@ impl OutboundInspection for MemoryPublishing {
                     });
                     if is_there {
                         state.put_receipt(key, &receipt, now + receipt_ttl);
-                        return Append::Done(receipt);
+                        return state.done(receipt);
                     }
                 }
                 None => {}

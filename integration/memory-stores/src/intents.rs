@@ -1,12 +1,12 @@
 //! The intents stream.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use domain::checkpoint::StreamState;
 use domain::entry::{EntryId, RawEntry, RawFields};
-use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, StoreError, StreamQueries};
+use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, ServerId, StoreError, StreamQueries};
 use domain::query::{
     Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
@@ -21,19 +21,28 @@ pub struct MemoryIntents {
     stream: Mutex<Option<Stream>>,
     appended: Notify,
     is_stale: AtomicBool,
+    /// How often the server was started.
+    starts: AtomicU64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Stream {
     entries: Vec<RawEntry>,
     last_generated: EntryId,
+    max_deleted: EntryId,
     /// Its key is renamed, so that no call finds it.
     is_hidden: bool,
 }
 
 impl MemoryIntents {
+    /// Starts the server again with all that it had.
+    pub fn restart(&self) {
+        self.starts.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Loses the last `entries` entries, and their ids with them, as a server that restarts with an older state.
     pub fn lose_tail(&self, entries: usize) {
+        self.restart();
         if let Some(stream) = lock(&self.stream).as_mut() {
             stream.entries.truncate(stream.entries.len().saturating_sub(entries));
             stream.last_generated = stream.entries.last().map_or(EntryId::ZERO, |entry| entry.id);
@@ -61,6 +70,7 @@ impl MemoryIntents {
     pub fn delete_entry(&self, id: EntryId) {
         if let Some(stream) = lock(&self.stream).as_mut() {
             stream.entries.retain(|entry| entry.id != id);
+            stream.max_deleted = stream.max_deleted.max(id);
         }
     }
 
@@ -183,15 +193,27 @@ impl IntentStream for MemoryIntents {
         Ok(ids.find(|id| *id > after))
     }
 
-    async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
+    async fn list_newest(
+        &self,
+        last: EntryId,
+        limit: ReadLimit,
+    ) -> Result<(Vec<RawEntry>, bool), StoreError> {
         let stream = self.visible();
         let mut bytes = 0;
-        let newest = stream.iter().flat_map(|stream| stream.entries.iter().rev()).take(limit.entries);
-        let within = newest.take_while(|entry| {
+        let newest = stream.iter().flat_map(|stream| stream.entries.iter().rev());
+        let all: Vec<&RawEntry> = newest.filter(|entry| entry.id <= last).collect();
+        let within = all.iter().take(limit.entries).take_while(|entry| {
             bytes += entry.fields.size();
             bytes <= limit.bytes
         });
-        Ok(within.cloned().collect())
+        let found: Vec<RawEntry> = within.map(|entry| (*entry).clone()).collect();
+        let is_all = found.len() == all.len() && found.len() < limit.entries;
+        Ok((found, is_all))
+    }
+
+    async fn server(&self) -> Result<ServerId, StoreError> {
+        let starts = self.starts.load(Ordering::SeqCst);
+        Ok(ServerId { run_id: starts.to_string().into(), replication_id: "0".into() })
     }
 
     async fn inspect(&self) -> Result<Option<StreamState>, StoreError> {
@@ -199,6 +221,7 @@ impl IntentStream for MemoryIntents {
         Ok(stream.as_ref().map(|stream| StreamState {
             first: stream.entries.first().map(|entry| entry.id),
             last_generated: stream.last_generated,
+            max_deleted: stream.max_deleted,
         }))
     }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, Lease, LeaseStore, LeaseToken, Outbound, StoreError};
+use domain::ports::{Acknowledged, Append, Lease, LeaseStore, LeaseToken, Outbound, ServerId, StoreError};
+use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
 use super::lock;
@@ -34,6 +35,8 @@ pub(super) struct State {
     /// How often the server was started, and how often a replica took its place.
     pub(super) run: u64,
     pub(super) failovers: u64,
+    /// The servers that each stream was on, latest first, with the ids that each never had.
+    pub(super) changes: HashMap<Channel, Vec<(ServerId, Gap)>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -53,6 +56,35 @@ pub(super) struct Held<T> {
 pub(super) enum Holder {
     Token(LeaseToken),
     Receipt(String),
+}
+
+impl State {
+    pub(super) fn server(&self) -> ServerId {
+        ServerId { run_id: self.run.to_string().into(), replication_id: self.failovers.to_string().into() }
+    }
+
+    /// The changes of server of a stream, with that to the present one.
+    pub(super) fn changes_of(&self, channel: Channel) -> Vec<(ServerId, Gap)> {
+        let (server, mut changes) = (self.server(), self.changes.get(&channel).cloned().unwrap_or_default());
+        if changes.first().is_none_or(|(latest, _)| *latest != server) {
+            let after = self.streams.get(&channel).map_or(EntryId::ZERO, |stream| stream.last_generated);
+            changes.insert(0, (server, Gap { after, before: None }));
+        }
+        changes
+    }
+
+    /// Notes the present server, and the first id that was appended on it.
+    pub(super) fn note_changes(&mut self, channel: Channel, appended: Option<EntryId>) {
+        let mut changes = self.changes_of(channel);
+        if let Some((_, gap)) = changes.first_mut() {
+            gap.before = gap.before.or(appended);
+        }
+        self.changes.insert(channel, changes);
+    }
+
+    fn acknowledged(&self, entry_id: String) -> Acknowledged {
+        Acknowledged { entry_id, server: self.server() }
+    }
 }
 
 impl State {
@@ -79,6 +111,7 @@ impl State {
         if self.refusing.contains(&channel) {
             return Append::Refused("WRONGTYPE Operation against a key of another type".to_owned());
         }
+        self.note_changes(channel, None);
         let stream = self.streams.entry(channel).or_default();
         let (last, millis) = (stream.last_generated, u64::try_from(now.as_millis()).unwrap_or(0));
         let id = match millis > last.millis {
@@ -88,8 +121,13 @@ impl State {
         let fields = entry.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
         stream.entries.push((id, fields));
         stream.last_generated = id;
+        self.note_changes(channel, Some(id));
         self.put_receipt(key, &id.to_string(), now + receipt_ttl);
-        Append::Done(id.to_string())
+        self.done(id.to_string())
+    }
+
+    pub(super) fn done(&self, entry_id: String) -> Append {
+        Append::Done(self.acknowledged(entry_id))
     }
 
     pub(super) fn put_receipt(&mut self, key: &RouteKey, id: &str, until: Timestamp) {
@@ -162,7 +200,10 @@ impl LeaseStore for MemoryPublishing {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut acquire = |key: &RouteKey| match state.holder(key, now) {
-            Some(Holder::Receipt(id)) => Lease::Published(id.clone()),
+            Some(Holder::Receipt(id)) => {
+                let id = id.clone();
+                Lease::Published(state.acknowledged(id))
+            }
             Some(Holder::Token(holder)) if holder != token => Lease::Held,
             Some(Holder::Token(_)) | None => {
                 let held = Held { value: Holder::Token(token.clone()), until: now + ttl };
@@ -208,13 +249,21 @@ impl LeaseStore for MemoryPublishing {
         Ok(())
     }
 
-    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {
+    async fn extend_receipts(
+        &self,
+        server: &ServerId,
+        receipts: &[(&RouteKey, &str)],
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         let until = self.clock.now() + ttl;
         let mut state = lock(&self.state);
+        if state.server() != *server {
+            return Ok(false);
+        }
         for (key, id) in receipts {
             state.put_receipt(key, id, until);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -229,7 +278,10 @@ impl Outbound for MemoryPublishing {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let mut append = |key: &RouteKey, entry: &OutboundEntry<'_>| match state.holder(key, now) {
-            Some(Holder::Receipt(id)) => Append::Done(id.clone()),
+            Some(Holder::Receipt(id)) => {
+                let id = id.clone();
+                state.done(id)
+            }
             Some(Holder::Token(holder)) if holder == token => {
                 state.append(channel, key, entry, now, dedupe_ttl)
             }

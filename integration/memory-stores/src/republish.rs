@@ -2,10 +2,12 @@
 
 use ambient::Timestamp;
 use domain::ports::{
-    DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, StoreError, Swap,
+    DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, SavedStream, StoreError,
+    Swap,
 };
+use domain::record::{NotificationId, Record};
 use domain::republish::SeenStream;
-use domain::route::{LiveRoute, RouteKey, RouteStatus};
+use domain::route::{Channel, LiveRoute, RouteKey, RouteStatus};
 
 use super::database::{MemoryDatabase, Row};
 use super::lock;
@@ -19,39 +21,66 @@ fn published_entry(row: &Row) -> Option<PublishedEntry> {
     })
 }
 
+fn place(record: &Record) -> RecordCursor {
+    RecordCursor { accepted_at: record.content.accepted_at, notification_id: record.notification_id.clone() }
+}
+
+fn order(cursor: &RecordCursor) -> (Timestamp, NotificationId) {
+    (cursor.accepted_at, cursor.notification_id.clone())
+}
+
 impl RepublishStore for MemoryDatabase {
-    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SeenStream>, StoreError> {
+    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SavedStream>, StoreError> {
         let tables = lock(&self.0);
         Ok(streams.iter().filter_map(|stream| tables.outbound_streams.get(*stream)).cloned().collect())
     }
 
-    async fn save_outbound_streams(&self, seen: &[SeenStream]) -> Result<(), StoreError> {
-        let rows = seen.iter().map(|seen| (seen.stream.clone(), seen.clone()));
-        lock(&self.0).outbound_streams.extend(rows);
+    async fn save_outbound_streams(
+        &self,
+        seen: &[(SeenStream, Option<Timestamp>)],
+    ) -> Result<(), StoreError> {
+        let mut tables = lock(&self.0);
+        let seen_at = tables.now();
+        let rows = seen.iter().map(|(seen, compare_again_since)| {
+            let saved =
+                SavedStream { seen: seen.clone(), seen_at, compare_again_since: *compare_again_since };
+            (seen.stream.clone(), saved)
+        });
+        tables.outbound_streams.extend(rows);
         Ok(())
+    }
+
+    async fn touch_outbound_names(&self, streams: &[(Channel, &str)]) -> Result<(), StoreError> {
+        let mut tables = lock(&self.0);
+        let used_at = tables.now();
+        let rows = streams.iter().map(|(channel, stream)| ((*channel, (*stream).to_owned()), used_at));
+        tables.outbound_names.extend(rows);
+        Ok(())
+    }
+
+    async fn list_outbound_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
+        let tables = lock(&self.0);
+        let names = tables.outbound_names.iter().filter(|(_, used_at)| **used_at >= since);
+        Ok(names.map(|(name, _)| name.clone()).collect())
+    }
+
+    async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
+        Ok(lock(&self.0).records.values().map(place).max_by_key(order))
     }
 
     async fn list_published_entries(
         &self,
-        since: Timestamp,
         after: &RecordCursor,
-        until: Timestamp,
+        last: &RecordCursor,
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
         let tables = lock(&self.0);
-        let place = |record: &domain::record::Record| RecordCursor {
-            accepted_at: record.content.accepted_at,
-            notification_id: record.notification_id.clone(),
-        };
-        let order = |cursor: &RecordCursor| (cursor.accepted_at, cursor.notification_id.clone());
         let mut page: Vec<RecordCursor> = tables.records.values().map(place).collect();
-        page.retain(|record| order(record) > order(after) && record.accepted_at <= until);
+        page.retain(|record| order(record) > order(after) && order(record) <= order(last));
         page.sort_by_key(order);
         page.truncate(records);
         let routes = page.iter().flat_map(|record| tables.routes_of(&record.notification_id));
-        let published = routes.filter(|row| {
-            row.status == RouteStatus::Published && row.published_at.is_some_and(|at| at >= since)
-        });
+        let published = routes.filter(|row| row.status == RouteStatus::Published);
         let entries = published.filter_map(published_entry).collect();
         let next = if page.len() == records { page.pop() } else { None };
         Ok(PublishedPage { entries, corrupt: Vec::new(), next })
@@ -85,7 +114,7 @@ impl RepublishStore for MemoryDatabase {
                 |row: &&mut Row| row.status == RouteStatus::Published && row.route.version == given.version;
             match row.filter(is_unchanged) {
                 Some(row) => {
-                    row.published_entry_id.clone_from(&given.entry_id);
+                    row.published_entry_id.clone_from(&given.entry.entry_id);
                     row.touch(now);
                     Swap::Applied
                 }

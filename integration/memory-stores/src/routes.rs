@@ -89,10 +89,12 @@ impl RouteStore for MemoryDatabase {
             tables.complete(
                 (&published.key, published.version),
                 now,
-                |row| row.status == RouteStatus::Published && row.published_entry_id == published.entry_id,
+                |row| {
+                    row.status == RouteStatus::Published && row.published_entry_id == published.entry.entry_id
+                },
                 |row| {
                     row.status = RouteStatus::Published;
-                    row.published_entry_id.clone_from(&published.entry_id);
+                    row.published_entry_id.clone_from(&published.entry.entry_id);
                     row.published_at = Some(now);
                 },
             )

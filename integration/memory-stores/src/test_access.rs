@@ -1,8 +1,9 @@
 //! What a test puts into the database, and sees of it, that no port offers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ambient::Timestamp;
+use ambient::{ManualClock, Timestamp};
 use domain::checkpoint::Checkpoint;
 use domain::route::{LiveRoute, RouteKey, RouteStatus, Version};
 
@@ -37,6 +38,11 @@ impl MemoryDatabase {
     /// Puts everything back to the state of `backup`.
     pub fn restore(&self, backup: &Backup) {
         *lock(&self.0) = backup.0.clone();
+    }
+
+    /// Gives the database the clock by which it stamps what it saves about the outbound streams.
+    pub fn set_clock(&self, clock: Arc<ManualClock>) {
+        lock(&self.0).clock = Some(clock);
     }
 
     /// Puts the checkpoint of `stream` anywhere, whatever its fence; `None` removes it.

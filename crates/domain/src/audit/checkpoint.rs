@@ -54,7 +54,7 @@ pub fn judge_checkpoints(stream: &str, found: &Checkpoints) -> Vec<Discrepancy> 
                 "the checkpoint is {processed}, and the stream begins at {first}: what was between them may be lost unread"
             ),
         ),
-        StreamCheck::Continues => {}
+        StreamCheck::Continues | StreamCheck::ContinuesIfPresent => {}
     }
     let fence = found.durable.map_or(0, |durable| durable.fence);
     match &found.cached {

@@ -106,14 +106,14 @@ pub struct PublishedFigures {
 }
 
 impl PublishedFigures {
-    /// Counts one. A missing one is a discrepancy and is not counted here.
+    /// Counts one. A lost one is a discrepancy and is not counted here.
     pub fn add(&mut self, state: EntryState) {
         match state {
             EntryState::Present => self.present += 1,
             EntryState::Trimmed => self.trimmed += 1,
             EntryState::Deleted => self.deleted += 1,
             EntryState::NoStream => self.no_stream += 1,
-            EntryState::Missing => {}
+            EntryState::Missing | EntryState::Lost => {}
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Discrepancy, DiscrepancyKind as Kind, RetentionCutoffs, Subject, notification_time};
 use crate::entry::{EntryId, RawFields};
-use crate::republish::{EntryState, OutboundState, entry_state};
+use crate::republish::OutboundState;
 use crate::route::{Channel, RouteKey, RouteStatus};
 
 /// A published route and where its entry was put.
@@ -12,16 +12,6 @@ pub struct PublishedRoute<'a> {
     pub key: &'a RouteKey,
     /// The id of its entry.
     pub entry_id: EntryId,
-}
-
-/// What became of the entry of a published route, which is `present` in its stream or not. Of a stream that is empty, entries up to its last id
-/// were trimmed; of one that does not exist, nothing is known.
-pub fn judge_published(id: EntryId, present: bool, stream: Option<&OutboundState>) -> EntryState {
-    match stream {
-        Some(state) if state.first.is_none() && id <= state.last_generated => EntryState::Trimmed,
-        Some(state) if state.first.is_none() => EntryState::Missing,
-        _ => entry_state(id, present, stream),
-    }
 }
 
 impl PublishedRoute<'_> {

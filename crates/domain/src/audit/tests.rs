@@ -9,7 +9,7 @@ use crate::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use crate::entry::{RawFields, Unread};
 use crate::intent::{IntentDraft, Recipients};
 use crate::record::IdempotencyScope;
-use crate::republish::{EntryState, OutboundState};
+
 use crate::route::{Channel, RouteKey, RouteStatus};
 
 /// 2026-04-02, in milliseconds.
@@ -154,7 +154,7 @@ fn checkpoints() -> Checkpoints {
     Checkpoints {
         cached: CachedCheckpoint::At(checkpoint),
         durable: Some(checkpoint),
-        stream: Some(StreamState { first: Some(id(1)), last_generated: id(10) }),
+        stream: Some(StreamState { first: Some(id(1)), last_generated: id(10), max_deleted: EntryId::ZERO }),
         leader: Some(3),
     }
 }
@@ -180,14 +180,22 @@ fn checkpoints_that_lag_or_are_missing_are_no_discrepancy_and_those_that_lead_ar
         (Checkpoints { stream: None, ..good.clone() }, vec![Kind::IntentsStreamAbsent]),
         (
             Checkpoints {
-                stream: Some(StreamState { first: Some(id(12)), last_generated: id(13) }),
+                stream: Some(StreamState {
+                    first: Some(id(12)),
+                    last_generated: id(13),
+                    max_deleted: EntryId::ZERO,
+                }),
                 ..good.clone()
             },
             vec![Kind::StreamTrimmedPastCheckpoint],
         ),
         (
             Checkpoints {
-                stream: Some(StreamState { first: Some(id(1)), last_generated: id(9) }),
+                stream: Some(StreamState {
+                    first: Some(id(1)),
+                    last_generated: id(9),
+                    max_deleted: EntryId::ZERO,
+                }),
                 ..good.clone()
             },
             vec![Kind::CheckpointAfterStream],

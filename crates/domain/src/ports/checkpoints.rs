@@ -6,6 +6,7 @@ use super::{StoreError, Swap};
 use crate::accept::ProcessedTrace;
 use crate::checkpoint::{CachedCheckpoint, Checkpoint, Claim, Fence};
 use crate::entry::EntryId;
+use crate::republish::ServerId;
 
 /// The durable checkpoint, and what it is compared with. It moves with the outcomes:
 /// [`AcceptanceStore::accept`](super::AcceptanceStore::accept).
@@ -32,6 +33,19 @@ pub trait CheckpointStore: Send + Sync {
         &self,
         stream: &str,
     ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
+
+    /// The server that had `stream` when a term last resumed; `None` if none did, or if the stream has no checkpoint.
+    fn load_intents_server(
+        &self,
+        stream: &str,
+    ) -> impl Future<Output = Result<Option<ServerId>, StoreError>> + Send;
+
+    /// Saves that server beside the checkpoint, if there is one.
+    fn save_intents_server(
+        &self,
+        stream: &str,
+        server: &ServerId,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// The checkpoint in Redis. A cache: the durable checkpoint in PostgreSQL is authoritative.

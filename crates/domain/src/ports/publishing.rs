@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::StoreError;
 use crate::outbound::OutboundEntry;
+use crate::republish::{Acknowledged, ServerId};
 use crate::route::{Channel, RouteKey};
 
 /// The token by which a publisher recognises its own leases: one for each chunk.
@@ -19,16 +20,16 @@ pub enum Lease {
     Won,
     /// Another publisher holds it.
     Held,
-    /// The route's entry is in the stream already, under this id.
-    Published(String),
+    /// The route's entry is in the stream already.
+    Published(Acknowledged),
 }
 
 /// The result of one append.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Append {
-    /// The entry is in the stream under this id, now or from an earlier call.
-    Done(String),
+    /// The entry is in the stream, now or from an earlier call.
+    Done(Acknowledged),
     /// The lease has expired or another publisher holds it; nothing was appended.
     LeaseLost,
     /// The stream itself returned an error: a failed attempt.
@@ -70,12 +71,15 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Extends receipts while their completion cannot be committed, and writes those that have expired again.
+    /// Extends receipts while their completion cannot be committed, and writes those that have expired again; each comes with the
+    /// id of its entry. Writes nothing and returns `false` if `server`, which acknowledged the entries, has been replaced: they may
+    /// not exist on the present one.
     fn extend_receipts(
         &self,
+        server: &ServerId,
         receipts: &[(&RouteKey, &str)],
         ttl: Duration,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
 /// The outbound streams.

@@ -9,18 +9,27 @@ use super::{Append, DuePage, StoreError, Swap};
 use crate::entry::EntryId;
 use crate::outbound::OutboundEntry;
 use crate::record::RecordCursor;
-use crate::republish::{OutboundState, SeenStream};
+use crate::republish::{OutboundState, SeenStream, ServerId};
 use crate::route::{Channel, Published, RouteKey};
 
 /// The server of the outbound streams, and the streams.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboundServer {
-    /// Another one after each start of the server.
-    pub run_id: String,
-    /// Another one after a failover.
-    pub replication_id: String,
-    /// The key of each channel's stream and what it is; `None` if there is no such key.
+    /// The server.
+    pub server: ServerId,
+    /// The key of each channel's stream and its state; `None` if there is no such key.
     pub streams: Vec<(Channel, String, Option<OutboundState>)>,
+}
+
+/// The result of looking for entries in a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundEntries {
+    /// The server at that moment.
+    pub server: ServerId,
+    /// The stream at that moment; `None` if there is no such key.
+    pub stream: Option<OutboundState>,
+    /// For each entry, in the order given, whether it is in the stream and belongs to its route.
+    pub present: Vec<bool>,
 }
 
 /// Inspects the outbound streams as a whole, and appends the entries that they lost.
@@ -28,13 +37,12 @@ pub trait OutboundInspection: Send + Sync {
     /// The server and its streams at one moment. A server that is a replica is [`StoreError::Unavailable`].
     fn observe(&self) -> impl Future<Output = Result<OutboundServer, StoreError>> + Send;
 
-    /// Which of these entries are in the stream of `channel` and are of these routes, in the order given, and the
-    /// stream at that moment.
+    /// Looks for these entries of these routes in the stream of `channel`.
     fn find_entries(
         &self,
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
-    ) -> impl Future<Output = Result<(Option<OutboundState>, Vec<bool>), StoreError>> + Send;
+    ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
     /// One atomic step for each entry: append it and write its receipt, which lives for `receipt_ttl`; a receipt whose
     /// entry is in the stream is returned instead, and a lease that a publisher holds is [`Append::LeaseLost`].
@@ -68,27 +76,51 @@ pub struct PublishedPage {
     pub next: Option<RecordCursor>,
 }
 
-/// What PostgreSQL knows of published entries and of the streams that had them.
+/// An outbound stream as it was saved last. Times are those of PostgreSQL's clock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SavedStream {
+    /// The observation.
+    pub seen: SeenStream,
+    /// When it was saved.
+    pub seen_at: Timestamp,
+    /// A comparison is to be repeated, for entries published from shortly before this time on.
+    pub compare_again_since: Option<Timestamp>,
+}
+
+/// The published entries that PostgreSQL knows, and the streams that had them.
 pub trait RepublishStore: Send + Sync {
     /// The streams as they were last saved; those never saved are left out.
     fn load_outbound_streams(
         &self,
         streams: &[&str],
-    ) -> impl Future<Output = Result<Vec<SeenStream>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<SavedStream>, StoreError>> + Send;
 
-    /// Saves how the streams are seen now.
+    /// Saves the observation of each stream, and since when it is to be compared again.
     fn save_outbound_streams(
         &self,
-        seen: &[SeenStream],
+        seen: &[(SeenStream, Option<Timestamp>)],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Routes that were published at `since` or later, of at most `records` records that were accepted after `after` and
-    /// no later than `until`, in the order of acceptance.
-    fn list_published_entries(
+    /// Records that a replica publishes the routes of each channel to this stream now.
+    fn touch_outbound_names(
+        &self,
+        streams: &[(Channel, &str)],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The streams to which replicas published at `since` or later, by PostgreSQL's clock.
+    fn list_outbound_names(
         &self,
         since: Timestamp,
+    ) -> impl Future<Output = Result<Vec<(Channel, String)>, StoreError>> + Send;
+
+    /// The record that is last in the order of acceptance; `None` if there are no records.
+    fn get_last_record(&self) -> impl Future<Output = Result<Option<RecordCursor>, StoreError>> + Send;
+
+    /// Published routes of at most `records` records after `after` and up to `last`, in the order of acceptance.
+    fn list_published_entries(
+        &self,
         after: &RecordCursor,
-        until: Timestamp,
+        last: &RecordCursor,
         records: usize,
     ) -> impl Future<Output = Result<PublishedPage, StoreError>> + Send;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::StoreError;
 use crate::checkpoint::StreamState;
 use crate::entry::{EntryId, RawEntry, RawFields};
+use crate::republish::ServerId;
 
 /// The most that one read returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,8 +45,16 @@ pub trait IntentStream: Send + Sync {
     fn first_after(&self, after: EntryId)
     -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
 
-    /// The last entries, the newest first, within `limit`: fewer if they exceed its bytes.
-    fn list_last(&self, limit: ReadLimit) -> impl Future<Output = Result<Vec<RawEntry>, StoreError>> + Send;
+    /// The entries up to `last`, the newest first, within `limit`: fewer if they exceed its bytes. The flag says whether the stream has
+    /// no more of them.
+    fn list_newest(
+        &self,
+        last: EntryId,
+        limit: ReadLimit,
+    ) -> impl Future<Output = Result<(Vec<RawEntry>, bool), StoreError>> + Send;
+
+    /// The server that has the stream.
+    fn server(&self) -> impl Future<Output = Result<ServerId, StoreError>> + Send;
 
     /// The stream as a whole; `None` if there is no such key.
     fn inspect(&self) -> impl Future<Output = Result<Option<StreamState>, StoreError>> + Send;

@@ -1,6 +1,7 @@
 //! The plans of the statements that compare what was published.
 
 use harness::TestDatabase;
+use harness::contract::acknowledged;
 
 use super::*;
 use crate::routes::tests::{most_rows, nodes, plan, rows, sorts_a_table, store};
@@ -16,11 +17,10 @@ async fn a_page_of_published_entries_reads_one_page_of_the_listing_index_and_rou
     client.batch_execute("ALTER TABLE records SET (autovacuum_enabled = false)").await.expect("it is ours");
     client.batch_execute("ALTER TABLE routes SET (autovacuum_enabled = false)").await.expect("it is ours");
     client.batch_execute(&rows(1, 10_000, "published", "NULL")).await.expect("rows");
-    client.batch_execute("UPDATE routes SET published_at = created_at").await.expect("it is right");
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
     let after = RecordCursor::before(Timestamp::MIN);
-    let page = plan(&session, &published(Timestamp::MIN, &after, Timestamp::MAX, RECORDS)).await;
+    let page = plan(&session, &published(&after, &RecordCursor::before(Timestamp::MAX), RECORDS)).await;
     assert!(most_rows(&page) <= RECORDS as u64 * ROUTES_OF_EACH, "{page:#}");
     assert!(!sorts_a_table(&page), "{page:#}");
     let text = page.to_string();
@@ -29,7 +29,7 @@ async fn a_page_of_published_entries_reads_one_page_of_the_listing_index_and_rou
     let key =
         RouteKey { notification_id: NotificationId::from("1-0".to_owned()), route_id: "push:user:u".into() };
     let version = domain::route::Version::read(Timestamp::MIN);
-    let done = [Published { key: key.clone(), version, entry_id: "1-0".into() }];
+    let done = [Published { key: key.clone(), version, entry: acknowledged("1-0") }];
     for plan in [
         plan(&session, &published_routes(&[&key])).await,
         plan(&session, &replace_entries(&done, Timestamp::MAX)).await,

@@ -48,7 +48,7 @@ impl PgStore {
         let mut done: HashSet<RouteKey> = HashSet::with_capacity(routes.len());
         // A row that has the intended entry id was changed just now, or by an earlier attempt whose answer was lost.
         let intended: HashMap<&RouteKey, &str> =
-            routes.iter().map(|done| (&done.key, done.entry_id.as_str())).collect();
+            routes.iter().map(|done| (&done.key, done.entry.entry_id.as_str())).collect();
         for row in session.query(&publications(routes)).await.map_err(store_error)? {
             let key = route_key(&row)?;
             let entry_id: String = column(&row, "routes.published_entry_id", &loggable(&key))?;
@@ -167,7 +167,8 @@ fn completion(key: &RouteKey, done: &HashSet<RouteKey>, locked: &HashSet<RouteKe
 /// The routes with the version that was published and the id of the entry.
 fn entries(routes: &[Published]) -> SelectStatement {
     let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
-    given.expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry_id.as_str()))), Input::EntryId);
+    given
+        .expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry.entry_id.as_str()))), Input::EntryId);
     given
 }
 

@@ -1,5 +1,6 @@
 //! The plans of the statements that meet a backlog: none of them may read or sort the whole of it.
 
+use harness::contract::acknowledged;
 use std::time::Duration;
 
 use domain::ports::DueOrder::{NewestFirst, OldestFirst};
@@ -161,7 +162,7 @@ async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key(
     let store = store(&database);
     let session = store.session("explain").await.expect("is there");
     let key = key(1);
-    let done = [Published { key: key.clone(), version: Version::read(since()), entry_id: "1-0".into() }];
+    let done = [Published { key: key.clone(), version: Version::read(since()), entry: acknowledged("1-0") }];
     let failed = [failed(&key)];
     let ids = [key.notification_id.as_str()];
     for (what, plan) in [
@@ -236,7 +237,11 @@ async fn look_at_plans(published: u32) {
     let keys: Vec<RouteKey> = (1..=LIMIT).map(key).collect();
     let done: Vec<Published> = keys
         .iter()
-        .map(|key| Published { key: key.clone(), version: Version::read(since()), entry_id: "1-0".into() })
+        .map(|key| Published {
+            key: key.clone(),
+            version: Version::read(since()),
+            entry: acknowledged("1-0"),
+        })
         .collect();
     let failed: Vec<Failed> = keys.iter().map(failed).collect();
     let dead: Vec<&Failed> = failed.iter().collect();

@@ -5,6 +5,7 @@ use domain::receipt::{
     MAX_DETAIL_CHARS, MAX_HISTORY, Receipt, ReceiptStatus, Recorded, Report, ReportOutcome, RouteReport,
 };
 use domain::record::NotificationId;
+use harness::contract::acknowledged;
 use harness::wait_for;
 use tokio_postgres::Client;
 
@@ -140,7 +141,7 @@ async fn a_publisher_does_not_wait_for_a_receipt_that_is_being_written() {
     let live = world.accept([1], at(0)).await[0].live_routes().next().expect("a route");
     let writer = world.open("SELECT FROM routes FOR KEY SHARE").await;
     let published =
-        domain::ports::Published { key: live.key.clone(), version: live.version, entry_id: "7-0".to_owned() };
+        domain::ports::Published { key: live.key.clone(), version: live.version, entry: acknowledged("7-0") };
     let completed = domain::ports::RouteStore::complete_routes_published(
         &world.store,
         &[published],

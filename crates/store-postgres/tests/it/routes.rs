@@ -2,6 +2,7 @@
 
 use domain::ports::{Completion, DueOrder, Failed, Published, RouteStore, RowLocks, StoreError};
 use domain::route::{Channel, LiveRoute, Version};
+use harness::contract::acknowledged;
 
 use super::*;
 
@@ -13,7 +14,7 @@ async fn due(world: &World, channel: Channel, now: Timestamp) -> Vec<LiveRoute> 
 }
 
 fn published(route: &LiveRoute, entry_id: &str) -> Published {
-    Published { key: route.key.clone(), version: route.version, entry_id: entry_id.into() }
+    Published { key: route.key.clone(), version: route.version, entry: acknowledged(entry_id) }
 }
 
 fn failed(route: &LiveRoute, attempt_count: u32, retry_at: Option<Timestamp>) -> Failed {

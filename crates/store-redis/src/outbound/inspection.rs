@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, OutboundInspection, OutboundServer, OutboundState, StoreError};
+use domain::ports::{Append, FoundEntries, OutboundInspection, OutboundServer, OutboundState, StoreError};
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use super::{RedisOutbound, add_entries, append_script};
+use super::{RedisOutbound, add_entries, append_script, stream_script};
 use crate::connect::{ScriptCall, millis, unavailable, unexpected};
-use crate::stream_state::{self, parse_state};
+use crate::server;
+use crate::stream_state::parse_state;
 
 const OBSERVE: &str = include_str!("../scripts/observe_outbound.lua");
 const FIND: &str = include_str!("../scripts/find_entries.lua");
@@ -30,63 +31,87 @@ pub(super) struct InspectionScripts {
 impl Default for InspectionScripts {
     fn default() -> Self {
         Self {
-            observe: stream_state::script(OBSERVE),
-            find: stream_state::script(FIND),
+            observe: stream_script(OBSERVE),
+            find: stream_script(FIND),
             append_again: append_script(APPEND_AGAIN),
         }
+    }
+}
+
+impl RedisOutbound {
+    /// Reads what the Lua function `outbound_state` returned.
+    fn outbound_state(
+        &self,
+        operation: &'static str,
+        channel: Channel,
+        value: &Value,
+    ) -> Result<Option<OutboundState>, StoreError> {
+        let Some(state) = parse_state(operation, value)? else { return Ok(None) };
+        let (length, changes) = match value {
+            Value::Array(values) => (values.get(3), values.get(4)),
+            _ => (None, None),
+        };
+        let Some(Value::Int(length)) = length else { return Err(unexpected(operation, value)) };
+        let max_len = self.target(channel).max_len;
+        let is_full =
+            max_len.is_some_and(|max_len| u64::try_from(*length).is_ok_and(|length| length >= max_len));
+        Ok(Some(OutboundState {
+            is_full,
+            gaps: changes.map(server::parse_gaps).unwrap_or_default(),
+            ..state
+        }))
     }
 }
 
 impl OutboundInspection for RedisOutbound {
     async fn observe(&self) -> Result<OutboundServer, StoreError> {
         const OPERATION: &str = "inspect the outbound streams";
-        let keys = Channel::ALL.map(|channel| &self.target(channel).key);
-        let call = ScriptCall::new(&self.inspection.observe, keys.into_iter());
-        let answer = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
-        let [Value::BulkString(server), Value::BulkString(replication), states @ ..] = &answer[..] else {
-            return Err(unavailable(OPERATION, "Redis gave no information about itself"));
+        let keys: Vec<String> =
+            Channel::ALL.into_iter().flat_map(|channel| self.stream_keys(channel)).collect();
+        let call = ScriptCall::new(&self.inspection.observe, keys.iter());
+        let response = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
+        let (role, ids, states) = match &response[..] {
+            [Value::BulkString(role), run_id, replication_id, states @ ..] => {
+                (role, [run_id.clone(), replication_id.clone()], states)
+            }
+            _ => return Err(unavailable(OPERATION, "Redis gave no information about itself")),
         };
-        let (server, replication) = (String::from_utf8_lossy(server), String::from_utf8_lossy(replication));
-        let property = |info: &str, name: &str| {
-            let lines = info.lines().filter_map(|line| line.split_once(':'));
-            let found = lines.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
-            found.ok_or_else(|| unavailable(OPERATION, format!("INFO has no {name}")))
-        };
-        if property(&replication, "role")? != "master" {
+        if &**role != b"master" {
             return Err(unavailable(OPERATION, "Redis is a replica: the master is elsewhere"));
         }
         let streams = Channel::ALL
             .into_iter()
             .zip(states)
             .map(|(channel, state)| {
-                Ok((channel, self.target(channel).key.clone(), parse_state(OPERATION, state)?))
+                let state = self.outbound_state(OPERATION, channel, state)?;
+                Ok((channel, self.target(channel).key.clone(), state))
             })
             .collect::<Result<_, StoreError>>()?;
-        Ok(OutboundServer {
-            run_id: property(&server, "run_id")?,
-            replication_id: property(&replication, "master_replid")?,
-            streams,
-        })
+        let server = server::parse(&ids).ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?;
+        Ok(OutboundServer { server, streams })
     }
 
     async fn find_entries(
         &self,
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
-    ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
+    ) -> Result<FoundEntries, StoreError> {
         const OPERATION: &str = "find published entries";
-        let key = &self.target(channel).key;
-        let mut call = ScriptCall::new(&self.inspection.find, [key].into_iter());
+        let mut call = ScriptCall::new(&self.inspection.find, self.stream_keys(channel).iter());
         for (route, id) in entries {
             call.arg(id.to_string()).arg(route.to_string());
         }
-        let answer = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
-        match &answer[..] {
-            [state, found @ ..] if found.len() == entries.len() => {
-                let found = found.iter().map(|found| *found == Value::Int(1)).collect();
-                Ok((parse_state(OPERATION, state)?, found))
+        let response = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
+        match &response[..] {
+            [run_id, replication_id, state, found @ ..] if found.len() == entries.len() => {
+                let server = server::parse(&[run_id.clone(), replication_id.clone()]);
+                Ok(FoundEntries {
+                    server: server.ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?,
+                    stream: self.outbound_state(OPERATION, channel, state)?,
+                    present: found.iter().map(|found| *found == Value::Int(1)).collect(),
+                })
             }
-            _ => Err(unavailable(OPERATION, "Redis gave another number of answers")),
+            _ => Err(unavailable(OPERATION, "Redis gave another number of results")),
         }
     }
 
@@ -101,11 +126,7 @@ impl OutboundInspection for RedisOutbound {
             ScriptCall::new(&self.inspection.append_again, self.append_keys(channel, entries).iter());
         call.arg(millis(receipt_ttl)).arg(self.target(channel).max_len.unwrap_or(0));
         add_entries(&mut call, entries);
-        let answers = array(OPERATION, self.client.script(OPERATION, &call).await?)?;
-        if answers.len() != entries.len() {
-            return Err(unavailable(OPERATION, "Redis gave another number of answers"));
-        }
-        answers.into_iter().map(|answer| self.appended(OPERATION, answer)).collect()
+        self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
     }
 }
 

@@ -1,9 +1,10 @@
 -- Acquires leases for one token. A key that already holds the token is extended; one that holds anything that this service
 -- never writes counts as held, and gets a TTL if it has none.
 -- KEYS: leases. ARGV: token, TTL in ms.
--- Returns for each key: 1 if won, 0 if held, or the entry id of its receipt.
+-- Returns for each key: 1 if won, 0 if held, or the entry id of its receipt; after these, if there is a receipt, run id and
+-- replication id of this server.
 local token, ttl = ARGV[1], ARGV[2]
-local answers = {}
+local answers, found = {}, false
 for i, key in ipairs(KEYS) do
   local set = redis.pcall('SET', key, token, 'NX', 'PX', ttl)
   if set then
@@ -16,11 +17,14 @@ for i, key in ipairs(KEYS) do
       redis.call('PEXPIRE', key, ttl)
       answers[i] = 1
     elseif published then
-      answers[i] = published
+      answers[i], found = published, true
     else
       if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl) end
       answers[i] = 0
     end
   end
+end
+if found then
+  answers[#KEYS + 1], answers[#KEYS + 2] = server()
 end
 return answers

@@ -1,11 +1,13 @@
 -- Appends lost entries again, unless a call before this one did or a publisher holds the lease.
--- KEYS: the stream, then the lease of each entry.
+-- KEYS: the stream, its changes of server, then the lease of each entry.
 -- ARGV: TTL of a receipt in ms, length to keep or 0, then for each entry the number of its names and values, and these.
--- Returns for each entry: its id, appended now or by a call before; 0 if a publisher holds the lease; {error} if the stream
--- refused it.
+-- Returns run id and replication id of this server, then for each entry: its id, appended now or by a call before; 0 if a publisher
+-- holds the lease; {error} if the stream refused it.
 local stream, ttl, max_len = KEYS[1], ARGV[1], ARGV[2]
-local answers, at = {}, 3
-for i = 2, #KEYS do
+local run_id, replication_id = server()
+local noted, is_new = server_changes(stream, KEYS[2], run_id, replication_id)
+local answers, at, first = {run_id, replication_id}, 3, nil
+for i = 3, #KEYS do
   local n = tonumber(ARGV[at])
   local held = redis.pcall('GET', KEYS[i])
   local published = published_entry_id(held)
@@ -14,19 +16,20 @@ for i = 2, #KEYS do
   if entry and entry[2][2] == ARGV[at + 2] then
     -- Its id may not be written down before long: another transaction holds the row.
     redis.call('PEXPIRE', KEYS[i], ttl)
-    answers[i - 1] = published
+    answers[i] = published
   elseif held and not published then
     if redis.call('PTTL', KEYS[i]) == -1 then redis.call('PEXPIRE', KEYS[i], ttl) end
-    answers[i - 1] = 0
+    answers[i] = 0
   else
     local id = add_entry(stream, max_len, at + 1, at + n)
     if type(id) == 'table' then
-      answers[i - 1] = {id.err}
+      answers[i] = {id.err}
     else
       redis.call('SET', KEYS[i], receipt(id), 'PX', ttl)
-      answers[i - 1] = id
+      answers[i], first = id, first or id
     end
   end
   at = at + n + 1
 end
+note_changes(KEYS[2], noted, is_new, first)
 return answers

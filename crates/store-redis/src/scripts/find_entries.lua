@@ -1,7 +1,9 @@
--- KEYS: a stream. ARGV: id and first value of each entry.
--- Returns the state of the stream, then for each entry 1 if it is there and 0 if not.
-local stream = outbound_state(KEYS[1])
-local answer = {stream}
+-- KEYS: a stream, its changes of server. ARGV: id and first value of each entry.
+-- Returns run id and replication id of this server, the state of the stream, then for each entry 1 if it is there and 0 if not.
+-- Writes nothing.
+local run_id, replication_id = server()
+local stream = outbound_state(KEYS[1], server_changes(KEYS[1], KEYS[2], run_id, replication_id))
+local answer = {run_id, replication_id, stream}
 for i = 1, #ARGV, 2 do
   local entry = stream and redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
   answer[#answer + 1] = entry and entry[2][2] == ARGV[i + 1] and 1 or 0

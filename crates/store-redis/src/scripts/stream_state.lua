@@ -10,9 +10,3 @@ local function state(key)
   local first = of['first-entry']
   return {first and first[1] or '', of['last-generated-id'], of['max-deleted-entry-id'] or '0-0'}
 end
-
--- The state of an outbound stream. A key of another type is no stream: its channel says so with each append that fails, and
--- the other channel is looked at all the same.
-local function outbound_state(key)
-  return redis.call('TYPE', key).ok == 'stream' and state(key)
-end

@@ -2,6 +2,7 @@
 
 use domain::outbound::OutboundEntry;
 use domain::ports::{Append, LeaseStore, OutboundInspection, StoreError};
+use domain::republish::{EntryState, entry_state};
 use domain::route::Channel;
 use store_redis::{Keyspace, RedisLeases, RedisOutbound};
 
@@ -27,8 +28,8 @@ async fn append_again(outbound: &RedisOutbound, keys: &[&RouteKey]) -> Vec<Appen
 
 #[track_caller]
 fn id(append: &Append) -> EntryId {
-    let Append::Done(id) = append else { panic!("not appended: {append:?}") };
-    id.parse().expect("an id")
+    let Append::Done(entry) = append else { panic!("not appended: {append:?}") };
+    entry.entry_id.parse().expect("an id")
 }
 
 async fn add(world: &World, stream: &str, id: &str, name: &RouteKey) {
@@ -49,8 +50,8 @@ async fn a_replica_is_not_inspected_and_its_promotion_changes_the_replication_id
     assert!(matches!(replica, Err(StoreError::Unavailable { .. })), "{replica:?}");
     world.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     let after = outbound.observe().await.expect("it is a master");
-    assert_eq!(after.run_id, before.run_id);
-    assert_ne!(after.replication_id, before.replication_id);
+    assert_eq!(after.server.run_id, before.server.run_id);
+    assert_ne!(after.server.replication_id, before.server.replication_id);
 }
 
 // INV-09
@@ -64,7 +65,8 @@ async fn a_key_of_another_type_is_no_stream_and_does_not_hide_the_other_stream()
     let states: Vec<bool> = seen.iter().map(|(_, _, state)| state.is_some()).collect();
     assert_eq!(states, [false, true]);
     let found = outbound.find_entries(Channel::Push, &[(key(0), EntryId::new(5, 1))]).await;
-    assert_eq!(found.expect("Redis is there"), (None, vec![false]));
+    let found = found.expect("Redis is there");
+    assert_eq!((found.stream, found.present), (None, vec![false]));
 }
 
 // INV-13
@@ -123,4 +125,38 @@ async fn a_server_without_memory_reports_it_for_each_entry() {
         Err(error) => matches!(error, StoreError::Unavailable { .. }),
     };
     assert!(is_outage, "{appended:?}");
+}
+
+// INV-13
+#[tokio::test]
+async fn a_server_that_came_back_without_a_tail_never_had_its_ids_and_says_so_after_more_appends() {
+    let mut world = World::with_snapshots().await;
+    let first = append_again(&outbound(&world), &keys(0..2)).await;
+    world.ask::<()>(&["SAVE"]).await;
+    let lost = id(&append_again(&outbound(&world), &keys(2..3)).await[0]);
+    world.restart_from_snapshot().await;
+    // Consumers have taken what was kept, and publishers append before anything is observed.
+    world.ask::<i64>(&["XTRIM", GATEWAY, "MAXLEN", "0"]).await;
+    append_again(&outbound(&world), &keys(3..5)).await;
+    let found =
+        outbound(&world).find_entries(Channel::Push, &[(key(0), id(&first[0])), (key(2), lost)]).await;
+    let found = found.expect("Redis is there");
+    let stream = found.stream.as_ref();
+    assert_eq!(entry_state(id(&first[0]), found.present[0], stream), EntryState::Trimmed);
+    assert_eq!(entry_state(lost, found.present[1], stream), EntryState::Lost);
+}
+
+#[tokio::test]
+async fn a_stream_with_as_many_entries_as_it_may_keep_is_full() {
+    let world = World::new().await;
+    let target = |key: &str| StreamTarget { key: key.to_owned(), max_len: Some(2) };
+    let bounded = RedisOutbound::new(&world.client, &Keyspace::default(), target(GATEWAY), target(MAIL));
+    let is_full = async || {
+        let found = bounded.find_entries(Channel::Push, &[]).await.expect("Redis is there");
+        found.stream.expect("it exists").is_full
+    };
+    append_again(&outbound(&world), &keys(0..1)).await;
+    assert!(!is_full().await);
+    append_again(&outbound(&world), &keys(1..2)).await;
+    assert!(is_full().await);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::ports::{Lease, LeaseStore};
+use domain::ports::{Lease, LeaseStore, ServerId};
 use store_redis::RedisLeases;
 
 use crate::*;
@@ -31,7 +31,8 @@ async fn every_key_of_a_call_has_its_own_answer_in_the_order_asked() {
     world.put(key(3), "mine").await;
     let answers =
         leases.acquire_leases(&keys(0..5), &token("mine"), LEASE_TTL).await.expect("Redis is there");
-    assert_eq!(answers, [Lease::Won, Lease::Held, Lease::Published("7-3".into()), Lease::Won, Lease::Won]);
+    let published = Lease::Published(world.acknowledged("7-3").await);
+    assert_eq!(answers, [Lease::Won, Lease::Held, published, Lease::Won, Lease::Won]);
     let many = leases.acquire_leases(&keys(5..517), &token("mine"), LEASE_TTL).await.expect("Redis is there");
     assert_eq!(many, vec![Lease::Won; 512]);
 }
@@ -42,7 +43,8 @@ async fn no_keys_need_no_call() {
     let leases = RedisLeases::new(&client_of("127.0.0.1:1", OPERATION_TIMEOUT), &Keyspace::default());
     assert_eq!(leases.acquire_leases(&[], &token("a"), LEASE_TTL).await.expect("nothing to ask"), []);
     leases.release_leases(&[], &token("a")).await.expect("nothing to ask");
-    leases.extend_receipts(&[], DEDUPE_TTL).await.expect("nothing to ask");
+    let server = ServerId { run_id: "a".into(), replication_id: "b".into() };
+    assert!(leases.extend_receipts(&server, &[], DEDUPE_TTL).await.expect("nothing to ask"));
 }
 
 // INV-04
@@ -99,13 +101,15 @@ async fn receipts_are_extended_and_written_again_where_they_are_gone() {
     world.put(key(2), "another token").await;
     world.ask::<()>(&["RPUSH", &route_lease(key(3)), "x"]).await;
     let receipts: Vec<_> = keys(0..4).into_iter().zip(["5-1", "5-2", "5-3", "5-4"]).collect();
-    leases.extend_receipts(&receipts, DEDUPE_TTL).await.expect("Redis is there");
+    let server = world.server().await;
+    assert!(leases.extend_receipts(&server, &receipts, DEDUPE_TTL).await.expect("Redis is there"));
     for (key, id) in &receipts {
         assert_eq!(world.value(key).await, Some(format!("published:{id}")));
         assert_life(world.pttl(key).await, DEDUPE_TTL);
     }
     let found = leases.acquire_leases(&keys(0..2), &token("a"), LEASE_TTL).await.expect("Redis is there");
-    assert_eq!(found, [Lease::Published("5-1".into()), Lease::Published("5-2".into())]);
+    let published = async |id| Lease::Published(world.acknowledged(id).await);
+    assert_eq!(found, [published("5-1").await, published("5-2").await]);
     // Finding a receipt does not shorten its TTL.
     assert_life(world.pttl(key(0)).await, DEDUPE_TTL);
 }

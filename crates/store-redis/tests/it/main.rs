@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::LeaseToken;
+use domain::ports::{Acknowledged, LeaseToken, ServerId};
 use domain::record::NotificationId;
 use domain::route::RouteKey;
-use harness::{Redis, private_redis};
+use harness::{Redis, RedisOptions, private_redis};
 use redis::{FromRedisValue, Value, cmd, from_redis_value};
 use store_redis::{Keyspace, RedisClient, RedisSettings, StreamTarget};
 
@@ -38,6 +38,13 @@ struct World {
 impl World {
     async fn new() -> Self {
         let redis = private_redis().await;
+        let client = client_of(&redis.addr(), OPERATION_TIMEOUT);
+        Self { redis, client }
+    }
+
+    /// A server that keeps what it last saved.
+    async fn with_snapshots() -> Self {
+        let redis = Redis::start(RedisOptions::default()).await.expect("a private Redis starts");
         let client = client_of(&redis.addr(), OPERATION_TIMEOUT);
         Self { redis, client }
     }
@@ -62,6 +69,31 @@ impl World {
 
     async fn value(&self, key: &RouteKey) -> Option<String> {
         self.ask(&["GET", &route_lease(key)]).await
+    }
+
+    /// The server, as it identifies itself.
+    async fn server(&self) -> ServerId {
+        let property = async |section, name: &str| {
+            let info: String = self.ask(&["INFO", section]).await;
+            let value = info.lines().find_map(|line| line.strip_prefix(name));
+            value.expect("INFO has it").into()
+        };
+        ServerId {
+            run_id: property("server", "run_id:").await,
+            replication_id: property("replication", "master_replid:").await,
+        }
+    }
+
+    async fn acknowledged(&self, entry_id: &str) -> Acknowledged {
+        Acknowledged { entry_id: entry_id.to_owned(), server: self.server().await }
+    }
+
+    /// Kills the server and starts it with its last snapshot.
+    async fn restart_from_snapshot(&mut self) {
+        self.redis.kill().await;
+        self.redis.start_again().await.expect("it starts");
+        harness::wait_for("the client is connected again", BOUND, async || self.client.ping().await.ok())
+            .await;
     }
 
     async fn put(&self, key: &RouteKey, value: &str) {

@@ -44,8 +44,8 @@ async fn append(outbound: &RedisOutbound, keys: &[&RouteKey]) -> Result<Vec<Appe
 
 #[track_caller]
 fn id(append: &Append) -> String {
-    let Append::Done(id) = append else { panic!("not appended: {append:?}") };
-    id.clone()
+    let Append::Done(entry) = append else { panic!("not appended: {append:?}") };
+    entry.entry_id.clone()
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn a_receipt_takes_the_place_of_the_lease_and_lives_for_the_dedupe_ttl() {
     let leases = RedisLeases::new(&world.client, &Keyspace::default());
     for who in ["a", "b"] {
         let found = leases.acquire_leases(&keys(0..1), &token(who), LEASE_TTL).await.expect("Redis is there");
-        assert_eq!(found, [Lease::Published(id(&answers[0]))]);
+        assert_eq!(found, [Lease::Published(world.acknowledged(&id(&answers[0])).await)]);
     }
     // A publisher that gives up what it holds does not give up its receipts.
     leases.release_leases(&keys(0..1), &token("a")).await.expect("Redis is there");
@@ -210,6 +210,7 @@ async fn out_of_memory_is_an_outage_that_heals_and_no_refusal() {
     let world = World::new().await;
     let outbound = outbound(&world, None);
     let leases = RedisLeases::new(&world.client, &Keyspace::default());
+    let server = world.server().await;
     win(&world, &keys(0..1)).await;
     world.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
     world.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -219,7 +220,7 @@ async fn out_of_memory_is_an_outage_that_heals_and_no_refusal() {
     }
     let error = leases.acquire_leases(&keys(1..2), &token("a"), LEASE_TTL).await.expect_err("no memory");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
-    let error = leases.extend_receipts(&[(key(0), "5-1")], DEDUPE_TTL).await.expect_err("no memory");
+    let error = leases.extend_receipts(&server, &[(key(0), "5-1")], DEDUPE_TTL).await.expect_err("no memory");
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     assert_eq!(world.value(key(0)).await.as_deref(), Some("a"));
     assert_eq!(world.ask_bytes(&["EXISTS", GATEWAY]).await, Value::Int(0));

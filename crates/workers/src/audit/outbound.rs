@@ -1,14 +1,12 @@
 //! The outbound streams, entry by entry.
 
 use ambient::Clock;
-use domain::audit::{
-    Discrepancy, DiscrepancyKind, OutboundName, OutboundVerdict, judge_outbound, judge_published,
-};
+use domain::audit::{Discrepancy, DiscrepancyKind, OutboundName, OutboundVerdict, judge_outbound};
 use domain::entry::EntryId;
 use domain::ports::{
     AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, StoreError, StreamEntry, StreamReader,
 };
-use domain::republish::EntryState;
+use domain::republish::entry_state;
 use domain::route::{Channel, RouteKey};
 
 use super::entries::{before, is_suspected};
@@ -92,10 +90,9 @@ where
     ) -> Result<(), StoreError> {
         for chunk in second.chunks(MAX_FOUND_ENTRIES) {
             let named: Vec<(&RouteKey, EntryId)> = chunk.iter().map(|(_, named)| *named).collect();
-            let (state, found) =
-                retry(async || self.stores.outbound.find_entries(channel, &named).await).await?;
-            for ((place, (_, named)), present) in chunk.iter().zip(found) {
-                if judge_published(*named, present, state.as_ref()) == EntryState::Missing {
+            let found = retry(async || self.stores.outbound.find_entries(channel, &named).await).await?;
+            for ((place, (_, named)), present) in chunk.iter().zip(found.present) {
+                if entry_state(*named, present, found.stream.as_ref()).is_lost() {
                     verdicts[*place].1 = OutboundVerdict::Uncommitted;
                 }
             }

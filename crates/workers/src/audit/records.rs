@@ -3,15 +3,15 @@
 use ambient::Clock;
 use domain::audit::{
     AuditedRecord, Discrepancy, DiscrepancyKind, PublishedFigures, PublishedRoute, RouteRow, Subject,
-    judge_published, judge_record,
+    judge_record,
 };
 use domain::entry::EntryId;
 use domain::ports::{
-    AuditStore, AuditedPage, CheckpointCache, ChildTable, LeaderLookup, OutboundInspection, RecordCursor,
-    StoreError, StreamReader,
+    AuditStore, AuditedPage, CheckpointCache, ChildTable, FoundEntries, LeaderLookup, OutboundInspection,
+    RecordCursor, StoreError, StreamReader,
 };
 use domain::record::NotificationId;
-use domain::republish::EntryState;
+use domain::republish::entry_state;
 use domain::route::{Channel, RouteKey};
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, retry, still_found};
@@ -105,11 +105,12 @@ where
         chunk: &[(&RouteKey, EntryId)],
         judged: &mut Judged,
     ) -> Result<(), StoreError> {
-        let (state, found) = retry(async || self.stores.outbound.find_entries(channel, chunk).await).await?;
-        for ((key, entry_id), present) in chunk.iter().zip(found) {
-            let entry = judge_published(*entry_id, present, state.as_ref());
+        let FoundEntries { stream: state, present, .. } =
+            retry(async || self.stores.outbound.find_entries(channel, chunk).await).await?;
+        for ((key, entry_id), present) in chunk.iter().zip(present) {
+            let entry = entry_state(*entry_id, present, state.as_ref());
             judged.published.add(entry);
-            if entry == EntryState::Missing {
+            if entry.is_lost() {
                 let route = PublishedRoute { key, entry_id: *entry_id };
                 judged.wrong.push(route.missing(stream, state.as_ref()));
             }

@@ -9,8 +9,8 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint};
 use domain::entry::{EntryId, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, AuditedPage, ChildTable, OrphanPage, OutboundServer, OutboundState, RecordCursor, StreamEntry,
-    Swap,
+    Append, AuditedPage, ChildTable, FoundEntries, OrphanPage, OutboundServer, OutboundState, RecordCursor,
+    StreamEntry, Swap,
 };
 use domain::query::LeaderTerm;
 use domain::record::NotificationId;
@@ -110,7 +110,7 @@ impl StreamReader for &Stores {
 
     async fn inspect_stream(&self, stream: &str) -> Result<Option<OutboundState>, StoreError> {
         let id = EntryId::new(TODAY, 0);
-        let state = OutboundState { first: Some(id), last_generated: id, max_deleted: EntryId::ZERO };
+        let state = OutboundState { first: Some(id), last_generated: id, ..OutboundState::default() };
         Ok((stream == "intents").then_some(state))
     }
 }
@@ -120,11 +120,7 @@ impl OutboundInspection for &Stores {
         unreachable!("an audit does not ask for it")
     }
 
-    async fn find_entries(
-        &self,
-        _: Channel,
-        _: &[(&RouteKey, EntryId)],
-    ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
+    async fn find_entries(&self, _: Channel, _: &[(&RouteKey, EntryId)]) -> Result<FoundEntries, StoreError> {
         unreachable!("there is no published route")
     }
 

@@ -9,7 +9,7 @@ use domain::route::{Channel, Failed, LiveRoute, RouteKey, RouteStatus};
 use memory_stores::{Effect, MemoryDatabase, Scripted};
 
 use super::*;
-use crate::fixtures::{World, down, now, route};
+use crate::fixtures::{World, acknowledged, down, now, route};
 
 const REPLAY: DeadLetterChange = DeadLetterChange::Replay(Budgets { push: 3, email: 7 });
 
@@ -72,7 +72,7 @@ async fn due(world: &World) -> Vec<LiveRoute> {
 async fn publish(world: &World) {
     let routes = due(world).await.into_iter();
     let done: Vec<Published> = routes
-        .map(|route| Published { key: route.key, version: route.version, entry_id: "7-0".to_owned() })
+        .map(|route| Published { key: route.key, version: route.version, entry: acknowledged("7-0") })
         .collect();
     let at = ambient::Clock::now(&world.clock);
     RouteStore::complete_routes_published(&*world.database, &done, at, RowLocks::Wait)

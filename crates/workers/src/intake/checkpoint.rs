@@ -10,8 +10,7 @@ use ambient::Clock;
 use domain::checkpoint::{self, CachedCheckpoint, Checkpoint, IgnoredCache, Resume, StreamCheck};
 use domain::entry::EntryId;
 use domain::ports::{
-    CheckpointCache, CheckpointStore, Fence, IntentStream, ReadLimit, StoreError, StreamState, Swap,
-    error_chain,
+    CheckpointCache, CheckpointStore, Fence, IntentStream, ReadLimit, ServerId, StoreError, Swap, error_chain,
 };
 use tokio::time::Instant;
 
@@ -22,8 +21,10 @@ use super::{Intake, IntakeSettings};
 const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often processed entries are removed from the stream, where that is configured.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
-/// How many of a stream's last entries are compared to decide whether it was cut short or recreated.
-const LAST_ENTRIES: ReadLimit = ReadLimit { entries: 100, bytes: 4 * 1024 * 1024 };
+/// The entries that are read at once to find the last one with an outcome.
+const WITNESS_PAGE: ReadLimit = ReadLimit { entries: 100, bytes: 4 * 1024 * 1024 };
+/// The most such pages. A stream without an outcome among so many entries is read from its beginning, which gives duplicates only.
+const MAX_WITNESS_PAGES: usize = 100;
 
 /// Keeps the checkpoint during a term.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     position: Option<Position>,
     /// A gap up to this entry has been reported.
     reported_gap: EntryId,
+    /// The server of the stream, until it is saved beside the checkpoint.
+    unsaved_server: Option<ServerId>,
     trimmed_at: Option<Instant>,
 }
 
@@ -106,6 +109,7 @@ where
             cache_claimed: false,
             position: None,
             reported_gap: EntryId::ZERO,
+            unsaved_server: None,
             trimmed_at: None,
         }
     }
@@ -155,6 +159,9 @@ where
         };
         self.report_ignored(&resume, &cached);
 
+        let former = self.store.load_intents_server(stream).await?;
+        let server = self.intents.server().await?;
+        let is_other = former.as_ref().is_some_and(|former| *former != server);
         let state = self.intents.inspect().await?;
         let processed = match checkpoint::check_stream(resume.after, state) {
             StreamCheck::Absent => return Ok(Resumed::Absent(absent(resume.after))),
@@ -163,10 +170,19 @@ where
                 self.report_gap(resume.after, first);
                 resume.after
             }
+            StreamCheck::ContinuesIfPresent => self.after_witness(resume.after, is_other, reader).await?,
             StreamCheck::EndsBefore => {
-                self.after_cut_or_recreation(resume.after, state.unwrap_or_default(), reader).await?
+                let state = state.unwrap_or_default();
+                let known = self.last_known(state.last_generated, reader).await?;
+                self.report_cut_or_recreation(resume.after, state.last_generated, known);
+                known.unwrap_or(EntryId::ZERO)
             }
         };
+        if is_other && processed == resume.after {
+            tracing::warn!(stream, checkpoint = %processed,
+                "the intents stream is on another server than before, and shows no loss; entries that were not read yet may be missing");
+        }
+        self.unsaved_server = (former.as_ref() != Some(&server)).then_some(server);
         // Only the fence is replaced; the entry stays the same.
         let checkpoint = Checkpoint { fence: self.fence, last_entry_id: resume.after };
         if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
@@ -213,37 +229,81 @@ where
         }
     }
 
-    /// The stream ends before the entry up to which it was processed. If its last entries are known, it is the same stream and
-    /// has lost its newest ones: reading resumes after the last known entry, so that nothing is accepted twice and nothing that
-    /// was appended since is missed. Otherwise it is another stream under the same name, and is read from its beginning.
-    async fn after_cut_or_recreation(
+    /// The last of the entries up to `last` that has an outcome of the same content; `None` if there is none within
+    /// [`MAX_WITNESS_PAGES`].
+    async fn last_known(
+        &self,
+        last: EntryId,
+        reader: &Reader<'_, I, C>,
+    ) -> Result<Option<EntryId>, StoreError> {
+        let mut last = last;
+        for _ in 0..MAX_WITNESS_PAGES {
+            let read_at = Instant::now();
+            let (entries, is_all) = self.intents.list_newest(last, WITNESS_PAGE).await?;
+            let Some(oldest) = entries.last().map(|entry| entry.id) else { return Ok(None) };
+            let traces: Vec<_> =
+                entries.into_iter().map(|entry| reader.decode(entry, read_at).decoded.trace()).collect();
+            let known = self.store.find_last_processed(&self.settings.stream, &traces).await?;
+            if known.is_some() || is_all {
+                return Ok(known);
+            }
+            let Some(before) = oldest.before() else { return Ok(None) };
+            last = before;
+        }
+        Ok(None)
+    }
+
+    /// The stream reaches beyond the entry up to which it was processed. If that entry is not there any more, the stream lost its
+    /// newest entries and received others since, some of them with lower ids: reading resumes after the last known entry. On
+    /// another server than before (`is_other`), an entry with the same id may be a later one.
+    async fn after_witness(
         &self,
         processed: EntryId,
-        state: StreamState,
+        is_other: bool,
         reader: &Reader<'_, I, C>,
     ) -> Result<EntryId, StoreError> {
+        let one = ReadLimit { entries: 1, ..WITNESS_PAGE };
+        let (newest, is_all) = self.intents.list_newest(processed, one).await?;
+        let is_present = match newest.first() {
+            Some(entry) => entry.id == processed,
+            // An entry that is too large to be read is there, and an empty list is of a stream that was trimmed meanwhile.
+            None => !is_all,
+        };
+        if newest.is_empty() || (is_present && !is_other) {
+            return Ok(processed);
+        }
+        match self.last_known(processed, reader).await? {
+            Some(known) if known == processed => Ok(processed),
+            // Its outcome may have been deleted by retention.
+            None if is_present => Ok(processed),
+            known => {
+                let before = known.unwrap_or(EntryId::ZERO);
+                let next = self.intents.first_after(processed).await?;
+                self.report_cut_or_recreation(processed, next.unwrap_or(processed), known);
+                Ok(before)
+            }
+        }
+    }
+
+    fn report_cut_or_recreation(&self, processed: EntryId, last: EntryId, known: Option<EntryId>) {
         let stream = self.settings.stream.as_str();
-        let read_at = Instant::now();
-        let entries = self.intents.list_last(LAST_ENTRIES).await?.into_iter();
-        let traces: Vec<_> = entries.map(|entry| reader.decode(entry, read_at).decoded.trace()).collect();
-        let known = self.store.find_last_processed(stream, &traces).await?;
         match known {
             Some(known) => tracing::warn!(
                 stream,
                 resume_after = %known,
-                after = %state.last_generated,
-                before = %processed,
+                after = %known,
+                before = %last.max(processed),
+                checkpoint = %processed,
                 "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, \
-                 later ones, if there were any, are lost"
+                 others between these ids, if there were any, are lost"
             ),
             None => tracing::warn!(
                 stream,
                 checkpoint = %processed,
-                last_generated = %state.last_generated,
+                last_generated = %last,
                 "the stream was recreated; reading it from the beginning"
             ),
         }
-        Ok(known.unwrap_or(EntryId::ZERO))
     }
 
     /// Entries that were trimmed before they were read are lost to the service; all it can do is report that.
@@ -280,8 +340,22 @@ where
 
     /// Maintenance that runs concurrently with everything else; correctness does not depend on it.
     pub(super) async fn maintain(&mut self) {
+        self.save_server().await;
         self.move_cache().await;
         self.trim().await;
+    }
+
+    /// Saves the server that the stream is on, once there is a checkpoint beside which it is saved.
+    async fn save_server(&mut self) {
+        let has_checkpoint = self.position.as_ref().is_some_and(|position| position.durable.is_some());
+        let Some(server) = self.unsaved_server.take_if(|_| has_checkpoint) else { return };
+        if let Err(error) = self.store.save_intents_server(&self.settings.stream, &server).await {
+            tracing::debug!(
+                error = error_chain(&error),
+                "the server of the intents stream was not saved; trying again"
+            );
+            self.unsaved_server = Some(server);
+        }
     }
 
     /// Moves the cached checkpoint to the durable one, also back. The durable one is authoritative, and the next batch writes a later

@@ -7,7 +7,8 @@ use ambient::{Clock, Jitter, Timestamp, Tokens};
 use domain::dead_letter::PAYLOAD_ENCODING_FAILED;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, Published, RouteStore, StoreError, error_chain,
+    Acknowledged, Append, Failed, Lease, LeaseStore, LeaseToken, Outbound, OutboundInspection, Published,
+    RouteStore, StoreError, error_chain,
 };
 use domain::route::{AfterFailure, LiveRoute, RouteKey};
 use tokio::time::Instant;
@@ -63,7 +64,7 @@ impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
 where
     R: RouteStore,
     L: LeaseStore,
-    O: Outbound,
+    O: Outbound + OutboundInspection,
     C: Clock,
     J: Jitter,
     T: Tokens,
@@ -133,6 +134,8 @@ where
         shared: &Shared,
     ) -> Result<(Report, Vec<RouteKey>), Stopped> {
         let token = self.token();
+        // No acknowledgement of the chunk is older.
+        let acknowledged_at = Instant::now();
         let mut outcomes = Appended { failed, ..Appended::default() };
         let mut report = Report::default();
         if !encoded.is_empty() {
@@ -159,7 +162,7 @@ where
         let span = traced.and_then(|(chunk, started)| {
             PublishSpan::of(self.channel, started, chunk, &outcomes.published, &outcomes.failed)
         });
-        self.complete(outcomes, &token, shared).await?;
+        self.complete(outcomes, acknowledged_at, &token, shared).await?;
         if let Some(span) = span {
             self.traces.publish(span, self.clock.now());
         }
@@ -183,7 +186,7 @@ where
             match lease {
                 Lease::Won => won.push(encoded),
                 Lease::Held => {}
-                Lease::Published(entry_id) => receipts.push(published(encoded.route, entry_id)),
+                Lease::Published(entry) => receipts.push(published(encoded.route, entry)),
             }
         }
         let held = asked - won.len() - receipts.len();
@@ -240,10 +243,10 @@ where
             for (encoded, append) in routes.into_iter().zip(appends) {
                 let route = encoded.route;
                 match append {
-                    Append::Done(entry_id) => {
+                    Append::Done(entry) => {
                         let latency = now.saturating_since(route.content.accepted_at);
                         self.metrics.published_after(self.channel, latency);
-                        appended.published.push(published(route, entry_id));
+                        appended.published.push(published(route, entry));
                     }
                     Append::LeaseLost => appended.lease_lost.push(route.key.clone()),
                     Append::Refused(message) => {
@@ -302,6 +305,6 @@ where
     }
 }
 
-fn published(route: &LiveRoute, entry_id: String) -> Published {
-    Published { key: route.key.clone(), version: route.version, entry_id }
+fn published(route: &LiveRoute, entry: Acknowledged) -> Published {
+    Published { key: route.key.clone(), version: route.version, entry }
 }

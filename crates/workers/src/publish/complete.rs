@@ -1,23 +1,35 @@
 //! Completions: recording the results of routes in PostgreSQL.
 //!
-//! A statement that is refused or too slow as a whole is repeated in smaller parts, so that the one row that cannot be
-//! written delays no other: its completion is deferred ([`super::deferred`]). During an outage this code waits: until the
+//! One row that cannot be written delays no other. A statement that is refused as a whole is repeated in halves, and the
+//! completion of the row that remains is deferred ([`super::deferred`]). The completions of a statement that takes too long are
+//! deferred together: they are retried beside the loop of the channel, which continues. During an outage this code waits: until the
 //! completions of a chunk are committed or deferred, the channel takes no new work.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
 
 use ambient::{Clock, Jitter, Timestamp, Tokens};
-use domain::ports::Activity;
 use domain::ports::{
-    Completion, Failed, LeaseStore, LeaseToken, Outbound, Published, RouteStore, RowLocks, StoreError,
+    Activity, Completion, Failed, LeaseStore, LeaseToken, Outbound, OutboundInspection, Published,
+    RouteStore, RowLocks, StoreError,
 };
 use domain::route::RouteKey;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::chunk::Appended;
+use super::confirm::MAX_UNCONFIRMED;
 use super::deferred::{Cause, Change};
 use super::{RoutePublisher, Shared};
 use crate::health::Stopped;
+
+/// How long the loop of a channel waits for one statement. What takes longer is retried beside it, without this bound.
+const MAX_COMMIT_WAIT: Duration = Duration::from_secs(1);
+/// How many times as long as a retry took the next one waits, so that slow rows take little of PostgreSQL's time.
+const REST_FACTOR: u32 = 3;
+/// The longest such pause.
+const MAX_REST: Duration = Duration::from_secs(10);
 
 /// A kind of change that is committed in batches.
 trait Completable: Clone + Send + Sync {
@@ -27,6 +39,9 @@ trait Completable: Clone + Send + Sync {
 
     /// The routes whose receipts must exist until the change is committed.
     fn appended(changes: &[Self]) -> &[Published];
+
+    /// The changes, if they depend on an acknowledgement of Redis.
+    fn acknowledged(changes: &mut Vec<Self>) -> Option<&mut Vec<Published>>;
 
     fn commit<R: RouteStore>(
         store: &R,
@@ -47,6 +62,10 @@ impl Completable for Published {
 
     fn appended(changes: &[Self]) -> &[Published] {
         changes
+    }
+
+    fn acknowledged(changes: &mut Vec<Self>) -> Option<&mut Vec<Published>> {
+        Some(changes)
     }
 
     async fn commit<R: RouteStore>(
@@ -72,6 +91,10 @@ impl Completable for Failed {
         &[]
     }
 
+    fn acknowledged(_: &mut Vec<Self>) -> Option<&mut Vec<Published>> {
+        None
+    }
+
     async fn commit<R: RouteStore>(
         store: &R,
         changes: &[Self],
@@ -88,26 +111,46 @@ struct Committed<T> {
     deferred: Vec<(T, Cause)>,
 }
 
+impl<T> Committed<T> {
+    fn add(&mut self, changes: Vec<T>, outcomes: Vec<Completion>) {
+        for (change, outcome) in changes.into_iter().zip(outcomes) {
+            match outcome {
+                Completion::Locked => self.deferred.push((change, Cause::Locked)),
+                Completion::Applied | Completion::Conflict => self.done.push((change, outcome)),
+            }
+        }
+    }
+}
+
+/// The statement is cancelled when it is given up; whether it was committed shows at the next attempt.
+fn too_slow() -> StoreError {
+    StoreError::TimedOut {
+        operation: "complete routes",
+        source: format!("not committed within {MAX_COMMIT_WAIT:?}").into(),
+    }
+}
+
 impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
 where
     R: RouteStore,
     L: LeaseStore,
-    O: Outbound,
+    O: Outbound + OutboundInspection,
     C: Clock,
     J: Jitter,
     T: Tokens,
 {
-    /// Completes a chunk; what cannot be committed is deferred.
+    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`; what cannot be committed is deferred.
     pub(super) async fn complete(
         &self,
         appended: Appended,
+        acknowledged_at: Instant,
         token: &LeaseToken,
         shared: &Shared,
     ) -> Result<(), Stopped> {
-        let published = self.commit(appended.published, RowLocks::Wait, shared).await?;
+        let published = self.commit(appended.published, acknowledged_at, shared).await?;
         self.report_published(&published.done);
         self.defer(published, |_| 0, shared);
-        let failed = self.commit(appended.failed, RowLocks::Wait, shared).await?;
+        let failed = self.commit(appended.failed, acknowledged_at, shared).await?;
         self.report_failed(&failed.done, shared);
         let keys: Vec<&RouteKey> = failed.done.iter().map(|(failed, _)| &failed.key).collect();
         self.release(&keys, token).await;
@@ -115,93 +158,147 @@ where
         Ok(())
     }
 
-    /// Tries deferred completions again that are due.
-    pub(super) async fn retry_deferred(&self, shared: &Shared) -> Result<(), Stopped> {
-        let due = shared.deferred().due(Instant::now());
-        let failures: std::collections::HashMap<RouteKey, u32> =
-            due.iter().map(|(change, failures)| (change.key().clone(), *failures)).collect();
-        let (mut published, mut failed) = (Vec::new(), Vec::new());
-        for (change, _) in due {
-            match change {
-                Change::Published(route) => published.push(route),
-                Change::Failed(route) => failed.push(route),
-            }
-        }
-        let count = |key: &RouteKey| failures.get(key).copied().unwrap_or(0);
-        let published = self.commit(published, RowLocks::Skip, shared).await?;
-        self.report_published(&published.done);
-        self.defer(published, count, shared);
-        let failed = self.commit(failed, RowLocks::Skip, shared).await?;
-        self.report_failed(&failed.done, shared);
-        self.defer(failed, count, shared);
-        Ok(())
-    }
-
     /// Commits changes in parts as large as PostgreSQL takes them. During an outage it waits and keeps receipts alive.
     async fn commit<X: Completable>(
         &self,
         changes: Vec<X>,
-        locks: RowLocks,
+        acknowledged_at: Instant,
         shared: &Shared,
     ) -> Result<Committed<X>, Stopped> {
         let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
-        let mut parts = VecDeque::from([changes]);
-        while let Some(mut part) = parts.pop_front() {
+        let mut parts = VecDeque::from([(changes, acknowledged_at)]);
+        while let Some((mut part, mut confirmed_at)) = parts.pop_front() {
+            let limit = shared.batch_limit().get();
+            if part.len() > limit {
+                parts.push_front((part.split_off(limit), confirmed_at));
+            }
+            let started = Instant::now();
+            if started.duration_since(confirmed_at) > MAX_UNCONFIRMED
+                && let Some(published) = X::acknowledged(&mut part)
+            {
+                if let Err(error) = self.confirm(published, shared).await {
+                    shared.pause_after(&error).await?;
+                    parts.push_front((part, confirmed_at));
+                    continue;
+                }
+                confirmed_at = started;
+            }
             if part.is_empty() {
                 continue;
             }
-            let limit = shared.batch_limit().get();
-            if part.len() > limit {
-                parts.push_front(part.split_off(limit));
-            }
-            let started = Instant::now();
-            match X::commit(&self.routes, &part, self.clock.now(), locks).await {
+            let statement = X::commit(&self.routes, &part, self.clock.now(), RowLocks::Wait);
+            let result = timeout(MAX_COMMIT_WAIT, statement).await.unwrap_or_else(|_| Err(too_slow()));
+            let error = match result {
                 Ok(outcomes) => {
                     shared.batch_limit().succeeded(part.len(), started.elapsed());
                     shared.mark_healthy();
-                    for (change, outcome) in part.into_iter().zip(outcomes) {
-                        match outcome {
-                            Completion::Locked => committed.deferred.push((change, Cause::Locked)),
-                            Completion::Applied | Completion::Conflict => {
-                                committed.done.push((change, outcome));
-                            }
-                        }
-                    }
+                    committed.add(part, outcomes);
+                    continue;
                 }
-                Err(error) => {
-                    // Until these are committed, no publisher may append them again.
-                    for waiting in parts.iter().chain([&part]) {
-                        shared.receipts.hold(X::appended(waiting).iter());
-                    }
-                    let alone = part.len() == 1;
-                    match (Cause::of(&error), alone) {
-                        (Some(cause), true) => {
-                            if cause == Cause::TimedOut {
-                                shared.mark_failed(&error);
-                            }
-                            let deferred = part.into_iter().map(|change| (change, cause.clone()));
-                            committed.deferred.extend(deferred);
-                        }
-                        (Some(Cause::TimedOut), false) => {
-                            shared.batch_limit().timed_out(part.len());
-                            shared.mark_failed(&error);
-                            parts.push_front(part);
-                        }
-                        (Some(_), false) => {
-                            let half = part.split_off(part.len() / 2);
-                            parts.push_front(half);
-                            parts.push_front(part);
-                        }
-                        (None, _) => {
-                            shared.pause_after(&error).await?;
-                            parts.push_front(part);
-                        }
-                    }
+                Err(error) => error,
+            };
+            // Until these are committed, no publisher may append them again.
+            for (waiting, _) in parts.iter().chain([&(part.clone(), confirmed_at)]) {
+                shared.receipts.hold(X::appended(waiting).iter());
+            }
+            match Cause::of(&error) {
+                None => {
+                    shared.pause_after(&error).await?;
+                    parts.push_front((part, confirmed_at));
                 }
+                Some(Cause::TimedOut) => {
+                    shared.batch_limit().timed_out(part.len());
+                    shared.mark_failed(&error);
+                    committed.deferred.extend(part.into_iter().map(|change| (change, Cause::TimedOut)));
+                }
+                Some(cause) => match part.split_off(part.len() / 2) {
+                    half if part.is_empty() => {
+                        committed.deferred.extend(half.into_iter().map(|change| (change, cause.clone())));
+                    }
+                    half => {
+                        parts.push_front((half, confirmed_at));
+                        parts.push_front((part, confirmed_at));
+                    }
+                },
             }
         }
         shared.receipts.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
         Ok(committed)
+    }
+
+    /// Retries deferred completions when they are due, for as long as it is polled.
+    pub(super) async fn retry_deferred(&self, shared: &Shared) -> Infallible {
+        loop {
+            let next_at = shared.deferred().next_at();
+            let is_due = async {
+                match next_at {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = is_due => {}
+                () = shared.deferred_added.notified() => continue,
+            }
+            let due = shared.deferred().due(Instant::now());
+            let failures: HashMap<RouteKey, u32> =
+                due.iter().map(|(change, failures)| (change.key().clone(), *failures)).collect();
+            let count = |key: &RouteKey| failures.get(key).copied().unwrap_or(0);
+            let (mut published, mut failed) = (Vec::new(), Vec::new());
+            for (change, _) in due {
+                match change {
+                    Change::Published(route) => published.push(route),
+                    Change::Failed(route) => failed.push(route),
+                }
+            }
+            let published = self.retry(published, shared).await;
+            self.report_published(&published.done);
+            self.defer(published, count, shared);
+            let failed = self.retry(failed, shared).await;
+            self.report_failed(&failed.done, shared);
+            self.defer(failed, count, shared);
+            shared.retried.notify_one();
+        }
+    }
+
+    /// Commits deferred changes, and separates those that are still refused or too slow. During an outage they are postponed: the
+    /// loop of the channel waits for its end.
+    async fn retry<X: Completable>(&self, changes: Vec<X>, shared: &Shared) -> Committed<X> {
+        let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
+        let mut parts = vec![changes];
+        while let Some(mut part) = parts.pop() {
+            if let Some(published) = X::acknowledged(&mut part)
+                && let Err(error) = self.confirm(published, shared).await
+            {
+                tracing::debug!(
+                    error = domain::ports::error_chain(&error),
+                    "acknowledgements were not confirmed"
+                );
+                shared.deferred().postpone(part.iter().map(Completable::key), Instant::now());
+                continue;
+            }
+            if part.is_empty() {
+                continue;
+            }
+            let started = Instant::now();
+            let result = X::commit(&self.routes, &part, self.clock.now(), RowLocks::Skip).await;
+            let took = started.elapsed();
+            match result {
+                Ok(outcomes) => committed.add(part, outcomes),
+                Err(error) => match Cause::of(&error) {
+                    None => shared.deferred().postpone(part.iter().map(Completable::key), Instant::now()),
+                    Some(cause) => match part.split_off(part.len() / 2) {
+                        half if part.is_empty() => {
+                            committed.deferred.extend(half.into_iter().map(|change| (change, cause.clone())));
+                        }
+                        half => parts.extend([half, part]),
+                    },
+                },
+            }
+            sleep((took * REST_FACTOR).min(MAX_REST)).await;
+        }
+        shared.receipts.stop_renewing(committed.done.iter().map(|(change, _)| change.key()));
+        committed
     }
 
     /// Defers what could not be committed, and removes what now is. `failures` is how often a change has failed.
@@ -224,6 +321,8 @@ where
             }
         }
         self.health.set_deferred(deferred.len());
+        drop(deferred);
+        shared.deferred_added.notify_one();
     }
 
     fn report_published(&self, done: &[(Published, Completion)]) {

@@ -1,7 +1,7 @@
 //! Deferred completions, which cannot be committed for now because of their own row: another transaction has locked it,
 //! PostgreSQL refuses it, or its statement takes too long.
 //!
-//! They wait here, separate from the other work of the channel, and are retried with growing pauses. Until one is committed,
+//! They wait here, and are retried with growing pauses beside the other work of the channel. Until one is committed,
 //! this replica does not publish its route again, and renews its receipt, so that no other replica appends it.
 //! The list is bounded; when it is full, the channel takes no new work. After a crash of this replica the routes are still due:
 //! the next publisher finds their receipts and defers them, too.
@@ -86,6 +86,15 @@ impl Deferred {
         self.waiting.insert(key, Waiting { change, failures, retry_at }).is_none()
     }
 
+    /// Retries these later, without counting a failure.
+    pub(super) fn postpone<'a>(&mut self, keys: impl Iterator<Item = &'a RouteKey>, now: Instant) {
+        for key in keys {
+            if let Some(waiting) = self.waiting.get_mut(key) {
+                waiting.retry_at = now + RETRY_MIN;
+            }
+        }
+    }
+
     pub(super) fn remove(&mut self, key: &RouteKey) {
         self.waiting.remove(key);
     }
@@ -117,11 +126,11 @@ impl Deferred {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::route;
+    use crate::fixtures::{acknowledged, route};
 
     fn published(number: u64) -> Change {
         let route = route(number, 0);
-        Change::Published(Published { key: route.key, version: route.version, entry_id: "1-0".into() })
+        Change::Published(Published { key: route.key, version: route.version, entry: acknowledged("1-0") })
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl RouteLog {
                 channel,
                 notification_id = id,
                 route_id = route,
-                "completing one route takes too long; its completion is deferred and retried"
+                "a completion takes too long; it is deferred and retried beside the other work"
             ),
             Cause::Refused(error) => tracing::error!(
                 channel,

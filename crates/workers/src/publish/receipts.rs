@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::ports::{LeaseStore, Published, StoreError, error_chain};
+use domain::ports::{Acknowledged, LeaseStore, Published, ServerId, StoreError, error_chain};
 use domain::route::RouteKey;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -25,7 +25,7 @@ const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The receipts that are renewed.
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
-    held: Mutex<HashMap<RouteKey, String>>,
+    held: Mutex<HashMap<RouteKey, Acknowledged>>,
     added: Notify,
 }
 
@@ -34,7 +34,7 @@ impl Receipts {
     pub(super) fn hold<'a>(&self, published: impl Iterator<Item = &'a Published>) {
         let mut held = self.held();
         let before = held.len();
-        held.extend(published.map(|route| (route.key.clone(), route.entry_id.clone())));
+        held.extend(published.map(|route| (route.key.clone(), route.entry.clone())));
         if held.len() > before {
             self.added.notify_one();
         }
@@ -66,18 +66,29 @@ impl Receipts {
         }
     }
 
+    /// Receipts of entries that another server acknowledged are not renewed any more: before their completions are committed, the
+    /// entries are looked for on the present server, and held again.
     async fn renew<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Result<(), StoreError> {
-        let held: Vec<(RouteKey, String)> =
-            self.held().iter().map(|(key, id)| (key.clone(), id.clone())).collect();
-        for chunk in held.chunks(RENEWED_AT_ONCE) {
-            let receipts: Vec<(&RouteKey, &str)> = chunk.iter().map(|(key, id)| (key, id.as_str())).collect();
-            leases.extend_receipts(&receipts, ttl).await?;
+        let mut of_server: HashMap<ServerId, Vec<(RouteKey, String)>> = HashMap::new();
+        for (key, entry) in self.held().iter() {
+            let held = (key.clone(), entry.entry_id.clone());
+            of_server.entry(entry.server.clone()).or_default().push(held);
+        }
+        for (server, held) in of_server {
+            for chunk in held.chunks(RENEWED_AT_ONCE) {
+                let receipts: Vec<(&RouteKey, &str)> =
+                    chunk.iter().map(|(key, id)| (key, id.as_str())).collect();
+                if !leases.extend_receipts(&server, &receipts, ttl).await? {
+                    self.held().retain(|_, entry| entry.server != server);
+                    break;
+                }
+            }
         }
         Ok(())
     }
 
     /// Nothing panics while the lock is held.
-    fn held(&self) -> MutexGuard<'_, HashMap<RouteKey, String>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<RouteKey, Acknowledged>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod completions;
+mod confirmations;
 mod leases;
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::dispatch::{Dispatcher, Receiver, dispatch};
-use crate::fixtures::{World, down, refused, route, timed_out};
+use crate::fixtures::{World, acknowledged, down, refused, route, timed_out};
 
 const BOUND: Duration = Duration::from_secs(20);
 /// How long what another replica holds lives.

@@ -15,11 +15,12 @@ use domain::route::{Channel, LiveRoute, RouteKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Change, Republisher, Watch};
+use super::{Republisher, Suspect};
 use crate::batch_limit::BatchLimit;
 use crate::passes::pause;
 
-/// How much earlier than the window a record may have been accepted whose routes are compared.
+/// How much earlier than the window a record may have been accepted whose routes are compared: its routes may have been published
+/// late, and the clock of the replica that accepted it may be behind PostgreSQL's.
 const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);
 /// Records that are listed together.
 const PAGE_RECORDS: usize = 256;
@@ -39,29 +40,26 @@ struct Tally {
     trimmed: u64,
     deleted: u64,
     without_stream: u64,
+    /// Entries that the stream lost before its present first entry, and the lowest and the highest of their ids.
+    lost: u64,
+    lost_range: Option<(EntryId, EntryId)>,
     /// Routes that a publisher or another transaction held: the comparison is repeated.
     held: u64,
     republished: u64,
-    /// The lowest and the highest id among those that were lost.
+    /// The lowest and the highest id among those that were appended again.
     range: Option<(EntryId, EntryId)>,
+}
+
+fn widen(range: &mut Option<(EntryId, EntryId)>, id: EntryId) {
+    let (first, last) = range.unwrap_or((id, id));
+    *range = Some((first.min(id), last.max(id)));
 }
 
 impl Tally {
     fn republished(&mut self, lost: EntryId) {
         self.republished += 1;
-        let (first, last) = self.range.unwrap_or((lost, lost));
-        self.range = Some((first.min(lost), last.max(lost)));
+        widen(&mut self.range, lost);
     }
-}
-
-/// Which routes a comparison is about.
-struct Scope {
-    /// Published at this time or later.
-    published_since: Timestamp,
-    /// Of records that were accepted at this time or later.
-    accepted_since: Timestamp,
-    /// And no later than when the comparison began.
-    until: Timestamp,
 }
 
 impl<E, S, O, C> Republisher<E, S, O, C>
@@ -74,54 +72,76 @@ where
     /// One comparison; true if it is complete.
     pub(super) async fn compare(
         &self,
-        changes: Vec<Change<'_>>,
-        watch: &mut Watch,
+        suspects: &[Suspect<'_>],
+        is_reported: bool,
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
-        let until = self.clock.now();
-        let last_seen = changes.iter().map(|change| change.former.seen_at).min().unwrap_or(until);
-        let published_since = last_seen.min(until) - self.settings.window;
-        let scope = Scope { published_since, accepted_since: published_since - ACCEPTED_EARLIER, until };
-        for Change { channel, former, now } in changes.iter().filter(|_| !watch.reported) {
-            tracing::warn!(channel = channel.as_str(), stream = now.stream,
-                former_run_id = former.run_id, run_id = now.run_id,
-                former_last_generated = %former.last_generated, last_generated = %now.last_generated,
-                published_since = %scope.published_since, accepted_since = %scope.accepted_since,
-                "Redis may have lost published entries: comparing the stream with what was published; \
-                 records accepted earlier are not checked");
+        let since = suspects.iter().map(|suspect| suspect.since).min().unwrap_or(Timestamp::MIN);
+        let accepted_since = since - self.settings.window - ACCEPTED_EARLIER;
+        let Some(last) = self.store.get_last_record().await? else { return Ok(true) };
+        let names = self.store.list_outbound_names(accepted_since).await?;
+        let mut streams = Vec::with_capacity(suspects.len());
+        for suspect in suspects {
+            let Suspect { channel, former, now, .. } = suspect;
+            let (channel, stream) = (channel.as_str(), now.stream.as_str());
+            let other = names.iter().find(|(of, name)| of.as_str() == channel && name != stream);
+            if let Some((_, other)) = other {
+                tracing::error!(channel, stream, other_stream = other, %accepted_since,
+                    "the outbound stream is not compared, because routes of the channel were published to another stream in the \
+                     same time; `notification audit` names entries that Redis lost");
+                continue;
+            }
+            if let Some(former) = former.as_ref().filter(|_| !is_reported) {
+                tracing::warn!(channel, stream,
+                    former_run_id = &*former.server.run_id, run_id = &*now.server.run_id,
+                    former_last_generated = %former.last_generated, last_generated = %now.last_generated,
+                    %accepted_since,
+                    "Redis may have lost published entries: comparing the stream with what was published; \
+                     records accepted earlier are not checked");
+            }
+            streams.push((suspect, Tally::default()));
         }
-        watch.reported = true;
-        let mut streams: Vec<(Change<'_>, Tally)> =
-            changes.into_iter().map(|change| (change, Tally::default())).collect();
-        let compared = self.compare_pages(&mut streams, &scope, stop).await;
+        if streams.is_empty() {
+            return Ok(true);
+        }
+        let compared = self.compare_pages(&mut streams, accepted_since, &last, stop).await;
         report(&streams);
-        Ok(compared? && streams.iter().all(|(_, tally)| tally.held == 0))
+        let is_complete = compared? && streams.iter().all(|(_, tally)| tally.held == 0);
+        for (suspect, tally) in &streams {
+            // A comparison that is repeated finds them again.
+            if is_complete && suspect.former.is_some() {
+                self.metrics.lost_entries(suspect.channel, tally.lost + tally.without_stream);
+                report_lost(suspect, tally);
+            }
+        }
+        Ok(is_complete)
     }
 
-    /// Page after page; false if the service stops before the last.
+    /// Page after page, up to the record that was the last one when the comparison began: what was accepted later was published
+    /// later. False if the service stops before the last.
     async fn compare_pages(
         &self,
-        streams: &mut [(Change<'_>, Tally)],
-        scope: &Scope,
+        streams: &mut [(&Suspect<'_>, Tally)],
+        accepted_since: Timestamp,
+        last: &RecordCursor,
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
-        let mut after = RecordCursor::before(scope.accepted_since);
+        let mut after = RecordCursor::before(accepted_since);
         let mut limit = BatchLimit::new(PAGE_RECORDS);
         loop {
             let (started, records) = (Instant::now(), limit.get());
-            let listed =
-                self.store.list_published_entries(scope.published_since, &after, scope.until, records).await;
+            let listed = self.store.list_published_entries(&after, last, records).await;
             let page = match listed {
                 Err(StoreError::TimedOut { .. }) if limit.timed_out(records) => continue,
                 page => page?,
             };
             limit.succeeded(records, started.elapsed());
             report_corrupt(&page.corrupt);
-            for (change, tally) in streams.iter_mut() {
+            for (suspect, tally) in streams.iter_mut() {
                 let of_channel: Vec<&PublishedEntry> =
-                    page.entries.iter().filter(|entry| entry.channel == change.channel).collect();
+                    page.entries.iter().filter(|entry| entry.channel == suspect.channel).collect();
                 for chunk in of_channel.chunks(CHUNK_ENTRIES) {
-                    self.compare_chunk(change.channel, chunk, tally, stop).await?;
+                    self.compare_chunk(suspect.channel, chunk, tally, stop).await?;
                 }
             }
             self.health.mark_progress();
@@ -142,14 +162,18 @@ where
     ) -> Result<(), StoreError> {
         let asked: Vec<(&RouteKey, EntryId)> =
             chunk.iter().map(|entry| (&entry.key, entry.entry_id)).collect();
-        let (state, found) = self.outbound.find_entries(channel, &asked).await?;
+        let found = self.outbound.find_entries(channel, &asked).await?;
         let mut missing = Vec::new();
-        for (entry, present) in chunk.iter().zip(found) {
-            match entry_state(entry.entry_id, present, state.as_ref()) {
+        for (entry, present) in chunk.iter().zip(found.present) {
+            match entry_state(entry.entry_id, present, found.stream.as_ref()) {
                 EntryState::Present => tally.present += 1,
                 EntryState::Trimmed => tally.trimmed += 1,
                 EntryState::Deleted => tally.deleted += 1,
                 EntryState::NoStream => tally.without_stream += 1,
+                EntryState::Lost => {
+                    tally.lost += 1;
+                    widen(&mut tally.lost_range, entry.entry_id);
+                }
                 EntryState::Missing => missing.push(*entry),
             }
         }
@@ -214,8 +238,8 @@ where
         let (mut done, mut failed) = (Vec::with_capacity(entries.len()), None);
         for ((route, _), append) in entries.iter().zip(appends) {
             match append {
-                Append::Done(entry_id) => {
-                    done.push(Published { key: route.key.clone(), version: route.version, entry_id });
+                Append::Done(entry) => {
+                    done.push(Published { key: route.key.clone(), version: route.version, entry });
                 }
                 Append::LeaseLost => tally.held += 1,
                 Append::Outage(message) => {
@@ -287,17 +311,9 @@ fn report_corrupt(corrupt: &[StoreError]) {
     }
 }
 
-fn report(streams: &[(Change<'_>, Tally)]) {
-    for (Change { channel, now, .. }, tally) in streams {
+fn report(streams: &[(&Suspect<'_>, Tally)]) {
+    for (Suspect { channel, now, .. }, tally) in streams {
         let (channel, stream) = (channel.as_str(), now.stream.as_str());
-        if tally.without_stream > 0 {
-            tracing::error!(
-                channel,
-                stream,
-                entries = tally.without_stream,
-                "the outbound stream is absent or empty: nothing is appended again"
-            );
-        }
         if let Some((first, last)) = tally.range {
             tracing::warn!(channel, stream, entries = tally.republished, first_entry_id = %first, last_entry_id = %last,
                 "entries that Redis had lost were appended again");
@@ -312,5 +328,22 @@ fn report(streams: &[(Change<'_>, Tally)]) {
             held = tally.held,
             "the stream was compared with the published routes"
         );
+    }
+}
+
+fn report_lost(suspect: &Suspect<'_>, tally: &Tally) {
+    let (channel, stream) = (suspect.channel.as_str(), suspect.now.stream.as_str());
+    if tally.without_stream > 0 {
+        tracing::error!(
+            channel,
+            stream,
+            entries = tally.without_stream,
+            "the outbound stream is absent: its entries are lost, and nothing is appended again"
+        );
+    }
+    if let Some((first, last)) = tally.lost_range {
+        tracing::error!(channel, stream, entries = tally.lost, first_entry_id = %first, last_entry_id = %last,
+            "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
+             nothing is appended again");
     }
 }

@@ -95,15 +95,30 @@ impl Fixture {
             let page = self.world.database.get_live_routes(&[&route.key]).await.expect("it is there");
             route = page.routes.into_iter().next().expect("it is live");
         }
+        let published = self.append_route(&route).await;
+        self.complete(published).await;
+    }
+
+    /// Accepts an intent and appends the entry of its push route, whose completion is not committed.
+    async fn append(&self, number: u64) -> Published {
+        let route = self.accept(number).await;
+        self.append_route(&route).await
+    }
+
+    async fn append_route(&self, route: &LiveRoute) -> Published {
         let token = LeaseToken("the publisher".to_owned());
         let lease = self.world.publishing.acquire_leases(&[&route.key], &token, WINDOW).await;
         assert_eq!(lease.expect("it is there"), [Lease::Won]);
-        let entry = encode(&route).expect("it can be encoded");
+        let entry = encode(route).expect("it can be encoded");
         let entries = [(&route.key, &entry)];
         let appended =
             Outbound::append(&self.world.publishing, Channel::Push, &entries, &token, WINDOW).await;
-        let Append::Done(entry_id) = appended.expect("it is there").remove(0) else { panic!("not appended") };
-        let published = Published { key: route.key.clone(), version: route.version, entry_id };
+        let Append::Done(entry) = appended.expect("it is there").remove(0) else { panic!("not appended") };
+        Published { key: route.key.clone(), version: route.version, entry }
+    }
+
+    async fn complete(&self, published: Published) {
+        let now = self.world.clock.now();
         let done = self.world.database.complete_routes_published(&[published], now, RowLocks::Wait).await;
         assert_eq!(done.expect("it is there"), [Completion::Applied]);
     }
@@ -148,12 +163,17 @@ impl Fixture {
     }
 
     /// How the streams were seen when that was saved last.
-    async fn saved(&self) -> Vec<SeenStream> {
+    async fn saved(&self) -> Vec<SavedStream> {
         let streams = Channel::ALL.map(Channel::as_str);
         RepublishStore::load_outbound_streams(&*self.world.database, &streams).await.expect("it is there")
     }
 
-    /// What each listing asked for: published since, accepted after.
+    /// The run id of the server that was saved last.
+    async fn saved_run_id(&self) -> String {
+        self.saved().await[0].seen.server.run_id.to_string()
+    }
+
+    /// What each listing asked for: accepted after, accepted until.
     fn listings(&self) -> Vec<Vec<String>> {
         let calls = self.world.script.calls_of("list_published_entries");
         calls.into_iter().map(|call| call.elements).collect()
@@ -202,8 +222,8 @@ impl Replica {
     /// Looks, lets the time pass that completions are given, and looks again.
     async fn notice(&mut self) -> Result<(), StoreError> {
         self.look().await?;
-        tokio::time::advance(COMPARISON_DELAY).await;
-        self.republisher.clock.advance(COMPARISON_DELAY);
+        tokio::time::advance(SETTLE_TIME).await;
+        self.republisher.clock.advance(SETTLE_TIME);
         self.look().await
     }
 }

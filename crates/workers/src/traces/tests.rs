@@ -5,7 +5,7 @@ use opentelemetry::Value;
 use opentelemetry_sdk::trace::SpanData;
 
 use super::*;
-use crate::fixtures::{now, recorded_traces, route};
+use crate::fixtures::{acknowledged, now, recorded_traces, route};
 use crate::metrics::{HTTP, STREAM};
 
 const GIVEN: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -142,7 +142,7 @@ fn traced(number: u64, trace_id: &str) -> LiveRoute {
 }
 
 fn published(route: &LiveRoute) -> Published {
-    Published { key: route.key.clone(), version: route.version, entry_id: "1-0".to_owned() }
+    Published { key: route.key.clone(), version: route.version, entry: acknowledged("1-0") }
 }
 
 fn failed(route: &LiveRoute) -> Failed {

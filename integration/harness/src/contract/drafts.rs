@@ -12,6 +12,7 @@ use domain::recipient::{Lookup, User};
 use domain::route::{Failed, LiveRoute, Published};
 
 use super::accepted::{STREAM, commit, id, policy};
+use super::acknowledged;
 use crate::turn_ready;
 
 /// The administrators' address of one type.
@@ -64,7 +65,7 @@ pub(super) fn live(outcomes: &[Outcome]) -> Vec<LiveRoute> {
 }
 
 pub(super) async fn publish(store: &impl RouteStore, route: &LiveRoute, now: Timestamp) {
-    let done = [Published { key: route.key.clone(), version: route.version, entry_id: "7-0".to_owned() }];
+    let done = [Published { key: route.key.clone(), version: route.version, entry: acknowledged("7-0") }];
     let completed = store.complete_routes_published(&done, now, RowLocks::Wait).await;
     assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
 }

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, LeaseStore, LeaseToken, Outbound, OutboundInspection, OutboundState};
+use domain::ports::{
+    Append, LeaseStore, LeaseToken, Outbound, OutboundInspection, OutboundServer, OutboundState,
+};
 use domain::record::NotificationId;
+use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
 use super::publishing::PublishingFixture;
@@ -30,6 +33,7 @@ macro_rules! inspection_contract {
             inspection, $fixture;
             a_stream_is_seen_with_its_first_last_and_highest_deleted_entry,
             a_server_keeps_its_ids_until_it_is_started_again,
+            a_started_server_knows_the_ids_that_it_never_had,
             an_entry_is_found_only_under_its_id_and_of_its_route,
             an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice,
             a_receipt_that_is_found_again_lives_as_long_as_a_new_one,
@@ -73,8 +77,8 @@ async fn append(fixture: &impl InspectionFixture, key: &RouteKey) -> Append {
 
 #[track_caller]
 fn id(append: &Append) -> EntryId {
-    let Append::Done(id) = append else { panic!("not appended: {append:?}") };
-    id.parse().expect("an id")
+    let Append::Done(entry) = append else { panic!("not appended: {append:?}") };
+    entry.entry_id.parse().expect("an id")
 }
 
 async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<OutboundState> {
@@ -84,18 +88,25 @@ async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<Out
 
 async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) -> Vec<bool> {
     let found = fixture.inspection().find_entries(Channel::Push, asked).await;
-    found.expect("the server is there").1
+    found.expect("the server is there").present
 }
 
 pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixture: impl InspectionFixture) {
     assert_eq!(state(&fixture, Channel::Push).await, None);
     let appended = append_again(&fixture, &[key(1), key(2), key(3)]).await;
     let ids: Vec<EntryId> = appended.iter().map(id).collect();
-    let whole = OutboundState { first: Some(ids[0]), last_generated: ids[2], max_deleted: EntryId::ZERO };
-    assert_eq!(state(&fixture, Channel::Push).await, Some(whole));
+    let gaps = vec![Gap { after: EntryId::ZERO, before: Some(ids[0]) }];
+    let whole = OutboundState {
+        first: Some(ids[0]),
+        last_generated: ids[2],
+        max_deleted: EntryId::ZERO,
+        is_full: false,
+        gaps: gaps.clone(),
+    };
+    assert_eq!(state(&fixture, Channel::Push).await, Some(whole.clone()));
     fixture.delete(Channel::Push, ids[0]).await;
     fixture.delete(Channel::Push, ids[2]).await;
-    let cut = OutboundState { first: Some(ids[1]), last_generated: ids[2], max_deleted: ids[2] };
+    let cut = OutboundState { first: Some(ids[1]), max_deleted: ids[2], ..whole };
     assert_eq!(state(&fixture, Channel::Push).await, Some(cut));
     assert_eq!(state(&fixture, Channel::Email).await, None);
 }
@@ -106,13 +117,39 @@ pub async fn a_server_keeps_its_ids_until_it_is_started_again(mut fixture: impl 
     assert_eq!(fixture.inspection().observe().await.expect("the server is there"), first);
     fixture.restart().await;
     let again = fixture.inspection().observe().await.expect("the server is there");
-    assert_ne!(again.run_id, first.run_id);
-    assert_eq!(again.streams, first.streams);
+    assert_ne!(again.server.run_id, first.server.run_id);
+    let last = |server: &OutboundServer| {
+        let states = server.streams.iter().map(|(_, _, state)| Some(state.as_ref()?.last_generated));
+        states.collect::<Vec<_>>()
+    };
+    assert_eq!(last(&again), last(&first));
+}
+
+// INV-13
+pub async fn a_started_server_knows_the_ids_that_it_never_had(mut fixture: impl InspectionFixture) {
+    let before = id(&append_again(&fixture, &[key(1)]).await[0]);
+    fixture.restart().await;
+    let lost = EntryId::new(before.millis + 1, 0);
+    let found = fixture.inspection().find_entries(Channel::Push, &[(&key(2), lost)]).await;
+    let gap = |stream: Option<OutboundState>| stream.expect("it exists").gaps[0];
+    let found = found.expect("the server is there");
+    assert_eq!(gap(found.stream), Gap { after: before, before: None }, "nothing was appended yet");
+    let after = id(&append_again(&fixture, &[key(3), key(4)]).await[0]);
+    append_again(&fixture, &[key(5)]).await;
+    let found = fixture.inspection().find_entries(Channel::Push, &[]).await.expect("the server is there");
+    assert_eq!(gap(found.stream), Gap { after: before, before: Some(after) });
+    let observed = fixture.inspection().observe().await.expect("the server is there");
+    assert_eq!(observed.server, found.server);
+    let stream = observed.streams.into_iter().find(|(channel, ..)| *channel == Channel::Push);
+    let gaps = stream.expect("each channel has one").2.expect("it exists").gaps;
+    let first = Gap { after: EntryId::ZERO, before: Some(before) };
+    assert_eq!(gaps, [Gap { after: before, before: Some(after) }, first], "latest first");
 }
 
 pub async fn an_entry_is_found_only_under_its_id_and_of_its_route(fixture: impl InspectionFixture) {
     let absent = fixture.inspection().find_entries(Channel::Push, &[(&key(1), EntryId::new(1, 0))]).await;
-    assert_eq!(absent.expect("the server is there"), (None, vec![false]));
+    let absent = absent.expect("the server is there");
+    assert_eq!((absent.stream, absent.present), (None, vec![false]));
     let appended = append_again(&fixture, &[key(1), key(2)]).await;
     let (one, two) = (id(&appended[0]), id(&appended[1]));
     let later = EntryId::new(two.millis + 1, 0);
@@ -134,9 +171,10 @@ pub async fn an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_t
 // INV-13
 pub async fn a_receipt_that_is_found_again_lives_as_long_as_a_new_one(fixture: impl InspectionFixture) {
     let first = append_again(&fixture, &[key(1)]).await;
-    let (key, Append::Done(id)) = (key(1), &first[0]) else { panic!("not appended: {first:?}") };
-    let shorter = fixture.leases().extend_receipts(&[(&key, id)], LEASE_TTL).await;
-    shorter.expect("the server is there");
+    let (key, Append::Done(entry)) = (key(1), &first[0]) else { panic!("not appended: {first:?}") };
+    let receipts = [(&key, entry.entry_id.as_str())];
+    let shorter = fixture.leases().extend_receipts(&entry.server, &receipts, LEASE_TTL).await;
+    assert!(shorter.expect("the server is there"));
     assert_eq!(append_again(&fixture, std::slice::from_ref(&key)).await, first);
     let remaining = fixture.remaining(&key).await.expect("it lives");
     assert!(remaining > RECEIPT_TTL / 2, "{remaining:?}");

@@ -9,6 +9,7 @@ use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, RouteStatus
 use serde_json::json;
 
 use super::accepted::{accept, at};
+use super::acknowledged;
 use memory_stores::RecordedAction;
 
 /// A store to try, and what a test must see of it or do to it.
@@ -169,7 +170,7 @@ pub async fn a_replayed_route_can_be_published_or_become_a_dead_letter_again(
     dead(fixture.store(), [1]).await;
     assert_eq!(apply(fixture.store(), &REPLAY, everything()).await.0, 2);
     let push = due(fixture.store(), Channel::Push).await.remove(0);
-    let done = [Published { key: push.key, version: push.version, entry_id: "7-0".to_owned() }];
+    let done = [Published { key: push.key, version: push.version, entry: acknowledged("7-0") }];
     let completed = fixture.store().complete_routes_published(&done, at(21), RowLocks::Wait).await;
     assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
     fail(fixture.store(), &due(fixture.store(), Channel::Email).await.remove(0)).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{Append, Lease, LeaseStore, LeaseToken, Outbound};
+use domain::ports::{Acknowledged, Append, Lease, LeaseStore, LeaseToken, Outbound, ServerId};
 use domain::record::NotificationId;
 use domain::route::{Channel, RouteKey};
 
@@ -47,6 +47,7 @@ macro_rules! publishing_contract {
             a_receipt_is_not_released,
             an_expired_receipt_lets_the_route_be_leased_again,
             an_extended_receipt_replaces_what_is_there,
+            a_receipt_of_an_entry_that_another_server_acknowledged_is_not_extended,
             each_key_of_a_call_has_its_own_answer_in_the_order_asked,
             each_channel_has_its_own_stream,
         );
@@ -85,9 +86,24 @@ async fn append(fixture: &impl PublishingFixture, channel: Channel, n: u64, name
 
 fn id_of(append: Append) -> String {
     match append {
-        Append::Done(id) => id,
+        Append::Done(entry) => entry.entry_id,
         other => panic!("not appended: {other:?}"),
     }
+}
+
+/// The server, as it acknowledges an entry of the other stream.
+async fn server(fixture: &impl PublishingFixture) -> ServerId {
+    assert_eq!(acquire(fixture, 99, "server", LEASE_TTL).await, Lease::Won);
+    match append(fixture, Channel::Email, 99, "server").await {
+        Append::Done(entry) => entry.server,
+        other => panic!("not appended: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn assert_published(lease: &Lease, server: &ServerId, entry_id: &str) {
+    let entry = Acknowledged { entry_id: entry_id.to_owned(), server: server.clone() };
+    assert_eq!(*lease, Lease::Published(entry));
 }
 
 async fn assert_remaining(fixture: &impl PublishingFixture, n: u64, ttl: Duration) {
@@ -148,13 +164,14 @@ pub async fn an_append_under_the_lease_leaves_a_receipt_that_every_token_finds(
     fixture: impl PublishingFixture,
 ) {
     assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    let server = server(&fixture).await;
     let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
     let entries = fixture.entries(Channel::Push).await;
     let fields = [("event_id", key(1).to_string()), ("attempt", "1".to_owned())];
     let fields = fields.map(|(name, value)| (name.to_owned(), value)).to_vec();
     assert_eq!(entries, [(id.parse().expect("an entry id"), fields)]);
     for name in ["a", "b"] {
-        assert_eq!(acquire(&fixture, 1, name, LEASE_TTL).await, Lease::Published(id.clone()));
+        assert_published(&acquire(&fixture, 1, name, LEASE_TTL).await, &server, &id);
     }
     assert_remaining(&fixture, 1, DEDUPE_TTL).await;
 }
@@ -185,9 +202,10 @@ pub async fn an_append_after_the_lease_expired_appends_nothing(fixture: impl Pub
 
 pub async fn a_receipt_is_not_released(fixture: impl PublishingFixture) {
     assert_eq!(acquire(&fixture, 1, "a", LEASE_TTL).await, Lease::Won);
+    let server = server(&fixture).await;
     let id = id_of(append(&fixture, Channel::Push, 1, "a").await);
     fixture.leases().release_leases(&[&key(1)], &token("a")).await.expect("the store is there");
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Published(id));
+    assert_published(&acquire(&fixture, 1, "b", LEASE_TTL).await, &server, &id);
 }
 
 pub async fn an_expired_receipt_lets_the_route_be_leased_again(fixture: impl PublishingFixture) {
@@ -203,20 +221,39 @@ pub async fn an_expired_receipt_lets_the_route_be_leased_again(fixture: impl Pub
 pub async fn an_extended_receipt_replaces_what_is_there(fixture: impl PublishingFixture) {
     assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
     let (leased, absent) = (key(1), key(2));
-    let receipts = [(&leased, "5-1"), (&absent, "5-2")];
-    fixture.leases().extend_receipts(&receipts, DEDUPE_TTL).await.expect("the store is there");
+    let (server, receipts) = (server(&fixture).await, [(&leased, "5-1"), (&absent, "5-2")]);
+    let extended = fixture.leases().extend_receipts(&server, &receipts, DEDUPE_TTL).await;
+    assert!(extended.expect("the store is there"));
     assert_remaining(&fixture, 1, DEDUPE_TTL).await;
-    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Published("5-1".to_owned()));
-    assert_eq!(acquire(&fixture, 2, "b", LEASE_TTL).await, Lease::Published("5-2".to_owned()));
+    assert_published(&acquire(&fixture, 1, "b", LEASE_TTL).await, &server, "5-1");
+    assert_published(&acquire(&fixture, 2, "b", LEASE_TTL).await, &server, "5-2");
+}
+
+// INV-13
+pub async fn a_receipt_of_an_entry_that_another_server_acknowledged_is_not_extended(
+    fixture: impl PublishingFixture,
+) {
+    let present = server(&fixture).await;
+    for other in [
+        ServerId { run_id: "before the restart".into(), ..present.clone() },
+        ServerId { replication_id: "before the promotion".into(), ..present.clone() },
+    ] {
+        let extended = fixture.leases().extend_receipts(&other, &[(&key(1), "5-1")], DEDUPE_TTL).await;
+        assert!(!extended.expect("the store is there"));
+    }
+    assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won, "no receipt was written");
 }
 
 pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: impl PublishingFixture) {
     let keys: Vec<RouteKey> = (0..4).map(key).collect();
     assert_eq!(acquire(&fixture, 1, "b", LEASE_TTL).await, Lease::Won);
-    fixture.leases().extend_receipts(&[(&keys[2], "7-3")], DEDUPE_TTL).await.expect("the store is there");
+    let server = server(&fixture).await;
+    let extended = fixture.leases().extend_receipts(&server, &[(&keys[2], "7-3")], DEDUPE_TTL).await;
+    assert!(extended.expect("the store is there"));
     let asked: Vec<&RouteKey> = keys.iter().collect();
     let leases = fixture.leases().acquire_leases(&asked, &token("a"), LEASE_TTL).await;
-    let published = Lease::Published("7-3".to_owned());
+    let entry = Acknowledged { entry_id: "7-3".to_owned(), server };
+    let published = Lease::Published(entry.clone());
     assert_eq!(leases.expect("the store is there"), [Lease::Won, Lease::Held, published, Lease::Won]);
 
     let entries: Vec<OutboundEntry<'_>> =
@@ -224,7 +261,7 @@ pub async fn each_key_of_a_call_has_its_own_answer_in_the_order_asked(fixture: i
     let given: Vec<_> = keys.iter().zip(&entries).collect();
     let appended = fixture.outbound().append(Channel::Push, &given, &token("a"), DEDUPE_TTL).await;
     let appended = appended.expect("the store is there");
-    assert_eq!(appended[1..3], [Append::LeaseLost, Append::Done("7-3".to_owned())]);
+    assert_eq!(appended[1..3], [Append::LeaseLost, Append::Done(entry)]);
     let ids = [&appended[0], &appended[3]].map(|append| id_of(append.clone()));
     let found: Vec<String> =
         fixture.entries(Channel::Push).await.iter().map(|(id, _)| id.to_string()).collect();

@@ -14,6 +14,7 @@ use domain::route::{Channel, RouteKey};
 use futures_util::future::join_all;
 
 use super::accepted::{accept, at};
+use super::acknowledged;
 
 const RECORDED: ReportOutcome = ReportOutcome::Known(Recorded::Recorded);
 const STALE: ReportOutcome = ReportOutcome::Known(Recorded::Stale);
@@ -226,7 +227,7 @@ pub async fn the_notification_shows_the_receipt_of_each_route(fixture: impl Rece
 /// Publishes all routes of an intent, so that its record may go.
 async fn publish(store: &impl RouteStore, outcome: &Outcome) {
     for route in outcome.acceptance().expect("accepted").live_routes() {
-        let published = Published { key: route.key, version: route.version, entry_id: "7-0".to_owned() };
+        let published = Published { key: route.key, version: route.version, entry: acknowledged("7-0") };
         let completed = store.complete_routes_published(&[published], at(10), RowLocks::Wait).await;
         assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
     }

@@ -1,15 +1,17 @@
 //! What was published, page by page, and its entry ids replaced.
 
+use ambient::Timestamp;
 use domain::entry::EntryId;
 use domain::outbound::encode;
 use domain::ports::{
     AcceptanceStore, Completion, DueOrder, Published, PublishedPage, RecordCursor, RepublishStore,
-    RouteStore, RowLocks, Swap,
+    RouteStore, RowLocks, ServerId, Swap,
 };
 use domain::republish::SeenStream;
 use domain::route::{Channel, LiveRoute, RouteKey};
 
 use super::accepted::{HEAD_START, accept, at};
+use super::acknowledged;
 
 /// A store to try.
 pub trait RepublishFixture {
@@ -24,12 +26,13 @@ macro_rules! republish_contract {
         $crate::contract_cases!(
             republish, $fixture;
             published_entries_are_listed_in_the_order_of_acceptance_whatever_the_page,
-            a_listing_is_bounded_by_acceptance_and_by_publication,
+            a_listing_is_bounded_by_acceptance_and_ends_with_the_given_record,
             routes_that_are_not_published_are_neither_listed_nor_read,
             a_published_route_is_encoded_as_its_publisher_encoded_it,
             a_replaced_entry_id_is_listed_and_the_version_rises_even_if_the_clock_does_not,
             a_replacement_under_an_older_version_or_of_a_live_route_is_a_conflict,
             how_a_stream_was_seen_is_loaded_as_it_was_saved_last,
+            the_streams_of_each_channel_are_listed_by_when_they_were_used,
         );
     };
 }
@@ -51,8 +54,11 @@ async fn live(fixture: &impl RepublishFixture) -> Vec<LiveRoute> {
 async fn publish(fixture: &impl RepublishFixture, routes: &[LiveRoute]) {
     for route in routes {
         let number = route.key.notification_id.as_str().split('-').next().expect("a number");
-        let published =
-            Published { key: route.key.clone(), version: route.version, entry_id: format!("{number}-7") };
+        let published = Published {
+            key: route.key.clone(),
+            version: route.version,
+            entry: acknowledged(&format!("{number}-7")),
+        };
         let now = route.content.accepted_at + HEAD_START;
         let done = fixture.store().complete_routes_published(&[published], now, RowLocks::Wait).await;
         assert_eq!(done.expect("the store is there"), [Completion::Applied]);
@@ -69,27 +75,21 @@ async fn published(fixture: &impl RepublishFixture, count: u64) {
 
 async fn page(
     fixture: &impl RepublishFixture,
-    since: i64,
     after: &RecordCursor,
-    until: i64,
+    last: &RecordCursor,
     records: usize,
 ) -> PublishedPage {
-    let page = fixture.store().list_published_entries(at(since), after, at(until), records).await;
+    let page = fixture.store().list_published_entries(after, last, records).await;
     let page = page.expect("the store is there");
     assert!(page.corrupt.is_empty(), "{:?}", page.corrupt);
     page
 }
 
-/// Every page of routes published at `since` or later, of intents accepted from `from` to `until`.
-async fn all(
-    fixture: &impl RepublishFixture,
-    since: i64,
-    (from, until): (i64, i64),
-    records: usize,
-) -> Vec<String> {
+/// Every page of routes of intents accepted from `from` on and before `until`.
+async fn all(fixture: &impl RepublishFixture, (from, until): (i64, i64), records: usize) -> Vec<String> {
     let (mut after, mut found) = (RecordCursor::before(at(from)), Vec::new());
     loop {
-        let page = page(fixture, since, &after, until, records).await;
+        let page = page(fixture, &after, &RecordCursor::before(at(until)), records).await;
         found.extend(page.entries.iter().map(|entry| format!("{} {}", entry.key, entry.entry_id)));
         match page.next {
             Some(next) => after = next,
@@ -114,7 +114,7 @@ fn replaced(routes: &[LiveRoute], entry_id: &str) -> Vec<Published> {
     let replaced = |route: &LiveRoute| Published {
         key: route.key.clone(),
         version: route.version,
-        entry_id: entry_id.to_owned(),
+        entry: acknowledged(entry_id),
     };
     routes.iter().map(replaced).collect()
 }
@@ -123,28 +123,38 @@ pub async fn published_entries_are_listed_in_the_order_of_acceptance_whatever_th
     fixture: impl RepublishFixture,
 ) {
     published(&fixture, 5).await;
-    let whole = all(&fixture, 0, (0, LATE), 100).await;
+    let whole = all(&fixture, (0, LATE), 100).await;
     assert_eq!(whole.len(), 10);
     assert!(whole.is_sorted());
     for records in [1, 2, 3, 5] {
-        assert_eq!(all(&fixture, 0, (0, LATE), records).await, whole, "{records}");
+        assert_eq!(all(&fixture, (0, LATE), records).await, whole, "{records}");
     }
 }
 
-pub async fn a_listing_is_bounded_by_acceptance_and_by_publication(fixture: impl RepublishFixture) {
+pub async fn a_listing_is_bounded_by_acceptance_and_ends_with_the_given_record(
+    fixture: impl RepublishFixture,
+) {
+    assert_eq!(fixture.store().get_last_record().await.expect("the store is there"), None);
     published(&fixture, 5).await;
-    let whole = all(&fixture, 0, (0, LATE), 100).await;
-    assert_eq!(all(&fixture, 0, (3, LATE), 2).await, whole[4..], "accepted at the third second or later");
-    assert_eq!(all(&fixture, 0, (0, 2), 2).await, whole[..4], "accepted at the second second or before");
-    let published_since = 4 + HEAD_START.as_secs().cast_signed();
-    assert_eq!(all(&fixture, published_since, (0, LATE), 2).await, whole[6..], "published then or later");
+    let whole = all(&fixture, (0, LATE), 100).await;
+    assert_eq!(all(&fixture, (3, LATE), 2).await, whole[4..], "accepted at the third second or later");
+    assert_eq!(all(&fixture, (0, 3), 2).await, whole[..4], "accepted before the third second");
+    let last = fixture.store().get_last_record().await.expect("the store is there").expect("there are five");
+    assert_eq!(last.accepted_at, at(5));
+    // However far ahead of other clocks the one was that accepted it.
+    accept(fixture.store(), [6], at(LATE - 100)).await;
+    publish(&fixture, &live(&fixture).await).await;
+    let start = RecordCursor::before(at(0));
+    assert_eq!(page(&fixture, &start, &last, 100).await.entries.len(), whole.len(), "not the sixth");
+    let last = fixture.store().get_last_record().await.expect("the store is there").expect("there are six");
+    assert_eq!(page(&fixture, &start, &last, 100).await.entries.len(), whole.len() + 2);
 }
 
 pub async fn routes_that_are_not_published_are_neither_listed_nor_read(fixture: impl RepublishFixture) {
     accept(fixture.store(), 1..=2, at(1)).await;
     let routes = live(&fixture).await;
     publish(&fixture, &routes[1..2]).await;
-    assert_eq!(all(&fixture, 0, (0, LATE), 1).await, [format!("{} 1-7", routes[1].key)]);
+    assert_eq!(all(&fixture, (0, LATE), 1).await, [format!("{} 1-7", routes[1].key)]);
     assert_eq!(keys(&read(&fixture, &keys(&routes)).await), keys(&routes[1..2]));
 }
 
@@ -164,13 +174,13 @@ pub async fn a_replaced_entry_id_is_listed_and_the_version_rises_even_if_the_clo
     fixture: impl RepublishFixture,
 ) {
     published(&fixture, 1).await;
-    let listed = page(&fixture, 0, &RecordCursor::before(at(0)), LATE, 9).await;
+    let listed = page(&fixture, &RecordCursor::before(at(0)), &RecordCursor::before(at(LATE)), 9).await;
     let keys: Vec<RouteKey> = listed.entries.into_iter().map(|entry| entry.key).collect();
     let before = read(&fixture, &keys).await;
     let swaps = fixture.store().replace_published_entries(&replaced(&before, "9-9"), at(0)).await;
     assert_eq!(swaps.expect("the store is there"), [Swap::Applied; 2]);
     let expected: Vec<String> = keys.iter().map(|key| format!("{key} 9-9")).collect();
-    assert_eq!(all(&fixture, 0, (0, LATE), 9).await, expected);
+    assert_eq!(all(&fixture, (0, LATE), 9).await, expected);
     for (after, before) in read(&fixture, &keys).await.into_iter().zip(before) {
         assert!(after.version.updated_at() > before.version.updated_at());
         assert_eq!(LiveRoute { version: before.version, ..after }, before, "nothing else changed");
@@ -197,19 +207,42 @@ pub async fn a_replacement_under_an_older_version_or_of_a_live_route_is_a_confli
 pub async fn how_a_stream_was_seen_is_loaded_as_it_was_saved_last(fixture: impl RepublishFixture) {
     let seen = |stream: &str, run_id: &str, millis| SeenStream {
         stream: stream.into(),
-        run_id: run_id.into(),
-        replication_id: "r".into(),
+        server: ServerId { run_id: run_id.into(), replication_id: "r".into() },
         last_generated: EntryId::new(millis, 3),
-        seen_at: at(1),
     };
-    let load = async || fixture.store().load_outbound_streams(&["a", "b"]).await.expect("the store is there");
-    let save = async |seen: &[SeenStream]| {
+    let load = async || {
+        let mut loaded =
+            fixture.store().load_outbound_streams(&["a", "b"]).await.expect("the store is there");
+        loaded.sort_by(|one, other| one.seen.stream.cmp(&other.seen.stream));
+        loaded
+    };
+    let save = async |seen: &[(SeenStream, Option<Timestamp>)]| {
         fixture.store().save_outbound_streams(seen).await.expect("the store is there");
     };
     assert_eq!(load().await, []);
-    save(&[seen("a", "one", 5), seen("b", "one", 6), seen("other", "one", 7)]).await;
-    save(&[seen("b", "two", 1)]).await;
-    let mut loaded = load().await;
-    loaded.sort_by(|one, other| one.stream.cmp(&other.stream));
-    assert_eq!(loaded, [seen("a", "one", 5), seen("b", "two", 1)]);
+    let again = Some(at(7));
+    save(&[(seen("a", "one", 5), again), (seen("b", "one", 6), again), (seen("other", "one", 7), None)])
+        .await;
+    let before = load().await;
+    save(&[(seen("b", "two", 1), None)]).await;
+    let after = load().await;
+    let rows: Vec<_> = after.iter().map(|saved| (saved.seen.clone(), saved.compare_again_since)).collect();
+    assert_eq!(rows, [(seen("a", "one", 5), again), (seen("b", "two", 1), None)]);
+    assert_eq!(after[0].seen_at, before[0].seen_at);
+    assert!(after[1].seen_at >= before[1].seen_at, "by the clock of the store");
+}
+
+pub async fn the_streams_of_each_channel_are_listed_by_when_they_were_used(fixture: impl RepublishFixture) {
+    let store = fixture.store();
+    let list = async |since| {
+        let mut names = store.list_outbound_names(since).await.expect("the store is there");
+        names.sort_by(|(_, one), (_, other)| one.cmp(other));
+        names
+    };
+    store.touch_outbound_names(&[(Channel::Push, "a"), (Channel::Email, "c")]).await.expect("it is there");
+    store.touch_outbound_names(&[(Channel::Push, "b"), (Channel::Email, "c")]).await.expect("it is there");
+    let named = |channel, name: &str| (channel, name.to_owned());
+    let all = [named(Channel::Push, "a"), named(Channel::Push, "b"), named(Channel::Email, "c")];
+    assert_eq!(list(Timestamp::MIN).await, all);
+    assert_eq!(list(Timestamp::MAX).await, []);
 }

@@ -12,6 +12,7 @@ use domain::record::NotificationId;
 use domain::route::{Channel, Failed, Published, RouteKey, SkipReason, Start};
 
 use super::accepted::{accept, at, broken, commit, decide, entry};
+use super::acknowledged;
 
 /// A store to try, and what a test must see of it or do to it.
 pub trait RetentionFixture {
@@ -59,7 +60,7 @@ fn before(seconds: i64) -> Cutoff {
 async fn complete_all(fixture: &impl RetentionFixture) {
     let store = fixture.store();
     for key in live(fixture, Channel::Push).await {
-        let published = Published { key: key.key, version: key.version, entry_id: "7-0".to_owned() };
+        let published = Published { key: key.key, version: key.version, entry: acknowledged("7-0") };
         let completed = store.complete_routes_published(&[published], at(50), RowLocks::Wait).await;
         assert_eq!(completed.expect("the store is there"), [Completion::Applied]);
     }

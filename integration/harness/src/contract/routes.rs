@@ -8,6 +8,7 @@ use domain::ports::{AcceptanceStore, Completion, DueOrder, RouteStore, RowLocks}
 use domain::route::{Channel, Failed, LiveRoute, Published, RouteKey, Version};
 
 use super::accepted::{HEAD_START, accept, at};
+use super::acknowledged;
 
 /// A store to try, and what a test must see of it or do to it.
 pub trait RoutesFixture {
@@ -56,7 +57,7 @@ async fn due(fixture: &impl RoutesFixture, channel: Channel, now: Timestamp) -> 
 }
 
 fn published(route: &LiveRoute, entry_id: &str) -> Published {
-    Published { key: route.key.clone(), version: route.version, entry_id: entry_id.to_owned() }
+    Published { key: route.key.clone(), version: route.version, entry: acknowledged(entry_id) }
 }
 
 fn failed(route: &LiveRoute, attempt_count: u32, retry_at: Option<Timestamp>) -> Failed {

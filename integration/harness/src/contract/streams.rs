@@ -124,8 +124,14 @@ pub async fn the_last_entries_are_listed_newest_first(fixture: impl StreamsFixtu
         ids.push(append(&fixture, n).await);
     }
     let limit = ReadLimit { entries: 2, ..LIMIT };
-    let listed = fixture.stream().list_last(limit).await.expect("the stream is there");
-    assert_eq!(listed.iter().map(|entry| entry.id).collect::<Vec<_>>(), [ids[2], ids[1]]);
+    let list = async |last, limit| {
+        let (listed, is_all) = fixture.stream().list_newest(last, limit).await.expect("the stream is there");
+        (listed.iter().map(|entry| entry.id).collect::<Vec<_>>(), is_all)
+    };
+    assert_eq!(list(ids[2], limit).await, (vec![ids[2], ids[1]], false));
+    assert_eq!(list(ids[1], LIMIT).await, (vec![ids[1], ids[0]], true));
+    let before = ids[0].before().expect("it is not the first id that there is");
+    assert_eq!(list(before, LIMIT).await, (Vec::new(), true));
 }
 
 pub async fn the_first_entry_after_another_is_found(fixture: impl StreamsFixture) {

@@ -14,7 +14,7 @@ use domain::ports::{
     Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election,
     Expired, Failed, Fence, Known, Lookup, Operations, ProcessedTrace, Published, PublishedPage,
     RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks,
-    StepDownStore, StoreError, Swap, UserDirectory,
+    SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyScope;
@@ -114,6 +114,14 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
     async fn load_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
         self.call("load_checkpoint", Vec::new(), self.store.load_checkpoint(stream)).await
     }
+
+    async fn load_intents_server(&self, stream: &str) -> Result<Option<ServerId>, StoreError> {
+        self.call("load_intents_server", Vec::new(), self.store.load_intents_server(stream)).await
+    }
+
+    async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
+        self.call("save_intents_server", Vec::new(), self.store.save_intents_server(stream, server)).await
+    }
 }
 
 impl<S: RouteStore> RouteStore for Scripted<S> {
@@ -180,24 +188,39 @@ impl<K: Send + Sync, S: RetentionStore<K>> RetentionStore<K> for Scripted<S> {
 }
 
 impl<S: RepublishStore> RepublishStore for Scripted<S> {
-    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SeenStream>, StoreError> {
+    async fn load_outbound_streams(&self, streams: &[&str]) -> Result<Vec<SavedStream>, StoreError> {
         self.call("load_outbound_streams", texts(streams), self.store.load_outbound_streams(streams)).await
     }
 
-    async fn save_outbound_streams(&self, seen: &[SeenStream]) -> Result<(), StoreError> {
-        let streams = texts(seen.iter().map(|seen| &seen.stream));
+    async fn save_outbound_streams(
+        &self,
+        seen: &[(SeenStream, Option<Timestamp>)],
+    ) -> Result<(), StoreError> {
+        let streams = texts(seen.iter().map(|(seen, _)| &seen.stream));
         self.call("save_outbound_streams", streams, self.store.save_outbound_streams(seen)).await
+    }
+
+    async fn touch_outbound_names(&self, streams: &[(Channel, &str)]) -> Result<(), StoreError> {
+        let names = texts(streams.iter().map(|(_, stream)| stream));
+        self.call("touch_outbound_names", names, self.store.touch_outbound_names(streams)).await
+    }
+
+    async fn list_outbound_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
+        self.call("list_outbound_names", texts([since]), self.store.list_outbound_names(since)).await
+    }
+
+    async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
+        self.call("get_last_record", Vec::new(), self.store.get_last_record()).await
     }
 
     async fn list_published_entries(
         &self,
-        since: Timestamp,
         after: &RecordCursor,
-        until: Timestamp,
+        last: &RecordCursor,
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
-        let bounds = texts([since, after.accepted_at]);
-        let page = self.store.list_published_entries(since, after, until, records);
+        let bounds = texts([after.accepted_at, last.accepted_at]);
+        let page = self.store.list_published_entries(after, last, records);
         self.call("list_published_entries", bounds, page).await
     }
 

@@ -6,8 +6,8 @@ use domain::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
 use domain::entry::{EntryId, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
-    Append, CheckpointCache, IntentProducer, IntentStream, Lease, LeaseStore, LeaseToken, Outbound,
-    OutboundInspection, OutboundServer, OutboundState, Read, ReadLimit, StoreError, Swap,
+    Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Lease, LeaseStore, LeaseToken,
+    Outbound, OutboundInspection, OutboundServer, Read, ReadLimit, ServerId, StoreError, Swap,
 };
 use domain::route::{Channel, RouteKey};
 
@@ -28,8 +28,16 @@ impl<S: IntentStream> IntentStream for Scripted<S> {
         self.call("first_after", texts([after]), self.store.first_after(after)).await
     }
 
-    async fn list_last(&self, limit: ReadLimit) -> Result<Vec<RawEntry>, StoreError> {
-        self.call("list_last", texts([limit.entries]), self.store.list_last(limit)).await
+    async fn list_newest(
+        &self,
+        last: EntryId,
+        limit: ReadLimit,
+    ) -> Result<(Vec<RawEntry>, bool), StoreError> {
+        self.call("list_newest", texts([last]), self.store.list_newest(last, limit)).await
+    }
+
+    async fn server(&self) -> Result<ServerId, StoreError> {
+        self.call("server", Vec::new(), self.store.server()).await
     }
 
     async fn inspect(&self) -> Result<Option<StreamState>, StoreError> {
@@ -90,9 +98,14 @@ impl<S: LeaseStore> LeaseStore for Scripted<S> {
         self.call("release_scan_lock", texts([channel]), released).await
     }
 
-    async fn extend_receipts(&self, receipts: &[(&RouteKey, &str)], ttl: Duration) -> Result<(), StoreError> {
+    async fn extend_receipts(
+        &self,
+        server: &ServerId,
+        receipts: &[(&RouteKey, &str)],
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
         let keys = texts(receipts.iter().map(|(key, _)| key));
-        self.call("extend_receipts", keys, self.store.extend_receipts(receipts, ttl)).await
+        self.call("extend_receipts", keys, self.store.extend_receipts(server, receipts, ttl)).await
     }
 }
 
@@ -118,7 +131,7 @@ impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
         &self,
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
-    ) -> Result<(Option<OutboundState>, Vec<bool>), StoreError> {
+    ) -> Result<FoundEntries, StoreError> {
         let keys = texts(entries.iter().map(|(key, _)| key));
         self.call("find_entries", keys, self.store.find_entries(channel, entries)).await
     }

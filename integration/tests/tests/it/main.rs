@@ -33,6 +33,7 @@ mod idle;
 mod installations;
 mod intake;
 mod intake_memory;
+mod losses;
 mod metrics;
 mod monitoring;
 mod openapi;

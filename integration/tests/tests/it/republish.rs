@@ -338,7 +338,7 @@ async fn a_stream_that_is_gone_is_reported_and_not_filled() {
     })
     .await;
     ask(&world.redis, &["DEL", PUSH]).await;
-    let gone = "the outbound stream is absent or empty: nothing is appended again";
+    let gone = "the outbound stream is absent: its entries are lost, and nothing is appended again";
     let line = wait_for("it is reported", BOUND, async || service.logged(gone)).await;
     assert_eq!((&line["channel"], &line["entries"]), (&"push".into(), &10.into()), "{line}");
     wait_for("the comparison is over", BOUND, async || service.logged(COMPARED)).await;

@@ -3,17 +3,6 @@
 use super::*;
 
 #[test]
-fn of_an_empty_stream_what_it_has_given_was_trimmed_and_the_rest_is_missing() {
-    let empty = OutboundState { first: None, last_generated: id(30), max_deleted: EntryId::ZERO };
-    assert_eq!(judge_published(id(30), false, Some(&empty)), EntryState::Trimmed);
-    assert_eq!(judge_published(id(31), false, Some(&empty)), EntryState::Missing);
-    assert_eq!(judge_published(id(31), false, None), EntryState::NoStream);
-    let stream = OutboundState { first: Some(id(10)), ..empty };
-    assert_eq!(judge_published(id(20), false, Some(&stream)), EntryState::Missing);
-    assert_eq!(judge_published(id(20), true, Some(&stream)), EntryState::Present);
-}
-
-#[test]
 fn an_outbound_entry_belongs_to_a_route_that_names_it_or_will() {
     let name = |fields: &RawFields| OutboundName::of(Channel::Push, Some(fields));
     let own = name(&RawFields::from_iter([("event_id", format!("{TODAY}-0/push:user:u-1"))]));

@@ -81,7 +81,7 @@ fn progress(checkpoint: u64) -> StreamPosition {
 }
 
 fn stream() -> StreamState {
-    StreamState { first: Some(id(20)), last_generated: id(40) }
+    StreamState { first: Some(id(20)), last_generated: id(40), max_deleted: EntryId::ZERO }
 }
 
 /// The entry is in the stream with these fields; the checkpoint is that of the second 35.
@@ -273,7 +273,7 @@ fn an_entry_that_is_too_large_to_be_read_has_the_fate_that_its_row_tells() {
 
 #[test]
 fn an_entry_that_is_nowhere_was_trimmed_deleted_or_never_there() {
-    let empty = StreamState { first: None, last_generated: id(40) };
+    let empty = StreamState { first: None, ..stream() };
     for (found, name, part) in [
         (absent(10, Some(stream())), "trimmed", "begins after it, with 20000-0"),
         (absent(10, Some(stream())), "trimmed", "it was read if it existed"),

@@ -74,6 +74,75 @@ async fn a_stream_that_lost_its_newest_entries_is_resumed_after_the_last_one_tha
 
 // INV-07
 #[tokio::test(start_paused = true)]
+async fn entries_below_the_checkpoint_of_a_stream_that_lost_its_tail_are_read_once_newer_ones_are_in_it() {
+    let world = world();
+    stream(&world, 10..=30);
+    run_until(&world, 9, |world, _| world.cached() == Some(id(30))).await;
+    // The clock of the new primary is behind: before intake looks, it gave ten ids below the checkpoint and three above it.
+    world.intents.lose_tail(15);
+    for number in (16..=25).chain(31..=33) {
+        world.intents.put(intent(number, &format!("new-{number}"), "u-1"));
+    }
+    run_until(&world, 10, |world, _| world.durable() == Some(id(33))).await;
+    assert_eq!(numbers(&world)[21..], [16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 31, 32, 33]);
+}
+
+// INV-07
+#[tokio::test(start_paused = true)]
+async fn another_entry_under_the_id_of_the_checkpoint_is_no_witness() {
+    let world = world();
+    stream(&world, 10..=30);
+    let is_saved = |world: &World| world.script.count("save_intents_server") == 1;
+    run_until(&world, 9, |world, _| world.cached() == Some(id(30)) && is_saved(world)).await;
+    world.intents.lose_tail(15);
+    for number in [20, 30, 31] {
+        world.intents.put(intent(number, &format!("new-{number}"), "u-1"));
+    }
+    run_until(&world, 10, |world, _| world.durable() == Some(id(31))).await;
+    assert_eq!(numbers(&world)[21..], [20, 30, 31]);
+}
+
+// INV-07
+#[tokio::test(start_paused = true)]
+async fn more_new_entries_than_one_page_below_the_checkpoint_are_all_read() {
+    let world = world();
+    stream(&world, (10..=20).chain([1_000]));
+    run_until(&world, 9, |world, _| world.cached() == Some(id(1_000))).await;
+    world.intents.lose_tail(1);
+    stream(&world, (21..=300).chain([1_001]));
+    run_until(&world, 10, |world, _| world.durable() == Some(id(1_001))).await;
+    assert_eq!(numbers(&world).len(), 12 + 280 + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_last_processed_entry_that_was_deleted_shows_no_loss() {
+    let world = world();
+    stream(&world, 10..=12);
+    run_until(&world, 9, |world, _| world.cached() == Some(id(12))).await;
+    stream(&world, [13]);
+    world.intents.delete_entry(id(12));
+    run_until(&world, 10, |world, _| world.durable() == Some(id(13))).await;
+    assert_eq!(world.script.count("list_newest"), 0);
+    assert_eq!(numbers(&world), [10, 11, 12, 13]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_of_the_stream_is_saved_beside_the_checkpoint_when_it_is_another() {
+    let world = world();
+    stream(&world, 10..=12);
+    // The first checkpoint of a stream is written after its server is known.
+    run_until(&world, 9, |world, _| world.script.count("save_intents_server") == 1).await;
+    run_until(&world, 9, |world, _| world.cached() == Some(id(12))).await;
+    world.intents.restart();
+    run_until(&world, 9, |world, _| world.script.count("save_intents_server") == 2).await;
+    stream(&world, [13]);
+    run_until(&world, 9, |world, _| world.cached() == Some(id(13))).await;
+    assert_eq!(world.script.count("save_intents_server"), 2, "nothing changed");
+    assert_eq!(numbers(&world), [10, 11, 12, 13]);
+}
+
+// INV-07
+#[tokio::test(start_paused = true)]
 async fn an_absent_stream_leaves_the_checkpoint_alone_and_is_waited_for() {
     let world = world();
     stream(&world, 1..=3);

@@ -107,7 +107,9 @@ async fn a_receipt_where_a_lease_was_wanted_completes_without_appending() {
     let fixture = Fixture::default();
     fixture.put([route(1, 0)]);
     let receipt = (&route(1, 0).key, "77-0");
-    fixture.world.publishing.extend_receipts(&[receipt], Duration::from_secs(60)).await.expect("it is there");
+    let (server, ttl) = (acknowledged("77-0").server, Duration::from_secs(60));
+    let extended = fixture.world.publishing.extend_receipts(&server, &[receipt], ttl).await;
+    assert!(extended.expect("it is there"));
     fixture.run_until(|world| world.database.live_count() == 0).await;
     let world = &fixture.world;
     assert_eq!(world.publishing.entry_count(Channel::Push), 0);

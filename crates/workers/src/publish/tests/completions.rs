@@ -67,6 +67,34 @@ async fn a_locked_row_waits_alone_and_is_completed_when_the_lock_is_gone() {
     running.await.expect("it does not panic");
 }
 
+// INV-09
+#[tokio::test(start_paused = true)]
+async fn rows_whose_completion_takes_too_long_delay_their_channel_by_a_second_each_once() {
+    const SLOW: u64 = 12;
+    let fixture = Fixture::default();
+    let slow: Vec<String> = (1..=SLOW).map(|n| route(n, 0).key.to_string()).collect();
+    fixture.world.script.on("complete_routes_published", move |call| {
+        match call.elements.iter().any(|key| slow.contains(key)) {
+            true => Effect::Hang,
+            false => Effect::Pass,
+        }
+    });
+    let (publisher, receiver, _dispatcher) = fixture.publisher();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(publisher.run(receiver, stop.clone()));
+    fixture.put((1..=SLOW).map(|n| route(n, 0)));
+    let started = Instant::now();
+    for second in 0..60 {
+        fixture.put([route(100 + 2 * second, 0), route(101 + 2 * second, 0)]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    fixture.until(|world| world.publishing.entry_count(Channel::Push) == 12 + 120).await;
+    let late = started.elapsed().saturating_sub(Duration::from_secs(60));
+    assert!(late < Duration::from_secs(3), "the last one is appended {late:?} late");
+    stop.cancel();
+    timeout(BOUND, running).await.expect("it stops").expect("it does not panic");
+}
+
 #[tokio::test(start_paused = true)]
 async fn completions_that_take_too_long_are_made_smaller_and_grow_again() {
     let fixture = Fixture::default();

@@ -13,7 +13,7 @@ async fn a_lost_tail_is_appended_again_once_with_the_same_attempt() {
     assert_eq!(fixture.attempts()[6..], ["1", "1", "1", "3"]);
     let receipt = fixture.world.publishing.remaining(&key(10));
     assert_eq!(receipt, Some(WINDOW), "a receipt outlives an outage of PostgreSQL as long as the window");
-    assert_eq!(fixture.saved().await[0].run_id, "1", "the new server is saved");
+    assert_eq!(fixture.saved_run_id().await, "1", "the new server is saved");
 }
 
 // INV-13
@@ -39,7 +39,7 @@ async fn an_absent_or_empty_stream_is_never_filled() {
         }
         replica.notice().await.expect("the stores are there");
         assert_eq!((fixture.listings().len(), fixture.counts()), (1, vec![0; 10]));
-        assert_eq!(fixture.saved().await[0].run_id, "1", "it is reported once");
+        assert_eq!(fixture.saved_run_id().await, "1", "it is reported once");
     }
 }
 
@@ -49,7 +49,7 @@ async fn what_was_appended_but_not_written_down_is_completed_and_not_appended_tw
     fixture.world.publishing.fail_over(6);
     fixture.world.script.fail(REPLACE, down(REPLACE));
     replica.notice().await.expect_err("PostgreSQL is down");
-    assert_eq!(fixture.saved().await[0].run_id, "0", "the change is not forgotten");
+    assert_eq!(fixture.saved_run_id().await, "0", "the change is not forgotten");
     // Another replica continues.
     Replica::of(&fixture).notice().await.expect("the stores are there");
     assert_eq!(fixture.counts(), [1; 10]);
@@ -65,12 +65,12 @@ async fn a_route_that_a_publisher_holds_is_compared_again_when_it_is_free() {
     assert_eq!(leases.expect("the stores are there"), [Lease::Won]);
     replica.notice().await.expect("the stores are there");
     assert_eq!(fixture.counts(), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
-    assert_eq!(fixture.saved().await[0].run_id, "0");
+    assert_eq!(fixture.saved_run_id().await, "0");
     let released = fixture.world.publishing.release_leases(&[&held], &token).await;
     released.expect("the stores are there");
     replica.notice().await.expect("the stores are there");
     assert_eq!(fixture.counts(), [1; 10]);
-    assert_eq!(fixture.saved().await[0].run_id, "1");
+    assert_eq!(fixture.saved_run_id().await, "1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,7 +106,7 @@ async fn a_refused_replacement_harms_no_other_and_ends_the_comparison() {
     replica.notice().await.expect("the stores are there");
     assert_eq!(fixture.counts(), [1; 10]);
     assert_eq!(fixture.published_entry_id(8), before, "its old id");
-    assert_eq!(fixture.saved().await[0].run_id, "1", "it is not appended for ever");
+    assert_eq!(fixture.saved_run_id().await, "1", "it is not appended for ever");
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn while_a_comparison_fails_the_worker_does_not_say_that_it_has_recovered(
     }
     assert!(blocked >= 50, "blocked for {blocked} of 60 s");
     fixture.world.script.off(REPLACE);
-    fixture.pass(COMPARISON_DELAY * 2).await;
+    fixture.pass(SETTLE_TIME * 2).await;
     assert_eq!((health.recoveries(), fixture.is_consistent()), (1, true));
     stop.cancel();
     running.await.expect("it does not panic");
@@ -143,7 +143,7 @@ async fn a_stop_ends_a_comparison_between_two_locked_rows() {
     fixture.world.publishing.fail_over(2);
     let stop = CancellationToken::new();
     let running = tokio::spawn(replica.republisher.run(stop.clone()));
-    fixture.pass(COMPARISON_DELAY * 2).await;
+    fixture.pass(SETTLE_TIME * 2).await;
     let before = fixture.world.script.count(REPLACE);
     assert!(before > 0, "the comparison is under way");
     stop.cancel();

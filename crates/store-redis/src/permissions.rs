@@ -1,0 +1,121 @@
+//! The commands and keys that the service needs, tried at its start (`docs/operations.md` has the same list as an ACL line).
+//!
+//! `ACL DRYRUN` would need a permission of its own, so each command is tried in a form that changes nothing: with an id that is
+//! refused, on a key that only this check uses, or for a range without entries.
+
+use domain::ports::StoreError;
+use redis::{Script, Value};
+
+use crate::connect::{RedisClient, ScriptCall, is_missing_permission, unexpected};
+use crate::keyspace::OWN_KEYS;
+
+const TRY: &str = include_str!("scripts/try_commands.lua");
+/// The last part of the keys that only this check uses.
+const CHECKED: &str = "permission_check";
+
+/// What the commands on a key are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyUse {
+    /// Leases, markers, checkpoints and notices.
+    Own,
+    /// The intents stream: appended to, read and trimmed.
+    Intents,
+    /// A stream that entries are appended to and looked for in.
+    Outbound,
+}
+
+/// Commands that change nothing, with `%` for the key.
+const OWN: &[&str] = &[
+    "INFO server",
+    "TIME",
+    "SET % x XX PX 1",
+    "GET %",
+    "EXISTS %",
+    "TYPE %",
+    "PTTL %",
+    "RPUSH % x",
+    "PEXPIRE % 1000",
+    "DEL %",
+];
+const INTENTS: &[&str] = &[
+    "XADD % refused field value",
+    "XLEN %",
+    "XRANGE % 0-1 0-1 COUNT 1",
+    "XREVRANGE % 0-1 0-1 COUNT 1",
+    "XREAD COUNT 1 STREAMS % 18446744073709551615-18446744073709551615",
+    "XTRIM % MINID 0",
+    "XINFO STREAM %",
+    "EXISTS %",
+    "TYPE %",
+];
+const OUTBOUND: &[&str] = &[
+    "XADD % refused field value",
+    "XLEN %",
+    "XRANGE % 0-1 0-1 COUNT 1",
+    "XREVRANGE % 0-1 0-1 COUNT 1",
+    "XINFO STREAM %",
+    "EXISTS %",
+    "TYPE %",
+];
+
+impl KeyUse {
+    fn commands(self) -> &'static [&'static str] {
+        match self {
+            Self::Own => OWN,
+            Self::Intents => INTENTS,
+            Self::Outbound => OUTBOUND,
+        }
+    }
+}
+
+impl RedisClient {
+    /// Which of the commands that the service uses on its own keys and on these streams Redis does not permit, in words; empty if
+    /// it permits all.
+    pub async fn missing_permissions(&self, streams: &[(KeyUse, &str)]) -> Result<Vec<String>, StoreError> {
+        let own = OWN_KEYS.map(|prefix| format!("{prefix}{CHECKED}"));
+        let keys = own.iter().map(|key| (KeyUse::Own, key.as_str())).chain(streams.iter().copied());
+        let mut missing = Vec::new();
+        for (purpose, key) in keys {
+            for found in self.try_commands(key, purpose.commands()).await? {
+                // Commands without a key are tried with each key.
+                if !missing.contains(&found) {
+                    missing.push(found);
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    async fn try_commands(&self, key: &str, commands: &[&str]) -> Result<Vec<String>, StoreError> {
+        const OPERATION: &str = "check the permissions in Redis";
+        let script = Script::new(TRY);
+        let mut call = ScriptCall::new(&script, [key].into_iter());
+        for command in commands {
+            let words: Vec<&str> = command.split(' ').collect();
+            call.arg(words.len()).arg(words);
+        }
+        let errors = match self.script(OPERATION, &call).await {
+            Ok(Value::Array(errors)) => errors,
+            Ok(other) => return Err(unexpected(OPERATION, &other)),
+            // Scripts, or this key in a script, are not permitted.
+            Err(error) => {
+                let text = domain::ports::error_chain(&error);
+                return if is_missing_permission(&text) {
+                    Ok(vec![format!("EVALSHA or SCRIPT LOAD with the key {key} ({text})")])
+                } else {
+                    Err(error)
+                };
+            }
+        };
+        let refused = commands.iter().zip(errors).filter(|(_, error)| match error {
+            Value::BulkString(text) => is_missing_permission(&String::from_utf8_lossy(text)),
+            _ => false,
+        });
+        Ok(refused.map(|(command, _)| in_words(command, key)).collect())
+    }
+}
+
+fn in_words(command: &str, key: &str) -> String {
+    let name = command.split(' ').next().unwrap_or(command);
+    if command.contains('%') { format!("{name} on {key}") } else { name.to_owned() }
+}

@@ -1,0 +1,103 @@
+//! Confirmation of acknowledgements: an append is valid only on the server that acknowledged it (ADR 0045).
+//!
+//! A completion that waited, because PostgreSQL was down or its row was locked, may have outlived that server. Before it is
+//! committed, the publisher looks for its entry: an entry that is gone is published again, and its completion is dropped.
+
+use std::time::Duration;
+
+use ambient::{Clock, Jitter, Tokens};
+use domain::entry::EntryId;
+use domain::ports::{LeaseStore, Outbound, OutboundInspection, Published, RouteStore, StoreError};
+use domain::republish::{EntryState, entry_state};
+use domain::route::RouteKey;
+
+use super::{RoutePublisher, Shared};
+
+/// How old an acknowledgement may be when its completion is sent to PostgreSQL. A comparison of the streams begins later after a
+/// change of server ([`crate::republish`]), so it sees the completions that were sent before the change.
+pub(super) const MAX_UNCONFIRMED: Duration = Duration::from_secs(1);
+/// The most entries that one call looks for.
+const MAX_FOUND_ENTRIES: usize = 256;
+
+/// Completions whose acknowledgements were confirmed.
+#[derive(Debug, Default)]
+struct Confirmed {
+    /// To be committed.
+    published: Vec<Published>,
+    /// Without an entry on the present server.
+    lost: Vec<RouteKey>,
+    /// Trimmed or deleted on another server than the one that acknowledged them: consumers may have processed them.
+    unknown: usize,
+}
+
+impl<R, L, O, C, J, T> RoutePublisher<R, L, O, C, J, T>
+where
+    R: RouteStore,
+    L: LeaseStore,
+    O: Outbound + OutboundInspection,
+    C: Clock,
+    J: Jitter,
+    T: Tokens,
+{
+    /// Keeps those of the completions whose entries may be in the stream, and lets the scan publish the other routes again. If it
+    /// fails, all are kept, and none may be committed.
+    pub(super) async fn confirm(
+        &self,
+        published: &mut Vec<Published>,
+        shared: &Shared,
+    ) -> Result<(), StoreError> {
+        let mut confirmed = Confirmed::default();
+        for chunk in published.chunks(MAX_FOUND_ENTRIES) {
+            self.confirm_chunk(chunk, &mut confirmed).await?;
+        }
+        let Confirmed { published: kept, lost, unknown } = confirmed;
+        *published = kept;
+        self.metrics.attempts(self.channel, "append_unconfirmed", unknown);
+        if !lost.is_empty() {
+            self.publish_again(&lost, shared);
+        }
+        Ok(())
+    }
+
+    async fn confirm_chunk(&self, chunk: &[Published], confirmed: &mut Confirmed) -> Result<(), StoreError> {
+        // An id that cannot be read is of no entry that this service appended; PostgreSQL decides about it.
+        let readable = |route: &Published| route.entry.entry_id.parse::<EntryId>().unwrap_or(EntryId::ZERO);
+        let entries: Vec<(&RouteKey, EntryId)> =
+            chunk.iter().map(|route| (&route.key, readable(route))).collect();
+        let found = self.outbound.find_entries(self.channel, &entries).await?;
+        for (route, (present, (_, id))) in chunk.iter().zip(found.present.into_iter().zip(entries)) {
+            if route.entry.server != found.server {
+                match entry_state(id, present, found.stream.as_ref()) {
+                    EntryState::Present => {}
+                    EntryState::Trimmed | EntryState::Deleted => confirmed.unknown += 1,
+                    EntryState::Missing | EntryState::Lost | EntryState::NoStream => {
+                        confirmed.lost.push(route.key.clone());
+                        continue;
+                    }
+                }
+            }
+            let mut route = route.clone();
+            route.entry.server = found.server.clone();
+            confirmed.published.push(route);
+        }
+        Ok(())
+    }
+
+    /// The routes are still live in PostgreSQL, and no receipt of them is renewed, so the scan finds them.
+    fn publish_again(&self, lost: &[RouteKey], shared: &Shared) {
+        shared.receipts.stop_renewing(lost.iter());
+        let deferred = {
+            let mut deferred = shared.deferred();
+            lost.iter().for_each(|key| deferred.remove(key));
+            deferred.len()
+        };
+        self.health.set_deferred(deferred);
+        self.metrics.attempts(self.channel, "append_lost", lost.len());
+        tracing::warn!(
+            channel = self.channel.as_str(),
+            entries = lost.len(),
+            "Redis lost entries before the completions of their routes were committed; the routes are published again"
+        );
+        shared.scan_now();
+    }
+}

@@ -1,0 +1,249 @@
+//! Redis loses what it acknowledged while something else fails, too: nothing is `published` and in no stream, nothing that is in the
+//! intents stream is skipped, and what is lost for good is reported.
+
+use std::collections::BTreeSet;
+
+use harness::{Service, wait_for};
+
+use crate::restore::{Snapshot, ask, world_with_snapshots};
+use crate::world::*;
+
+const COMPARED: &str = "the stream was compared with the published routes";
+/// The advisory lock for which every change of a route waits while [`hold_completions`] is in force.
+const GATE: i64 = 77;
+
+/// Makes every completion wait as long as another session holds [`GATE`]. The rows are not locked.
+async fn hold_completions(world: &World) {
+    world
+        .database
+        .client()
+        .await
+        .batch_execute(&format!(
+            "CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NEW; END $$;
+             CREATE TRIGGER gate BEFORE UPDATE ON routes FOR EACH ROW EXECUTE FUNCTION wait_for_gate();"
+        ))
+        .await
+        .expect("the role owns the table");
+}
+
+async fn appended(world: &World, entries: usize) {
+    wait_for(&format!("{entries} entries are appended"), BOUND, async || {
+        (world.outbound().await.len() == entries).then_some(())
+    })
+    .await;
+}
+
+async fn both_compared(service: &Service) {
+    wait_for("both streams are compared", BOUND, async || {
+        let lines = service.output().into_iter().filter(|line| line.contains(COMPARED));
+        (lines.count() >= 2).then_some(())
+    })
+    .await;
+}
+
+/// The published routes whose entry is not in their stream under their id, and the entries that no published route names.
+async fn differences(world: &World) -> Vec<String> {
+    let published = "SELECT notification_id || '/' || route_id || '@' || published_entry_id FROM routes
+        WHERE status = 'published'";
+    let routes: BTreeSet<String> = world.column(published).await.into_iter().collect();
+    let entries = world.outbound().await;
+    let entries: BTreeSet<String> =
+        entries.iter().flat_map(|(name, ids)| ids.iter().map(move |id| format!("{name}@{id}"))).collect();
+    routes.symmetric_difference(&entries).cloned().collect()
+}
+
+// INV-13
+#[tokio::test]
+async fn completions_that_wait_while_redis_loses_their_entries_are_published_again() {
+    let mut world = world_with_snapshots().await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    hold_completions(&world).await;
+    let holder = world.database.client().await;
+    holder.execute(&format!("SELECT pg_advisory_lock({GATE})"), &[]).await.expect("it is free");
+    let snapshot = Snapshot::of(&world).await;
+    world.send(3..28).await;
+    appended(&world, 28 * 4).await;
+    snapshot.restore(&mut world).await;
+    // Every row could be read, and none of these is published: the comparison finds nothing of them.
+    both_compared(&service).await;
+    drop(holder);
+    world.settled(28).await;
+    assert_eq!(differences(&world).await, Vec::<String>::new());
+    world.check_after_loss(0..28).await;
+}
+
+// INV-13
+// CRASH-23
+#[tokio::test]
+async fn entries_that_redis_loses_while_postgresql_is_down_are_published_again() {
+    let redis =
+        harness::Redis::start(harness::RedisOptions::default()).await.expect("a private Redis starts");
+    let mut world = World { redis, ..World::with_own_postgres().await };
+    let _service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    hold_completions(&world).await;
+    let holder = world.database.client().await;
+    holder.execute(&format!("SELECT pg_advisory_lock({GATE})"), &[]).await.expect("it is free");
+    let snapshot = Snapshot::of(&world).await;
+    world.send(3..28).await;
+    appended(&world, 28 * 4).await;
+    let mut postgres = world.postgres.take().expect("its own");
+    postgres.kill().await;
+    drop(holder);
+    snapshot.restore(&mut world).await;
+    postgres.start_again().await.expect("it starts again");
+    world.settled(28).await;
+    wait_for("every published route is in its stream", BOUND, async || {
+        differences(&world).await.is_empty().then_some(())
+    })
+    .await;
+    world.check_after_loss(0..28).await;
+}
+
+// INV-13
+#[tokio::test]
+async fn what_a_replica_with_a_fast_clock_accepted_is_appended_again() {
+    let mut world = world_with_snapshots().await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    let snapshot = Snapshot::of(&world).await;
+    world.send(3..20).await;
+    world.settled(20).await;
+    // As a replica stamps them whose clock is an hour ahead.
+    let ahead = "UPDATE records SET accepted_at = accepted_at + interval '1 hour' WHERE idempotency_key NOT LIKE '%turn-0'";
+    assert!(world.execute(ahead).await > 0);
+    snapshot.restore(&mut world).await;
+    both_compared(&service).await;
+    wait_for("every published route is in its stream", BOUND, async || {
+        differences(&world).await.is_empty().then_some(())
+    })
+    .await;
+}
+
+// INV-07
+#[tokio::test]
+async fn entries_below_the_checkpoint_that_a_slow_clock_gave_are_accepted() {
+    let mut world = world_with_snapshots().await;
+    let service = world.service().start().await;
+    world.send(0..10).await;
+    world.settled(10).await;
+    let snapshot = Snapshot::of(&world).await;
+    let kept = world.last_entry().await;
+    world.send(10..30).await;
+    world.settled(30).await;
+    let checkpoint = world.caught_up().await;
+    // Before intake looks, the new primary takes ten entries whose ids are below the checkpoint, and three above it.
+    service.signal("STOP");
+    snapshot.restore(&mut world).await;
+    let millis = |id: &str| -> u64 { id.split('-').next().expect("an id").parse().expect("a number") };
+    let below = (100..110).zip(1..).map(|(n, sequence)| (n, format!("{}-{sequence}", millis(&kept) + 1)));
+    assert!(millis(&kept) + 1 < millis(&checkpoint), "there is room for them");
+    let above =
+        (110..113).zip(1..).map(|(n, sequence)| (n, format!("{}-{sequence}", millis(&checkpoint) + 1)));
+    for (n, id) in below.chain(above) {
+        let mut command = redis::cmd("XADD");
+        command.arg(INTENTS).arg(id);
+        for (name, value) in intent_fields(n) {
+            command.arg(name).arg(value);
+        }
+        command.exec_async(&mut world.redis().await).await.expect("Redis is there");
+    }
+    service.signal("CONT");
+    world.settled(43).await;
+    let cut = wait_for("the loss is reported", BOUND, async || {
+        service.logged(
+            "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, \
+             others between these ids, if there were any, are lost",
+        )
+    })
+    .await;
+    assert_eq!(cut["resume_after"], kept.as_str(), "{cut}");
+    let sent = (0..30).chain(100..113);
+    let accepted = world.column("SELECT idempotency_key FROM records").await;
+    assert_eq!(accepted.len(), sent.count());
+}
+
+// INV-07
+#[tokio::test]
+async fn another_server_without_a_visible_loss_is_reported_as_one_that_may_miss_entries() {
+    let mut world = World::new().await;
+    let service = world.service().start().await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    world.caught_up().await;
+    wait_for("the server is saved beside the checkpoint", BOUND, async || {
+        (world.number("SELECT count(*) FROM intake WHERE server_run_id IS NOT NULL").await == 1).then_some(())
+    })
+    .await;
+    world.redis.stop().await;
+    world.redis.start_again().await.expect("it starts");
+    let message = "the intents stream is on another server than before, and shows no loss; entries that were not read yet may be \
+                   missing";
+    wait_for("it is said", BOUND, async || service.logged(message)).await;
+    world.send(3..5).await;
+    world.settled(5).await;
+    world.check(0..5).await;
+}
+
+// INV-13
+#[tokio::test]
+async fn outbound_streams_that_come_back_empty_under_traffic_are_lost_and_not_trimmed() {
+    let mut world = world_with_snapshots().await;
+    let service = world.service().start().await;
+    let empty = Snapshot::of(&world).await;
+    world.send(0..20).await;
+    world.settled(20).await;
+    // The installation's key and the intents are gone as well; the entries after that come at once.
+    empty.restore(&mut world).await;
+    world.send(20..25).await;
+    world.accepted(25).await;
+    let lost = "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
+                nothing is appended again";
+    let line = wait_for("it is an error", BOUND, async || service.logged(lost)).await;
+    assert_eq!((&line["level"], &line["entries"]), (&"ERROR".into(), &40.into()), "{line}");
+    world.settled(25).await;
+    assert_eq!(world.outbound().await.len(), 20, "only the new ones");
+    let audit = world.audit().run().await;
+    let missing = audit.stdout.lines().filter(|line| line.contains("published_entry_missing")).count();
+    assert_eq!((audit.code, missing), (Some(1), 80), "{}{}", audit.stdout, audit.stderr);
+}
+
+// INV-13
+#[tokio::test]
+async fn an_orderly_restart_in_the_middle_of_a_rename_of_a_stream_repeats_nothing() {
+    let mut world = World::new().await;
+    let renamed = "gateway:renamed-events";
+    let former = world.service().start().await;
+    world.send(0..10).await;
+    world.settled(10).await;
+    let next = world.service().env("NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM", renamed).start().await;
+    drop(former);
+    world.send(10..20).await;
+    world.settled(20).await;
+    wait_for("both names are known", BOUND, async || {
+        (world.number("SELECT count(*) FROM outbound_names WHERE channel = 'push'").await == 2).then_some(())
+    })
+    .await;
+    let length = async |world: &World| -> (u64, u64, u64) {
+        let mut lengths = redis::pipe();
+        for stream in [PUSH, renamed, MAIL] {
+            lengths.cmd("XLEN").arg(stream);
+        }
+        lengths.query_async(&mut world.redis().await).await.expect("Redis is there")
+    };
+    let before = length(&world).await;
+    world.redis.stop().await;
+    world.redis.start_again().await.expect("it starts");
+    let refused = "the outbound stream is not compared, because routes of the channel were published to another stream in the same \
+                   time; `notification audit` names entries that Redis lost";
+    let line = wait_for("it is refused", BOUND, async || next.logged(refused)).await;
+    assert_eq!((&line["stream"], &line["other_stream"]), (&renamed.into(), &PUSH.into()), "{line}");
+    wait_for("the mail stream is compared", BOUND, async || next.logged(COMPARED)).await;
+    assert_eq!(length(&world).await, before);
+    ask(&world, &["PING"]).await;
+}
