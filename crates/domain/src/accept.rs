@@ -21,7 +21,7 @@ mod decoded;
 mod probe;
 mod record;
 
-pub use decoded::{Decoded, DecodedIntent, ProcessedTrace, decode};
+pub use decoded::{Decoded, DecodedIntent, ProcessedTrace, decode, decode_large};
 pub use probe::{Probe, probe};
 use record::new_acceptance;
 

@@ -1,7 +1,10 @@
 //! The checkpoints in PostgreSQL and Redis, and what to do if they or the stream itself disagree (ADR 0011, ADR 0022). Functions
 //! without I/O.
 
+use std::time::Duration;
+
 use crate::entry::EntryId;
+use crate::republish::OutboundState;
 
 /// The fencing token of a leader's term; 0 where there is no election.
 pub type Fence = u64;
@@ -125,7 +128,21 @@ pub struct StreamState {
     pub last_generated: EntryId,
     /// The highest id of an entry that was deleted; zero if none was, or if Redis does not say.
     pub max_deleted: EntryId,
+    /// The bytes of entries that Redis copied to say this.
+    pub copied_bytes: u64,
 }
+
+impl From<OutboundState> for StreamState {
+    fn from(state: OutboundState) -> Self {
+        let OutboundState { first, last_generated, max_deleted, copied_bytes, .. } = state;
+        Self { first, last_generated, max_deleted, copied_bytes }
+    }
+}
+
+/// If Redis copies more bytes of entries to describe a stream, it is asked rarely.
+pub const MAX_COPIED_BYTES: u64 = 4 * 1024 * 1024;
+/// How rarely.
+pub const LARGE_COPY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The result of comparing a stream with the entry up to which it was processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,7 +226,12 @@ mod tests {
     #[test]
     fn a_stream_is_compared_with_what_was_processed() {
         let state = |first: Option<u64>, last| {
-            Some(StreamState { first: first.map(id), last_generated: id(last), max_deleted: id(2) })
+            Some(StreamState {
+                first: first.map(id),
+                last_generated: id(last),
+                max_deleted: id(2),
+                copied_bytes: 0,
+            })
         };
         for (processed, state, expected) in [
             (0, None, StreamCheck::Continues),

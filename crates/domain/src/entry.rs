@@ -118,6 +118,50 @@ pub struct RawEntry {
     pub fields: RawFields,
 }
 
+/// A name or value of an entry that was not read whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargePart {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// How it begins.
+    pub head: Vec<u8>,
+}
+
+/// An entry that is larger than what is read of one. No valid intent is so large.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargeEntry {
+    /// Its id.
+    pub id: EntryId,
+    /// How many fields it has.
+    pub fields: u64,
+    /// All names and values, in bytes.
+    pub bytes: u64,
+    /// The names and values of the first fields.
+    pub heads: Vec<(LargePart, LargePart)>,
+}
+
+impl LargeEntry {
+    /// Lower-case hex SHA-256 over what is known of it: the same for each look at the same entry.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(self.fields.to_be_bytes());
+        hash.update(self.bytes.to_be_bytes());
+        for part in self.heads.iter().flat_map(|(name, value)| [name, value]) {
+            hash.update(part.bytes.to_be_bytes());
+            hash.update((part.head.len() as u64).to_be_bytes());
+            hash.update(&part.head);
+        }
+        hex::encode(hash.finalize())
+    }
+}
+
+/// The longest head of a name or value of a [`LargeEntry`], in bytes.
+pub const MAX_HEAD: usize = 64 * 1024;
+/// The most fields of a [`LargeEntry`] of which heads are kept.
+pub const MAX_HEAD_FIELDS: usize = 256;
+/// The most bytes of all heads of a [`LargeEntry`].
+pub const MAX_HEADS: usize = 1024 * 1024;
+
 /// Why the fields of an entry were not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unread {

@@ -8,7 +8,8 @@ mod stored_fields;
 
 use ambient::Timestamp;
 
-use crate::entry::{EntryId, RawFields};
+use crate::entry::{EntryId, LargeEntry, LargePart, RawFields};
+use crate::intent::MAX_ENTRY;
 
 use raw_fields::storable_text;
 pub use raw_fields::{KeptFields, Pieces, RAW_FIELDS_JSON_MAX, RAW_FIELDS_MAX, TRUNCATED_HEAD};
@@ -194,6 +195,31 @@ impl MalformedIntent {
             idempotency_key: id_column(&fields, "idempotency_key"),
             rejection: rejection.storable(),
             raw_fields: KeptFields::of(fields),
+            recorded_at: now,
+        }
+    }
+
+    /// The row for an entry that is too large to be read.
+    pub fn too_large(stream: &str, entry: &LargeEntry, now: Timestamp) -> Self {
+        let LargeEntry { id, fields, bytes, heads } = entry;
+        let rejection = Rejection {
+            code: FailureCode::EntryTooLarge,
+            message: format!(
+                "the entry has {bytes} bytes in {fields} fields and takes at most {MAX_ENTRY} bytes"
+            ),
+        };
+        let is_whole = |part: &LargePart| part.head.len() as u64 == part.bytes;
+        let whole = heads.iter().filter(|(name, value)| is_whole(name) && is_whole(value));
+        let whole: RawFields = whole.map(|(name, value)| (name.head.clone(), value.head.clone())).collect();
+        Self {
+            stream: stream.to_owned(),
+            entry_id: *id,
+            fields_fingerprint: entry.fingerprint(),
+            notification_type: id_column(&whole, "notification_type"),
+            producer: id_column(&whole, "producer"),
+            idempotency_key: id_column(&whole, "idempotency_key"),
+            rejection: rejection.storable(),
+            raw_fields: KeptFields::of_large(entry),
             recorded_at: now,
         }
     }

@@ -76,6 +76,8 @@ pub struct OutboundState {
     pub last_generated: EntryId,
     /// The highest id that a consumer deleted; zero if none did, or if Redis does not say.
     pub max_deleted: EntryId,
+    /// The bytes of entries that Redis copied to say this.
+    pub copied_bytes: u64,
     /// Whether the stream has as many entries as its configured length allows, so that appends trim it.
     pub is_full: bool,
     /// The ids that the present server never had, latest first.
@@ -141,6 +143,7 @@ mod tests {
             first: first.map(id),
             last_generated: id(30),
             max_deleted: id(15),
+            copied_bytes: 0,
             is_full: false,
             gaps: gaps.iter().map(gap).collect(),
         }

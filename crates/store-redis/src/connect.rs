@@ -152,7 +152,17 @@ impl RedisClient {
         operation: &'static str,
         call: &ScriptCall<'_>,
     ) -> Result<Value, StoreError> {
-        let deadline = Instant::now() + self.inner.timeout;
+        self.script_within(operation, call, self.inner.timeout).await
+    }
+
+    /// The same for a script that may take longer than other operations.
+    pub(crate) async fn script_within(
+        &self,
+        operation: &'static str,
+        call: &ScriptCall<'_>,
+        limit: Duration,
+    ) -> Result<Value, StoreError> {
+        let deadline = Instant::now() + limit;
         let (generation, mut connection) = self.connection(operation, deadline).await?;
         let answer = timeout_at(deadline, call.send(&mut connection.commands)).await;
         self.judge(operation, generation, answer)

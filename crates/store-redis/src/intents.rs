@@ -3,14 +3,19 @@
 //! Reading blocks on a connection of its own, which takes no more bytes than the read allows. Everything else uses the
 //! shared connection and asks for ids only, because an entry may be as large as Redis lets its producer make it.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::checkpoint::{LARGE_COPY_INTERVAL, MAX_COPIED_BYTES};
+use domain::entry::{
+    EntryId, LargeEntry, LargePart, MAX_HEAD, MAX_HEAD_FIELDS, MAX_HEADS, RawEntry, RawFields,
+};
 use domain::ports::{IntentStream, Read, ReadLimit, ServerId, StoreError, StreamQueries, StreamState};
 use domain::query::{
     Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
 };
 use redis::{Script, Value, cmd};
+use tokio::time::Instant;
 
 use crate::blocking::{BlockingConnection, ask_within};
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
@@ -19,6 +24,9 @@ use crate::socket::Connection;
 use crate::stream_state::{self, entry_id, parse_state};
 
 pub(crate) const FIRST_IN_RANGE: &str = include_str!("scripts/first_in_range.lua");
+const LOOK: &str = include_str!("scripts/look_at_entry.lua");
+/// How long a look at an entry of any size may take.
+const MAX_LOOK_TIME: Duration = Duration::from_secs(30);
 const INSPECT: &str = include_str!("scripts/inspect_stream.lua");
 
 /// The intents stream at one key. Clones share the reader's connection.
@@ -30,6 +38,9 @@ pub struct RedisIntentStream {
     first_in_range: Script,
     inspect: Script,
     server: Script,
+    look: Script,
+    /// The last state that cost Redis a large copy, and when that was.
+    copied: Arc<Mutex<Option<(Instant, Option<StreamState>)>>>,
 }
 
 impl std::fmt::Debug for RedisIntentStream {
@@ -48,7 +59,27 @@ impl RedisIntentStream {
             first_in_range: Script::new(FIRST_IN_RANGE),
             inspect: stream_state::script(INSPECT),
             server: server::script(),
+            look: Script::new(LOOK),
+            copied: Arc::default(),
         }
+    }
+
+    /// The state of the stream, at most [`LARGE_COPY_INTERVAL`] old if it costs Redis a copy of large entries.
+    async fn inspect_rarely(&self) -> Result<Option<StreamState>, StoreError> {
+        if let Some((at, state)) = *self.copied()
+            && at.elapsed() < LARGE_COPY_INTERVAL
+        {
+            return Ok(state);
+        }
+        let state = self.inspect().await?;
+        let is_large = state.is_some_and(|state| state.copied_bytes > MAX_COPIED_BYTES);
+        *self.copied() = is_large.then(|| (Instant::now(), state));
+        Ok(state)
+    }
+
+    /// Nothing panics while the lock is held.
+    fn copied(&self) -> MutexGuard<'_, Option<(Instant, Option<StreamState>)>> {
+        self.copied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Entries in this order from after `after`, at most `count` of them; `None` if they exceed `bytes`, and the connection is gone.
@@ -146,6 +177,17 @@ impl IntentStream for RedisIntentStream {
         self.reader.close();
     }
 
+    async fn look_at_large(&self, after: EntryId) -> Result<Option<LargeEntry>, StoreError> {
+        const OPERATION: &str = "look at an intent that is too large to be read";
+        let mut call = ScriptCall::new(&self.look, [&self.key].into_iter());
+        call.arg(format!("({after}")).arg(MAX_HEAD).arg(MAX_HEAD_FIELDS).arg(MAX_HEADS);
+        // Redis copies the entry, which may take longer than any other operation.
+        match self.client.script_within(OPERATION, &call, MAX_LOOK_TIME).await? {
+            Value::Nil => Ok(None),
+            found => large_entry(&found).map(Some).ok_or_else(|| unexpected(OPERATION, &found)),
+        }
+    }
+
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
         const OPERATION: &str = "find the next intent";
         // Redis refuses a range after the highest possible id.
@@ -189,11 +231,7 @@ impl IntentStream for RedisIntentStream {
         const OPERATION: &str = "inspect the intents stream";
         let call = ScriptCall::new(&self.inspect, [&self.key].into_iter());
         let state = parse_state(OPERATION, &self.client.script(OPERATION, &call).await?)?;
-        Ok(state.map(|state| StreamState {
-            first: state.first,
-            last_generated: state.last_generated,
-            max_deleted: state.max_deleted,
-        }))
+        Ok(state.map(StreamState::from))
     }
 }
 
@@ -206,7 +244,7 @@ impl StreamQueries for RedisIntentStream {
     async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
         const OPERATION: &str = "measure the backlog of intents";
         let none = Counted { count: 0, capped: false };
-        let Some(state) = self.inspect().await? else {
+        let Some(state) = self.inspect_rarely().await? else {
             return Ok(StreamBacklog { last_entry_id: None, first: None, entries: none });
         };
         let last_entry_id = Some(state.last_generated);
@@ -260,6 +298,26 @@ impl StreamQueries for RedisIntentStream {
         let (entries, is_all) = self.pages(Order::OldestFirst, Some(after), BACKLOG_LIMIT).await?;
         Ok(UnreadEntries { entries, is_all })
     }
+}
+
+/// Reads what the script describes.
+fn large_entry(value: &Value) -> Option<LargeEntry> {
+    let Value::Array(values) = value else { return None };
+    let [id, Value::Int(fields), Value::Int(bytes), Value::Array(parts)] = &values[..] else { return None };
+    let mut parts = parts.chunks_exact(2).map(|part| match part {
+        [Value::Int(bytes), Value::BulkString(head)] => {
+            Some(LargePart { bytes: u64::try_from(*bytes).ok()?, head: head.clone() })
+        }
+        _ => None,
+    });
+    let mut heads = Vec::new();
+    while let Some(name) = parts.next() {
+        // The last name may have taken all the room.
+        let empty = Some(LargePart { bytes: 0, head: Vec::new() });
+        heads.push((name?, parts.next().unwrap_or(empty)?));
+    }
+    let (fields, bytes) = (u64::try_from(*fields).ok()?, u64::try_from(*bytes).ok()?);
+    Some(LargeEntry { id: entry_id(id)?, fields, bytes, heads })
 }
 
 /// Read by hand: the library's own types are maps, which lose repeated names and their order.

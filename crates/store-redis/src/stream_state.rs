@@ -27,7 +27,18 @@ pub(crate) fn parse_state(
     let id = |at: usize| state.get(at).and_then(entry_id);
     match (id(1), id(2)) {
         (Some(last_generated), Some(max_deleted)) => {
-            Ok(Some(OutboundState { first: id(0), last_generated, max_deleted, ..OutboundState::default() }))
+            let copied_bytes = match state.get(3) {
+                Some(Value::Int(bytes)) => bytes.unsigned_abs(),
+                _ => 0,
+            };
+            let state = OutboundState {
+                first: id(0),
+                last_generated,
+                max_deleted,
+                copied_bytes,
+                ..OutboundState::default()
+            };
+            Ok(Some(state))
         }
         _ => Err(unavailable(operation, "Redis gave a stream without its ids")),
     }

@@ -155,11 +155,7 @@ where
         let durable = retry(async || stores.tables.audited_checkpoint(stream).await).await?;
         let state = retry(async || stores.streams.inspect_stream(stream).await).await?;
         let leader = retry(async || stores.leader.leader().await).await?;
-        let stream = state.map(|state| StreamState {
-            first: state.first,
-            last_generated: state.last_generated,
-            max_deleted: state.max_deleted,
-        });
+        let stream = state.map(StreamState::from);
         Ok(Checkpoints { cached, durable, stream, leader: leader.map(|term| term.fence) })
     }
 

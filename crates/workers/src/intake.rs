@@ -35,7 +35,7 @@ use crate::traces::Traces;
 
 use acceptor::{Acceptor, Ended, Target};
 use checkpoint::{CheckpointKeeper, Resumed};
-use reader::{ReadResult, Reader};
+use reader::Reader;
 
 /// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A larger entry is processed
 /// alone.
@@ -271,10 +271,7 @@ where
             let reading = stop.run_until_cancelled(self.reader.read(processed, self.settings.block));
             let (read, ()) = join(reading, self.keeper.maintain()).await;
             let Some(read) = read else { return Ok(Step::Continue) };
-            match read? {
-                ReadResult::Entries(entries) => self.queue.extend(entries),
-                ReadResult::TooLarge => return self.too_large().await,
-            }
+            self.queue.extend(read?);
             if self.queue.is_empty() {
                 return self.check_idle().await;
             }
@@ -357,16 +354,6 @@ where
             )),
             None => Step::Continue,
         })
-    }
-
-    /// The next entry is larger than the limit of a read: an operator must decide what to do with it.
-    async fn too_large(&mut self) -> Result<Step, StoreError> {
-        let Some(processed) = self.keeper.processed() else { return Ok(Step::CheckpointMoved) };
-        let Some(entry_id) = self.reader.next_after(processed).await? else { return Ok(Step::Continue) };
-        let stream = &self.settings.stream;
-        let cause =
-            format!("the entry exceeds the size limit of a read; to skip it: XDEL {stream} {entry_id}");
-        Ok(Step::Waiting(Wait { entry_id, cause }))
     }
 }
 

@@ -66,6 +66,7 @@ impl OutboundStream {
             first: self.entries.first().map(|(id, _)| *id),
             last_generated: self.last_generated,
             max_deleted: self.max_deleted,
+            copied_bytes: 0,
             is_full: false,
             gaps: changes.into_iter().map(|(_, gap)| gap).collect(),
         }

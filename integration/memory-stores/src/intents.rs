@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use domain::checkpoint::StreamState;
-use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::entry::{EntryId, LargeEntry, LargePart, MAX_HEAD, RawEntry, RawFields};
 use domain::ports::{IntentProducer, IntentStream, Read, ReadLimit, ServerId, StoreError, StreamQueries};
 use domain::query::{
     Counted, EntryLook, FoundEntry, MAX_UNREAD_BYTES, MAX_UNREAD_ENTRIES, StreamBacklog, UnreadEntries,
@@ -187,6 +187,21 @@ impl IntentStream for MemoryIntents {
 
     async fn reconnect(&self) {}
 
+    async fn look_at_large(&self, after: EntryId) -> Result<Option<LargeEntry>, StoreError> {
+        let visible = self.visible();
+        let entry = visible.iter().flat_map(|stream| &stream.entries).find(|entry| entry.id > after);
+        let part = |bytes: &Vec<u8>| LargePart {
+            bytes: bytes.len() as u64,
+            head: bytes[..bytes.len().min(MAX_HEAD)].to_vec(),
+        };
+        Ok(entry.map(|entry| LargeEntry {
+            id: entry.id,
+            fields: entry.fields.0.len() as u64,
+            bytes: entry.fields.size() as u64,
+            heads: entry.fields.0.iter().map(|(name, value)| (part(name), part(value))).collect(),
+        }))
+    }
+
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {
         let stream = self.visible();
         let mut ids = stream.iter().flat_map(|stream| &stream.entries).map(|entry| entry.id);
@@ -222,6 +237,7 @@ impl IntentStream for MemoryIntents {
             first: stream.entries.first().map(|entry| entry.id),
             last_generated: stream.last_generated,
             max_deleted: stream.max_deleted,
+            copied_bytes: 0,
         }))
     }
 

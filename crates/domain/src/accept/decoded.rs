@@ -2,7 +2,7 @@
 
 use ambient::Timestamp;
 
-use crate::entry::{EntryId, RawEntry, RawFields};
+use crate::entry::{ENTRY_COST, EntryId, LargeEntry, RawEntry, RawFields};
 use crate::intent::{self, Intent};
 use crate::malformed::{MalformedIntent, Rejection};
 use crate::policy::Policy;
@@ -45,6 +45,12 @@ pub fn decode(stream: &str, entry: RawEntry, policy: &Policy, now: Timestamp) ->
             Decoded { id, cost: cost.max(row.raw_fields.json_length()), content: Err(row) }
         }
     }
+}
+
+/// An entry of `stream` that is too large to be read: malformed, with the heads of its fields.
+pub fn decode_large(stream: &str, entry: &LargeEntry, now: Timestamp) -> Decoded {
+    let row = MalformedIntent::too_large(stream, entry, now);
+    Decoded { id: entry.id, cost: ENTRY_COST + row.raw_fields.json_length(), content: Err(row) }
 }
 
 impl Decoded {

@@ -69,14 +69,11 @@ impl EntryTrace {
         }
     }
 
-    /// Whether retention may have deleted its outcome. A duplicate has the record of the first intent, which may be as old as the event.
+    /// Whether retention may have deleted its outcome. The time at which it came decides: its producer chooses the time of the event, and an
+    /// entry that was never read must not hide behind an old one.
     fn may_be_expired(&self, cutoffs: RetentionCutoffs) -> bool {
         let received = self.id.time();
-        let oldest = match &self.content {
-            Some(Ok((_, occurred_at))) => received.min(*occurred_at),
-            _ => received,
-        };
-        received <= cutoffs.malformed_intents || (self.may_be_valid() && oldest <= cutoffs.records)
+        received <= cutoffs.malformed_intents || (self.may_be_valid() && received <= cutoffs.records)
     }
 }
 

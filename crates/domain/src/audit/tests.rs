@@ -126,7 +126,11 @@ fn what_retention_may_have_deleted_is_no_discrepancy() {
     assert_eq!(judge(&valid(TODAY - 30 * DAY), &none), Ok(EntryOutcome::Expired));
     assert_eq!(judge(&valid(TODAY - 30 * DAY + 1), &none), Err(Kind::EntryWithoutOutcome));
     let repeated = trace(TODAY, &fields(TODAY - 30 * DAY, "game.turn.ready"));
-    assert_eq!(judge(&repeated, &none), Ok(EntryOutcome::Expired), "the first one is as old as its event");
+    assert_eq!(
+        judge(&repeated, &none),
+        Err(Kind::EntryWithoutOutcome),
+        "it came today, however old its event is"
+    );
     let broken = RawFields::from_iter([("x", "y")]);
     assert_eq!(judge(&trace(TODAY - 60 * DAY, &broken), &none), Ok(EntryOutcome::Expired));
     assert_eq!(judge(&trace(TODAY - 59 * DAY, &broken), &none), Err(Kind::EntryWithoutOutcome));
@@ -154,7 +158,12 @@ fn checkpoints() -> Checkpoints {
     Checkpoints {
         cached: CachedCheckpoint::At(checkpoint),
         durable: Some(checkpoint),
-        stream: Some(StreamState { first: Some(id(1)), last_generated: id(10), max_deleted: EntryId::ZERO }),
+        stream: Some(StreamState {
+            first: Some(id(1)),
+            last_generated: id(10),
+            max_deleted: EntryId::ZERO,
+            copied_bytes: 0,
+        }),
         leader: Some(3),
     }
 }
@@ -184,6 +193,7 @@ fn checkpoints_that_lag_or_are_missing_are_no_discrepancy_and_those_that_lead_ar
                     first: Some(id(12)),
                     last_generated: id(13),
                     max_deleted: EntryId::ZERO,
+                    copied_bytes: 0,
                 }),
                 ..good.clone()
             },
@@ -195,6 +205,7 @@ fn checkpoints_that_lag_or_are_missing_are_no_discrepancy_and_those_that_lead_ar
                     first: Some(id(1)),
                     last_generated: id(9),
                     max_deleted: EntryId::ZERO,
+                    copied_bytes: 0,
                 }),
                 ..good.clone()
             },

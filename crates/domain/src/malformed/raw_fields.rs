@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::entry::{FIELD_COST, RawFields};
+use crate::entry::{FIELD_COST, LargeEntry, LargePart, RawFields};
 
 /// Up to this [cost](crate::entry::cost) the fields of an entry are kept whole; of a larger one no more than this many bytes
 /// are kept.
@@ -51,6 +51,18 @@ impl KeptFields {
     /// What is kept of `fields`.
     pub fn of(fields: RawFields) -> Self {
         Self::within(fields, RAW_FIELDS_MAX, RAW_FIELDS_JSON_MAX)
+    }
+
+    /// The heads of an entry that was not read, and how much of it they are not.
+    pub(super) fn of_large(entry: &LargeEntry) -> Self {
+        let known: u64 = entry.heads.iter().map(|(name, value)| name.bytes + value.bytes).sum();
+        let heads = entry.heads.iter().map(|(name, value)| (Part::of_large(name), Part::of_large(value)));
+        let omitted = |omitted| Part::Omitted { omitted };
+        let fields = entry.fields.saturating_sub(entry.heads.len() as u64);
+        let rest = (fields > 0).then(|| {
+            (omitted(Omitted::Fields(fields)), omitted(Omitted::Bytes(entry.bytes.saturating_sub(known))))
+        });
+        Self::text_of(&heads.chain(rest).collect::<Vec<_>>())
     }
 
     /// All fields if they cost at most `max` and their JSON has at most `json_max` bytes, else as much as fits into `max` bytes.
@@ -199,8 +211,13 @@ enum Part<'a> {
 /// What is kept of a part that is too long.
 #[derive(Serialize)]
 struct Truncated {
-    bytes: usize,
-    sha256: String,
+    bytes: u64,
+    /// Of all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    /// Of the head alone, if no more of it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head_sha256: Option<String>,
     head_base64: String,
 }
 
@@ -208,8 +225,8 @@ struct Truncated {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Omitted {
-    Fields(usize),
-    Bytes(usize),
+    Fields(u64),
+    Bytes(u64),
 }
 
 /// Bytes that are encoded while they are written.
@@ -233,13 +250,27 @@ impl<'a> Part<'a> {
             false => Self::whole(bytes),
         }
     }
+
+    fn of_large(part: &'a LargePart) -> Self {
+        match part.head.len() as u64 == part.bytes {
+            true => Self::whole(&part.head),
+            false => Self::Truncated { truncated: Truncated::of_large(part) },
+        }
+    }
 }
 
 impl Truncated {
     fn of(bytes: &[u8]) -> Box<Self> {
         let head = &bytes[..bytes.len().min(TRUNCATED_HEAD)];
-        let sha256 = hex::encode(Sha256::digest(bytes));
-        Box::new(Self { bytes: bytes.len(), sha256, head_base64: BASE64.encode(head) })
+        let sha256 = Some(hex::encode(Sha256::digest(bytes)));
+        let head_base64 = BASE64.encode(head);
+        Box::new(Self { bytes: bytes.len() as u64, sha256, head_sha256: None, head_base64 })
+    }
+
+    fn of_large(part: &LargePart) -> Box<Self> {
+        let head_sha256 = Some(hex::encode(Sha256::digest(&part.head)));
+        let head_base64 = BASE64.encode(&part.head);
+        Box::new(Self { bytes: part.bytes, sha256: None, head_sha256, head_base64 })
     }
 }
 
@@ -261,9 +292,10 @@ fn cut(fields: &RawFields, max: usize) -> Vec<(Part<'_>, Part<'_>)> {
         let cost = FIELD_COST + json_length(&pair);
         if cost > room {
             let rest = &fields.0[at..];
-            let bytes = rest.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let bytes: usize = rest.iter().map(|(name, value)| name.len() + value.len()).sum();
             let omitted = |omitted| Part::Omitted { omitted };
-            pairs.push((omitted(Omitted::Fields(rest.len())), omitted(Omitted::Bytes(bytes))));
+            let fields = Omitted::Fields(rest.len() as u64);
+            pairs.push((omitted(fields), omitted(Omitted::Bytes(bytes as u64))));
             break;
         }
         room -= cost;

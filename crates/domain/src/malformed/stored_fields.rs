@@ -13,8 +13,8 @@ pub enum StoredPart {
     Truncated {
         /// How long it was, in bytes.
         bytes: u64,
-        /// The SHA-256 of all of it, in hexadecimal digits.
-        sha256: String,
+        /// The SHA-256 of all of it, in hexadecimal digits; `None` if no more than the head was read.
+        sha256: Option<String>,
         /// How it began.
         head: Vec<u8>,
     },
@@ -37,7 +37,8 @@ impl StoredPart {
         match self {
             Self::Whole(_) => None,
             Self::Truncated { bytes, sha256, head } => {
-                Some(format!("{bytes} bytes, SHA-256 {sha256}; its first {} are kept", head.len()))
+                let hash = sha256.as_ref().map(|sha256| format!(", SHA-256 {sha256}")).unwrap_or_default();
+                Some(format!("{bytes} bytes{hash}; its first {} are kept", head.len()))
             }
             Self::Omitted(count) => Some(format!("{count} more were not kept")),
         }
@@ -78,7 +79,7 @@ enum Part {
 #[derive(Deserialize)]
 struct Truncated {
     bytes: u64,
-    sha256: String,
+    sha256: Option<String>,
     head_base64: String,
 }
 

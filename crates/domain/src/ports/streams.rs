@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::StoreError;
 use crate::checkpoint::StreamState;
-use crate::entry::{EntryId, RawEntry, RawFields};
+use crate::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use crate::republish::ServerId;
 
 /// The most that one read returns.
@@ -40,6 +40,13 @@ pub trait IntentStream: Send + Sync {
     /// Closes the connection on which [`IntentStream::read`] waits; the next read opens another. For a connection to a
     /// server that no longer is the master.
     fn reconnect(&self) -> impl Future<Output = ()> + Send;
+
+    /// The first entry after `after`, which is too large to be read, with no more than the heads of its fields. It costs Redis a copy of the
+    /// entry, so it is called once for an entry, and rarely if that fails.
+    fn look_at_large(
+        &self,
+        after: EntryId,
+    ) -> impl Future<Output = Result<Option<LargeEntry>, StoreError>> + Send;
 
     /// The id of the first entry after `after`, without waiting for one.
     fn first_after(&self, after: EntryId)

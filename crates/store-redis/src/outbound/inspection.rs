@@ -48,7 +48,7 @@ impl RedisOutbound {
     ) -> Result<Option<OutboundState>, StoreError> {
         let Some(state) = parse_state(operation, value)? else { return Ok(None) };
         let (length, changes) = match value {
-            Value::Array(values) => (values.get(3), values.get(4)),
+            Value::Array(values) => (values.get(4), values.get(5)),
             _ => (None, None),
         };
         let Some(Value::Int(length)) = length else { return Err(unexpected(operation, value)) };

@@ -30,6 +30,6 @@ end
 local function outbound_state(stream, noted)
   local found = redis.call('TYPE', stream).ok == 'stream' and state(stream)
   if not found then return false end
-  found[4], found[5] = redis.call('XLEN', stream), noted
+  found[5], found[6] = redis.call('XLEN', stream), noted
   return found
 end

@@ -134,11 +134,7 @@ where
         let durable = retry(async || self.stores.tables.audited_checkpoint(stream).await).await?;
         let processed = durable.map_or(EntryId::ZERO, |durable| durable.last_entry_id);
         let state = retry(async || self.stores.streams.inspect_stream(stream).await).await?;
-        let state = state.map(|state| StreamState {
-            first: state.first,
-            last_generated: state.last_generated,
-            max_deleted: state.max_deleted,
-        });
+        let state = state.map(StreamState::from);
         let is_stream_behind = check_stream(processed, state) == StreamCheck::EndsBefore;
         let context = EntryContext { stream, processed, is_stream_behind, cutoffs: self.cutoffs() };
         let mut judged = Vec::new();

@@ -7,7 +7,10 @@
 use std::time::Duration;
 
 use ambient::Clock;
-use domain::checkpoint::{self, CachedCheckpoint, Checkpoint, IgnoredCache, Resume, StreamCheck};
+use domain::checkpoint::{
+    self, CachedCheckpoint, Checkpoint, IgnoredCache, LARGE_COPY_INTERVAL, MAX_COPIED_BYTES, Resume,
+    StreamCheck,
+};
 use domain::entry::EntryId;
 use domain::ports::{
     CheckpointCache, CheckpointStore, Fence, IntentStream, ReadLimit, ServerId, StoreError, Swap, error_chain,
@@ -42,6 +45,8 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     position: Option<Position>,
     /// A gap up to this entry has been reported.
     reported_gap: EntryId,
+    /// Before this time an idle stream is not inspected: that costs Redis a copy of large entries.
+    inspect_again_at: Option<Instant>,
     /// The server of the stream, until it is saved beside the checkpoint.
     unsaved_server: Option<ServerId>,
     trimmed_at: Option<Instant>,
@@ -109,6 +114,7 @@ where
             cache_claimed: false,
             position: None,
             reported_gap: EntryId::ZERO,
+            inspect_again_at: None,
             unsaved_server: None,
             trimmed_at: None,
         }
@@ -320,7 +326,12 @@ where
     pub(super) async fn check_idle(&mut self) -> Result<Option<Idle>, StoreError> {
         let Some(position) = &mut self.position else { return Ok(None) };
         let processed = position.processed;
+        if self.inspect_again_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(Some(Idle { processed, stream: StreamCheck::Continues, has_more: false }));
+        }
         let state = self.intents.inspect().await?;
+        let is_large = state.is_some_and(|state| state.copied_bytes > MAX_COPIED_BYTES);
+        self.inspect_again_at = is_large.then(|| Instant::now() + LARGE_COPY_INTERVAL);
         // While no entries arrive, no transaction detects that PostgreSQL was restored to an older state.
         if position.checked_at.elapsed() > CHECKPOINT_CHECK_INTERVAL {
             let durable = self.store.load_checkpoint(&self.settings.stream).await?;

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ambient::Clock;
 use domain::accept;
+use domain::checkpoint::LARGE_COPY_INTERVAL;
 use domain::entry::{EntryId, RawEntry};
 use domain::policy::Policy;
 use domain::ports::{IntentStream, Read, ReadLimit, StoreError};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
 
@@ -35,15 +36,8 @@ pub(super) struct Reader<'a, I, C> {
     settings: &'a IntakeSettings,
     window: ReadWindow,
     misses: u32,
-}
-
-/// The result of a read.
-#[derive(Debug)]
-pub(super) enum ReadResult {
-    /// Entries in stream order; none if none arrived in time.
-    Entries(Vec<UnprocessedEntry>),
-    /// The next entry alone is more than [`MAX_ENTRY_BYTES`].
-    TooLarge,
+    /// When a look at an entry that is too large began, if it did not succeed.
+    looked_at: Option<Instant>,
 }
 
 impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
@@ -53,11 +47,15 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         policy: &'a Policy,
         settings: &'a IntakeSettings,
     ) -> Self {
-        Self { intents, clock, policy, settings, window: ReadWindow::new(), misses: 0 }
+        Self { intents, clock, policy, settings, window: ReadWindow::new(), misses: 0, looked_at: None }
     }
 
-    /// The entries after `after`; waits up to `block` for the first.
-    pub(super) async fn read(&mut self, after: EntryId, block: Duration) -> Result<ReadResult, StoreError> {
+    /// The entries after `after` in stream order; waits up to `block` for the first, and returns none if none arrived in time.
+    pub(super) async fn read(
+        &mut self,
+        after: EntryId,
+        block: Duration,
+    ) -> Result<Vec<UnprocessedEntry>, StoreError> {
         loop {
             match self.intents.read(after, self.window.limit(), block).await? {
                 Read::Entries(entries) => {
@@ -67,12 +65,28 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
                     self.window.brought(&entries);
                     let read_at = Instant::now();
                     let decode = |entry| self.decode(entry, read_at);
-                    return Ok(ReadResult::Entries(entries.into_iter().map(decode).collect()));
+                    return Ok(entries.into_iter().map(decode).collect());
                 }
                 Read::TooLarge if self.window.narrow() => {}
-                Read::TooLarge => return Ok(ReadResult::TooLarge),
+                Read::TooLarge => return Ok(self.look_at_large(after).await?.into_iter().collect()),
             }
         }
+    }
+
+    /// The next entry, of which one alone is more than [`MAX_ENTRY_BYTES`]: its outcome depends on its size alone. Redis copies it for this, so
+    /// a look that failed is repeated only after [`LARGE_COPY_INTERVAL`].
+    async fn look_at_large(&mut self, after: EntryId) -> Result<Option<UnprocessedEntry>, StoreError> {
+        if let Some(at) = self.looked_at {
+            sleep_until(at + LARGE_COPY_INTERVAL).await;
+        }
+        self.looked_at = Some(Instant::now());
+        let found = self.intents.look_at_large(after).await?;
+        self.looked_at = None;
+        let read_at = Instant::now();
+        Ok(found.map(|entry| {
+            let decoded = accept::decode_large(&self.settings.stream, &entry, self.clock.now());
+            UnprocessedEntry { decoded, read_at }
+        }))
     }
 
     /// The entries that are already in the stream after `after`, up to a full transaction; none if there is no `after`, or if the
@@ -85,7 +99,7 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         let Some(mut after) = after else { return Ok(ahead) };
         let mut cost = 0;
         while self.window.more && ahead.len() < self.settings.batch_size && cost < MAX_BATCH_COST {
-            let ReadResult::Entries(entries) = self.read(after, Duration::ZERO).await? else { break };
+            let entries = self.read(after, Duration::ZERO).await?;
             after = entries.last().map_or(after, |last| last.decoded.id);
             cost += entries.iter().map(|entry| entry.decoded.cost).sum::<usize>();
             ahead.extend(entries);

@@ -111,8 +111,12 @@ pub async fn an_entry_is_found_by_its_id_and_one_that_is_not_there_leaves_the_st
 ) {
     assert_eq!(find(&fixture, EntryId::new(1, 0)).await, EntryLook { stream: None, entry: None });
     let ids = append(&fixture, 3).await;
-    let stream =
-        Some(StreamState { first: Some(ids[0]), last_generated: ids[2], max_deleted: EntryId::ZERO });
+    let stream = Some(StreamState {
+        first: Some(ids[0]),
+        last_generated: ids[2],
+        max_deleted: EntryId::ZERO,
+        copied_bytes: 0,
+    });
     let entry = Some(FoundEntry::Fields(RawFields::from_iter([("n", "1")])));
     assert_eq!(find(&fixture, ids[1]).await, EntryLook { stream, entry });
     for absent in [EntryId::ZERO, EntryId::new(ids[2].millis + 1_000, 0), EntryId::new(u64::MAX, u64::MAX)] {

@@ -100,6 +100,7 @@ pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixt
         first: Some(ids[0]),
         last_generated: ids[2],
         max_deleted: EntryId::ZERO,
+        copied_bytes: 0,
         is_full: false,
         gaps: gaps.clone(),
     };

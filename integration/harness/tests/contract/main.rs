@@ -324,7 +324,12 @@ mod losses {
         let state = intents.inspect().await.expect("it is there");
         assert_eq!(
             state,
-            Some(StreamState { first: Some(ids[0]), last_generated: ids[0], max_deleted: EntryId::ZERO })
+            Some(StreamState {
+                first: Some(ids[0]),
+                last_generated: ids[0],
+                max_deleted: EntryId::ZERO,
+                copied_bytes: 0
+            })
         );
         assert_eq!(intents.append(&RawFields::default()).await.expect("it is there"), ids[1]);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::checkpoint::{CachedCheckpoint, Checkpoint, StreamState};
-use domain::entry::{EntryId, RawEntry, RawFields};
+use domain::entry::{EntryId, LargeEntry, RawEntry, RawFields};
 use domain::outbound::OutboundEntry;
 use domain::ports::{
     Append, CheckpointCache, FoundEntries, IntentProducer, IntentStream, Lease, LeaseStore, LeaseToken,
@@ -22,6 +22,10 @@ impl<S: IntentStream> IntentStream for Scripted<S> {
         // It cannot fail: what the script says of it is only recorded.
         drop(self.call("reconnect", Vec::new(), async { Ok(()) }).await);
         self.store.reconnect().await;
+    }
+
+    async fn look_at_large(&self, after: EntryId) -> Result<Option<LargeEntry>, StoreError> {
+        self.call("look_at_large", texts([after]), self.store.look_at_large(after)).await
     }
 
     async fn first_after(&self, after: EntryId) -> Result<Option<EntryId>, StoreError> {

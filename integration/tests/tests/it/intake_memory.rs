@@ -44,3 +44,44 @@ async fn entries_of_many_fields_take_bounded_memory() {
         assert!(peak < MAX_MEMORY, "{what}: {peak} bytes");
     }
 }
+
+// INV-01
+#[tokio::test]
+async fn an_entry_above_64_mib_gets_its_outcome_once_and_redis_serves_others_meanwhile() {
+    let world = World::new().await;
+    let service = unhurried(world.service()).start().await;
+    world.send([0]).await;
+    world.add(&[(b"notification_type", b"game.turn.ready"), (b"payload_json", &vec![b'x'; 270 << 20])]).await;
+    world.send([1]).await;
+    world.settled(2).await;
+    let row = "SELECT concat_ws('|', failure_code, notification_type, raw_fields->1->1->'truncated'->>'bytes') FROM malformed_intents";
+    assert_eq!(world.column(row).await, ["entry_too_large|game.turn.ready|283115520"]);
+    // As the last entry of the stream, it is not copied for every look at the stream.
+    world.add(&[(b"x", &vec![b'x'; 270 << 20])]).await;
+    harness::wait_for("it has its outcome", BOUND, async || {
+        (world.number("SELECT count(*) FROM malformed_intents").await == 2).then_some(())
+    })
+    .await;
+    let peak = service.peak_memory().expect("it runs");
+    assert!(peak < MAX_MEMORY, "{peak} bytes");
+    let busy = async || -> f64 {
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut world.redis().await)
+            .await
+            .expect("Redis is there");
+        let evals =
+            info.lines().filter(|line| line.starts_with("cmdstat_eval") || line.starts_with("cmdstat_xread"));
+        let usec =
+            evals.filter_map(|line| line.split("usec=").nth(1)?.split(',').next()?.parse::<f64>().ok());
+        usec.sum::<f64>() / 1e6
+    };
+    let before = (busy().await, std::time::Instant::now());
+    world.send(2..10).await;
+    world.settled(10).await;
+    harness::wait_for("ten seconds pass", BOUND, async || (before.1.elapsed().as_secs() >= 10).then_some(()))
+        .await;
+    let (spent, elapsed) = (busy().await - before.0, before.1.elapsed().as_secs_f64());
+    assert!(spent < elapsed / 5.0, "Redis was busy for {spent} of {elapsed} s");
+    world.check(0..10).await;
+}

@@ -81,7 +81,7 @@ fn progress(checkpoint: u64) -> StreamPosition {
 }
 
 fn stream() -> StreamState {
-    StreamState { first: Some(id(20)), last_generated: id(40), max_deleted: EntryId::ZERO }
+    StreamState { first: Some(id(20)), last_generated: id(40), max_deleted: EntryId::ZERO, copied_bytes: 0 }
 }
 
 /// The entry is in the stream with these fields; the checkpoint is that of the second 35.

@@ -21,9 +21,7 @@ async fn a_failure_to_read_ahead_keeps_what_was_committed_meanwhile() {
     let intake = intake(&world, 16);
     let (mut work, stop) = (begin(&intake).await, CancellationToken::new());
     // The first read succeeds, the one beside the commit does not.
-    let ReadResult::Entries(first) = work.reader.read(EntryId::ZERO, BLOCK).await.expect("is there") else {
-        panic!("small entries")
-    };
+    let first = work.reader.read(EntryId::ZERO, BLOCK).await.expect("is there");
     work.queue.extend(first);
     world.script.fail("read", down("read"));
     assert!(matches!(work.run_once(&stop).await, Err(StoreError::Unavailable { .. })));
@@ -102,16 +100,35 @@ async fn large_entries_are_read_and_written_one_by_one_and_nothing_is_read_ahead
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_is_too_large_to_be_read_is_named_and_waited_for() {
+async fn an_entry_that_is_too_large_to_be_read_is_malformed_by_its_size_alone() {
     let world = world();
     stream(&world, [1]);
     world.intents.put(large(2, 65 * 1024 * 1024));
     stream(&world, [3]);
-    run_until(&world, 9, |_, health| waits_for(health, "XDEL intents 2-0")).await;
-    assert_eq!(numbers(&world), [1]);
-    world.intents.delete_entry(id(2));
     run_until(&world, 9, |world, _| world.durable() == Some(id(3))).await;
-    assert_eq!(numbers(&world), [1, 3]);
+    assert_eq!(numbers(&world), [1, 2, 3]);
+    let rows = world.database.malformed();
+    let codes: Vec<&str> = rows.iter().map(|row| row.rejection.code.as_str()).collect();
+    assert_eq!((codes, world.script.count("look_at_large")), (vec!["entry_too_large"], 1));
+    assert!(rows[0].raw_fields.json_length() < 100 * 1024, "no more than the head is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_large_entry_that_failed_is_repeated_after_half_a_minute() {
+    let world = world();
+    world.intents.put(large(1, 65 * 1024 * 1024));
+    for _ in 0..2 {
+        world.script.fail("look_at_large", down("look_at_large"));
+    }
+    let started = Instant::now();
+    let intake = intake(&world, 9);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(intake.run(stop.clone()));
+    world.script.until(Duration::from_secs(120), || world.durable() == Some(id(1))).await;
+    assert!(started.elapsed() >= Duration::from_secs(60), "{:?}", started.elapsed());
+    assert_eq!(world.script.count("look_at_large"), 3);
+    stop.cancel();
+    running.await.expect("it does not panic");
 }
 
 #[tokio::test(start_paused = true)]
