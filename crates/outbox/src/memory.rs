@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambient::Timestamp;
+use pg::RawTimestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::row::{Row, Status, is_of, slots};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError,
-    Position, REAPED, ReapRequest, Stats, Storage, StoredEvent,
+    Claim, ClaimRequest, ClaimToken, ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage,
+    EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError, Position, REAPED, ReapRequest, Stats,
+    Storage, StoredEvent,
 };
 
 /// An outbox in memory; clones share it. Its clock starts at a given time and goes with the runtime's.
@@ -218,6 +220,60 @@ impl Storage for MemoryStorage {
             row.fail(now, attempts, REAPED, kind(attempts));
         }
         Ok(count)
+    }
+
+    async fn identity(&self) -> Result<String, OutboxError> {
+        Ok("memory".to_owned())
+    }
+
+    async fn comparison_start(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
+        let (now, rows) = (self.now(), self.rows());
+        let delivered = rows.values().filter(|row| row.status == Status::Delivered);
+        let newest = delivered.map(|row| row.updated_at).max().unwrap_or(now);
+        Ok(ComparisonStart { now: now.into(), since: (newest - window).into() })
+    }
+
+    async fn list_delivered(
+        &self,
+        types: &EventTypes,
+        since: RawTimestamp,
+        cursor: Option<DeliveredCursor>,
+        limit: u32,
+    ) -> Result<DeliveredPage, OutboxError> {
+        let rows = self.rows();
+        let is_after = |event: &DeliveredEvent| match cursor {
+            Some(DeliveredCursor::After(at, id)) => (event.delivered_at, event.event_id) > (at, id),
+            _ => true,
+        };
+        let ours = rows.values().filter(|row| row.status == Status::Delivered && is_of(types, row));
+        let mut events: Vec<DeliveredEvent> =
+            ours.map(Row::delivered).filter(|event| event.delivered_at >= since && is_after(event)).collect();
+        events.sort_by_key(|event| (event.delivered_at, event.event_id));
+        events.truncate(limit as usize);
+        let last = events.last().filter(|_| events.len() >= limit as usize);
+        let next = last.map(|last| DeliveredCursor::After(last.delivered_at, last.event_id));
+        Ok(DeliveredPage { events, next })
+    }
+
+    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<Vec<Uuid>, OutboxError> {
+        let (now, mut rows) = (self.now(), self.rows());
+        let mut requeued = Vec::new();
+        for event in events {
+            let row = rows.get_mut(&event.event_id);
+            let Some(row) = row.filter(|row| row.status == Status::Delivered && row.delivered() == *event)
+            else {
+                continue;
+            };
+            (row.status, row.attempts, row.available_at, row.updated_at) = (Status::Pending, 0, now, now);
+            row.last_error.clear();
+            requeued.push(event.event_id);
+        }
+        Ok(requeued)
+    }
+
+    async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
+        let is_until = |row: &Row| row.locked.as_ref().is_some_and(|(_, at)| RawTimestamp::from(*at) <= time);
+        Ok(self.rows().values().any(is_until))
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {

@@ -4,6 +4,8 @@
 //! take place one after the other, for the few milliseconds that they take, so that no two hold events of one partition key.
 //! Marks hardly wait for other transactions: what is locked for longer than a moment is busy, and nothing else is.
 
+mod delivered;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,8 +22,9 @@ use crate::check::{self, Checked, Indexes};
 use crate::row_id::RowId;
 use crate::statements::{self, Claiming, Locks};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, Content, Event, EventTypes, Failure, FailureKind, Marked, OutboxError,
-    Position, ReapRequest, Stats, Storage, TableName,
+    Claim, ClaimRequest, ClaimToken, ComparisonStart, Content, DeliveredCursor, DeliveredEvent,
+    DeliveredPage, Event, EventTypes, Failure, FailureKind, Marked, OutboxError, Position, ReapRequest,
+    Stats, Storage, TableName,
 };
 
 /// How long it is taken for granted which indexes there are.
@@ -187,6 +190,36 @@ impl Storage for PostgresStorage {
         }
         session.commit().await?;
         Ok(expired.len() as u64)
+    }
+
+    async fn identity(&self) -> Result<String, OutboxError> {
+        self.name_of_table().await
+    }
+
+    async fn comparison_start(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
+        self.start_of_comparison(window).await
+    }
+
+    async fn list_delivered(
+        &self,
+        types: &EventTypes,
+        since: RawTimestamp,
+        cursor: Option<DeliveredCursor>,
+        limit: u32,
+    ) -> Result<DeliveredPage, OutboxError> {
+        self.page_of_delivered(types, since, cursor, limit).await
+    }
+
+    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<Vec<Uuid>, OutboxError> {
+        let session = self.pool.session("send events of the outbox again").await?;
+        let rows = session.query(&statements::requeue_delivered(&self.table, events)).await?;
+        Ok(ids(&rows)?.into_iter().collect())
+    }
+
+    async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
+        let session = self.pool.session("look for earlier claims of the outbox").await?;
+        let rows = session.query(&statements::has_claims_until(&self.table, time)).await?;
+        rows.first().map_or(Ok(false), |row| column(row, "found"))
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {

@@ -112,6 +112,45 @@ pub enum Marked {
     Busy,
 }
 
+/// An event that is DELIVERED.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeliveredEvent {
+    /// Its primary key.
+    pub event_id: Uuid,
+    /// Its type; one that is too long for any type is clipped.
+    pub event_type: String,
+    /// When it was marked.
+    pub delivered_at: RawTimestamp,
+}
+
+/// When a comparison of what is DELIVERED began, and how far back it goes, by the clock of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ComparisonStart {
+    /// Now.
+    pub now: RawTimestamp,
+    /// The window before the newest event that is DELIVERED.
+    pub since: RawTimestamp,
+}
+
+/// Where a list of what is DELIVERED continues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeliveredCursor {
+    /// After this event, in the order of delivery.
+    After(RawTimestamp, Uuid),
+    /// In the order of the table's blocks, at this one: there is no index of what is DELIVERED.
+    Block(u32),
+}
+
+/// A part of the list of what is DELIVERED.
+#[must_use]
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeliveredPage {
+    /// The events, at most as many as were asked for, unless they are in the order of the table.
+    pub events: Vec<DeliveredEvent>,
+    /// Where it continues; `None` at the end.
+    pub next: Option<DeliveredCursor>,
+}
+
 /// Which leases have ended, and what follows.
 #[derive(Clone, Debug)]
 pub struct ReapRequest {
@@ -187,6 +226,35 @@ pub trait Storage: Send + Sync + 'static {
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
     ) -> impl Future<Output = Result<u64, OutboxError>> + Send;
+
+    /// The name of this outbox, unlike that of any other, for as long as it exists.
+    fn identity(&self) -> impl Future<Output = Result<String, OutboxError>> + Send;
+
+    /// The beginning of a comparison that goes back `window` before the newest event that is DELIVERED: what was delivered last
+    /// was acknowledged last, however long ago.
+    fn comparison_start(
+        &self,
+        window: Duration,
+    ) -> impl Future<Output = Result<ComparisonStart, OutboxError>> + Send;
+
+    /// Some of the events of these types that were DELIVERED at `since` or later.
+    fn list_delivered(
+        &self,
+        types: &EventTypes,
+        since: RawTimestamp,
+        cursor: Option<DeliveredCursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<DeliveredPage, OutboxError>> + Send;
+
+    /// PENDING as new, those of the events that are still DELIVERED as they were read and that no other transaction has locked.
+    /// Returns their ids.
+    fn requeue_delivered(
+        &self,
+        events: &[DeliveredEvent],
+    ) -> impl Future<Output = Result<Vec<Uuid>, OutboxError>> + Send;
+
+    /// Whether an event is held under a claim that was made at this time or before: it may still be marked as DELIVERED.
+    fn has_claims_until(&self, time: RawTimestamp) -> impl Future<Output = Result<bool, OutboxError>> + Send;
 
     /// What there is, each count up to `limit`.
     fn stats(

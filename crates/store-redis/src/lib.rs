@@ -30,6 +30,6 @@ pub use keyspace::{Keyspace, OWN_KEYS, checkpoint_key, installation as installat
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
 pub use outbound::{RedisOutbound, StreamTarget};
-pub use outbox::{OutboxAppend, OutboxEntry, OutboxField, RedisOutboxStreams};
+pub use outbox::{OutboxAppend, OutboxEntry, OutboxField, OutboxServer, OutboxTarget, RedisOutboxStreams};
 pub use producer::{RedisIntentProducer, append_command};
 pub use version::RedisVersion;

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use crate::event::stored_error;
 use crate::{
-    ClaimRequest, ClaimToken, Content, Event, EventTypes, FailureKind, MAX_ERROR_CHARS, NewEvent, Position,
-    REAPED,
+    ClaimRequest, ClaimToken, Content, DeliveredEvent, Event, EventTypes, FailureKind, MAX_ERROR_CHARS,
+    NewEvent, Position, REAPED,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,11 @@ impl Row {
             created_at: self.created_at.into(),
             event_id: self.event.event_id,
         }
+    }
+
+    pub(super) fn delivered(&self) -> DeliveredEvent {
+        let NewEvent { event_id, event_type, .. } = self.event.clone();
+        DeliveredEvent { event_id, event_type, delivered_at: self.updated_at.into() }
     }
 
     pub(super) fn is_due(&self, now: Timestamp) -> bool {

@@ -96,7 +96,7 @@ async fn mark(held: &mut Held, storage: &impl Storage, observer: &impl Observer)
         if let Some(first) = dead.first() {
             tracing::warn!(
                 events = dead.len(),
-                event_ids = %list(dead.iter().map(|failure| failure.event_id)),
+                event_ids = %list_ids(dead.iter().map(|failure| failure.event_id)),
                 error = first.error,
                 "events of the outbox are dead; an operator can requeue them"
             );
@@ -153,12 +153,12 @@ fn report_lost(lost: &[Uuid], observer: &impl Observer) {
     observer.leases_lost(lost.len());
     tracing::warn!(
         events = lost.len(),
-        event_ids = %list(lost.iter().copied()),
+        event_ids = %list_ids(lost.iter().copied()),
         "leases of outbox events ended before their marks; the events are tried again"
     );
 }
 
 /// The first of the ids, for the log.
-fn list(ids: impl Iterator<Item = Uuid>) -> String {
+pub(super) fn list_ids(ids: impl Iterator<Item = Uuid>) -> String {
     ids.take(IDS_PER_LINE).map(|id| id.to_string()).collect::<Vec<_>>().join(",")
 }

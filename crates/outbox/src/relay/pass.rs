@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
+use super::comparison::Comparison;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
 use super::scan::Scan;
@@ -53,6 +54,10 @@ pub(super) struct Work {
     ahead: Option<Claimed>,
     /// Whether the last claim could not have its lock.
     was_locked: bool,
+    /// The name of the outbox, once it was asked for.
+    pub(super) outbox: Option<String>,
+    /// Of what is DELIVERED with what the publisher holds.
+    pub(super) comparison: Option<Comparison>,
     /// Whether the next pass looks for due events before it claims.
     pub(super) looks_first: bool,
 }
@@ -65,6 +70,8 @@ impl Work {
             marks_tried: now,
             ahead: None,
             was_locked: false,
+            outbox: None,
+            comparison: None,
             looks_first: true,
         }
     }
@@ -115,17 +122,19 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// Publishes what was claimed, now or ahead of time, and marks it.
     pub(super) async fn pass(&self, work: &mut Work, stop: &CancellationToken) -> Result<Pass, Outage> {
         let may_mark = work.ahead.is_some() || work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL;
+        if work.ahead.is_none() && may_mark {
+            self.make_marks(work).await?;
+        }
+        if let Err(outage) = self.compare(work, stop).await {
+            work.release_ahead();
+            return Err(outage);
+        }
         let claimed = match work.ahead.take() {
             Some(claimed) => claimed,
-            None => {
-                if may_mark {
-                    self.make_marks(work).await?;
-                }
-                match self.claim(work).await? {
-                    ClaimOutcome::Claimed(claimed) => claimed,
-                    ClaimOutcome::Nothing(pass) => return Ok(pass),
-                }
-            }
+            None => match self.claim(work).await? {
+                ClaimOutcome::Claimed(claimed) => claimed,
+                ClaimOutcome::Nothing(pass) => return Ok(pass),
+            },
         };
         let claims_ahead = claimed.may_be_overlapped() && !work.marks.is_full() && !stop.is_cancelled();
         let (scan, marks) = (&mut work.scan, &mut work.marks);
@@ -273,7 +282,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    async fn make_marks(&self, work: &mut Work) -> Result<(), OutboxError> {
+    pub(super) async fn make_marks(&self, work: &mut Work) -> Result<(), OutboxError> {
         if work.marks.is_empty() {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
+use pg::RawTimestamp;
 use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues, Session, SessionSettings};
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -194,10 +195,18 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     let expired: Vec<_> = ids.iter().map(|id| (*id, 1, FailureKind::Dead)).collect();
     check("reaping", &plan(&session, &reap(&table, &expired)).await, count);
     check("requeueing", &plan(&session, &requeue(&table, &ids)).await, count);
-    check("listing", &plan(&session, &list_dead(&table, None, LIMIT)).await, LIMIT.into());
+    check(
+        "listing",
+        &plan(&session, &list_done(&table, Prunable::Dead, None, RawTimestamp::NEG_INFINITY, LIMIT)).await,
+        LIMIT.into(),
+    );
     let (from, cutoff) = (pg::RawTimestamp::NEG_INFINITY, pg::RawTimestamp::INFINITY);
     let chunk = Chunk { from, cutoff, limit: LIMIT };
-    check("requeueing the dead", &plan(&session, &requeue_dead(&table, None, chunk)).await, LIMIT.into());
+    check(
+        "requeueing the dead",
+        &plan(&session, &requeue_done(&table, Prunable::Dead, None, chunk)).await,
+        LIMIT.into(),
+    );
     for which in [Prunable::Delivered, Prunable::Dead] {
         check("pruning", &plan(&session, &prune(&table, which, chunk)).await, LIMIT.into());
     }

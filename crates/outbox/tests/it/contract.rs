@@ -1,6 +1,7 @@
 //! What every storage promises: each test runs on both, and on a table without the indexes.
 
 mod claims;
+mod delivered;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -18,6 +19,10 @@ use self::claims::{
     an_event_that_is_too_large_is_claimed_without_its_payload,
     an_event_that_waits_for_its_retry_blocks_its_key_and_no_other,
     events_of_a_key_go_by_creation_whenever_they_fell_due, other_types_are_left_alone_and_block_nothing,
+};
+use self::delivered::{
+    a_comparison_goes_back_from_the_newest_delivered_event, claims_that_were_made_before_a_time_are_seen,
+    only_what_is_delivered_as_it_was_read_is_pending_again, what_was_delivered_is_listed_in_parts_to_the_end,
 };
 use crate::support::{LEASE, MINUTE, TICK, World, event, id, ids, kind, next_token, request};
 
@@ -73,6 +78,10 @@ on_all_storages! {
     a_reaped_event_is_claimed_alone_until_it_is_done
     a_poison_event_is_dead_after_its_last_attempt
     the_next_due_event_tells_how_long_to_wait
+    what_was_delivered_is_listed_in_parts_to_the_end
+    only_what_is_delivered_as_it_was_read_is_pending_again
+    a_comparison_goes_back_from_the_newest_delivered_event
+    claims_that_were_made_before_a_time_are_seen
 }
 
 fn found(claim: &Claim) -> Vec<Uuid> {

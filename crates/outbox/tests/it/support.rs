@@ -126,7 +126,7 @@ pub(crate) fn request(limit: u32) -> ClaimRequest {
 }
 
 /// A storage in memory; needs a runtime whose time is paused.
-pub(crate) struct Memory(MemoryStorage);
+pub(crate) struct Memory(pub(crate) MemoryStorage);
 
 impl Memory {
     pub(crate) fn new() -> Self {

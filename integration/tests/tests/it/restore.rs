@@ -57,22 +57,22 @@ async fn ask(world: &World, words: &[&str]) -> redis::Value {
 }
 
 /// A Redis that starts from its last snapshot.
-async fn world_with_snapshots() -> World {
+pub(crate) async fn world_with_snapshots() -> World {
     let redis = Redis::start(RedisOptions::default()).await.expect("a private Redis starts");
     World { redis, ..World::new().await }
 }
 
 /// A snapshot of Redis.
-struct Snapshot(Vec<u8>);
+pub(crate) struct Snapshot(Vec<u8>);
 
 impl Snapshot {
-    async fn of(world: &World) -> Self {
+    pub(crate) async fn of(world: &World) -> Self {
         ask(world, &["SAVE"]).await;
         Self(std::fs::read(snapshot_file(world).await).expect("it was saved"))
     }
 
     /// Stops the server, and starts it from the snapshot.
-    async fn restore(&self, world: &mut World) {
+    pub(crate) async fn restore(&self, world: &mut World) {
         let file = snapshot_file(world).await;
         world.redis.kill().await;
         std::fs::write(file, &self.0).expect("its folder is there");
