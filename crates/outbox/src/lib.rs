@@ -47,7 +47,7 @@ pub use schema::{ChannelName, ChannelNameError, notify_sql, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use storage::{
     Claim, ClaimRequest, ClaimToken, ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage,
-    EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Stats, Storage,
+    EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Reaped, Stats, Storage,
 };
 pub use table::{TableName, TableNameError};
 

@@ -7,6 +7,7 @@ mod engine;
 mod marks;
 mod pass;
 mod scan;
+mod set_aside;
 mod wake;
 
 use std::fmt;

@@ -62,11 +62,32 @@ pub struct ClaimRequest {
     pub after: Option<Position>,
     /// The most events that are looked at, and so the most that are claimed.
     pub limit: u32,
-    /// The most bytes that are claimed, payloads and the rest, unless the first event alone exceeds that.
+    /// The most bytes that are claimed, payloads and the rest as they are read, unless the first event alone exceeds that.
     pub max_bytes: u64,
     /// An event whose payload exceeds this, or whose headers and names do, is not read.
     pub max_event_bytes: u64,
+    /// How often an event is tried: one that was reaped has its last attempt alone.
+    pub max_attempts: u32,
+    /// Whether events that were reaped are passed, with the later ones of their keys.
+    pub passes_reaped: bool,
+    /// Events that are not claimed, nor later ones of their keys.
+    pub set_aside: Vec<Uuid>,
 }
+
+impl ClaimRequest {
+    /// The most events that are claimed together with one that was reaped and has failed so often: a sixteenth each time. Which of
+    /// them ended its relay is unknown.
+    pub(crate) fn max_reaped(&self, attempts: u32) -> u32 {
+        if attempts.saturating_add(1) >= self.max_attempts {
+            return 1;
+        }
+        let shift = attempts.saturating_mul(REAPED_SHIFT);
+        self.limit.checked_shr(shift).unwrap_or(0).max(1)
+    }
+}
+
+/// A group of reaped events is this power of two smaller with each attempt.
+pub(crate) const REAPED_SHIFT: u32 = 4;
 
 /// What a claim found.
 #[must_use]
@@ -76,6 +97,8 @@ pub struct Claim {
     pub events: Vec<Event>,
     /// How far it looked; `None` if nothing is due after that.
     pub next: Option<Position>,
+    /// Whether they are events that were reaped.
+    pub of_reaped: bool,
 }
 
 /// A failed attempt of an event that is claimed.
@@ -160,6 +183,20 @@ pub struct ReapRequest {
     pub lease_timeout: Duration,
     /// The most rows of one call.
     pub limit: u32,
+    /// Events that are not reaped, because the table refuses to change them.
+    pub except: Vec<Uuid>,
+}
+
+/// What became of the leases of one call.
+#[must_use]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Reaped {
+    /// How many were ended.
+    pub count: u64,
+    /// The events that the table refuses to change.
+    pub refused: Vec<Uuid>,
+    /// Whether there may be more.
+    pub is_followed: bool,
 }
 
 /// What is in the outbox. Each count ends at the limit that it was asked with.
@@ -195,8 +232,15 @@ pub trait Storage: Send + Sync + 'static {
     /// `event_id`. After an error it is unknown whether the rows are claimed; their lease ends then.
     ///
     /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier one waits for its next
-    /// attempt. An event that was reaped is claimed alone.
+    /// attempt. Events that were reaped are claimed without others, and the fewer together the more often they have failed: the first
+    /// that can be claimed decides whether it is a claim of these.
     fn claim_batch(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claim, OutboxError>> + Send;
+
+    /// The first event that such a claim would take. Changes nothing.
+    fn first_claimable(
+        &self,
+        request: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<Uuid>, OutboxError>> + Send;
 
     /// DELIVERED. One outcome for each id, in their order.
     fn mark_delivered_batch(
@@ -220,12 +264,12 @@ pub trait Storage: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
     /// Ends leases that are over: each counts as a failed attempt with the error `lease expired`; `kind` says what follows from the number of attempts.
-    /// Returns how many there were.
+    /// A lease that begins in the future was written by another clock, and begins now.
     fn reap_expired_leases(
         &self,
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
-    ) -> impl Future<Output = Result<u64, OutboxError>> + Send;
+    ) -> impl Future<Output = Result<Reaped, OutboxError>> + Send;
 
     /// The name of this outbox, unlike that of any other, for as long as it exists.
     fn identity(&self) -> impl Future<Output = Result<String, OutboxError>> + Send;

@@ -95,7 +95,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     async fn process(&self, wake: &Wake, stop: &CancellationToken) {
-        let mut work = Work::new(Instant::now());
+        let mut work = Work::new(Instant::now(), self.settings.batch_size);
         let mut outage_pause = OUTAGE_PAUSE_MIN;
         while !stop.is_cancelled() {
             let outcome = self.pass(&mut work, stop).await;

@@ -155,3 +155,65 @@ async fn a_backlog_whose_keys_recur_in_every_claim_is_drained_in_order_without_w
         assert_eq!(db.status(id(number)).await, "DELIVERED");
     }
 }
+
+/// A relay that runs on `db`, what it has published, and how to stop it.
+async fn running(db: &Db) -> (Stand, CancellationToken, tokio::task::JoinHandle<()>) {
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));
+    let until_stop = stop.clone();
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    (stand, stop, task)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_the_table_refuses_to_have_claimed_stop_their_keys_and_no_other() {
+    let db = Db::new().await;
+    for number in 1..=50 {
+        db.add(number, if number % 10 == 3 { "k" } else { "" }).await;
+    }
+    db.execute(&format!(
+        "UPDATE openoutbox_events SET payload = convert_to(repeat('x', 2000), 'UTF8') WHERE event_id IN ('{}', '{}');
+         ALTER TABLE openoutbox_events ADD CHECK (octet_length(payload) < 1000) NOT VALID",
+        id(13),
+        id(30)
+    ))
+    .await;
+    let (stand, stop, task) = running(&db).await;
+    until("all others are published", async || stand.published().len() >= 45).await;
+    db.add(51, "").await;
+    until("a later one", async || stand.published().contains(&id(51))).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    let published = stand.published();
+    assert!(published.contains(&id(3)), "it comes before the one that is refused");
+    for waits in [13, 23, 30, 33, 43] {
+        assert!(!published.contains(&id(waits)), "{waits}");
+        assert_eq!(db.status(id(waits)).await, "PENDING");
+    }
+    assert_eq!(published.len(), 46);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_the_table_refuses_to_have_marked_keeps_no_other_from_its_mark() {
+    let db = Db::new().await;
+    for number in 1..=50 {
+        db.add(number, "").await;
+    }
+    db.execute(&format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = 'check_violation'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (OLD.event_id = '{}' AND NEW.status = 'DELIVERED') EXECUTE FUNCTION refuse()",
+        id(7)
+    ))
+    .await;
+    let (stand, stop, task) = running(&db).await;
+    let delivered = "SELECT count(*) FROM openoutbox_events WHERE status = 'DELIVERED'";
+    until("the others are marked", async || db.value::<i64>(delivered).await == 49).await;
+    db.add(51, "").await;
+    until("a later one is marked", async || db.status(id(51)).await == "DELIVERED").await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    assert_eq!(db.status(id(7)).await, "DELIVERING", "until its lease ends");
+    assert_eq!(stand.published().len(), 51);
+}
