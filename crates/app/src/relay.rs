@@ -8,8 +8,11 @@ mod streams;
 pub use intents::IntentMapping;
 pub use streams::StreamMapping;
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
+use ambient::error_chain;
 use domain::ports::StoreError;
 use outbox::{
     Content, Deadline, DeliveredEvent, Event, Publication, Publisher, PublisherOutage, Server, ServerId,
@@ -46,6 +49,45 @@ impl<M: Mapping> StreamPublisher<M> {
     /// A publisher to `streams`.
     pub fn new(streams: RedisOutboxStreams, mapping: M) -> Self {
         Self { streams, mapping, entries: EntryCache::default() }
+    }
+
+    /// Appends in halves what Redis refuses as a whole, for instance because one value is too large for it. After one that is refused,
+    /// later ones of its key are withheld.
+    async fn append(
+        &self,
+        entries: &[OutboxEntry<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<OutboxAppend>, StoreError> {
+        let Deadline { unix_ms, server } = deadline;
+        let mut appended: Vec<OutboxAppend> = Vec::with_capacity(entries.len());
+        let mut parts = vec![entries];
+        while let Some(part) = parts.pop() {
+            let before = appended.iter().zip(entries);
+            let blocked: HashSet<&str> = before
+                .filter(|(outcome, _)| !matches!(outcome, OutboxAppend::Done(_)))
+                .map(|(_, entry)| entry.partition_key)
+                .filter(|key| !key.is_empty())
+                .collect();
+            let is_free = |entry: &OutboxEntry<'_>| !blocked.contains(entry.partition_key);
+            let free: Cow<'_, [OutboxEntry<'_>]> = match part.iter().all(is_free) {
+                true => Cow::Borrowed(part),
+                false => part.iter().filter(|entry| is_free(entry)).cloned().collect(),
+            };
+            let outcomes = match self.streams.append(&free, unix_ms, server.0).await {
+                Err(StoreError::Refused { .. }) if part.len() > 1 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                    continue;
+                }
+                Err(error @ StoreError::Refused { .. }) => vec![OutboxAppend::Refused(error_chain(&error))],
+                outcomes => outcomes?,
+            };
+            let mut outcomes = outcomes.into_iter();
+            let outcome = |entry| if is_free(entry) { outcomes.next() } else { None };
+            appended
+                .extend(part.iter().map(outcome).map(|outcome| outcome.unwrap_or(OutboxAppend::Withheld)));
+        }
+        Ok(appended)
     }
 
     /// Whether each event has a receipt or an entry; one that goes to no stream counts as one that has.
@@ -97,8 +139,7 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
                 Err(reason) => rejected.push(Some(reason)),
             }
         }
-        let Deadline { unix_ms, server } = deadline;
-        let appended = self.streams.append(&entries, unix_ms, server.0).await;
+        let appended = self.append(&entries, deadline).await;
         let mut appended = appended.map_err(outage("could not append events of the outbox"))?.into_iter();
         let publication = |rejected: Option<String>| match rejected {
             Some(reason) => Publication::Rejected(reason),

@@ -107,17 +107,21 @@ impl RedisOutboxStreams {
             Some(watch) => watch.identity(server).ok_or_else(|| other_server(OPERATION))?,
             None => Arc::default(),
         };
-        let mut answers =
-            match self.client.script(OPERATION, &self.call(entries, &identity, deadline)).await? {
-                Value::Array(answers) if answers.len() == entries.len() + 1 => answers.into_iter(),
-                Value::Array(answers) if answers == [Value::Int(-1)] => {
-                    if let Some(watch) = &self.watch {
-                        watch.forget();
-                    }
-                    return Err(other_server(OPERATION));
+        let answer = self.client.script(OPERATION, &self.call(entries, &identity, deadline)).await;
+        if let Err(StoreError::Refused { .. }) = answer {
+            // A server that refuses a value for its size closes the connection after its answer. The next call shall have another.
+            drop(self.client.ping().await);
+        }
+        let mut answers = match answer? {
+            Value::Array(answers) if answers.len() == entries.len() + 1 => answers.into_iter(),
+            Value::Array(answers) if answers == [Value::Int(-1)] => {
+                if let Some(watch) = &self.watch {
+                    watch.forget();
                 }
-                other => return Err(unexpected(OPERATION, &other)),
-            };
+                return Err(other_server(OPERATION));
+            }
+            other => return Err(unexpected(OPERATION, &other)),
+        };
         if let Some(Value::Int(unix_ms)) = answers.next() {
             self.read_clock(u64::try_from(unix_ms).unwrap_or_default());
         }

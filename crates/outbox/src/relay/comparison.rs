@@ -38,6 +38,8 @@ const MAX_CLAIM_WAIT: Duration = Duration::from_secs(10);
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// The most rounds, however long something is held.
 const MAX_ROUNDS: u32 = 30;
+/// The most lost events of a round that the table refuses one by one.
+const MAX_REFUSED: usize = 100;
 /// Between two pages beside the traffic.
 const PAGE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -195,6 +197,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 Err(error) => error,
             };
             match (error.is_about_rows(), part) {
+                // A table that refuses so many refuses the others, too.
+                (true, _) if tally.refused.len() >= MAX_REFUSED => tally.held += part.len(),
                 (true, [event]) => tally.refused.push(event.event_id),
                 (true, [_, _, ..]) => {
                     let (first, second) = part.split_at(part.len() / 2);

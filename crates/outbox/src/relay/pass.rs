@@ -241,12 +241,14 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             return if is_late { Err(error) } else { Ok(()) };
         }
         let Some(event_id) = self.storage.first_claimable(request).await? else { return Err(error) };
-        let Some(pause) = work.set_aside.add(event_id, Instant::now()) else { return Err(error) };
+        if work.set_aside.add(event_id, Instant::now()).is_none() {
+            return Err(error);
+        }
         tracing::error!(
             relay = self.settings.relay_id.as_str(),
-            event_id = %event_id,
+            events = 1,
+            event_ids = %event_id,
             error = error_chain(&error),
-            retry_in = ?pause,
             "the outbox table refuses to have an event claimed; the event and the later ones of its key wait"
         );
         Ok(())

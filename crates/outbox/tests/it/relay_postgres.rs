@@ -217,3 +217,29 @@ async fn an_event_that_the_table_refuses_to_have_marked_keeps_no_other_from_its_
     assert_eq!(db.status(id(7)).await, "DELIVERING", "until its lease ends");
     assert_eq!(stand.published().len(), 51);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_takes_too_long_is_halved_until_it_does_not() {
+    let db = Db::new().await;
+    for number in 1..=100 {
+        db.add(number, "").await;
+    }
+    db.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$;
+         CREATE TRIGGER slow BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (NEW.status = 'DELIVERING') EXECUTE FUNCTION slow()",
+    )
+    .await;
+    let dsn = Dsn::parse(&format!("{}?search_path=test,pg_catalog", db.dsn())).expect("a DSN");
+    let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
+    let timeout = Duration::from_secs(1);
+    let pool = PgPool::new(&dsn, PoolSettings { max_connections: 4, operation_timeout: timeout, session });
+    let storage = PostgresStorage::new(pool.expect("a pool"), TableName::default());
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let relay = Relay::new(storage, stand.clone(), (), settings(Duration::from_millis(20)));
+    let until_stop = stop.clone();
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    until("all are published", async || stand.published().len() >= 100).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+}

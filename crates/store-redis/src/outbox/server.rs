@@ -17,7 +17,7 @@ use crate::keyspace::outbox_server;
 
 /// How old an observation may be.
 const OBSERVATION_MAX_AGE: Duration = Duration::from_secs(1);
-/// The most receipts that are looked for with one command.
+/// The most receipts that are looked for with one call.
 const MAX_RECEIPTS_PER_CALL: usize = 500;
 
 /// Where the events of a relay go.
@@ -55,6 +55,7 @@ pub(super) struct Watch {
     target: OutboxTarget,
     observe: Script,
     record: Script,
+    find: Script,
     list: Script,
     known: Arc<Mutex<Known>>,
 }
@@ -127,6 +128,7 @@ impl RedisOutboxStreams {
             target,
             observe: script(include_str!("../scripts/observe_outbox_server.lua")),
             record: script(include_str!("../scripts/record_outbox_server.lua")),
+            find: Script::new(include_str!("../scripts/find_outbox_receipts.lua")),
             list: Script::new(include_str!("../scripts/list_outbox_entries.lua")),
             known: Arc::default(),
         };
@@ -196,13 +198,13 @@ impl RedisOutboxStreams {
     /// Which of the receipts exist.
     pub async fn find_receipts(&self, receipts: &[String]) -> Result<Vec<bool>, StoreError> {
         const OPERATION: &str = "look for the receipts of events";
+        let Some(watch) = &self.watch else { return Ok(vec![true; receipts.len()]) };
         let mut found = Vec::with_capacity(receipts.len());
         for chunk in receipts.chunks(MAX_RECEIPTS_PER_CALL) {
-            let mut command = redis::cmd("MGET");
-            command.arg(chunk);
-            match self.client.command(OPERATION, &command).await? {
+            let call = ScriptCall::new(&watch.find, chunk.iter());
+            match self.client.script(OPERATION, &call).await? {
                 Value::Array(values) if values.len() == chunk.len() => {
-                    found.extend(values.iter().map(|value| !matches!(value, Value::Nil)));
+                    found.extend(values.iter().map(|value| *value == Value::Int(1)));
                 }
                 other => return Err(unexpected(OPERATION, &other)),
             }
