@@ -197,6 +197,7 @@ impl Config {
             catalog: audience.as_ref().map(|audience| Arc::clone(&audience.catalog)),
             intents_stream: intents.as_ref().map(|intents| intents.stream.clone()),
             dedupe_ttl: publish.as_ref().map(|publish| publish.dedupe_ttl),
+            republish_window: publish.as_ref().map(|publish| publish.republish_window),
             operation_timeout: postgres.as_ref().map(|postgres| postgres.operation_timeout),
         };
         let relay = RelayConfig::read_optional(reader, beside);

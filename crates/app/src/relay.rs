@@ -1,5 +1,6 @@
 //! What a relay publishes: the event of an outbox as the entry of a stream.
 
+mod entries;
 mod headers;
 mod intents;
 mod streams;
@@ -7,33 +8,119 @@ mod streams;
 pub use intents::IntentMapping;
 pub use streams::StreamMapping;
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
-use outbox::{Content, Deadline, Event, Publication, Publisher, PublisherOutage};
-use store_redis::{OutboxAppend, OutboxEntry, RedisOutboxStreams};
+use ambient::error_chain;
+use domain::ports::StoreError;
+use outbox::{
+    Content, Deadline, DeliveredEvent, Event, Publication, Publisher, PublisherOutage, Server, ServerId,
+};
+use pg::RawTimestamp;
+use store_redis::{OutboxAppend, OutboxEntry, RedisOutboxStreams, outbox_receipt};
+
+use self::entries::EntryCache;
 
 /// What an event becomes: one implementation for each mode.
 pub trait Mapping: Send + Sync + 'static {
     /// Its entry, or why it can never be one.
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String>;
+
+    /// The stream that an event of this type goes to; `None` if there is none.
+    fn stream<'a>(&'a self, event_type: &'a str) -> Option<&'a str>;
+
+    /// The producer of the entries; empty where they have none.
+    fn producer(&self) -> &str;
+
+    /// The field of an entry that holds the id of its event, unless the event says otherwise.
+    fn id_field(&self) -> &'static str;
 }
 
 /// Appends to streams what a mapping makes of events, under receipts.
 #[derive(Debug)]
 pub struct StreamPublisher<M> {
-    /// Where entries are appended.
-    pub streams: RedisOutboxStreams,
-    /// What an event becomes.
-    pub mapping: M,
+    streams: RedisOutboxStreams,
+    mapping: M,
+    entries: EntryCache,
+}
+
+impl<M: Mapping> StreamPublisher<M> {
+    /// A publisher to `streams`.
+    pub fn new(streams: RedisOutboxStreams, mapping: M) -> Self {
+        Self { streams, mapping, entries: EntryCache::default() }
+    }
+
+    /// Appends in halves what Redis refuses as a whole, for instance because one value is too large for it. After one that is refused,
+    /// later ones of its key are withheld.
+    async fn append(
+        &self,
+        entries: &[OutboxEntry<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<OutboxAppend>, StoreError> {
+        let Deadline { unix_ms, server } = deadline;
+        let mut appended: Vec<OutboxAppend> = Vec::with_capacity(entries.len());
+        let mut parts = vec![entries];
+        while let Some(part) = parts.pop() {
+            let before = appended.iter().zip(entries);
+            let blocked: HashSet<&str> = before
+                .filter(|(outcome, _)| !matches!(outcome, OutboxAppend::Done(_)))
+                .map(|(_, entry)| entry.partition_key)
+                .filter(|key| !key.is_empty())
+                .collect();
+            let is_free = |entry: &OutboxEntry<'_>| !blocked.contains(entry.partition_key);
+            let free: Cow<'_, [OutboxEntry<'_>]> = match part.iter().all(is_free) {
+                true => Cow::Borrowed(part),
+                false => part.iter().filter(|entry| is_free(entry)).cloned().collect(),
+            };
+            let outcomes = match self.streams.append(&free, unix_ms, server.0).await {
+                Err(StoreError::Refused { .. }) if part.len() > 1 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                    continue;
+                }
+                Err(error @ StoreError::Refused { .. }) => vec![OutboxAppend::Refused(error_chain(&error))],
+                outcomes => outcomes?,
+            };
+            let mut outcomes = outcomes.into_iter();
+            let outcome = |entry| if is_free(entry) { outcomes.next() } else { None };
+            appended
+                .extend(part.iter().map(outcome).map(|outcome| outcome.unwrap_or(OutboxAppend::Withheld)));
+        }
+        Ok(appended)
+    }
+
+    /// Whether each event has a receipt or an entry; one that goes to no stream counts as one that has.
+    async fn find_published(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
+        let receipt = |event: &DeliveredEvent| {
+            let stream = self.mapping.stream(&event.event_type)?;
+            Some(outbox_receipt(stream, self.mapping.producer(), &event.event_id.to_string()))
+        };
+        let receipts: Vec<Option<String>> = events.iter().map(receipt).collect();
+        let asked: Vec<String> = receipts.iter().flatten().cloned().collect();
+        let mut found = self.streams.find_receipts(&asked).await?.into_iter();
+        let mut published: Vec<bool> =
+            receipts.iter().map(|receipt| receipt.is_none() || found.next().unwrap_or(false)).collect();
+        // A receipt ends some time after its append, and the entry may be there for longer.
+        for (event, published) in events.iter().zip(&mut published).filter(|(_, published)| !**published) {
+            let Some(stream) = self.mapping.stream(&event.event_type) else { continue };
+            let ids = self.entries.of(&self.streams, stream, self.mapping.id_field()).await?;
+            *published = ids.contains(&event.event_id);
+        }
+        Ok(published)
+    }
+}
+
+fn outage(operation: &'static str) -> impl FnOnce(StoreError) -> PublisherOutage {
+    move |source| PublisherOutage { operation, source: source.into() }
 }
 
 impl<M: Mapping> Publisher for StreamPublisher<M> {
     async fn deadline(&self, after: Duration) -> Result<Deadline, PublisherOutage> {
-        let deadline = self.streams.deadline(after).await;
-        deadline.map(Deadline).map_err(|source| PublisherOutage {
-            operation: "could not read the clock of Redis",
-            source: source.into(),
-        })
+        let server = ServerId(self.streams.known_server());
+        let unix_ms =
+            self.streams.deadline(after).await.map_err(outage("could not read the clock of Redis"))?;
+        Ok(Deadline { unix_ms, server })
     }
 
     async fn publish(
@@ -52,11 +139,8 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
                 Err(reason) => rejected.push(Some(reason)),
             }
         }
-        let appended = self.streams.append(&entries, deadline.0).await.map_err(|source| PublisherOutage {
-            operation: "could not append events of the outbox",
-            source: source.into(),
-        })?;
-        let mut appended = appended.into_iter();
+        let appended = self.append(&entries, deadline).await;
+        let mut appended = appended.map_err(outage("could not append events of the outbox"))?.into_iter();
         let publication = |rejected: Option<String>| match rejected {
             Some(reason) => Publication::Rejected(reason),
             None => match appended.next() {
@@ -66,6 +150,31 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
             },
         };
         Ok(rejected.into_iter().map(publication).collect())
+    }
+
+    async fn server(&self, outbox: &str) -> Result<Server, PublisherOutage> {
+        let server = self.streams.server(outbox).await;
+        let server = server.map_err(outage("could not ask which Redis server this is"))?;
+        Ok(server.map_or(Server::LASTING, |server| Server {
+            id: ServerId(server.number),
+            is_compared: server.is_compared,
+            unfinished_since: server.unfinished_since.map(RawTimestamp::from_server_micros),
+        }))
+    }
+
+    async fn record_server(
+        &self,
+        outbox: &str,
+        server: ServerId,
+        unfinished_since: Option<RawTimestamp>,
+    ) -> Result<(), PublisherOutage> {
+        let since = unfinished_since.map(RawTimestamp::as_server_micros);
+        let recorded = self.streams.record_server(outbox, server.0, since).await;
+        recorded.map_err(outage("could not record which Redis server was compared"))
+    }
+
+    async fn find(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+        self.find_published(events).await.map_err(outage("could not look for events that were delivered"))
     }
 }
 

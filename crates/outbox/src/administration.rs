@@ -1,5 +1,7 @@
 //! What operators do with an outbox in PostgreSQL.
 
+use std::ops::Range;
+
 use ambient::Timestamp;
 use bytes::Bytes;
 use pg::sql::Written;
@@ -102,9 +104,9 @@ pub enum Requeued {
     Unknown,
 }
 
-/// The DEAD events that were requeued, or would be.
+/// The DEAD or DELIVERED events that were requeued, or would be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RequeuedDead {
+pub struct RequeuedDone {
     /// How many.
     pub count: u64,
     /// Of a dry run, the first [`SHOWN_BY_DRY_RUN`].
@@ -171,7 +173,8 @@ impl Administration {
             return count(&session.query(&statements::count_prunable(&self.table, which, cutoff)).await?);
         }
         drop(session);
-        self.in_chunks("prune the outbox", cutoff, |chunk| statements::prune(&self.table, which, chunk)).await
+        let times = RawTimestamp::NEG_INFINITY..cutoff;
+        self.in_chunks("prune the outbox", times, |chunk| statements::prune(&self.table, which, chunk)).await
     }
 
     /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of an operation, and begins
@@ -179,10 +182,10 @@ impl Administration {
     async fn in_chunks(
         &self,
         operation: &'static str,
-        cutoff: RawTimestamp,
+        times: Range<RawTimestamp>,
         build: impl Fn(Chunk) -> Written,
     ) -> Result<u64, OutboxError> {
-        let mut chunk = Chunk { from: RawTimestamp::NEG_INFINITY, cutoff, limit: MAX_CHUNK };
+        let mut chunk = Chunk { from: times.start, cutoff: times.end, limit: MAX_CHUNK };
         let mut total = 0;
         loop {
             let session = self.pool.session(operation).await?;
@@ -204,7 +207,13 @@ impl Administration {
         limit: u32,
     ) -> Result<Vec<StoredEvent>, OutboxError> {
         let session = self.pool.session("list dead events of the outbox").await?;
-        let statement = statements::list_dead(&self.table, event_type, limit.min(MAX_LISTED));
+        let statement = statements::list_done(
+            &self.table,
+            Prunable::Dead,
+            event_type,
+            RawTimestamp::NEG_INFINITY,
+            limit.min(MAX_LISTED),
+        );
         session.query(&statement).await?.iter().map(read).collect()
     }
 
@@ -221,6 +230,13 @@ impl Administration {
             })
         };
         rows.first().map(detail).transpose()
+    }
+
+    /// The time by the clock of the database.
+    pub async fn now(&self) -> Result<Timestamp, OutboxError> {
+        let session = self.pool.session("read the clock of the outbox").await?;
+        let now = cutoff(&session, std::time::Duration::ZERO).await?.timestamp();
+        Ok(now.ok_or_else(|| pg::PgError::unavailable(session.operation(), "a time after the year 9999"))?)
     }
 
     /// Lets DEAD events be tried again; one outcome for each id, in their order.
@@ -245,18 +261,43 @@ impl Administration {
         &self,
         event_type: Option<&str>,
         dry_run: bool,
-    ) -> Result<RequeuedDead, OutboxError> {
-        let session = self.pool.session("requeue events of the outbox").await?;
+    ) -> Result<RequeuedDone, OutboxError> {
+        self.requeue_done(Prunable::Dead, event_type, RawTimestamp::NEG_INFINITY, dry_run).await
+    }
+
+    /// Lets all events that were DELIVERED at `since` or later, or those of one type, be published again, unless the publisher still
+    /// has receipts for them; those that are delivered meanwhile stay. Each chunk is a transaction of its own: after an error some
+    /// are requeued.
+    pub async fn requeue_delivered(
+        &self,
+        event_type: Option<&str>,
+        since: Timestamp,
+        dry_run: bool,
+    ) -> Result<RequeuedDone, OutboxError> {
+        self.requeue_done(Prunable::Delivered, event_type, since.into(), dry_run).await
+    }
+
+    async fn requeue_done(
+        &self,
+        which: Prunable,
+        event_type: Option<&str>,
+        since: RawTimestamp,
+        dry_run: bool,
+    ) -> Result<RequeuedDone, OutboxError> {
+        const OPERATION: &str = "requeue events of the outbox";
+        let session = self.pool.session(OPERATION).await?;
         if dry_run {
-            let count = count(&session.query(&statements::count_dead(&self.table, event_type)).await?)?;
-            drop(session);
-            return Ok(RequeuedDead { count, first: self.list_dead(event_type, SHOWN_BY_DRY_RUN).await? });
+            let counted =
+                session.query(&statements::count_done(&self.table, which, event_type, since)).await?;
+            let list = statements::list_done(&self.table, which, event_type, since, SHOWN_BY_DRY_RUN);
+            let first = session.query(&list).await?.iter().map(read).collect::<Result<_, _>>()?;
+            return Ok(RequeuedDone { count: count(&counted)?, first });
         }
         let cutoff = cutoff(&session, std::time::Duration::ZERO).await?;
         drop(session);
-        let statement = |chunk| statements::requeue_dead(&self.table, event_type, chunk);
-        let count = self.in_chunks("requeue events of the outbox", cutoff, statement).await?;
-        Ok(RequeuedDead { count, first: Vec::new() })
+        let statement = |chunk| statements::requeue_done(&self.table, which, event_type, chunk);
+        let count = self.in_chunks(OPERATION, since..cutoff, statement).await?;
+        Ok(RequeuedDone { count, first: Vec::new() })
     }
 }
 

@@ -24,6 +24,7 @@ pub struct Checked {
 pub(crate) struct Indexes {
     pub(crate) key_order: bool,
     pub(crate) dead: bool,
+    pub(crate) delivered: bool,
 }
 
 /// The name as text, from which the server finds the table.
@@ -67,7 +68,11 @@ pub(crate) async fn indexes(session: &Session, table: &TableName) -> Result<Inde
 
 fn decisive(found: &[Found]) -> Indexes {
     let is_there = |index: &Index| found.iter().any(|found| found.is_valid(index));
-    Indexes { key_order: is_there(&Index::KEY_ORDER), dead: is_there(&Index::DEAD) }
+    Indexes {
+        key_order: is_there(&Index::KEY_ORDER),
+        dead: is_there(&Index::DEAD),
+        delivered: is_there(&Index::DELIVERED),
+    }
 }
 
 /// An index of the table: its columns as the server writes them.

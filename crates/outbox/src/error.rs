@@ -37,3 +37,10 @@ pub enum OutboxError {
         rights: String,
     },
 }
+
+impl OutboxError {
+    /// Whether fewer rows may succeed: the table refuses one of them, or one of them takes too long.
+    pub(crate) fn is_about_rows(&self) -> bool {
+        matches!(self, Self::Postgres(PgError::Refused { .. } | PgError::TimedOut { .. }))
+    }
+}

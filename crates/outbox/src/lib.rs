@@ -29,7 +29,7 @@ mod statements;
 mod table;
 
 pub use administration::{
-    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDead, SHOWN_BY_DRY_RUN,
+    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDone, SHOWN_BY_DRY_RUN,
     StoredEvent,
 };
 pub use age::{Age, AgeError};
@@ -40,14 +40,14 @@ pub(crate) use event::REAPED;
 pub use event::{Content, Event, MAX_ERROR_CHARS};
 pub use memory::MemoryStorage;
 pub use postgres::PostgresStorage;
-pub use publisher::{Deadline, Publication, Publisher, PublisherOutage};
+pub use publisher::{Deadline, Publication, Publisher, PublisherOutage, Server, ServerId};
 pub use relay::{Observer, Relay, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
 pub use retry::RetryPolicy;
 pub use schema::{ChannelName, ChannelNameError, notify_sql, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use storage::{
-    Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Stats,
-    Storage,
+    Claim, ClaimRequest, ClaimToken, ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage,
+    EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Reaped, Stats, Storage,
 };
 pub use table::{TableName, TableNameError};
 

@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambient::Timestamp;
+use pg::RawTimestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::row::{Row, Status, is_of, slots};
+use self::row::{Row, Status, choose, is_of};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError,
-    Position, REAPED, ReapRequest, Stats, Storage, StoredEvent,
+    Claim, ClaimRequest, ClaimToken, ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage,
+    EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError, Position, REAPED, ReapRequest, Reaped,
+    Stats, Storage, StoredEvent,
 };
 
 /// An outbox in memory; clones share it. Its clock starts at a given time and goes with the runtime's.
@@ -118,36 +120,20 @@ impl Storage for MemoryStorage {
     async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
         let now = self.now();
         let mut rows = self.rows();
-        let slots = slots(&rows, now, request);
-        let mut claimed: Vec<Uuid> = Vec::new();
-        let mut bytes = 0;
-        let mut last = None;
-        let mut cut = false;
-        for slot in &slots {
-            let Some(row) = slot.chosen.and_then(|id| rows.get(&id)) else {
-                last = Some(slot.position);
-                continue;
-            };
-            let size = row.event.payload.len() as u64 + row.rest();
-            bytes += if row.is_too_large(request.max_event_bytes) { 0 } else { size };
-            let first_is_reaped = claimed.first().and_then(|id| rows.get(id)).is_some_and(Row::is_reaped);
-            cut = !claimed.is_empty() && (bytes > request.max_bytes || first_is_reaped || row.is_reaped());
-            if cut {
-                break;
-            }
-            claimed.push(row.event.event_id);
-            last = Some(slot.position);
-        }
-        let mut events = Vec::with_capacity(claimed.len());
-        for id in claimed {
+        let chosen = choose(&rows, now, request);
+        let mut events = Vec::with_capacity(chosen.events.len());
+        for id in chosen.events {
             // Cannot fail: they were found above, under the same lock.
             let row = rows.get_mut(&id).expect("a row that was found");
             (row.status, row.locked, row.updated_at) =
                 (Status::Delivering, Some((request.token.clone(), now)), now);
             events.push(row.claimed(request.max_event_bytes));
         }
-        let is_full = slots.len() >= request.limit as usize;
-        Ok(Claim { events, next: last.filter(|_| cut || is_full) })
+        Ok(Claim { events, next: chosen.next, of_reaped: chosen.of_reaped })
+    }
+
+    async fn first_claimable(&self, request: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
+        Ok(choose(&self.rows(), self.now(), request).events.first().copied())
     }
 
     async fn mark_delivered_batch(
@@ -202,11 +188,12 @@ impl Storage for MemoryStorage {
         &self,
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
-    ) -> Result<u64, OutboxError> {
+    ) -> Result<Reaped, OutboxError> {
         let now = self.now();
         let mut rows = self.rows();
         let ended = |row: &&mut Row| {
             is_of(&request.types, row)
+                && !request.except.contains(&row.event.event_id)
                 && row.locked.as_ref().is_some_and(|(_, at)| *at < now - request.lease_timeout)
         };
         let mut expired: Vec<&mut Row> = rows.values_mut().filter(ended).collect();
@@ -217,7 +204,61 @@ impl Storage for MemoryStorage {
             let attempts = row.attempts.saturating_add(1);
             row.fail(now, attempts, REAPED, kind(attempts));
         }
-        Ok(count)
+        Ok(Reaped { count, refused: Vec::new(), is_followed: count >= u64::from(request.limit) })
+    }
+
+    async fn identity(&self) -> Result<String, OutboxError> {
+        Ok("memory".to_owned())
+    }
+
+    async fn comparison_start(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
+        let (now, rows) = (self.now(), self.rows());
+        let delivered = rows.values().filter(|row| row.status == Status::Delivered);
+        let newest = delivered.map(|row| row.updated_at).max().unwrap_or(now);
+        Ok(ComparisonStart { now: now.into(), since: (newest - window).into() })
+    }
+
+    async fn list_delivered(
+        &self,
+        types: &EventTypes,
+        since: RawTimestamp,
+        cursor: Option<DeliveredCursor>,
+        limit: u32,
+    ) -> Result<DeliveredPage, OutboxError> {
+        let rows = self.rows();
+        let is_after = |event: &DeliveredEvent| match cursor {
+            Some(DeliveredCursor::After(at, id)) => (event.delivered_at, event.event_id) > (at, id),
+            _ => true,
+        };
+        let ours = rows.values().filter(|row| row.status == Status::Delivered && is_of(types, row));
+        let mut events: Vec<DeliveredEvent> =
+            ours.map(Row::delivered).filter(|event| event.delivered_at >= since && is_after(event)).collect();
+        events.sort_by_key(|event| (event.delivered_at, event.event_id));
+        events.truncate(limit as usize);
+        let last = events.last().filter(|_| events.len() >= limit as usize);
+        let next = last.map(|last| DeliveredCursor::After(last.delivered_at, last.event_id));
+        Ok(DeliveredPage { events, next })
+    }
+
+    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<Vec<Uuid>, OutboxError> {
+        let (now, mut rows) = (self.now(), self.rows());
+        let mut requeued = Vec::new();
+        for event in events {
+            let row = rows.get_mut(&event.event_id);
+            let Some(row) = row.filter(|row| row.status == Status::Delivered && row.delivered() == *event)
+            else {
+                continue;
+            };
+            (row.status, row.attempts, row.available_at, row.updated_at) = (Status::Pending, 0, now, now);
+            row.last_error.clear();
+            requeued.push(event.event_id);
+        }
+        Ok(requeued)
+    }
+
+    async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
+        let is_until = |row: &Row| row.locked.as_ref().is_some_and(|(_, at)| RawTimestamp::from(*at) <= time);
+        Ok(self.rows().values().any(is_until))
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {

@@ -4,6 +4,10 @@
 //! take place one after the other, for the few milliseconds that they take, so that no two hold events of one partition key.
 //! Marks hardly wait for other transactions: what is locked for longer than a moment is busy, and nothing else is.
 
+mod dead;
+mod delivered;
+mod reap;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,12 +20,14 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
+use self::dead::DeadCount;
 use crate::check::{self, Checked, Indexes};
 use crate::row_id::RowId;
-use crate::statements::{self, Claiming, Locks};
+use crate::statements::{self, Claiming, Locks, Purpose};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, Content, Event, EventTypes, Failure, FailureKind, Marked, OutboxError,
-    Position, ReapRequest, Stats, Storage, TableName,
+    Claim, ClaimRequest, ClaimToken, ComparisonStart, Content, DeliveredCursor, DeliveredEvent,
+    DeliveredPage, Event, EventTypes, Failure, FailureKind, Marked, OutboxError, Position, ReapRequest,
+    Reaped, Stats, Storage, TableName,
 };
 
 /// How long it is taken for granted which indexes there are.
@@ -38,12 +44,14 @@ pub struct PostgresStorage {
     table: TableName,
     /// When they were looked at, and which there are.
     indexes: Arc<Mutex<Option<(Instant, Indexes)>>>,
+    /// Where there is no index of them.
+    dead: Arc<Mutex<DeadCount>>,
 }
 
 impl PostgresStorage {
     /// The outbox in a table that [`crate::schema_sql`] has created, or that has the same columns.
     pub fn new(pool: PgPool, table: TableName) -> Self {
-        Self { pool, table, indexes: Arc::default() }
+        Self { pool, table, indexes: Arc::default(), dead: Arc::default() }
     }
 
     /// Checks that a relay can work with the table: its columns, the rights of the role; and says what is missing for it to
@@ -69,6 +77,24 @@ impl PostgresStorage {
         let indexes = check::indexes(&session, &self.table).await?;
         self.remember(indexes);
         Ok(indexes)
+    }
+
+    /// Runs the statement of a claim in a transaction that is sent as a whole.
+    async fn run_claim(
+        &self,
+        purpose: Purpose,
+        request: &ClaimRequest,
+    ) -> Result<(Session, Vec<Row>), OutboxError> {
+        let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
+        let session = self.pool.session("claim events of the outbox").await?;
+        let claim = session.prepare(&statements::claim(&self.table, claiming, purpose, request)).await?;
+        let begin = statements::claim_begin(&self.table, claiming);
+        let (begun, rows, committed) =
+            tokio::join!(biased; session.begin_with(&begin), session.run(&claim), session.commit());
+        begun?;
+        let rows = rows?;
+        committed?;
+        Ok((session, rows))
     }
 
     /// Runs the statement that `build` makes, which returns the ids that it changed, and asks about the others. If some rows are
@@ -129,16 +155,15 @@ impl Storage for PostgresStorage {
     }
 
     async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
-        let claiming = if self.indexes().await?.key_order { Claiming::ByKeyIndex } else { Claiming::ByScan };
-        let session = self.pool.session("claim events of the outbox").await?;
-        let claim = session.prepare(&statements::claim(&self.table, claiming, request)).await?;
-        let begin = statements::claim_begin(&self.table, claiming);
-        let (begun, rows, committed) =
-            tokio::join!(biased; session.begin_with(&begin), session.run(&claim), session.commit());
-        begun?;
-        let rows = rows?;
-        committed?;
+        let (session, rows) = self.run_claim(Purpose::Take, request).await?;
+        drop(session);
         read_claim(&rows)
+    }
+
+    async fn first_claimable(&self, request: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
+        let (session, rows) = self.run_claim(Purpose::Look, request).await?;
+        drop(session);
+        Ok(read_claim(&rows)?.events.first().map(|event| event.event_id))
     }
 
     async fn mark_delivered_batch(
@@ -173,27 +198,49 @@ impl Storage for PostgresStorage {
         &self,
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
-    ) -> Result<u64, OutboxError> {
-        let session = self.pool.session("reap leases of the outbox").await?;
-        session.begin().await?;
-        let rows = session.query(&statements::expired_leases(&self.table, request)).await?;
-        let mut expired = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let attempts = read_attempts(row)?.saturating_add(1);
-            expired.push((column::<RowId>(row, "event_id")?.0, attempts, kind(attempts)));
-        }
-        if !expired.is_empty() {
-            session.execute(&statements::reap(&self.table, &expired)).await?;
-        }
-        session.commit().await?;
-        Ok(expired.len() as u64)
+    ) -> Result<Reaped, OutboxError> {
+        self.reap(request, kind).await
+    }
+
+    async fn identity(&self) -> Result<String, OutboxError> {
+        self.name_of_table().await
+    }
+
+    async fn comparison_start(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
+        self.start_of_comparison(window).await
+    }
+
+    async fn list_delivered(
+        &self,
+        types: &EventTypes,
+        since: RawTimestamp,
+        cursor: Option<DeliveredCursor>,
+        limit: u32,
+    ) -> Result<DeliveredPage, OutboxError> {
+        self.page_of_delivered(types, since, cursor, limit).await
+    }
+
+    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<Vec<Uuid>, OutboxError> {
+        let session = self.pool.session("send events of the outbox again").await?;
+        let rows = session.query(&statements::requeue_delivered(&self.table, events)).await?;
+        Ok(ids(&rows)?.into_iter().collect())
+    }
+
+    async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
+        let session = self.pool.session("look for earlier claims of the outbox").await?;
+        let rows = session.query(&statements::has_claims_until(&self.table, time)).await?;
+        rows.first().map_or(Ok(false), |row| column(row, "found"))
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
         let with_dead = self.indexes().await?.dead;
         let session = self.pool.session("count events of the outbox").await?;
         let rows = session.query(&statements::stats_capped(&self.table, types, limit, with_dead)).await?;
-        read_stats(&session, &rows)
+        let mut stats = read_stats(&session, &rows)?;
+        if !with_dead {
+            stats.dead = self.count_dead_by_blocks(&session, types).await?.min(limit);
+        }
+        Ok(stats)
     }
 }
 
@@ -214,7 +261,7 @@ pub(crate) fn read_stats(session: &Session, rows: &[Row]) -> Result<Stats, Outbo
 /// The rows of [`statements::claim`].
 fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
     let Some((head, rows)) = rows.split_first() else {
-        return Ok(Claim { events: Vec::new(), next: None });
+        return Ok(Claim { events: Vec::new(), next: None, of_reaped: false });
     };
     let reached: Option<RowId> = column(head, "event_id")?;
     let next = match reached {
@@ -230,8 +277,9 @@ fn read_claim(rows: &[Row]) -> Result<Claim, OutboxError> {
         .iter()
         .map(|row| read_event(row).map(|event| (event.event_id, event)))
         .collect::<Result<HashMap<Uuid, Event>, OutboxError>>()?;
+    let of_reaped = column::<Option<bool>>(head, "of_reaped")?.unwrap_or(false);
     // What is missing was changed by another transaction after it was locked, which cannot be.
-    Ok(Claim { events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(), next })
+    Ok(Claim { events: order.iter().filter_map(|RowId(id)| events.remove(id)).collect(), next, of_reaped })
 }
 
 fn read_event(row: &Row) -> Result<Event, OutboxError> {

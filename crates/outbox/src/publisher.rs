@@ -3,11 +3,39 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::Event;
+use pg::RawTimestamp;
 
-/// A moment by the publisher's own clock, in milliseconds: after it, the publisher itself refuses to publish for a claim.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Deadline(pub u64);
+use crate::{DeliveredEvent, Event};
+
+/// One of the servers that a publisher has met, in the order in which it met them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct ServerId(pub u64);
+
+/// A moment by the publisher's own clock: after it, the publisher itself refuses to publish for a claim. Another server than
+/// the one whose clock that is refuses too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deadline {
+    /// The moment, in milliseconds.
+    pub unix_ms: u64,
+    /// Whose clock it is.
+    pub server: ServerId,
+}
+
+/// The server that acknowledges what is published now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Which one it is.
+    pub id: ServerId,
+    /// Whether it holds all that was acknowledged before, as far as a comparison has shown.
+    pub is_compared: bool,
+    /// The beginning of a comparison that a relay began and did not finish.
+    pub unfinished_since: Option<RawTimestamp>,
+}
+
+impl Server {
+    /// One that loses nothing.
+    pub const LASTING: Self = Self { id: ServerId(0), is_compared: true, unfinished_since: None };
+}
 
 /// What became of one event.
 #[must_use]
@@ -47,4 +75,30 @@ pub trait Publisher: Send + Sync + 'static {
         events: &[Event],
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<Publication>, PublisherOutage>> + Send;
+
+    /// The server that acknowledges now, as of not long ago, and whether it was compared with the events of `outbox` that are
+    /// DELIVERED. A publisher whose acknowledgements last needs this and what follows no more than by default.
+    fn server(&self, _outbox: &str) -> impl Future<Output = Result<Server, PublisherOutage>> + Send {
+        async { Ok(Server::LASTING) }
+    }
+
+    /// Records with `server` itself that it was compared with `outbox`, or since when its events are still to be compared. Fails
+    /// if another server is there.
+    fn record_server(
+        &self,
+        _outbox: &str,
+        _server: ServerId,
+        _unfinished_since: Option<RawTimestamp>,
+    ) -> impl Future<Output = Result<(), PublisherOutage>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Whether each of the events is published, as far as the publisher can tell: one that it does not find is published again.
+    fn find(
+        &self,
+        events: &[DeliveredEvent],
+    ) -> impl Future<Output = Result<Vec<bool>, PublisherOutage>> + Send {
+        let found = vec![true; events.len()];
+        async { Ok(found) }
+    }
 }

@@ -2,10 +2,12 @@
 
 mod background;
 mod chunk;
+mod comparison;
 mod engine;
 mod marks;
 mod pass;
 mod scan;
+mod set_aside;
 mod wake;
 
 use std::fmt;
@@ -67,10 +69,14 @@ pub struct RelaySettings {
     pub max_event_bytes: u64,
     /// How often and how far apart an event is tried.
     pub retry: RetryPolicy,
+    /// How far back from the newest event that is DELIVERED events are compared with what the publisher holds, when another server
+    /// acknowledges than before; zero: they are not.
+    pub republish_window: Duration,
 }
 
 impl RelaySettings {
-    /// The defaults: all events, 500 of a claim and 16 MiB, a look each 500 ms, a lease of a minute, 512 KiB of payload.
+    /// The defaults: all events, 500 of a claim and 16 MiB, a look each 500 ms, a lease of a minute, 512 KiB of payload, a window of ten
+    /// minutes.
     pub fn new(relay_id: RelayId) -> Self {
         Self {
             relay_id,
@@ -81,6 +87,7 @@ impl RelaySettings {
             max_claim_bytes: 16 * 1024 * 1024,
             max_event_bytes: 512 * 1024,
             retry: RetryPolicy::default(),
+            republish_window: Duration::from_secs(600),
         }
     }
 }
@@ -132,6 +139,8 @@ pub trait Observer: Send + Sync + 'static {
     fn published(&self, latency: Duration);
     /// This many marks came too late.
     fn leases_lost(&self, events: usize);
+    /// This many events that were DELIVERED are PENDING again, because their server has lost them.
+    fn requeued(&self, events: usize);
     /// The relay runs, or is paused.
     fn state(&self, state: &RelayState);
     /// What is in the outbox, each count capped.
@@ -144,6 +153,7 @@ impl Observer for () {
     fn marked(&self, _: &'static str, _: usize) {}
     fn published(&self, _: Duration) {}
     fn leases_lost(&self, _: usize) {}
+    fn requeued(&self, _: usize) {}
     fn state(&self, _: &RelayState) {}
     fn backlog(&self, _: &Stats) {}
 }

@@ -7,18 +7,23 @@
 
 mod admin;
 mod claim;
+mod delivered;
 mod mark;
 mod reap;
 mod stats;
 
 pub(crate) use admin::{
-    Chunk, Prunable, count_dead, count_prunable, cutoff, existing, get, list_dead, prune, requeue,
-    requeue_dead,
+    Chunk, Prunable, count_done, count_prunable, cutoff, existing, get, list_done, prune, requeue,
+    requeue_done,
 };
-pub(crate) use claim::{Claiming, claim, claim_begin, due_in};
+pub(crate) use claim::{Claiming, Purpose, claim, claim_begin, due_in};
+pub(crate) use delivered::{
+    Newest, blocks, comparison_start, has_claims_until, identity, list_delivered, list_delivered_of_blocks,
+    newest_delivered_of_blocks, requeue_delivered,
+};
 pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};
-pub(crate) use reap::{expired_leases, reap};
-pub(crate) use stats::{stats, stats_capped};
+pub(crate) use reap::{begin_again, expired_leases, reap};
+pub(crate) use stats::{count_dead_of_blocks, stats, stats_capped};
 
 use pg::bind;
 use sea_query::Expr;

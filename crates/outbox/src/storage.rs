@@ -62,11 +62,32 @@ pub struct ClaimRequest {
     pub after: Option<Position>,
     /// The most events that are looked at, and so the most that are claimed.
     pub limit: u32,
-    /// The most bytes that are claimed, payloads and the rest, unless the first event alone exceeds that.
+    /// The most bytes that are claimed, payloads and the rest as they are read, unless the first event alone exceeds that.
     pub max_bytes: u64,
     /// An event whose payload exceeds this, or whose headers and names do, is not read.
     pub max_event_bytes: u64,
+    /// How often an event is tried: one that was reaped has its last attempt alone.
+    pub max_attempts: u32,
+    /// Whether events that were reaped are passed, with the later ones of their keys.
+    pub passes_reaped: bool,
+    /// Events that are not claimed, nor later ones of their keys.
+    pub set_aside: Vec<Uuid>,
 }
+
+impl ClaimRequest {
+    /// The most events that are claimed together with one that was reaped and has failed so often: a sixteenth each time. Which of
+    /// them ended its relay is unknown.
+    pub(crate) fn max_reaped(&self, attempts: u32) -> u32 {
+        if attempts.saturating_add(1) >= self.max_attempts {
+            return 1;
+        }
+        let shift = attempts.saturating_mul(REAPED_SHIFT);
+        self.limit.checked_shr(shift).unwrap_or(0).max(1)
+    }
+}
+
+/// A group of reaped events is this power of two smaller with each attempt.
+pub(crate) const REAPED_SHIFT: u32 = 4;
 
 /// What a claim found.
 #[must_use]
@@ -76,6 +97,8 @@ pub struct Claim {
     pub events: Vec<Event>,
     /// How far it looked; `None` if nothing is due after that.
     pub next: Option<Position>,
+    /// Whether they are events that were reaped.
+    pub of_reaped: bool,
 }
 
 /// A failed attempt of an event that is claimed.
@@ -112,6 +135,45 @@ pub enum Marked {
     Busy,
 }
 
+/// An event that is DELIVERED.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeliveredEvent {
+    /// Its primary key.
+    pub event_id: Uuid,
+    /// Its type; one that is too long for any type is clipped.
+    pub event_type: String,
+    /// When it was marked.
+    pub delivered_at: RawTimestamp,
+}
+
+/// When a comparison of what is DELIVERED began, and how far back it goes, by the clock of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ComparisonStart {
+    /// Now.
+    pub now: RawTimestamp,
+    /// The window before the newest event that is DELIVERED.
+    pub since: RawTimestamp,
+}
+
+/// Where a list of what is DELIVERED continues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeliveredCursor {
+    /// After this event, in the order of delivery.
+    After(RawTimestamp, Uuid),
+    /// In the order of the table's blocks, at this one: there is no index of what is DELIVERED.
+    Block(u32),
+}
+
+/// A part of the list of what is DELIVERED.
+#[must_use]
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeliveredPage {
+    /// The events, at most as many as were asked for, unless they are in the order of the table.
+    pub events: Vec<DeliveredEvent>,
+    /// Where it continues; `None` at the end.
+    pub next: Option<DeliveredCursor>,
+}
+
 /// Which leases have ended, and what follows.
 #[derive(Clone, Debug)]
 pub struct ReapRequest {
@@ -121,6 +183,20 @@ pub struct ReapRequest {
     pub lease_timeout: Duration,
     /// The most rows of one call.
     pub limit: u32,
+    /// Events that are not reaped, because the table refuses to change them.
+    pub except: Vec<Uuid>,
+}
+
+/// What became of the leases of one call.
+#[must_use]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Reaped {
+    /// How many were ended.
+    pub count: u64,
+    /// The events that the table refuses to change.
+    pub refused: Vec<Uuid>,
+    /// Whether there may be more.
+    pub is_followed: bool,
 }
 
 /// What is in the outbox. Each count ends at the limit that it was asked with.
@@ -156,8 +232,15 @@ pub trait Storage: Send + Sync + 'static {
     /// `event_id`. After an error it is unknown whether the rows are claimed; their lease ends then.
     ///
     /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier one waits for its next
-    /// attempt. An event that was reaped is claimed alone.
+    /// attempt. Events that were reaped are claimed without others, and the fewer together the more often they have failed: the first
+    /// that can be claimed decides whether it is a claim of these.
     fn claim_batch(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claim, OutboxError>> + Send;
+
+    /// The first event that such a claim would take. Changes nothing.
+    fn first_claimable(
+        &self,
+        request: &ClaimRequest,
+    ) -> impl Future<Output = Result<Option<Uuid>, OutboxError>> + Send;
 
     /// DELIVERED. One outcome for each id, in their order.
     fn mark_delivered_batch(
@@ -181,12 +264,41 @@ pub trait Storage: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
     /// Ends leases that are over: each counts as a failed attempt with the error `lease expired`; `kind` says what follows from the number of attempts.
-    /// Returns how many there were.
+    /// A lease that begins in the future was written by another clock, and begins now.
     fn reap_expired_leases(
         &self,
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
-    ) -> impl Future<Output = Result<u64, OutboxError>> + Send;
+    ) -> impl Future<Output = Result<Reaped, OutboxError>> + Send;
+
+    /// The name of this outbox, unlike that of any other, for as long as it exists.
+    fn identity(&self) -> impl Future<Output = Result<String, OutboxError>> + Send;
+
+    /// The beginning of a comparison that goes back `window` before the newest event that is DELIVERED: what was delivered last
+    /// was acknowledged last, however long ago.
+    fn comparison_start(
+        &self,
+        window: Duration,
+    ) -> impl Future<Output = Result<ComparisonStart, OutboxError>> + Send;
+
+    /// Some of the events of these types that were DELIVERED at `since` or later.
+    fn list_delivered(
+        &self,
+        types: &EventTypes,
+        since: RawTimestamp,
+        cursor: Option<DeliveredCursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<DeliveredPage, OutboxError>> + Send;
+
+    /// PENDING as new, those of the events that are still DELIVERED as they were read and that no other transaction has locked.
+    /// Returns their ids.
+    fn requeue_delivered(
+        &self,
+        events: &[DeliveredEvent],
+    ) -> impl Future<Output = Result<Vec<Uuid>, OutboxError>> + Send;
+
+    /// Whether an event is held under a claim that was made at this time or before: it may still be marked as DELIVERED.
+    fn has_claims_until(&self, time: RawTimestamp) -> impl Future<Output = Result<bool, OutboxError>> + Send;
 
     /// What there is, each count up to `limit`.
     fn stats(

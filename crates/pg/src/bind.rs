@@ -84,6 +84,12 @@ pub fn instants(values: impl IntoIterator<Item = Timestamp>) -> Expr {
     array("timestamptz[]", &Type::TIMESTAMPTZ_ARRAY, values.into_iter().map(DateTime::<Utc>::from))
 }
 
+/// A `timestamptz[]`, infinities included.
+pub fn raw_instants(values: impl IntoIterator<Item = RawTimestamp>) -> Expr {
+    let values: Vec<[u8; 8]> = values.into_iter().map(RawTimestamp::to_wire).collect();
+    array("timestamptz[]", &Type::TIMESTAMPTZ_ARRAY, values.iter().map(|value| &value[..]))
+}
+
 /// A `timestamptz[]` with gaps.
 pub fn optional_instants(values: impl IntoIterator<Item = Option<Timestamp>>) -> Expr {
     let values = values.into_iter().map(|value| value.map(DateTime::<Utc>::from));

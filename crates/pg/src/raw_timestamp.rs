@@ -24,6 +24,16 @@ impl RawTimestamp {
         Timestamp::from_micros(self.0.checked_add(SERVER_EPOCH_MICROS)?).ok()
     }
 
+    /// The microseconds since 2000, to be kept elsewhere; the infinities are the largest and the smallest number.
+    pub fn as_server_micros(self) -> i64 {
+        self.0
+    }
+
+    /// The time that [`RawTimestamp::as_server_micros`] gave.
+    pub fn from_server_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
     /// In the server's own format.
     pub(crate) fn to_wire(self) -> [u8; 8] {
         self.0.to_be_bytes()

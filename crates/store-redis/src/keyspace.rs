@@ -10,7 +10,8 @@
 //! | `notification:scan_locks:[<stream>:]<channel>` | string | a second at most | publishers, during a due scan |
 //! | `notification:leader_changes:<leadership>` | list | five seconds | a leader that steps down; the key of an intake's leadership ends in the stream |
 //! | `notification:installations:<stream>` | string | permanent | the first start on a schema |
-//! | `notification:outbox_receipts:<stream>:<producer>:<event_id>` | string | dedupe TTL, as an entry id | relays; no producer where events go to streams as they are |
+//! | `notification:outbox_receipts:<stream>:<producer>:<event_id>` | string | dedupe TTL, and the republish window if there is one, as an entry id | relays; no producer where events go to streams as they are |
+//! | `notification:outbox_servers:<stream>:<producer>:<outbox>` | string | permanent, as the Redis server that was compared with the outbox | relays, after a change of server |
 //!
 //! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is the intents
 //! stream, and absent for the default one: ids of entries are unique only within a stream, and several installations may
@@ -29,12 +30,13 @@ const SCAN_LOCKS: &str = "notification:scan_locks:";
 const LEADER_CHANGES: &str = "notification:leader_changes:";
 const INSTALLATIONS: &str = "notification:installations:";
 const OUTBOX_RECEIPTS: &str = "notification:outbox_receipts:";
+const OUTBOX_SERVERS: &str = "notification:outbox_servers:";
 
 /// The intents stream whose name no key repeats.
 const DEFAULT_STREAM: &str = "notification:intents";
 
 /// The prefixes of the keys of the service, which no stream may have.
-pub const OWN_KEYS: [&str; 7] = [
+pub const OWN_KEYS: [&str; 8] = [
     ROUTE_LEASES,
     SERVER_CHANGES,
     STREAM_OFFSETS,
@@ -42,6 +44,7 @@ pub const OWN_KEYS: [&str; 7] = [
     LEADER_CHANGES,
     INSTALLATIONS,
     OUTBOX_RECEIPTS,
+    OUTBOX_SERVERS,
 ];
 
 /// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that each serves.
@@ -90,8 +93,16 @@ pub fn checkpoint_key(stream: &str) -> String {
 
 /// The key of the receipt of an event that a relay appended to `stream` for `producer`, which is empty where events carry none.
 pub fn outbox_receipt(stream: &str, producer: &str, event_id: &str) -> String {
-    let [stream, producer, event_id] = [stream, producer, event_id].map(|part| URL_SAFE_NO_PAD.encode(part));
-    format!("{OUTBOX_RECEIPTS}{stream}:{producer}:{event_id}")
+    format!("{OUTBOX_RECEIPTS}{}", parts([stream, producer, event_id]))
+}
+
+/// The key that holds which Redis server was compared with the events that `outbox` calls delivered; stream and producer as in [`outbox_receipt`].
+pub(crate) fn outbox_server(stream: &str, producer: &str, outbox: &str) -> String {
+    format!("{OUTBOX_SERVERS}{}", parts([stream, producer, outbox]))
+}
+
+fn parts(parts: [&str; 3]) -> String {
+    parts.map(|part| URL_SAFE_NO_PAD.encode(part)).join(":")
 }
 
 /// The key of the leader-change notices of `leadership`.

@@ -1,7 +1,12 @@
 //! Where a relay appends the events of an outbox: under a receipt for each, and never for a claim that is over.
 //!
 //! The receipt makes an event that is claimed again find the entry that it already has. The deadline is compared inside the script,
-//! by Redis's own clock, so that a relay that was paused on its way there appends nothing (ADR 0032).
+//! by Redis's own clock, so that a relay that was paused on its way there appends nothing (ADR 0032). It is a time by the clock of
+//! one server: no other server appends for that claim ([`server`]).
+
+mod server;
+
+pub use server::{OutboxServer, OutboxTarget};
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,6 +17,7 @@ use domain::ports::StoreError;
 use redis::{Script, Value};
 use tokio::time::Instant;
 
+use self::server::{Watch, other_server};
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
 
 /// How old a reading of Redis's clock may be. It is also how long a Redis that is gone may go unnoticed before a claim.
@@ -52,6 +58,8 @@ pub struct RedisOutboxStreams {
     receipt_ttl: Duration,
     script: Script,
     clock: Arc<Mutex<Option<ClockReading>>>,
+    /// `None` if it does not matter which server appends.
+    watch: Option<Watch>,
 }
 
 /// What Redis's clock showed, and when the answer arrived.
@@ -64,8 +72,8 @@ struct ClockReading {
 impl RedisOutboxStreams {
     /// Receipts live for `receipt_ttl` after their event was appended or found.
     pub fn new(client: &RedisClient, receipt_ttl: Duration) -> Self {
-        let script = Script::new(include_str!("scripts/append_outbox_events.lua"));
-        Self { client: client.clone(), receipt_ttl, script, clock: Arc::default() }
+        let script = server::script(include_str!("scripts/append_outbox_events.lua"));
+        Self { client: client.clone(), receipt_ttl, script, clock: Arc::default(), watch: None }
     }
 
     /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the way of the answer counts against it.
@@ -82,19 +90,36 @@ impl RedisOutboxStreams {
         Ok(reading.unix_ms.saturating_add(millis(reading.received.elapsed() + after)))
     }
 
-    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis. One result for each. After an
-    /// error it is unknown which of them are in their stream.
+    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis, or they arrive at another server than
+    /// that whose number is `server` ([`RedisOutboxStreams::server`]). One result for each. After an error it is unknown which of
+    /// them are in their stream.
     pub async fn append(
         &self,
         entries: &[OutboxEntry<'_>],
         deadline: u64,
+        server: u64,
     ) -> Result<Vec<OutboxAppend>, StoreError> {
         const OPERATION: &str = "append events of the outbox";
         if entries.is_empty() {
             return Ok(Vec::new());
         }
-        let mut answers = match self.client.script(OPERATION, &self.call(entries, deadline)).await? {
+        let identity = match &self.watch {
+            Some(watch) => watch.identity(server).ok_or_else(|| other_server(OPERATION))?,
+            None => Arc::default(),
+        };
+        let answer = self.client.script(OPERATION, &self.call(entries, &identity, deadline)).await;
+        if let Err(StoreError::Refused { .. }) = answer {
+            // A server that refuses a value for its size closes the connection after its answer. The next call shall have another.
+            drop(self.client.ping().await);
+        }
+        let mut answers = match answer? {
             Value::Array(answers) if answers.len() == entries.len() + 1 => answers.into_iter(),
+            Value::Array(answers) if answers == [Value::Int(-1)] => {
+                if let Some(watch) = &self.watch {
+                    watch.forget();
+                }
+                return Err(other_server(OPERATION));
+            }
             other => return Err(unexpected(OPERATION, &other)),
         };
         if let Some(Value::Int(unix_ms)) = answers.next() {
@@ -103,7 +128,7 @@ impl RedisOutboxStreams {
         answers.map(|answer| self.appended(OPERATION, answer)).collect()
     }
 
-    fn call(&self, entries: &[OutboxEntry<'_>], deadline: u64) -> ScriptCall<'_> {
+    fn call(&self, entries: &[OutboxEntry<'_>], identity: &str, deadline: u64) -> ScriptCall<'_> {
         let mut streams = Numbered::default();
         let mut groups = Numbered::default();
         let numbers: Vec<(usize, usize)> = entries
@@ -117,7 +142,7 @@ impl RedisOutboxStreams {
         let receipts = entries.iter().map(|entry| entry.receipt.as_str());
         let keys: Vec<&str> = streams.names.iter().copied().chain(receipts).collect();
         let mut call = ScriptCall::new(&self.script, keys.into_iter());
-        call.arg(deadline).arg(millis(self.receipt_ttl)).arg(streams.names.len());
+        call.arg(identity).arg(deadline).arg(millis(self.receipt_ttl)).arg(streams.names.len());
         for (entry, (stream, group)) in entries.iter().zip(numbers) {
             call.arg(stream).arg(group).arg(entry.fields.len() * 2);
             for (name, value) in &entry.fields {

@@ -18,7 +18,7 @@ use pg::{PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisClient;
 
-pub(crate) use args::{CommandLine, Output, Paging, TimeRange, parse_text};
+pub(crate) use args::{CommandLine, Moment, Output, Paging, TimeRange, parse_text};
 pub(crate) use clock::StoreClock;
 pub(crate) use terminal::{
     Cell, Progress, Style, Tone, draws_on_stderr, heading, print_cells, print_members, print_page,

@@ -42,7 +42,9 @@ pub async fn run(command: OutboxCommand, vars: Vars, out: &mut impl Write) -> Re
         OutboxCommand::Prune(args) => administration.prune(&args, out).await,
         OutboxCommand::Dead(DeadCommand::List(args)) => administration.list(&args, out).await,
         OutboxCommand::Dead(DeadCommand::Show(args)) => administration.show(&args, out).await,
-        OutboxCommand::Requeue(args) if args.dead => administration.requeue_dead(&args, out).await,
+        OutboxCommand::Requeue(args) if args.event_ids.is_empty() => {
+            administration.requeue_all(&args, out).await
+        }
         OutboxCommand::Requeue(args) => administration.requeue(&args, out).await,
         OutboxCommand::Migrate(args) => administration.migrate(args.with_notify.as_ref(), out).await,
     }
@@ -165,10 +167,20 @@ impl Commands {
         }
     }
 
-    async fn requeue_dead(&self, args: &RequeueArgs, out: &mut impl Write) -> Result<(), Failure> {
+    /// Requeues what is DEAD, or what was DELIVERED since a time.
+    async fn requeue_all(&self, args: &RequeueArgs, out: &mut impl Write) -> Result<(), Failure> {
         let event_type = args.event_type.as_deref();
+        let since = match args.delivered_since {
+            Some(moment) => Some(moment.before(self.explained(self.administration.now().await).await?)),
+            None => None,
+        };
+        let requeue = async |dry_run| match since {
+            Some(since) => self.administration.requeue_delivered(event_type, since, dry_run).await,
+            None => self.administration.requeue_dead(event_type, dry_run).await,
+        };
+        let status = if since.is_some() { "DELIVERED" } else { "DEAD" };
         if args.dry_run || !args.yes {
-            let plan = self.explained(self.administration.requeue_dead(event_type, true).await).await?;
+            let plan = self.explained(requeue(true).await).await?;
             if args.dry_run && args.output.json {
                 let first: Vec<_> = plan.first.iter().map(show::event_json).collect();
                 return Ok(print_json(
@@ -177,16 +189,19 @@ impl Commands {
                 )?);
             }
             if args.dry_run {
-                print_line(out, &format!("{} DEAD events would be requeued", plan.count))?;
-                return Ok(print_events(out, &plan.first, false)?);
+                print_line(out, &format!("{} {status} events would be requeued", plan.count))?;
+                return match plan.first.is_empty() {
+                    true => Ok(()),
+                    false => Ok(print_events(out, &plan.first, false)?),
+                };
             }
             let doubtful = plan.first.iter().any(StoredEvent::was_reaped);
             let note = if doubtful { ", some of which may be on the stream already" } else { "" };
-            if !confirm(&format!("Requeue {} DEAD events{note}?", plan.count))? {
+            if !confirm(&format!("Requeue {} {status} events{note}?", plan.count))? {
                 return Err(anyhow::anyhow!("nothing was requeued").into());
             }
         }
-        let done = self.explained(self.administration.requeue_dead(event_type, false).await).await?;
+        let done = self.explained(requeue(false).await).await?;
         match args.output.json {
             true => Ok(print_json(out, &json!({ "requeued": done.count, "dry_run": false }))?),
             false => Ok(print_line(out, &format!("{} events are requeued", done.count))?),

@@ -205,7 +205,7 @@ knobs! {
         NOTIFICATION_PUBLISH_DEDUPE_TTL = time("2m", MS, WEEK,
             "How long a publication whose completion was lost is still recognised, and not repeated.");
         NOTIFICATION_REPUBLISH_WINDOW = time("10m", Duration::ZERO, WEEK,
-            "After Redis restarted or failed over, what was published this long before is compared with the outbound streams, and entries that Redis lost are appended again. 0: off.");
+            "After Redis restarted or failed over, what was published this long before is compared with the outbound streams, and entries that Redis lost are appended again; a relay makes the events that it lost PENDING. 0: off.");
     }
     OUTBOX => {
         NOTIFICATION_OUTBOX_DSN = secret(optional("", DSN,

@@ -20,7 +20,7 @@ in effect, secrets masked. Everything that is wrong is reported at once, and the
 * `migrate` reads only the section PostgreSQL; `send` only Redis, `NOTIFICATION_INTENTS_STREAM` and
   `NOTIFICATION_CATALOG_PATH`; `outbox` only `NOTIFICATION_OUTBOX_DSN` and `NOTIFICATION_OUTBOX_TABLE`. `relay` reads the sections Outbox relay, Redis,
   Internal HTTP and OpenTelemetry, `NOTIFICATION_POSTGRES_OPERATION_TIMEOUT`, `NOTIFICATION_INTENTS_STREAM`, `NOTIFICATION_CATALOG_PATH`,
-  `NOTIFICATION_PUBLISH_DEDUPE_TTL`, `NOTIFICATION_SHUTDOWN_TIMEOUT` and the variables of the log. `state` reads the sections State store and
+  `NOTIFICATION_PUBLISH_DEDUPE_TTL`, `NOTIFICATION_REPUBLISH_WINDOW`, `NOTIFICATION_SHUTDOWN_TIMEOUT` and the variables of the log. `state` reads the sections State store and
   OpenTelemetry and the variables of the log; no other command reads the section State store, and `check-config` if one of its variables is set.
 * A `NOTIFICATION_` or `STATE_PROXY_` variable that is not listed here has no effect and gives a warning.
 ";

@@ -14,7 +14,7 @@ use super::http::Http;
 use super::knobs::{
     NOTIFICATION_OUTBOX_DSN, NOTIFICATION_OUTBOX_LEASE_TIMEOUT, NOTIFICATION_OUTBOX_RETRY_BASE_DELAY,
     NOTIFICATION_OUTBOX_RETRY_MAX_DELAY, NOTIFICATION_POSTGRES_OPERATION_TIMEOUT,
-    NOTIFICATION_PUBLISH_DEDUPE_TTL, NOTIFICATION_SHUTDOWN_TIMEOUT,
+    NOTIFICATION_PUBLISH_DEDUPE_TTL, NOTIFICATION_REPUBLISH_WINDOW, NOTIFICATION_SHUTDOWN_TIMEOUT,
 };
 use super::reader::Reader;
 use super::redis::Redis;
@@ -45,8 +45,10 @@ pub struct RelayConfig {
     pub retry: RetryPolicy,
     /// The channel that wakes it.
     pub listen_channel: Option<ChannelName>,
-    /// How long the receipt of an event lasts.
+    /// How long the receipt of an event lasts at least.
     pub dedupe_ttl: Duration,
+    /// How long before a loss in Redis events that are DELIVERED are compared with what it holds; zero for never.
+    pub republish_window: Duration,
 }
 
 /// Where an outbox is.
@@ -108,6 +110,7 @@ impl RelayProcessConfig {
                 operation_timeout: reader.duration(&NOTIFICATION_POSTGRES_OPERATION_TIMEOUT),
                 intents_stream: read_intents_stream(reader),
                 dedupe_ttl: reader.duration(&NOTIFICATION_PUBLISH_DEDUPE_TTL),
+                republish_window: reader.duration(&NOTIFICATION_REPUBLISH_WINDOW),
                 catalog: read_catalog(reader),
             };
             let relay = Settings::read(reader).check(reader, beside);

@@ -22,6 +22,18 @@ pub struct IntentMapping {
 }
 
 impl Mapping for IntentMapping {
+    fn stream<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        Some(&self.stream)
+    }
+
+    fn producer(&self) -> &str {
+        &self.producer
+    }
+
+    fn id_field(&self) -> &'static str {
+        "idempotency_key"
+    }
+
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {
         let (payload, headers) = whole(event)?;
         let event_id = event.event_id.to_string();

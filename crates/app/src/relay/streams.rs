@@ -15,6 +15,18 @@ pub struct StreamMapping {
 }
 
 impl Mapping for StreamMapping {
+    fn stream<'a>(&'a self, event_type: &'a str) -> Option<&'a str> {
+        self.allowed.contains(event_type).then_some(event_type)
+    }
+
+    fn producer(&self) -> &str {
+        ""
+    }
+
+    fn id_field(&self) -> &'static str {
+        "id"
+    }
+
     fn to_entry<'a>(&'a self, event: &'a Event) -> Result<OutboxEntry<'a>, String> {
         if !self.allowed.contains(&event.event_type) {
             return Err(

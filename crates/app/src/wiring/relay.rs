@@ -17,7 +17,7 @@ use outbox::{
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
-use store_redis::{RedisClient, RedisOutboxStreams};
+use store_redis::{OutboxTarget, RedisClient, RedisOutboxStreams};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -141,15 +141,18 @@ impl WiredRelay {
         let metrics = RelayMetrics::new(&opentelemetry::global::meter("notification"));
         let wiring =
             Wiring { config, relay_id: relay_id.clone(), pool: pool.clone(), metrics: metrics.clone() };
-        let streams = RedisOutboxStreams::new(redis, config.dedupe_ttl);
         let (status, run) = match config.mode.clone() {
             RelayMode::Intents { producer, stream, catalog, types } => {
+                let streams = streams(config, redis, &stream, &producer);
                 let mapping = IntentMapping { stream, producer, catalog };
-                wiring.relay(StreamPublisher { streams, mapping }, types, MAX_INTENT_PAYLOAD_BYTES)
+                wiring.relay(StreamPublisher::new(streams, mapping), types, MAX_INTENT_PAYLOAD_BYTES)
             }
             RelayMode::Streams(allowed) => {
                 let mapping = StreamMapping { allowed: allowed.into_iter().collect() };
-                wiring.relay(StreamPublisher { streams, mapping }, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
+                let first = mapping.allowed.first().map_or("", String::as_str);
+                let streams = streams(config, redis, first, "");
+                let publisher = StreamPublisher::new(streams, mapping);
+                wiring.relay(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
             }
         };
         Ok(Self {
@@ -238,6 +241,15 @@ impl WiredRelay {
     }
 }
 
+/// Where a relay appends. With a window it watches which server acknowledges, and receipts live for as long as events are compared.
+fn streams(config: &RelayConfig, redis: &RedisClient, stream: &str, producer: &str) -> RedisOutboxStreams {
+    if config.republish_window.is_zero() {
+        return RedisOutboxStreams::new(redis, config.dedupe_ttl);
+    }
+    let target = OutboxTarget { stream: stream.to_owned(), producer: producer.to_owned() };
+    RedisOutboxStreams::new(redis, config.republish_window + config.dedupe_ttl).watching(target)
+}
+
 /// What a relay of either mode is made of.
 struct Wiring<'a> {
     config: &'a RelayConfig,
@@ -263,6 +275,7 @@ impl Wiring<'_> {
             max_claim_bytes: MAX_CLAIM_BYTES,
             max_event_bytes,
             retry: config.retry,
+            republish_window: config.republish_window,
         };
         let storage = PostgresStorage::new(self.pool, config.outbox.table.clone());
         let relay = Relay::new(storage, publisher, self.metrics, settings);

@@ -1,6 +1,6 @@
 //! The rows of an outbox in memory, and which of them a claim takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use ambient::Timestamp;
@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use crate::event::stored_error;
 use crate::{
-    ClaimRequest, ClaimToken, Content, Event, EventTypes, FailureKind, MAX_ERROR_CHARS, NewEvent, Position,
-    REAPED,
+    ClaimRequest, ClaimToken, Content, DeliveredEvent, Event, EventTypes, FailureKind, MAX_ERROR_CHARS,
+    NewEvent, Position, REAPED,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,12 +33,21 @@ pub(super) struct Row {
 }
 
 impl Row {
+    fn key(&self) -> &str {
+        &self.event.partition_key
+    }
+
     pub(super) fn position(&self) -> Position {
         Position {
             available_at: self.available_at.into(),
             created_at: self.created_at.into(),
             event_id: self.event.event_id,
         }
+    }
+
+    pub(super) fn delivered(&self) -> DeliveredEvent {
+        let NewEvent { event_id, event_type, .. } = self.event.clone();
+        DeliveredEvent { event_id, event_type, delivered_at: self.updated_at.into() }
     }
 
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
@@ -97,9 +106,9 @@ pub(super) fn is_of(types: &EventTypes, row: &Row) -> bool {
 }
 
 /// A place in a claim: the event that is due there, and the one that is claimed for it.
-pub(super) struct Slot {
-    pub(super) position: Position,
-    pub(super) chosen: Option<Uuid>,
+struct Slot {
+    position: Position,
+    chosen: Option<Uuid>,
 }
 
 /// The next events that are due, whatever they are.
@@ -130,7 +139,7 @@ fn head(
     open.iter().take_while(|row| row.is_due(now)).take(limit).map(|row| row.event.event_id).collect()
 }
 
-pub(super) fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<Slot> {
+fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Vec<Slot> {
     let window = window(rows, now, request);
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for row in window.iter().filter(|row| is_of(&request.types, row)) {
@@ -150,4 +159,52 @@ pub(super) fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimR
         Slot { position: row.position(), chosen }
     };
     window.iter().map(&mut slot).collect()
+}
+
+/// What a claim takes.
+pub(super) struct Chosen {
+    pub(super) events: Vec<Uuid>,
+    pub(super) next: Option<Position>,
+    pub(super) of_reaped: bool,
+}
+
+pub(super) fn choose(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> Chosen {
+    let slots = slots(rows, now, request);
+    let (mut events, mut of_reaped, mut bytes, mut together) = (Vec::new(), None, 0, request.limit as usize);
+    // Keys of which an event is passed, and keys of which one is left for the next claim.
+    let (mut passed, mut left) = (HashSet::new(), HashSet::new());
+    let (mut last, mut is_cut) = (None, false);
+    let mut is_full = false;
+    for slot in &slots {
+        let row = slot.chosen.and_then(|id| rows.get(&id));
+        let row = row.filter(|row| !passed.contains(row.key()));
+        let is_passed = |row: &&Row| {
+            request.set_aside.contains(&row.event.event_id) || (request.passes_reaped && row.is_reaped())
+        };
+        let Some(row) = row.filter(|row| !is_passed(row)) else {
+            passed
+                .extend(slot.chosen.and_then(|id| rows.get(&id)).map(Row::key).filter(|key| !key.is_empty()));
+            last = if is_cut { last } else { Some(slot.position) };
+            continue;
+        };
+        let is_alike = *of_reaped.get_or_insert(row.is_reaped()) == row.is_reaped();
+        let is_next = is_alike && !left.contains(row.key()) && !is_full;
+        if is_next {
+            let size = row.event.payload.len() as u64 + row.rest();
+            bytes += if row.is_too_large(request.max_event_bytes) { 0 } else { size };
+            if row.is_reaped() {
+                together = together.min(request.max_reaped(row.attempts) as usize);
+            }
+            is_full = !events.is_empty() && (bytes > request.max_bytes || events.len() >= together);
+        }
+        if is_next && !is_full {
+            events.push(row.event.event_id);
+            last = if is_cut { last } else { Some(slot.position) };
+        } else {
+            is_cut = true;
+            left.extend(Some(row.key()).filter(|key| !key.is_empty()));
+        }
+    }
+    let next = last.filter(|_| is_cut || slots.len() >= request.limit as usize);
+    Chosen { events, next, of_reaped: of_reaped.unwrap_or(false) }
 }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use ambient::{Jitter, error_chain};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::failure_kind;
+use super::marks::list_ids;
+use super::set_aside::SetAside;
 use crate::{Observer, OutboxError, ReapRequest, RelaySettings, Storage};
 
 /// Between two samples of the backlog.
@@ -24,9 +27,9 @@ pub(crate) async fn reap(
     jitter: &dyn Jitter,
     stop: &CancellationToken,
 ) {
-    let mut failing = false;
+    let (mut failing, mut set_aside) = (false, SetAside::default());
     while !stop.is_cancelled() {
-        let outcome = reap_all(storage, settings, jitter, stop).await;
+        let outcome = reap_all(storage, settings, jitter, &mut set_aside, stop).await;
         if let Some(error) = first_failure(&mut failing, outcome) {
             tracing::warn!(error, "leases of outbox events could not be reaped; trying again");
         }
@@ -38,26 +41,39 @@ async fn reap_all(
     storage: &impl Storage,
     settings: &RelaySettings,
     jitter: &dyn Jitter,
+    set_aside: &mut SetAside,
     stop: &CancellationToken,
 ) -> Result<(), OutboxError> {
-    let request = ReapRequest {
-        types: settings.types.clone(),
-        lease_timeout: settings.lease_timeout,
-        limit: MAX_REAP_BATCH,
-    };
     let mut reaped = 0;
     while !stop.is_cancelled() {
+        let request = ReapRequest {
+            types: settings.types.clone(),
+            lease_timeout: settings.lease_timeout,
+            limit: MAX_REAP_BATCH,
+            except: set_aside.event_ids(Instant::now()),
+        };
         let kind = |attempts| failure_kind(&settings.retry, attempts, jitter);
-        let count = storage.reap_expired_leases(&request, &kind).await?;
-        reaped += count;
-        if count < u64::from(MAX_REAP_BATCH) {
+        let done = storage.reap_expired_leases(&request, &kind).await?;
+        reaped += done.count;
+        let mut has_room = true;
+        for event_id in &done.refused {
+            has_room &= set_aside.add(*event_id, Instant::now()).is_some();
+        }
+        if !done.refused.is_empty() {
+            tracing::error!(
+                events = done.refused.len(),
+                event_ids = %list_ids(done.refused.iter().copied()),
+                "the outbox table refuses to have leases of events ended; these events and the later ones of their keys wait"
+            );
+        }
+        if !done.is_followed || !has_room {
             break;
         }
     }
     if reaped > 0 {
         tracing::warn!(
             events = reaped,
-            "leases of outbox events had expired; the events are tried again, each by itself"
+            "leases of outbox events had expired; the events are tried again, in smaller groups"
         );
     }
     Ok(())

@@ -95,7 +95,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     async fn process(&self, wake: &Wake, stop: &CancellationToken) {
-        let mut work = Work::new(Instant::now());
+        let mut work = Work::new(Instant::now(), self.settings.batch_size);
         let mut outage_pause = OUTAGE_PAUSE_MIN;
         while !stop.is_cancelled() {
             let outcome = self.pass(&mut work, stop).await;
@@ -134,6 +134,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             Some(Duration::ZERO) => self.settings.poll_interval,
             Some(due_in) => longest.min(due_in),
         };
+        let time = work.comparison.as_ref().map_or(time, |comparison| time.min(comparison.continues_in()));
         if work.marks.is_empty() { time } else { time.min(MARK_RETRY_INTERVAL) }
     }
 

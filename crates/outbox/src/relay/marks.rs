@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use ambient::error_chain;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -77,38 +78,124 @@ impl Marks {
     }
 }
 
-/// Makes the marks, and leaves in `held` those that are busy.
+/// Makes the marks, and leaves in `held` those that are busy, and after an error those that were not made.
 async fn mark(held: &mut Held, storage: &impl Storage, observer: &impl Observer) -> Result<(), OutboxError> {
-    let Held { token, outcomes, .. } = held;
-    let mut lost = Vec::new();
-    if !outcomes.delivered.is_empty() {
-        let marked = storage.mark_delivered_batch(token, &outcomes.delivered).await?;
+    let Held { token, outcomes, lease_end } = held;
+    let (mut lost, mut refused) = (Vec::new(), Vec::new());
+    let outcome = async {
+        let part = Part::Delivered(&outcomes.delivered);
+        let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.delivered, &marked, |id| *id, &mut lost);
         observed(observer, "delivered", applied.len());
-    }
-    if !outcomes.failed.is_empty() {
-        let marked = storage.mark_failed_batch(token, &outcomes.failed).await?;
+        error?;
+        let part = Part::Failed(&outcomes.failed);
+        let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.failed, &marked, |failure| failure.event_id, &mut lost);
-        let dead: Vec<&Failure> =
-            applied.iter().filter(|failure| failure.kind == FailureKind::Dead).collect();
-        observed(observer, "failed", applied.len() - dead.len());
-        observed(observer, "dead", dead.len());
-        if let Some(first) = dead.first() {
-            tracing::warn!(
-                events = dead.len(),
-                event_ids = %list(dead.iter().map(|failure| failure.event_id)),
-                error = first.error,
-                "events of the outbox are dead; an operator can requeue them"
-            );
-        }
-    }
-    if !outcomes.released.is_empty() {
-        let marked = storage.release_batch(token, &outcomes.released).await?;
+        observe_failed(&applied, observer);
+        error?;
+        let part = Part::Released(&outcomes.released);
+        let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.released, &marked, |id| *id, &mut lost);
         observed(observer, "released", applied.len());
+        error
     }
+    .await;
     report_lost(&lost, observer);
-    Ok(())
+    if let Some((_, error)) = refused.first() {
+        tracing::error!(
+            events = refused.len(),
+            event_ids = %list_ids(refused.iter().map(|(id, _)| *id)),
+            error = error_chain(error),
+            "the outbox table refuses to have events marked; their leases end, and they are tried again"
+        );
+    }
+    outcome
+}
+
+/// Marks of one kind.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Delivered(&'a [Uuid]),
+    Failed(&'a [Failure]),
+    Released(&'a [Uuid]),
+}
+
+impl Part<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Delivered(ids) | Self::Released(ids) => ids.len(),
+            Self::Failed(failures) => failures.len(),
+        }
+    }
+
+    fn first(&self) -> Option<Uuid> {
+        match self {
+            Self::Delivered(ids) | Self::Released(ids) => ids.first().copied(),
+            Self::Failed(failures) => failures.first().map(|failure| failure.event_id),
+        }
+    }
+
+    fn halves(self) -> [Self; 2] {
+        let middle = self.len() / 2;
+        match self {
+            Self::Delivered(ids) => [Self::Delivered(&ids[..middle]), Self::Delivered(&ids[middle..])],
+            Self::Failed(failures) => [Self::Failed(&failures[..middle]), Self::Failed(&failures[middle..])],
+            Self::Released(ids) => [Self::Released(&ids[..middle]), Self::Released(&ids[middle..])],
+        }
+    }
+
+    async fn make(self, storage: &impl Storage, token: &ClaimToken) -> Result<Vec<Marked>, OutboxError> {
+        match self {
+            Self::Delivered(ids) => storage.mark_delivered_batch(token, ids).await,
+            Self::Failed(failures) => storage.mark_failed_batch(token, failures).await,
+            Self::Released(ids) => storage.release_batch(token, ids).await,
+        }
+    }
+}
+
+/// Makes marks, in halves where the table refuses one of them or takes too long. Of each the outcome, `None` for one that is refused,
+/// as far as it came.
+async fn mark_parts(
+    storage: &impl Storage,
+    token: &ClaimToken,
+    whole: Part<'_>,
+    lease_end: Instant,
+    refused: &mut Vec<(Uuid, OutboxError)>,
+) -> (Vec<Option<Marked>>, Result<(), OutboxError>) {
+    let (mut marked, mut parts) = (Vec::with_capacity(whole.len()), vec![whole]);
+    while let Some(part) = parts.pop() {
+        let Some(first) = part.first() else { continue };
+        let error = match part.make(storage, token).await {
+            Ok(outcomes) => {
+                marked.extend(outcomes.into_iter().map(Some));
+                continue;
+            }
+            Err(error) if error.is_about_rows() && Instant::now() < lease_end => error,
+            Err(error) => return (marked, Err(error)),
+        };
+        if part.len() == 1 {
+            refused.push((first, error));
+            marked.push(None);
+        } else {
+            let [first, second] = part.halves();
+            parts.extend([second, first]);
+        }
+    }
+    (marked, Ok(()))
+}
+
+fn observe_failed(applied: &[Failure], observer: &impl Observer) {
+    let dead: Vec<&Failure> = applied.iter().filter(|failure| failure.kind == FailureKind::Dead).collect();
+    observed(observer, "failed", applied.len() - dead.len());
+    observed(observer, "dead", dead.len());
+    if let Some(first) = dead.first() {
+        tracing::warn!(
+            events = dead.len(),
+            event_ids = %list_ids(dead.iter().map(|failure| failure.event_id)),
+            error = first.error,
+            "events of the outbox are dead; an operator can requeue them"
+        );
+    }
 }
 
 fn observed(observer: &impl Observer, result: &'static str, events: usize) {
@@ -117,23 +204,25 @@ fn observed(observer: &impl Observer, result: &'static str, events: usize) {
     }
 }
 
-/// Takes out what is no longer to be marked; returns what was applied.
+/// Takes out what is no longer to be marked; returns what was applied. What has no outcome is left.
 fn take<T: Clone>(
     elements: &mut Vec<T>,
-    marked: &[Marked],
+    marked: &[Option<Marked>],
     id: impl Fn(&T) -> Uuid,
     lost: &mut Vec<Uuid>,
 ) -> Vec<T> {
     let mut applied = Vec::new();
-    let mut busy = Vec::new();
-    for (element, outcome) in elements.drain(..).zip(marked) {
+    let mut left = Vec::new();
+    let outcomes = marked.iter().copied().chain(std::iter::repeat(Some(Marked::Busy)));
+    for (element, outcome) in elements.drain(..).zip(outcomes) {
         match outcome {
-            Marked::Applied => applied.push(element),
-            Marked::Busy => busy.push(element),
-            Marked::Lost => lost.push(id(&element)),
+            Some(Marked::Applied) => applied.push(element),
+            Some(Marked::Busy) => left.push(element),
+            Some(Marked::Lost) => lost.push(id(&element)),
+            None => {}
         }
     }
-    *elements = busy;
+    *elements = left;
     applied
 }
 
@@ -153,12 +242,12 @@ fn report_lost(lost: &[Uuid], observer: &impl Observer) {
     observer.leases_lost(lost.len());
     tracing::warn!(
         events = lost.len(),
-        event_ids = %list(lost.iter().copied()),
+        event_ids = %list_ids(lost.iter().copied()),
         "leases of outbox events ended before their marks; the events are tried again"
     );
 }
 
 /// The first of the ids, for the log.
-fn list(ids: impl Iterator<Item = Uuid>) -> String {
+pub(super) fn list_ids(ids: impl Iterator<Item = Uuid>) -> String {
     ids.take(IDS_PER_LINE).map(|id| id.to_string()).collect::<Vec<_>>().join(",")
 }

@@ -10,14 +10,17 @@
 
 use std::time::Duration;
 
+use ambient::error_chain;
 use pg::PgError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
+use super::comparison::Comparison;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
 use super::scan::Scan;
+use super::set_aside::SetAside;
 use crate::{
     ClaimRequest, ClaimToken, Deadline, Event, Observer, OutboxError, Position, Publication, Publisher,
     PublisherOutage, Storage,
@@ -53,18 +56,35 @@ pub(super) struct Work {
     ahead: Option<Claimed>,
     /// Whether the last claim could not have its lock.
     was_locked: bool,
+    /// The most events of the next claim.
+    limit: u32,
+    /// Whether the next claim passes events that were reaped, because the last one took some.
+    passes_reaped: bool,
+    /// The position of such claims.
+    fresh_scan: Scan,
+    set_aside: SetAside,
+    /// The name of the outbox, once it was asked for.
+    pub(super) outbox: Option<String>,
+    /// Of what is DELIVERED with what the publisher holds.
+    pub(super) comparison: Option<Comparison>,
     /// Whether the next pass looks for due events before it claims.
     pub(super) looks_first: bool,
 }
 
 impl Work {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, batch_size: u32) -> Self {
         Self {
             scan: Scan::new(now),
+            limit: batch_size,
+            passes_reaped: false,
+            fresh_scan: Scan::new(now),
+            set_aside: SetAside::default(),
             marks: Marks::default(),
             marks_tried: now,
             ahead: None,
             was_locked: false,
+            outbox: None,
+            comparison: None,
             looks_first: true,
         }
     }
@@ -115,25 +135,27 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// Publishes what was claimed, now or ahead of time, and marks it.
     pub(super) async fn pass(&self, work: &mut Work, stop: &CancellationToken) -> Result<Pass, Outage> {
         let may_mark = work.ahead.is_some() || work.marks_tried.elapsed() >= MARK_RETRY_INTERVAL;
+        if work.ahead.is_none() && may_mark {
+            self.make_marks(work).await?;
+        }
+        if let Err(outage) = self.compare(work, stop).await {
+            work.release_ahead();
+            return Err(outage);
+        }
         let claimed = match work.ahead.take() {
             Some(claimed) => claimed,
-            None => {
-                if may_mark {
-                    self.make_marks(work).await?;
-                }
-                match self.claim(work).await? {
-                    ClaimOutcome::Claimed(claimed) => claimed,
-                    ClaimOutcome::Nothing(pass) => return Ok(pass),
-                }
-            }
+            None => match self.claim(work).await? {
+                ClaimOutcome::Claimed(claimed) => claimed,
+                ClaimOutcome::Nothing(pass) => return Ok(pass),
+            },
         };
         let claims_ahead = claimed.may_be_overlapped() && !work.marks.is_full() && !stop.is_cancelled();
-        let (scan, marks) = (&mut work.scan, &mut work.marks);
+        let (scan, marks, limit, set_aside) = (&mut work.scan, &mut work.marks, work.limit, &work.set_aside);
         let ((outcomes, outage), marked, ahead) = tokio::join!(
             biased;
             self.publish(&claimed, stop),
             async { if may_mark { marks.flush(&self.storage, &self.observer).await } else { Ok(()) } },
-            async { if claims_ahead { self.claim_ahead(scan).await } else { None } },
+            async { if claims_ahead { self.claim_ahead(scan, limit, set_aside).await } else { None } },
         );
         // At the end of the queue there is probably nothing more, and a look costs less than a claim.
         work.looks_first = !claimed.is_followed || claims_ahead;
@@ -161,9 +183,11 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await?;
-        let after = work.scan.next(begun).copied();
+        let passes_reaped = std::mem::take(&mut work.passes_reaped);
+        let scan = if passes_reaped { &mut work.fresh_scan } else { &mut work.scan };
+        let after = scan.next(begun).copied();
         let types = &self.settings.types;
-        if std::mem::take(&mut work.looks_first) {
+        if !passes_reaped && std::mem::take(&mut work.looks_first) {
             let due_in = self.storage.due_in(types, after.as_ref()).await?;
             if due_in != Some(Duration::ZERO) {
                 let starts_over = work.scan.advance(Instant::now(), 0, None);
@@ -171,35 +195,71 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 return Ok(ClaimOutcome::Nothing(pass));
             }
         }
-        let request = self.request(after);
+        let request = ClaimRequest { passes_reaped, ..self.request(after, work.limit, &work.set_aside) };
         let claim = match self.storage.claim_batch(&request).await {
             // Another relay is claiming. Twice in a row, another client has the table locked, which is an outage.
             Err(OutboxError::Postgres(PgError::Locked { .. })) if !work.was_locked => {
                 work.was_locked = true;
                 return Ok(ClaimOutcome::LATER);
             }
+            Err(error) if error.is_about_rows() => {
+                work.looks_first = false;
+                self.narrow(work, &request, error).await?;
+                return Ok(ClaimOutcome::Nothing(Pass::Busy));
+            }
             claim => claim?,
         };
         work.was_locked = false;
+        work.limit = work.limit.saturating_mul(2).min(self.settings.batch_size);
+        work.passes_reaped = claim.of_reaped;
         let (is_followed, found) = (claim.next.is_some(), claim.events.len());
-        let starts_over = work.scan.advance(Instant::now(), found, claim.next);
+        let scan = if passes_reaped { &mut work.fresh_scan } else { &mut work.scan };
+        let starts_over = scan.advance(Instant::now(), found, claim.next);
         if found > 0 {
             let claimed = self.claimed(request.token, begun, deadline, claim.events, is_followed);
             return Ok(ClaimOutcome::Claimed(claimed));
         }
-        if is_followed || starts_over {
+        if is_followed || starts_over || passes_reaped {
             return Ok(ClaimOutcome::Nothing(Pass::Busy));
         }
         let due_in = self.storage.due_in(types, work.scan.next(Instant::now())).await?;
         Ok(ClaimOutcome::Nothing(Pass::Idle { due_in }))
     }
 
+    /// After the table refused a claim, or took too long for it: the next one is half as large. Of a claim of one event, that
+    /// event is set aside, and with it the later ones of its key.
+    async fn narrow(
+        &self,
+        work: &mut Work,
+        request: &ClaimRequest,
+        error: OutboxError,
+    ) -> Result<(), OutboxError> {
+        let is_late = matches!(error, OutboxError::Postgres(PgError::TimedOut { .. }));
+        if request.limit > 1 {
+            work.limit = request.limit / 2;
+            // It may be the server that is slow: the relay shows that it waits.
+            return if is_late { Err(error) } else { Ok(()) };
+        }
+        let Some(event_id) = self.storage.first_claimable(request).await? else { return Err(error) };
+        if work.set_aside.add(event_id, Instant::now()).is_none() {
+            return Err(error);
+        }
+        tracing::error!(
+            relay = self.settings.relay_id.as_str(),
+            events = 1,
+            event_ids = %event_id,
+            error = error_chain(&error),
+            "the outbox table refuses to have an event claimed; the event and the later ones of its key wait"
+        );
+        Ok(())
+    }
+
     /// Claims what follows while other events are held. `None` if nothing could be claimed: what fails here fails in the next pass,
     /// too, which reports it.
-    async fn claim_ahead(&self, scan: &mut Scan) -> Option<Claimed> {
+    async fn claim_ahead(&self, scan: &mut Scan, limit: u32, set_aside: &SetAside) -> Option<Claimed> {
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;
-        let request = self.request(scan.next(begun).copied());
+        let request = self.request(scan.next(begun).copied(), limit, set_aside);
         scan.passes_own();
         let claim = self.storage.claim_batch(&request).await.ok()?;
         let (is_followed, found) = (claim.next.is_some(), claim.events.len());
@@ -221,15 +281,18 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Claimed { token, publish_until, lease_end, deadline, events, is_followed }
     }
 
-    fn request(&self, after: Option<Position>) -> ClaimRequest {
+    fn request(&self, after: Option<Position>, limit: u32, set_aside: &SetAside) -> ClaimRequest {
         let nonce: String = self.tokens.next().iter().map(|byte| format!("{byte:02x}")).collect();
         ClaimRequest {
             token: ClaimToken::new(&self.settings.relay_id, &nonce),
             types: self.settings.types.clone(),
             after,
-            limit: self.settings.batch_size,
+            limit,
             max_bytes: self.settings.max_claim_bytes,
             max_event_bytes: self.settings.max_event_bytes,
+            max_attempts: self.settings.retry.max_attempts,
+            passes_reaped: false,
+            set_aside: set_aside.event_ids(Instant::now()),
         }
     }
 
@@ -273,7 +336,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    async fn make_marks(&self, work: &mut Work) -> Result<(), OutboxError> {
+    pub(super) async fn make_marks(&self, work: &mut Work) -> Result<(), OutboxError> {
         if work.marks.is_empty() {
             return Ok(());
         }

@@ -76,15 +76,24 @@ const SHOWN: &str =
     e.status, e.attempts, left(e.last_error, 2000) AS last_error, e.available_at, e.created_at, e.updated_at,
     octet_length(e.payload)::bigint AS payload_bytes";
 
-/// DEAD events, those that died last first.
+/// DEAD or DELIVERED events since a time, the latest first.
 ///
-/// Plan: the index of DEAD events, backwards up to the limit.
-pub(crate) fn list_dead(table: &TableName, event_type: Option<&str>, limit: u32) -> Written {
+/// Plan: the index of these events, backwards up to the limit.
+pub(crate) fn list_done(
+    table: &TableName,
+    which: Prunable,
+    event_type: Option<&str>,
+    since: RawTimestamp,
+    limit: u32,
+) -> Written {
+    let (status, column) = which.columns();
     let mut parameters = Parameters::default();
     let of_type = of_type(&mut parameters, event_type);
+    let since = parameters.add(bind::raw_instant(since));
     let limit = parameters.add(bind::bigint(limit.into()));
     let text = format!(
-        "SELECT {SHOWN} FROM {} e WHERE e.status = 'DEAD' {of_type} ORDER BY e.updated_at DESC LIMIT {limit}",
+        "SELECT {SHOWN} FROM {} e WHERE e.status = '{status}' {of_type} AND e.{column} >= {since}
+         ORDER BY e.{column} DESC LIMIT {limit}",
         table.quoted()
     );
     Written::new(text, parameters.0)
@@ -108,8 +117,7 @@ pub(crate) fn get(table: &TableName, event_id: Uuid, max_bytes: i64) -> Written 
     Written::new(text, [bind::uuid(event_id.into_bytes()), bind::bigint(max_bytes)])
 }
 
-const REQUEUED: &str =
-    "status = 'PENDING', attempts = 0, available_at = now(), last_error = NULL, updated_at = now()";
+pub(super) const REQUEUED: &str = "status = 'PENDING', attempts = 0, available_at = now(), last_error = NULL, delivered_at = NULL, updated_at = now()";
 
 /// PENDING as new; returns the ids that were DEAD.
 ///
@@ -130,12 +138,17 @@ pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
     Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// PENDING as new, some of those that have been DEAD since the cutoff or longer, the oldest first; leaves out what another
-/// transaction has locked. Returns how many there were, and the time of the last.
+/// PENDING as new, some of those that are DEAD or DELIVERED, the oldest first; leaves out what another transaction has locked.
+/// Returns how many there were, and the time of the last.
 ///
-/// Plan: the index of DEAD events up to the limit, then the primary key.
-pub(crate) fn requeue_dead(table: &TableName, event_type: Option<&str>, chunk: Chunk) -> Written {
-    let t = table.quoted();
+/// Plan: the index of these events up to the limit, then the primary key.
+pub(crate) fn requeue_done(
+    table: &TableName,
+    which: Prunable,
+    event_type: Option<&str>,
+    chunk: Chunk,
+) -> Written {
+    let ((status, column), t) = (which.columns(), table.quoted());
     let mut parameters = Parameters::default();
     let of_type = of_type(&mut parameters, event_type);
     let from = parameters.add(bind::raw_instant(chunk.from));
@@ -143,22 +156,31 @@ pub(crate) fn requeue_dead(table: &TableName, event_type: Option<&str>, chunk: C
     let limit = parameters.add(bind::bigint(chunk.limit.into()));
     let text = format!(
         "WITH chosen AS MATERIALIZED (
-            SELECT e.event_id, e.updated_at AS at FROM {t} e
-            WHERE e.status = 'DEAD' {of_type} AND e.updated_at >= {from} AND e.updated_at <= {cutoff}
-            ORDER BY e.updated_at LIMIT {limit} FOR UPDATE SKIP LOCKED),
+            SELECT e.event_id, e.{column} AS at FROM {t} e
+            WHERE e.status = '{status}' {of_type} AND e.{column} >= {from} AND e.{column} <= {cutoff}
+            ORDER BY e.{column} LIMIT {limit} FOR UPDATE SKIP LOCKED),
         changed AS (UPDATE {t} e SET {REQUEUED} WHERE e.event_id = ANY (ARRAY(SELECT event_id FROM chosen)))
         SELECT count(*) AS events, max(at) AS last FROM chosen"
     );
     Written::new(text, parameters.0)
 }
 
-/// Counts DEAD events.
+/// Counts DEAD or DELIVERED events since a time.
 ///
-/// Plan: the index of DEAD events.
-pub(crate) fn count_dead(table: &TableName, event_type: Option<&str>) -> Written {
+/// Plan: the index of these events.
+pub(crate) fn count_done(
+    table: &TableName,
+    which: Prunable,
+    event_type: Option<&str>,
+    since: RawTimestamp,
+) -> Written {
+    let (status, column) = which.columns();
     let mut parameters = Parameters::default();
     let of_type = of_type(&mut parameters, event_type);
-    let text =
-        format!("SELECT count(*) AS events FROM {} e WHERE e.status = 'DEAD' {of_type}", table.quoted());
+    let since = parameters.add(bind::raw_instant(since));
+    let text = format!(
+        "SELECT count(*) AS events FROM {} e WHERE e.status = '{status}' {of_type} AND e.{column} >= {since}",
+        table.quoted()
+    );
     Written::new(text, parameters.0)
 }

@@ -6,6 +6,7 @@ use pg::bind;
 use pg::sql::Written;
 
 use super::Parameters;
+use crate::storage::REAPED_SHIFT;
 use crate::{ClaimRequest, EventTypes, Position, REAPED, TableName};
 
 /// The class of the advisory locks under which tables are claimed from: "outb" in ASCII.
@@ -22,6 +23,15 @@ pub(crate) enum Claiming {
     ByKeyIndex,
     /// By reading all events that are not DELIVERED or DEAD, once.
     ByScan,
+}
+
+/// What the statement of a claim is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// The events are DELIVERING afterwards.
+    Take,
+    /// Which events those would be; they are locked until the transaction ends.
+    Look,
 }
 
 /// The settings of a transaction that claims by a scan.
@@ -63,11 +73,17 @@ fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
 ///   is not free, nor is one that waits for its next attempt.
 /// * `locked`: those that are free and that no other transaction has locked.
 /// * `usable`: those before which nothing of their key is missing.
-/// * `cut`: the limit in bytes, and the rule that an event that was reaped is claimed alone.
+/// * `cut`: those that were reaped or were not, as the first of all; the limit in bytes, and of events that were reaped the
+///   smallest of their limits.
 ///
 /// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its limit for each key;
 /// `locked` reaches rows by their place in the table, `changed` by the primary key.
-pub(crate) fn claim(table: &TableName, claiming: Claiming, request: &ClaimRequest) -> Written {
+pub(crate) fn claim(
+    table: &TableName,
+    claiming: Claiming,
+    purpose: Purpose,
+    request: &ClaimRequest,
+) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();
     let ours = parameters.types(&request.types);
@@ -76,14 +92,31 @@ pub(crate) fn claim(table: &TableName, claiming: Claiming, request: &ClaimReques
     let max_bytes = parameters.add(bind::bigint(signed(request.max_bytes)));
     let max_event_bytes = parameters.add(bind::bigint(signed(request.max_event_bytes)));
     let token = parameters.add(bind::text(request.token.as_str()));
+    let set_aside = parameters.add(bind::uuids(request.set_aside.iter().map(|id| id.into_bytes())));
+    let last_attempt = parameters.add(bind::bigint(i64::from(request.max_attempts) - 1));
+    let reaped = format!("coalesce(starts_with(e.last_error, '{REAPED}'), false)");
+    let passed = if request.passes_reaped { format!("AND NOT {reaped}") } else { String::new() };
     let head = match claiming {
         Claiming::ByKeyIndex => head_by_index(&t, &ours),
         Claiming::ByScan => head_by_scan(&t, &ours),
     };
-    // Sizes are those of the stored values: nothing is read for them.
-    let rest = "coalesce(pg_column_size(e.headers), 0) + octet_length(e.event_type)
-                + coalesce(octet_length(e.partition_key), 0)";
-    let too_large = format!("(octet_length(e.payload) > {max_event_bytes} OR {rest} > {max_event_bytes})");
+    // A payload is not read for its size. Headers are: what is stored may be a hundredth of their text.
+    let rest = |row: &str| {
+        format!(
+            "coalesce(octet_length({row}.headers::text), 0) + octet_length({row}.event_type)
+             + coalesce(octet_length({row}.partition_key), 0)"
+        )
+    };
+    let returned = "e.event_id, e.attempts, e.created_at, octet_length(e.payload) AS payload_bytes,
+                    e.event_type, e.partition_key, e.payload, e.headers::text AS headers";
+    let taken = "e.event_id = ANY (ARRAY(SELECT event_id FROM cut WHERE fits))";
+    let changed = match purpose {
+        Purpose::Take => format!(
+            "UPDATE {t} e SET status = 'DELIVERING', locked_by = {token}, locked_at = now(), updated_at = now()
+             WHERE {taken} RETURNING {returned}"
+        ),
+        Purpose::Look => format!("SELECT {returned} FROM {t} e WHERE {taken} AND {token} <> ''"),
+    };
     let text = format!(
         "WITH slot AS MATERIALIZED (
             SELECT row_number() OVER (ORDER BY available_at, created_at, event_id) AS place, due.*
@@ -103,45 +136,53 @@ pub(crate) fn claim(table: &TableName, claiming: Claiming, request: &ClaimReques
             FROM slot WHERE ours AND partition_key = ''
             UNION ALL SELECT line, place, place_in_table, event_id, free FROM head),
         locked AS MATERIALIZED (
-            SELECT c.line, c.place, c.event_id, l.bytes, l.reaped
+            SELECT c.line, c.place, c.event_id, l.payload_bytes, l.rest, l.reaped, l.attempts
             FROM candidate c LEFT JOIN LATERAL (
-                SELECT CASE WHEN {too_large} THEN 0 ELSE octet_length(e.payload) + {rest} END AS bytes,
-                       coalesce(starts_with(e.last_error, '{REAPED}'), false) AS reaped
+                SELECT octet_length(e.payload) AS payload_bytes, {rest_of_row} AS rest, {reaped} AS reaped,
+                       greatest(e.attempts, 0) AS attempts
                 FROM {t} e
                 WHERE e.ctid = c.place_in_table AND c.free AND e.status || '' = 'PENDING' AND e.available_at <= now()
+                  AND e.event_id <> ALL ({set_aside}) {passed}
                 FOR UPDATE SKIP LOCKED) l ON true),
         usable AS (
-            SELECT place, event_id, bytes, reaped
-            FROM (SELECT *, bool_and(bytes IS NOT NULL) OVER (PARTITION BY line ORDER BY place) AS usable FROM locked) l
+            SELECT line, place, event_id, reaped, first_value(reaped) OVER (ORDER BY place) AS of_reaped,
+                   CASE WHEN payload_bytes > {max_event_bytes} OR rest > {max_event_bytes} THEN 0
+                        ELSE payload_bytes + rest END AS bytes,
+                   CASE WHEN NOT reaped THEN {limit}
+                        WHEN attempts >= {last_attempt} THEN 1
+                        ELSE greatest({limit} >> least(attempts * {REAPED_SHIFT}, 62), 1) END AS together
+            FROM (SELECT *, bool_and(rest IS NOT NULL) OVER (PARTITION BY line ORDER BY place) AS usable FROM locked) l
             WHERE usable),
         cut AS MATERIALIZED (
             SELECT place, event_id,
-                   row_number() OVER up_to = 1
-                   OR (sum(bytes) OVER up_to <= {max_bytes} AND NOT bool_or(reaped) OVER up_to) AS fits
-            FROM usable WINDOW up_to AS (ORDER BY place ROWS UNBOUNDED PRECEDING)),
-        changed AS (
-            UPDATE {t} e SET status = 'DELIVERING', locked_by = {token}, locked_at = now(), updated_at = now()
-            WHERE e.event_id = ANY (ARRAY(SELECT event_id FROM cut WHERE fits))
-            RETURNING e.event_id, e.attempts, e.created_at, {too_large} AS too_large, {rest} AS rest,
-                      octet_length(e.payload) AS payload_bytes,
-                      e.event_type, e.partition_key, e.payload, e.headers),
+                   alike AND (count(*) FILTER (WHERE alike) OVER up_to = 1
+                              OR (sum(bytes) FILTER (WHERE alike) OVER up_to <= {max_bytes}
+                                  AND count(*) FILTER (WHERE alike) OVER up_to
+                                      <= min(together) FILTER (WHERE alike) OVER up_to)) AS fits
+            FROM (SELECT *, bool_and(reaped = of_reaped) OVER (PARTITION BY line ORDER BY place) AS alike FROM usable) u
+            WINDOW up_to AS (ORDER BY place ROWS UNBOUNDED PRECEDING)),
+        changed AS ({changed}),
         reached AS (
             SELECT available_at, created_at, event_id FROM slot
             WHERE place = coalesce(
                 (SELECT min(place) - 1 FROM cut WHERE NOT fits),
                 (SELECT max(place) FROM slot HAVING count(*) >= {limit})))
         SELECT ARRAY(SELECT event_id FROM cut WHERE fits ORDER BY place) AS claimed,
+               (SELECT of_reaped FROM usable LIMIT 1) AS of_reaped,
                r.event_id, r.available_at, r.created_at, NULL::text AS event_type, NULL::text AS partition_key,
                NULL::int AS attempts, NULL::bytea AS payload, NULL::text AS headers, NULL::bigint AS bytes
         FROM (SELECT) one LEFT JOIN reached r ON true
         UNION ALL
-        SELECT NULL, event_id, NULL, created_at,
+        SELECT NULL, NULL, event_id, NULL, created_at,
                CASE WHEN too_large THEN left(event_type, {CLIPPED}) ELSE event_type END,
                CASE WHEN too_large THEN left(partition_key, {CLIPPED}) ELSE partition_key END,
                attempts, CASE WHEN too_large THEN NULL ELSE payload END,
-               CASE WHEN too_large THEN NULL ELSE coalesce(headers::text, '{{}}') END,
+               CASE WHEN too_large THEN NULL ELSE coalesce(headers, '{{}}') END,
                greatest(payload_bytes, rest)::bigint
-        FROM changed"
+        FROM (SELECT *, payload_bytes > {max_event_bytes} OR rest > {max_event_bytes} AS too_large
+              FROM (SELECT *, {rest_of_changed} AS rest FROM changed c) c) c",
+        rest_of_row = rest("e"),
+        rest_of_changed = rest("c"),
     );
     Written::new(text, parameters.0)
 }

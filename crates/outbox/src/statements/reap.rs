@@ -1,5 +1,7 @@
 //! Reaping: leases that are over.
 
+use std::time::Duration;
+
 use pg::bind;
 use pg::sql::Written;
 use uuid::Uuid;
@@ -8,19 +10,29 @@ use super::Parameters;
 use super::mark::{column, delay_ms, outcome};
 use crate::{FailureKind, REAPED, ReapRequest, TableName};
 
-/// The events whose lease is over, the oldest first and those without a time last, locked until the transaction ends.
+/// A lease that begins so much later than now was written by another clock.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
+/// A century: the server's times begin some time before it.
+const MAX_LEASE_MS: i64 = 3_155_760_000_000;
+
+fn lease(parameters: &mut Parameters, request: &ReapRequest) -> String {
+    let lease = i64::try_from(request.lease_timeout.as_millis()).unwrap_or(i64::MAX).min(MAX_LEASE_MS);
+    format!("{} * interval '1 millisecond'", parameters.add(bind::bigint(lease)))
+}
+
+/// The events whose lease is over, the oldest first and those without a time last.
 ///
 /// Plan: the index of leases in its order. It reads past those that are not over, which are as many as relays hold now.
 pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Written {
     let mut parameters = Parameters::default();
     let ours = parameters.types(&request.types);
-    let lease = i64::try_from(request.lease_timeout.as_millis()).unwrap_or(i64::MAX).min(MAX_LEASE_MS);
-    let lease = parameters.add(bind::bigint(lease));
+    let lease = lease(&mut parameters, request);
+    let except = parameters.add(bind::uuids(request.except.iter().map(|id| id.into_bytes())));
     let limit = parameters.add(bind::bigint(request.limit.into()));
     let text = format!(
         "SELECT e.event_id, e.attempts FROM {} e
-         WHERE e.status = 'DELIVERING' AND {ours}
-           AND (e.locked_at IS NULL OR e.locked_at < now() - {lease} * interval '1 millisecond')
+         WHERE e.status = 'DELIVERING' AND {ours} AND e.event_id <> ALL ({except})
+           AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
          ORDER BY e.locked_at
          LIMIT {limit}
          FOR UPDATE SKIP LOCKED",
@@ -29,25 +41,55 @@ pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Writte
     Written::new(text, parameters.0)
 }
 
-/// A century: the server's times begin some time before it.
-const MAX_LEASE_MS: i64 = 3_155_760_000_000;
-
-/// Changes events that [`expired_leases`] has locked.
+/// Changes those of these events whose lease is over, that have failed as often as was read, and that no other transaction has locked.
+/// Returns their ids.
 ///
-/// Plan: the primary key.
-pub(crate) fn reap(table: &TableName, expired: &[(Uuid, u32, FailureKind)]) -> Written {
+/// Plan: the primary key, to lock and to change.
+pub(crate) fn reap(
+    table: &TableName,
+    request: &ReapRequest,
+    expired: &[(Uuid, u32, FailureKind)],
+) -> Written {
+    let t = table.quoted();
+    let mut parameters = Parameters(vec![
+        bind::uuids(expired.iter().map(|(id, ..)| id.into_bytes())),
+        bind::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))),
+        bind::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))),
+        bind::texts(expired.iter().map(|_| REAPED)),
+    ]);
+    let lease = lease(&mut parameters, request);
     let text = format!(
-        "UPDATE {} e SET {}, locked_by = NULL, locked_at = NULL, updated_at = now() WHERE e.event_id = ANY ($1)",
-        table.quoted(),
+        "UPDATE {t} e SET {}, locked_by = NULL, locked_at = NULL, updated_at = now()
+         WHERE e.event_id = ANY (ARRAY(
+            SELECT e.event_id FROM {t} e
+            WHERE e.event_id = ANY ($1) AND e.status || '' = 'DELIVERING'
+              AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
+              AND greatest(e.attempts, 0) < ($2)[array_position($1, e.event_id)]
+            FOR UPDATE SKIP LOCKED))
+         RETURNING e.event_id",
         outcome("NULL::text"),
     );
-    Written::new(
-        text,
-        [
-            bind::uuids(expired.iter().map(|(id, ..)| id.into_bytes())),
-            bind::bigints(expired.iter().map(|(_, attempts, _)| column(*attempts))),
-            bind::bigints(expired.iter().map(|(.., kind)| delay_ms(*kind))),
-            bind::texts(expired.iter().map(|_| REAPED)),
-        ],
-    )
+    Written::new(text, parameters.0)
+}
+
+/// Lets leases begin now that begin in the future: another clock wrote them, or a hand. Returns the ids of their events.
+///
+/// Plan: the index of leases, from its end.
+pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> Written {
+    let t = table.quoted();
+    let mut parameters = Parameters::default();
+    let ours = parameters.types(&request.types);
+    let except = parameters.add(bind::uuids(request.except.iter().map(|id| id.into_bytes())));
+    let limit = parameters.add(bind::bigint(request.limit.into()));
+    let text = format!(
+        "UPDATE {t} e SET locked_at = now()
+         WHERE e.event_id = ANY (ARRAY(
+            SELECT e.event_id FROM {t} e
+            WHERE e.status = 'DELIVERING' AND {ours} AND e.event_id <> ALL ({except})
+              AND e.locked_at > now() + interval '{} seconds'
+            ORDER BY e.locked_at DESC LIMIT {limit} FOR UPDATE SKIP LOCKED))
+         RETURNING e.event_id",
+        CLOCK_TOLERANCE.as_secs(),
+    );
+    Written::new(text, parameters.0)
 }

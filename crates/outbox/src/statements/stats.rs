@@ -4,12 +4,13 @@ use pg::bind;
 use pg::sql::Written;
 
 use super::Parameters;
+use super::delivered::within;
 use crate::{EventTypes, TableName};
 
 /// Counts up to `limit` each, among the first `limit` events of each kind; the columns of [`stats`].
 ///
 /// Plan: the queue in its order up to the limit, once from its beginning and once from now on; the indexes of leases and of DEAD
-/// events up to the limit. Without the last, DEAD events are not counted.
+/// events up to the limit. Without the last, they are 0: [`count_dead_of_blocks`] counts them.
 pub(crate) fn stats_capped(table: &TableName, types: &EventTypes, limit: u64, with_dead: bool) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();
@@ -42,6 +43,24 @@ pub(crate) fn stats_capped(table: &TableName, types: &EventTypes, limit: u64, wi
                FROM ({later}) later) l",
         due = pending("<= now()"),
         later = pending("> now()"),
+    );
+    Written::new(text, parameters.0)
+}
+
+/// Counts DEAD events in some blocks of the table.
+///
+/// Plan: these blocks.
+pub(crate) fn count_dead_of_blocks(
+    table: &TableName,
+    types: &EventTypes,
+    blocks: std::ops::Range<u32>,
+) -> Written {
+    let mut parameters = Parameters::default();
+    let ours = parameters.types(types);
+    let within = within(&mut parameters, blocks);
+    let text = format!(
+        "SELECT count(*) AS dead FROM {} e WHERE {within} AND e.status || '' = 'DEAD' AND {ours}",
+        table.quoted()
     );
     Written::new(text, parameters.0)
 }

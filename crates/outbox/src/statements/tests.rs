@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use local_servers::{Postgres, PostgresOptions};
+use pg::RawTimestamp;
 use pg::{Dsn, PgPool, PoolSettings, PostgresBinderRef, PostgresValues, Session, SessionSettings};
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -145,12 +146,15 @@ fn request(types: EventTypes) -> ClaimRequest {
         limit: LIMIT,
         max_bytes: 1 << 24,
         max_event_bytes: 1 << 19,
+        max_attempts: 25,
+        passes_reaped: false,
+        set_aside: Vec::new(),
     }
 }
 
 /// Ids of claimed events, and one that is not there.
 async fn claimed(session: &Session, table: &TableName) -> Vec<Uuid> {
-    let claim = claim(table, Claiming::ByKeyIndex, &request(EventTypes::All));
+    let claim = claim(table, Claiming::ByKeyIndex, Purpose::Take, &request(EventTypes::All));
     let rows = session.query(&claim).await.expect("claimed");
     let ids = rows.iter().filter_map(|row| {
         let claimed: Option<Vec<crate::row_id::RowId>> = row.get("claimed");
@@ -165,14 +169,14 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     let only = EventTypes::Only(vec!["t".to_owned()]);
     for types in [EventTypes::All, only] {
         check("due_in", &plan(&session, &due_in(&table, &types, None)).await, LIMIT.into());
-        let first = claim(&table, Claiming::ByKeyIndex, &request(types.clone()));
+        let first = claim(&table, Claiming::ByKeyIndex, Purpose::Take, &request(types.clone()));
         check("the claim", &plan(&session, &first).await, LIMIT.into());
         check("the counts", &plan(&session, &stats_capped(&table, &types, 1_000, true)).await, 4_000);
     }
     let ids = claimed(&session, &table).await;
     let count = ids.len() as u64;
     assert_eq!(count, u64::from(LIMIT) + 1);
-    let further = claim(&table, Claiming::ByKeyIndex, &request(EventTypes::All));
+    let further = claim(&table, Claiming::ByKeyIndex, Purpose::Take, &request(EventTypes::All));
     check("a claim beside another", &plan(&session, &further).await, LIMIT.into());
     for locks in [Locks::Wait, Locks::Skip] {
         check("delivering", &plan(&session, &deliver(&table, &token(), &ids, locks)).await, count);
@@ -189,15 +193,28 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     for locks in [Locks::Wait, Locks::Skip] {
         check("failing", &plan(&session, &fail(&table, &token(), &failures, locks)).await, count);
     }
-    let reaping = ReapRequest { types: EventTypes::All, lease_timeout: Duration::ZERO, limit: LIMIT };
+    let reaping = ReapRequest {
+        types: EventTypes::All,
+        lease_timeout: Duration::ZERO,
+        limit: LIMIT,
+        except: Vec::new(),
+    };
     check("expired leases", &plan(&session, &expired_leases(&table, &reaping)).await, count);
     let expired: Vec<_> = ids.iter().map(|id| (*id, 1, FailureKind::Dead)).collect();
-    check("reaping", &plan(&session, &reap(&table, &expired)).await, count);
+    check("reaping", &plan(&session, &reap(&table, &reaping, &expired)).await, count);
     check("requeueing", &plan(&session, &requeue(&table, &ids)).await, count);
-    check("listing", &plan(&session, &list_dead(&table, None, LIMIT)).await, LIMIT.into());
+    check(
+        "listing",
+        &plan(&session, &list_done(&table, Prunable::Dead, None, RawTimestamp::NEG_INFINITY, LIMIT)).await,
+        LIMIT.into(),
+    );
     let (from, cutoff) = (pg::RawTimestamp::NEG_INFINITY, pg::RawTimestamp::INFINITY);
     let chunk = Chunk { from, cutoff, limit: LIMIT };
-    check("requeueing the dead", &plan(&session, &requeue_dead(&table, None, chunk)).await, LIMIT.into());
+    check(
+        "requeueing the dead",
+        &plan(&session, &requeue_done(&table, Prunable::Dead, None, chunk)).await,
+        LIMIT.into(),
+    );
     for which in [Prunable::Delivered, Prunable::Dead] {
         check("pruning", &plan(&session, &prune(&table, which, chunk)).await, LIMIT.into());
     }

@@ -7,6 +7,7 @@ mod postgres;
 mod relay;
 mod relay_ahead;
 mod relay_fixture;
+mod relay_loss;
 mod relay_postgres;
 mod support;
 mod table;

@@ -143,8 +143,11 @@ impl Model {
             if event.attempts != entry.attempts || event.partition_key != entry.key {
                 return Err(format!("{event:?} is not {entry:?}"));
             }
-            if entry.reaped && claim.events.len() > 1 {
-                return Err(format!("{} was reaped and is not alone", event.event_id));
+            if entry.reaped != claim.of_reaped {
+                return Err(format!(
+                    "{} was reaped: {}, as the others were not",
+                    event.event_id, entry.reaped
+                ));
             }
             // Later events of its key may follow in the same claim.
             taken.push(event.event_id);

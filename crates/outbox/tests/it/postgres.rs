@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use outbox::{
-    Age, ClaimRequest, EventTypes, FailureKind, Marked, PruneRequest, Pruned, Requeued, Stats, Storage,
+    Age, ClaimRequest, Content, EventTypes, FailureKind, Marked, PruneRequest, Pruned, ReapRequest, Requeued,
+    Stats, Storage,
 };
 
-use crate::support::{Db, MINUTE, TICK, World, id, ids, request};
+use crate::support::{Db, LEASE, MINUTE, TICK, World, id, ids, kind, request, until};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -196,4 +197,96 @@ async fn the_dead_of_one_type_are_requeued_chunk_by_chunk_whatever_died_between_
         db.value::<String>(&sql).await
     };
     assert_eq!((of("PENDING").await, of("DEAD").await), ("odd 2500".to_owned(), "even 2500".to_owned()));
+}
+
+/// The trigger refuses to have event 3 changed in this way.
+fn refusing(condition: &str) -> String {
+    format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = 'check_violation'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (OLD.event_id = '{}' AND {condition}) EXECUTE FUNCTION refuse()",
+        id(3)
+    )
+}
+
+#[tokio::test]
+async fn a_lease_that_the_table_refuses_to_end_is_named_and_the_others_end() {
+    let db = Db::new().await;
+    for number in 1..=20 {
+        db.add(number, "").await;
+    }
+    assert_eq!(db.claim(20).await.1.len(), 20);
+    db.execute(&refusing("NEW.status = 'PENDING'")).await;
+    db.pass(LEASE + TICK).await;
+    let request =
+        ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1_000, except: Vec::new() };
+    let reaped = db.storage().reap_expired_leases(&request, &kind).await.expect("no failure");
+    assert_eq!((reaped.count, &reaped.refused), (19, &ids([3])));
+    let except = ReapRequest { except: reaped.refused, ..request };
+    let again = db.storage().reap_expired_leases(&except, &kind).await.expect("no failure");
+    assert_eq!((again.count, again.refused), (0, Vec::new()));
+}
+
+// O-13
+#[tokio::test]
+async fn a_lease_that_begins_in_the_future_begins_now_and_is_over_after_its_time() {
+    let db = Db::new().await;
+    for number in 1..=3 {
+        db.add(number, "").await;
+    }
+    let (token, _) = db.claim(3).await;
+    db.execute(&format!(
+        "UPDATE openoutbox_events SET locked_at = now() + interval '1 hour';
+         UPDATE openoutbox_events SET locked_at = 'infinity' WHERE event_id = '{}'",
+        id(2)
+    ))
+    .await;
+    assert_eq!(db.reap().await, 0);
+    assert_eq!(db.deliver(&token, &ids([3])).await, [Marked::Applied], "the claim still holds it");
+    db.pass(LEASE).await;
+    assert_eq!(db.reap().await, 0);
+    db.pass(TICK).await;
+    assert_eq!(db.reap().await, 2);
+    assert_eq!(&*db.status(id(2)).await, "PENDING");
+}
+
+#[tokio::test]
+async fn dead_events_are_counted_in_a_table_without_an_index_of_them_too() {
+    let db = Db::without_indexes().await;
+    db.execute(
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, status)
+         SELECT gen_random_uuid(), 't', convert_to(repeat('x', 500), 'UTF8'), (ARRAY['DEAD', 'DELIVERED', 'PENDING'])[n % 3 + 1]
+         FROM generate_series(1, 30000) n",
+    )
+    .await;
+    let dead = async |limit| db.storage().stats(&EventTypes::All, limit).await.expect("counted").dead;
+    until("the whole table is counted", async || dead(20_000).await == 10_000).await;
+    assert_eq!(dead(20_000).await, 10_000, "nor does it fall while it is counted again");
+    assert_eq!(dead(7).await, 7);
+    let other = EventTypes::Only(vec!["other".to_owned()]);
+    let fresh = Db::without_indexes().await;
+    assert_eq!(fresh.storage().stats(&other, 10).await.expect("counted").dead, 0);
+}
+
+#[tokio::test]
+async fn headers_count_as_long_as_they_are_read_however_small_they_are_stored() {
+    let db = Db::new().await;
+    // 2 MB of text each, a hundredth of it stored.
+    db.execute(
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, headers)
+         SELECT gen_random_uuid(), 't', 'x', jsonb_build_object('h', repeat('a', 2000000)) FROM generate_series(1, 20) n",
+    )
+    .await;
+    let large = ClaimRequest { max_event_bytes: 16 << 20, max_bytes: 16 << 20, ..request(500) };
+    let claim = db.claim_with(&large).await;
+    assert_eq!(claim.events.len(), 8, "16 MiB are not exceeded");
+    let small = db.claim_with(&request(500)).await;
+    assert_eq!(small.events.len(), 12);
+    assert!(
+        small
+            .events
+            .iter()
+            .all(|event| matches!(event.content, Content::TooLarge { bytes } if bytes > 2_000_000))
+    );
 }

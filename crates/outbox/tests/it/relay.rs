@@ -182,7 +182,11 @@ async fn what_a_killed_relay_had_claimed_is_published_after_its_lease_and_none_i
     assert_eq!(running.stand.published(), ids([]));
     go_on(LEASE / 3 + Duration::from_secs(2)).await;
     assert_eq!(running.stand.published(), ids(1..=10));
-    assert_eq!(running.stand.with(|state| state.calls.clone()), [1; 10], "each by itself");
+    assert_eq!(
+        running.stand.with(|state| state.calls.clone()),
+        [1; 10],
+        "each by itself, as a claim takes ten"
+    );
     running.stop().await;
 }
 
@@ -228,5 +232,30 @@ async fn keys_that_are_blocked_do_not_keep_later_events_waiting() {
     running.stand.with(|state| state.outcomes.clear());
     go_on(MS * 1_500).await;
     assert_eq!(running.stand.published().len(), 202);
+    running.stop().await;
+}
+
+// O-24
+#[tokio::test(start_paused = true)]
+async fn what_is_new_does_not_wait_for_what_a_killed_relay_has_left() {
+    let large = RelaySettings { batch_size: 320, ..settings() };
+    let memory = with_events(1..=320, "").await;
+    let stand = Stand::default();
+    stand.with(|state| state.takes = Duration::from_secs(3));
+    let killed = Running::start(memory, stand.clone(), large.clone());
+    stand.1.notified().await;
+    killed.task.abort();
+    // Reaped, and not tried again before a second has passed.
+    let memory = killed.memory;
+    go_on(LEASE + MS).await;
+    assert_eq!(memory.reap().await, 320);
+    go_on(MS * 1_100).await;
+    memory.add(321, "").await;
+    stand.with(|state| state.takes = MS * 100);
+    let running = Running::start(memory, stand, large);
+    go_on(MS * 250).await;
+    assert!(running.stand.published().contains(&id(321)), "{:?}", running.stand.published());
+    go_on(MS * 2_500).await;
+    assert_eq!(running.stand.published().len(), 321, "sixteen groups, a tenth of a second each");
     running.stop().await;
 }

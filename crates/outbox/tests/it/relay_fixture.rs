@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use outbox::{
     Deadline, Event, EventTypes, MemoryStorage, Observer, Publication, Publisher, PublisherOutage, Relay,
-    RelayId, RelaySettings, RelayState, RetryPolicy, Stats,
+    RelayId, RelaySettings, RelayState, RetryPolicy, ServerId, Stats,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{LEASE, Memory, World};
+use crate::support::{LEASE, MINUTE, Memory, World};
 
 /// What the publisher does, and what it has published.
 #[derive(Clone, Default)]
@@ -53,7 +53,8 @@ impl Publisher for Stand {
             state.deadlines += 1;
             state.away
         });
-        if away { Err(outage()) } else { Ok(Deadline(u64::try_from(after.as_millis()).expect("short"))) }
+        let unix_ms = u64::try_from(after.as_millis()).expect("short");
+        if away { Err(outage()) } else { Ok(Deadline { unix_ms, server: ServerId::default() }) }
     }
 
     async fn publish(&self, events: &[Event], _: Deadline) -> Result<Vec<Publication>, PublisherOutage> {
@@ -122,6 +123,10 @@ impl Observer for Told {
         self.tell(format!("lost {events}"));
     }
 
+    fn requeued(&self, events: usize) {
+        self.tell(format!("requeued {events}"));
+    }
+
     fn state(&self, state: &RelayState) {
         let state = if *state == RelayState::Running { 1 } else { 2 };
         self.tell(format!("state {state}"));
@@ -142,20 +147,21 @@ pub(crate) fn settings() -> RelaySettings {
         max_claim_bytes: 16 * 1024 * 1024,
         max_event_bytes: 1_000,
         retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
+        republish_window: MINUTE * 10,
     }
 }
 
 /// A relay that runs until the test stops it.
-pub(crate) struct Running {
+pub(crate) struct Running<P = Stand> {
     pub(crate) memory: Memory,
-    pub(crate) stand: Stand,
+    pub(crate) stand: P,
     pub(crate) told: Told,
     pub(crate) stop: CancellationToken,
     pub(crate) task: JoinHandle<()>,
 }
 
-impl Running {
-    pub(crate) fn start(memory: Memory, stand: Stand, settings: RelaySettings) -> Self {
+impl<P: Publisher + Clone> Running<P> {
+    pub(crate) fn start(memory: Memory, stand: P, settings: RelaySettings) -> Self {
         let (told, stop) = (Told::default(), CancellationToken::new());
         let storage: MemoryStorage = memory.storage().clone();
         let relay = Relay::new(storage, stand.clone(), told.clone(), settings);
@@ -164,7 +170,7 @@ impl Running {
         Self { memory, stand, told, stop, task }
     }
 
-    pub(crate) async fn stop(self) -> (Memory, Stand, Told) {
+    pub(crate) async fn stop(self) -> (Memory, P, Told) {
         self.stop.cancel();
         self.task.await.expect("it does not panic");
         (self.memory, self.stand, self.told)

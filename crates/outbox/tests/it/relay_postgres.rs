@@ -6,7 +6,7 @@ use std::time::Duration;
 use local_servers::{Postgres, PostgresOptions};
 use outbox::{
     Administration, ChannelName, Deadline, Event, NewEvent, PLANNER_PARAMETERS, PostgresStorage, Publication,
-    Publisher, PublisherOutage, Relay, RelayId, RelaySettings, RelayState, TableName, enqueue,
+    Publisher, PublisherOutage, Relay, RelayId, RelaySettings, RelayState, ServerId, TableName, enqueue,
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ impl Stand {
 
 impl Publisher for Stand {
     async fn deadline(&self, _: Duration) -> Result<Deadline, PublisherOutage> {
-        Ok(Deadline(0))
+        Ok(Deadline { unix_ms: 0, server: ServerId::default() })
     }
 
     async fn publish(&self, events: &[Event], _: Deadline) -> Result<Vec<Publication>, PublisherOutage> {
@@ -154,4 +154,92 @@ async fn a_backlog_whose_keys_recur_in_every_claim_is_drained_in_order_without_w
     for number in 1..=60 {
         assert_eq!(db.status(id(number)).await, "DELIVERED");
     }
+}
+
+/// A relay that runs on `db`, what it has published, and how to stop it.
+async fn running(db: &Db) -> (Stand, CancellationToken, tokio::task::JoinHandle<()>) {
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings(Duration::from_millis(20)));
+    let until_stop = stop.clone();
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    (stand, stop, task)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_the_table_refuses_to_have_claimed_stop_their_keys_and_no_other() {
+    let db = Db::new().await;
+    for number in 1..=50 {
+        db.add(number, if number % 10 == 3 { "k" } else { "" }).await;
+    }
+    db.execute(&format!(
+        "UPDATE openoutbox_events SET payload = convert_to(repeat('x', 2000), 'UTF8') WHERE event_id IN ('{}', '{}');
+         ALTER TABLE openoutbox_events ADD CHECK (octet_length(payload) < 1000) NOT VALID",
+        id(13),
+        id(30)
+    ))
+    .await;
+    let (stand, stop, task) = running(&db).await;
+    until("all others are published", async || stand.published().len() >= 45).await;
+    db.add(51, "").await;
+    until("a later one", async || stand.published().contains(&id(51))).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    let published = stand.published();
+    assert!(published.contains(&id(3)), "it comes before the one that is refused");
+    for waits in [13, 23, 30, 33, 43] {
+        assert!(!published.contains(&id(waits)), "{waits}");
+        assert_eq!(db.status(id(waits)).await, "PENDING");
+    }
+    assert_eq!(published.len(), 46);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_the_table_refuses_to_have_marked_keeps_no_other_from_its_mark() {
+    let db = Db::new().await;
+    for number in 1..=50 {
+        db.add(number, "").await;
+    }
+    db.execute(&format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = 'check_violation'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (OLD.event_id = '{}' AND NEW.status = 'DELIVERED') EXECUTE FUNCTION refuse()",
+        id(7)
+    ))
+    .await;
+    let (stand, stop, task) = running(&db).await;
+    let delivered = "SELECT count(*) FROM openoutbox_events WHERE status = 'DELIVERED'";
+    until("the others are marked", async || db.value::<i64>(delivered).await == 49).await;
+    db.add(51, "").await;
+    until("a later one is marked", async || db.status(id(51)).await == "DELIVERED").await;
+    stop.cancel();
+    task.await.expect("it does not panic");
+    assert_eq!(db.status(id(7)).await, "DELIVERING", "until its lease ends");
+    assert_eq!(stand.published().len(), 51);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_takes_too_long_is_halved_until_it_does_not() {
+    let db = Db::new().await;
+    for number in 1..=100 {
+        db.add(number, "").await;
+    }
+    db.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$;
+         CREATE TRIGGER slow BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+         WHEN (NEW.status = 'DELIVERING') EXECUTE FUNCTION slow()",
+    )
+    .await;
+    let dsn = Dsn::parse(&format!("{}?search_path=test,pg_catalog", db.dsn())).expect("a DSN");
+    let session = SessionSettings { application_name: "", parameters: PLANNER_PARAMETERS };
+    let timeout = Duration::from_secs(1);
+    let pool = PgPool::new(&dsn, PoolSettings { max_connections: 4, operation_timeout: timeout, session });
+    let storage = PostgresStorage::new(pool.expect("a pool"), TableName::default());
+    let (stand, stop) = (Stand::default(), CancellationToken::new());
+    let relay = Relay::new(storage, stand.clone(), (), settings(Duration::from_millis(20)));
+    let until_stop = stop.clone();
+    let task = tokio::spawn(async move { relay.run(until_stop).await });
+    until("all are published", async || stand.published().len() >= 100).await;
+    stop.cancel();
+    task.await.expect("it does not panic");
 }

@@ -78,8 +78,9 @@ pub(crate) trait World: Sync {
 
     /// Reaps with the default policy, without jitter.
     async fn reap(&self) -> u64 {
-        let request = ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1000 };
-        self.storage().reap_expired_leases(&request, &kind).await.expect("no failure")
+        let request =
+            ReapRequest { types: EventTypes::All, lease_timeout: LEASE, limit: 1000, except: Vec::new() };
+        self.storage().reap_expired_leases(&request, &kind).await.expect("no failure").count
     }
 
     async fn status(&self, event_id: Uuid) -> String {
@@ -122,11 +123,14 @@ pub(crate) fn request(limit: u32) -> ClaimRequest {
         limit,
         max_bytes: 16 * 1024 * 1024,
         max_event_bytes: 512 * 1024,
+        max_attempts: 25,
+        passes_reaped: false,
+        set_aside: Vec::new(),
     }
 }
 
 /// A storage in memory; needs a runtime whose time is paused.
-pub(crate) struct Memory(MemoryStorage);
+pub(crate) struct Memory(pub(crate) MemoryStorage);
 
 impl Memory {
     pub(crate) fn new() -> Self {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use domain::ports::StoreError;
-use store_redis::{OutboxAppend, OutboxEntry, RedisOutboxStreams, outbox_receipt};
+use store_redis::{OutboxAppend, OutboxEntry, OutboxTarget, RedisOutboxStreams, outbox_receipt};
 
 use crate::*;
 
@@ -29,7 +29,7 @@ async fn append(
     events: &[OutboxEntry<'_>],
 ) -> Result<Vec<OutboxAppend>, StoreError> {
     let deadline = streams.deadline(LEASE).await?;
-    streams.append(events, deadline).await
+    streams.append(events, deadline, streams.known_server()).await
 }
 
 /// The ids of the events in a stream, in its order.
@@ -73,7 +73,7 @@ async fn after_the_deadline_nothing_is_appended_and_receipts_are_not_looked_at()
     let world = World::new().await;
     let streams = RedisOutboxStreams::new(&world.client, DEDUPE_TTL);
     let past = streams.deadline(Duration::ZERO).await.expect("Redis is there") - 1_000;
-    let answers = streams.append(&[event("e-1", "")], past).await.expect("Redis is there");
+    let answers = streams.append(&[event("e-1", "")], past, 0).await.expect("Redis is there");
     assert_eq!(answers, [OutboxAppend::Withheld]);
     assert_eq!(world.ask::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
 }
@@ -148,4 +148,67 @@ async fn a_redis_without_memory_is_an_outage_and_no_refusal() {
     world.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     let answers = append(&streams, &[event("e-1", "")]).await.expect("Redis is there");
     assert!(matches!(answers[0], OutboxAppend::Done(_)), "{answers:?}");
+}
+
+/// Streams that watch which server is there.
+fn watching(world: &World) -> RedisOutboxStreams {
+    let target = OutboxTarget { stream: STREAM.to_owned(), producer: "game_master".to_owned() };
+    RedisOutboxStreams::new(&world.client, DEDUPE_TTL).watching(target)
+}
+
+#[tokio::test]
+async fn another_server_appends_nothing_for_a_claim_of_the_one_before() {
+    let mut world = World::new().await;
+    let streams = watching(&world);
+    let first = streams.server("table").await.expect("Redis is there").expect("it is watched");
+    let deadline = streams.deadline(LEASE).await.expect("Redis is there");
+    world.redis.stop().await;
+    world.redis.start_again().await.expect("it starts");
+    world.client.ping().await.ok();
+    let events = [event("e-1", "")];
+    let refused = streams.append(&events, deadline, first.number).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
+    assert_eq!(events_in(&world, STREAM).await, Vec::<String>::new());
+    let second = streams.server("table").await.expect("Redis is there").expect("it is watched");
+    assert_ne!(second.number, first.number);
+    let stale = streams.append(&events, deadline, first.number).await;
+    assert!(stale.is_err(), "{stale:?}");
+    let _ = streams.append(&events, deadline, second.number).await.expect("Redis is there");
+    assert_eq!(events_in(&world, STREAM).await, ["e-1"]);
+}
+
+#[tokio::test]
+async fn a_server_is_compared_once_that_is_recorded_for_the_same_outbox() {
+    let world = World::new().await;
+    let streams = watching(&world);
+    let server = async |streams: &RedisOutboxStreams, outbox| {
+        streams.server(outbox).await.expect("Redis is there").expect("it is watched")
+    };
+    let new = server(&streams, "table").await;
+    assert_eq!((new.is_compared, new.unfinished_since), (false, None));
+    streams.record_server("table", new.number, Some(-7)).await.expect("it is there");
+    let begun = server(&watching(&world), "table").await;
+    assert_eq!((begun.is_compared, begun.unfinished_since), (false, Some(-7)));
+    streams.record_server("table", new.number, None).await.expect("it is there");
+    let done = server(&watching(&world), "table").await;
+    assert_eq!((done.is_compared, done.unfinished_since), (true, None));
+    assert!(!server(&watching(&world), "another table").await.is_compared);
+}
+
+#[tokio::test]
+async fn receipts_are_found_and_entries_are_listed_from_the_newest_down() {
+    let world = World::new().await;
+    let streams = watching(&world);
+    streams.server("table").await.expect("Redis is there");
+    let events = [event("e-1", ""), event("e-2", ""), event("e-3", "")];
+    let _ = append(&streams, &events).await.expect("Redis is there");
+    let receipts = [&events[0], &event("e-4", ""), &events[2]].map(|event| event.receipt.clone());
+    assert_eq!(streams.find_receipts(&receipts).await.expect("Redis is there"), [true, false, true]);
+    let (last, values) = streams.list_values_down(STREAM, "+", 2, "id").await.expect("Redis is there");
+    assert_eq!(values, [b"e-3", b"e-2"]);
+    let from = format!("({}", last.expect("there were entries"));
+    let (last, values) = streams.list_values_down(STREAM, &from, 2, "id").await.expect("Redis is there");
+    assert_eq!((last.is_some(), values), (true, vec![b"e-1".to_vec()]));
+    let (last, _) = streams.list_values_down(STREAM, "(0-1", 2, "id").await.expect("Redis is there");
+    assert_eq!(last, None);
 }

@@ -51,6 +51,7 @@ mod relay_chaos;
 mod relay_commands;
 mod relay_crash;
 mod relay_input;
+mod relay_loss;
 mod replicas;
 mod republish;
 mod restore;

@@ -237,3 +237,34 @@ async fn an_operator_who_holds_rows_locked_delays_only_these() {
     outbox.becomes(&event_id(0), "DELIVERED").await;
     outbox.check_stream(0..50).await;
 }
+
+/// Redis closes the connection after it has refused a value for its size.
+#[tokio::test]
+async fn an_event_that_redis_refuses_for_its_size_fails_and_the_others_go_on() {
+    let outbox = Outbox::new().await;
+    let mut redis = outbox.world.redis().await;
+    let limit = redis::cmd("CONFIG").arg(&["SET", "proto-max-bulk-len", "1mb"]).clone();
+    limit.query_async::<()>(&mut redis).await.expect("Redis carries it out");
+    let large =
+        format!("('{}', 'orders', 'x', jsonb_build_object('h', repeat('y', 1500000)), 'k')", event_id(5));
+    let small =
+        |n: u32| format!("('{}', 'orders', 'x', '{{}}', '{}')", event_id(n), if n == 7 { "k" } else { "" });
+    let rows: Vec<String> = (0..10).filter(|n| *n != 5).map(small).collect();
+    let insert =
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, headers, partition_key) VALUES";
+    outbox.execute(&format!("{insert} {large}, {}", rows.join(","))).await;
+    let _relay = outbox
+        .relay()
+        .env("NOTIFICATION_OUTBOX_MODE", "streams")
+        .env("NOTIFICATION_OUTBOX_STREAMS", "orders")
+        .env("NOTIFICATION_OUTBOX_RETRY_MAX_ATTEMPTS", "2")
+        .env("NOTIFICATION_OUTBOX_RETRY_BASE_DELAY", "100ms")
+        .start()
+        .await;
+    let error = outbox.becomes(&event_id(5), "DEAD").await;
+    assert!(error.contains("invalid bulk length"), "{error}");
+    outbox.drained().await;
+    assert_eq!((outbox.count("DELIVERED").await, outbox.entries("orders").await.len()), (9, 9));
+    let attempts = "SELECT sum(attempts) FROM openoutbox_events WHERE status = 'DELIVERED'";
+    assert_eq!(outbox.number(attempts).await, 0);
+}

@@ -4,7 +4,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use outbox::{Age, ChannelName, MAX_LISTED};
 use uuid::Uuid;
 
-use crate::commands::operators::parse_text;
+use crate::commands::operators::{Moment, parse_text};
 
 /// What to do with an outbox.
 #[derive(Subcommand, Debug)]
@@ -18,7 +18,7 @@ pub enum OutboxCommand {
     /// Look at DEAD events
     #[command(subcommand, after_help = DEAD_EXAMPLES)]
     Dead(DeadCommand),
-    /// Make DEAD events PENDING again, with no attempts counted
+    /// Make DEAD events, or those that were DELIVERED since a time, PENDING again, with no attempts counted
     #[command(after_help = REQUEUE_EXAMPLES)]
     Requeue(RequeueArgs),
     /// Create the outbox table and its indexes, or print how
@@ -91,14 +91,17 @@ pub struct RequeueArgs {
     /// All that are DEAD
     #[arg(long, group = "which")]
     pub dead: bool,
+    /// All that were DELIVERED at this time or later, such as 2h or 2026-04-02T09:00:00Z
+    #[arg(long, value_name = "TIME", group = "which")]
+    pub(crate) delivered_since: Option<Moment>,
     /// Only those of this event_type
-    #[arg(long = "type", value_name = "TYPE", value_parser = parse_text, requires = "dead", conflicts_with = "event_ids")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_text, conflicts_with = "event_ids")]
     pub event_type: Option<String>,
     /// Print how many there are and the first of them, and change nothing
-    #[arg(long, requires = "dead", conflicts_with = "event_ids")]
+    #[arg(long, conflicts_with = "event_ids")]
     pub dry_run: bool,
     /// Do not ask
-    #[arg(long, requires = "dead", conflicts_with = "event_ids")]
+    #[arg(long, conflicts_with = "event_ids")]
     pub yes: bool,
     #[command(flatten)]
     pub output: Output,
@@ -163,7 +166,9 @@ Examples:
   notification outbox requeue 0b1d0f8e-5c7e-4b58-9a9b-8e4f8a3c2d10
   notification outbox requeue --dead --type game.turn.ready --dry-run
   notification outbox requeue --dead --yes
+  notification outbox requeue --delivered-since 2026-04-02T09:00:00Z --dry-run
 
+--delivered-since is for what Redis has lost after it acknowledged it, beyond what the relay finds by itself.
 An event whose receipt still exists is on the stream already: it becomes DELIVERED without a second entry.
 An id that is unknown or not DEAD is reported, the others are requeued, and the exit code is 1.";
 

@@ -24,7 +24,9 @@ pub(super) fn print_events(out: &mut impl Write, events: &[StoredEvent], json: b
     if events.is_empty() {
         return print_line(out, "no event is DEAD");
     }
-    let heading = ["EVENT_ID", "TYPE", "ATTEMPTS", "DEAD SINCE", "LAST ERROR"];
+    let since =
+        if events.iter().any(|event| event.status == "DELIVERED") { "DELIVERED" } else { "DEAD SINCE" };
+    let heading = ["EVENT_ID", "TYPE", "ATTEMPTS", since, "LAST ERROR"];
     let row = |event: &StoredEvent| {
         vec![
             event.event_id.to_string(),

@@ -28,6 +28,7 @@ pub(in crate::config) struct Beside {
     pub(in crate::config) catalog: Option<Arc<Catalog>>,
     pub(in crate::config) intents_stream: Option<String>,
     pub(in crate::config) dedupe_ttl: Option<Duration>,
+    pub(in crate::config) republish_window: Option<Duration>,
     pub(in crate::config) operation_timeout: Option<Duration>,
 }
 
@@ -95,6 +96,7 @@ impl Settings {
             retry: self.retry?,
             listen_channel: self.listen_channel?,
             dedupe_ttl: beside.dedupe_ttl?,
+            republish_window: beside.republish_window?,
         })
     }
 }

@@ -20,6 +20,7 @@ const PAUSED: u64 = 2;
 pub(crate) struct RelayMetrics {
     events: Counter<u64>,
     leases_lost: Counter<u64>,
+    requeued: Counter<u64>,
     batch_size: Histogram<u64>,
     latency: Histogram<f64>,
     pending: Gauge<u64>,
@@ -38,6 +39,10 @@ impl RelayMetrics {
             leases_lost: make.counter(
                 "notification.outbox.leases_lost",
                 "Events whose result came after the end of their lease",
+            ),
+            requeued: make.counter(
+                "notification.outbox.requeued",
+                "DELIVERED events that Redis had lost and that are sent again",
             ),
             batch_size: make.sizes("notification.outbox.batch_size", "{event}", &EVENTS, "Events of a claim"),
             latency: make.duration(
@@ -85,6 +90,10 @@ impl Observer for RelayMetrics {
         if events > 0 {
             self.leases_lost.add(events as u64, &[]);
         }
+    }
+
+    fn requeued(&self, events: usize) {
+        self.requeued.add(events as u64, &[]);
     }
 
     fn state(&self, state: &RelayState) {

@@ -78,8 +78,8 @@ pub(super) async fn other_types_are_left_alone_and_block_nothing(world: &impl Wo
     let b = world.claim_with(&ClaimRequest { types: only("b"), ..request(10) }).await;
     assert_eq!(found(&b), ids([2, 4]), "the other relay's claim of the key is none of this one's");
     world.pass(LEASE + TICK).await;
-    let reap = ReapRequest { types: only("a"), lease_timeout: LEASE, limit: 10 };
-    assert_eq!(world.storage().reap_expired_leases(&reap, &kind).await.expect("reaped"), 2);
+    let reap = ReapRequest { types: only("a"), lease_timeout: LEASE, limit: 10, except: Vec::new() };
+    assert_eq!(world.storage().reap_expired_leases(&reap, &kind).await.expect("reaped").count, 2);
     assert_eq!(world.status(id(2)).await, "DELIVERING");
 }
 
@@ -112,4 +112,52 @@ pub(super) async fn an_event_that_is_too_large_is_claimed_without_its_payload(wo
         })
         .collect();
     assert_eq!((found(&claim), &sizes[..2]), (ids([1, 2, 3]), &[None, Some(1_001)][..]));
+}
+
+// O-24
+pub(super) async fn reaped_events_are_claimed_together_and_fewer_each_time(world: &impl World) {
+    for number in 1..=64 {
+        world.add(number, if number % 2 == 0 { "k" } else { "" }).await;
+    }
+    assert_eq!(world.claim(64).await.1.len(), 64);
+    world.pass(LEASE + TICK).await;
+    assert_eq!(world.reap().await, 64);
+    world.pass(MINUTE).await;
+    world.add(65, "").await;
+    world.add(66, "k").await;
+    let group = world.claim_with(&request(64)).await;
+    assert_eq!((found(&group), group.of_reaped), (ids(1..=4), true));
+    // What was never tried goes beside them, but not before others of its key.
+    let fresh = world.claim_with(&ClaimRequest { passes_reaped: true, ..request(128) }).await;
+    assert_eq!((found(&fresh), fresh.of_reaped), (ids([65]), false));
+    world.pass(LEASE + TICK).await;
+    assert_eq!(world.reap().await, 5);
+    world.pass(MINUTE).await;
+    let mut sizes = Vec::new();
+    let mut after = None;
+    loop {
+        let claim = world.claim_with(&ClaimRequest { after, ..request(64) }).await;
+        if claim.events.is_empty() && claim.next.is_none() {
+            break;
+        }
+        sizes.extend(Some(claim.events.len()).filter(|size| *size > 0));
+        after = claim.next;
+    }
+    assert!(sizes.iter().all(|size| *size <= 4), "{sizes:?}");
+    assert!(sizes.iter().filter(|size| **size == 1).count() >= 2, "reaped twice, they are alone: {sizes:?}");
+    let last = ClaimRequest { max_attempts: 2, ..request(64) };
+    world.pass(LEASE + TICK).await;
+    assert!(world.reap().await > 0);
+    world.pass(MINUTE * 10).await;
+    assert_eq!(found(&world.claim_with(&last).await).len(), 1, "its last attempt it has alone");
+}
+
+pub(super) async fn an_event_that_is_set_aside_holds_back_its_key_and_nothing_else(world: &impl World) {
+    for (number, key) in [(1, "k"), (2, ""), (3, "k"), (4, "l"), (5, "")] {
+        world.add(number, key).await;
+    }
+    let request = ClaimRequest { set_aside: ids([1, 2]), ..request(10) };
+    assert_eq!(world.storage().first_claimable(&request).await.expect("no failure"), Some(id(4)));
+    let claim = world.claim_with(&request).await;
+    assert_eq!((found(&claim), claim.next), (ids([4, 5]), None));
 }

@@ -1,0 +1,67 @@
+//! Events that their table refuses to change: a constraint or a trigger of the producer's. The others go on without them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Before such an event is tried again; it doubles.
+const MIN_PAUSE: Duration = Duration::from_secs(60);
+/// Before any try.
+const MAX_PAUSE: Duration = Duration::from_secs(3_600);
+/// The most events.
+const MAX_SET_ASIDE: usize = 1_000;
+
+/// The events that are set aside, and until when.
+#[derive(Debug, Default)]
+pub(super) struct SetAside(HashMap<Uuid, (Instant, Duration)>);
+
+impl SetAside {
+    /// Sets an event aside, and returns for how long; `None` if there are too many.
+    pub(super) fn add(&mut self, event_id: Uuid, now: Instant) -> Option<Duration> {
+        // Of what was not refused again its pause is forgotten.
+        self.0.retain(|_, (until, pause)| now < *until + *pause);
+        let pause = self.0.get(&event_id).map_or(MIN_PAUSE, |(_, pause)| (*pause * 2).min(MAX_PAUSE));
+        if self.0.len() >= MAX_SET_ASIDE && !self.0.contains_key(&event_id) {
+            return None;
+        }
+        self.0.insert(event_id, (now + pause, pause));
+        Some(pause)
+    }
+
+    /// Those that are set aside now.
+    pub(super) fn event_ids(&self, now: Instant) -> Vec<Uuid> {
+        self.0.iter().filter(|(_, (until, _))| now < *until).map(|(id, _)| *id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_tried_again_after_a_pause_that_doubles_while_it_is_refused() {
+        let (mut set_aside, id) = (SetAside::default(), Uuid::from_u128(1));
+        let mut now = Instant::now();
+        for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let pause = set_aside.add(id, now).expect("there is room");
+            assert_eq!(pause, Duration::from_secs(60 * minutes));
+            assert_eq!(set_aside.event_ids(now), [id]);
+            now += pause;
+            assert!(set_aside.event_ids(now).is_empty());
+        }
+        now += MAX_PAUSE;
+        assert_eq!(set_aside.add(id, now), Some(MIN_PAUSE), "it was not refused for long enough");
+    }
+
+    #[test]
+    fn so_many_are_set_aside_and_no_more() {
+        let (mut set_aside, now) = (SetAside::default(), Instant::now());
+        for number in 0..MAX_SET_ASIDE as u128 {
+            assert!(set_aside.add(Uuid::from_u128(number), now).is_some());
+        }
+        assert_eq!(set_aside.add(Uuid::from_u128(u128::MAX), now), None);
+        assert!(set_aside.add(Uuid::from_u128(0), now).is_some(), "it is one of them");
+    }
+}

@@ -1,0 +1,213 @@
+//! Delivered, then lost: events of an outbox that Redis acknowledged and no longer has are sent again.
+
+use harness::{Redis, RedisOptions, Service, wait_for};
+
+use crate::outbox::*;
+use crate::restore::{Snapshot, world_with_snapshots};
+use crate::world::*;
+
+const REQUEUED: &str = "delivered outbox events were lost by their server; they are PENDING again";
+const COMPARED: &str = "delivered outbox events were compared with what their server holds";
+
+async fn with_snapshots() -> Outbox {
+    Outbox::with(world_with_snapshots().await).await
+}
+
+async fn ask(outbox: &Outbox, words: &[&str]) -> redis::Value {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command
+        .query_async(&mut outbox.world.redis().await)
+        .await
+        .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+fn lines(relay: &Service, text: &str) -> usize {
+    relay.output().iter().filter(|line| line.contains(text)).count()
+}
+
+async fn compared(relay: &Service) {
+    wait_for("a comparison", BOUND, async || (lines(relay, COMPARED) > 0).then_some(())).await;
+}
+
+/// Waits until each of these events is on the stream once, and DELIVERED.
+async fn all_are_there(outbox: &Outbox, range: std::ops::Range<u32>) {
+    wait_for("all are on the stream", BOUND, async || {
+        (outbox.entries(INTENTS).await.len() == range.len()).then_some(())
+    })
+    .await;
+    outbox.drained().await;
+    outbox.check_stream(range).await;
+}
+
+#[tokio::test]
+async fn what_redis_lost_with_its_tail_is_sent_again_once_by_one_of_two_relays() {
+    let mut outbox = with_snapshots().await;
+    let (relay, other) = (outbox.relay().start().await, outbox.relay().start().await);
+    outbox.insert(0..10).await;
+    outbox.drained().await;
+    let snapshot = Snapshot::of(&outbox.world).await;
+    outbox.insert(10..40).await;
+    outbox.drained().await;
+    snapshot.restore(&mut outbox.world).await;
+    assert_eq!(outbox.entries(INTENTS).await.len(), 10, "the tail is lost");
+    all_are_there(&outbox, 0..40).await;
+    wait_for("the report", BOUND, async || {
+        (lines(&relay, REQUEUED) + lines(&other, REQUEUED) > 0).then_some(())
+    })
+    .await;
+    assert_eq!(outbox.number("SELECT sum(attempts) FROM openoutbox_events").await, 0, "a loss is no attempt");
+}
+
+#[tokio::test]
+async fn a_loss_while_no_relay_runs_is_noticed_by_the_next_that_starts() {
+    let mut outbox = with_snapshots().await;
+    let relay = outbox.relay().start().await;
+    outbox.insert(0..5).await;
+    outbox.drained().await;
+    let snapshot = Snapshot::of(&outbox.world).await;
+    outbox.insert(5..20).await;
+    outbox.drained().await;
+    relay.kill().await;
+    snapshot.restore(&mut outbox.world).await;
+    // However long ago that was.
+    outbox
+        .execute("UPDATE openoutbox_events SET delivered_at = delivered_at - interval '5 hours', created_at = created_at - interval '5 hours'")
+        .await;
+    let _next = outbox.relay().start().await;
+    all_are_there(&outbox, 0..20).await;
+}
+
+#[tokio::test]
+async fn an_empty_redis_gets_all_events_of_the_window_again() {
+    let mut outbox = with_snapshots().await;
+    let empty = Snapshot::of(&outbox.world).await;
+    let _relay = outbox.relay().start().await;
+    outbox.insert(0..12).await;
+    outbox.drained().await;
+    outbox.insert(12..13).await;
+    outbox.drained().await;
+    let old = format!(
+        "UPDATE openoutbox_events SET delivered_at = now() - interval '2 hours' WHERE event_id = '{}'",
+        event_id(12)
+    );
+    outbox.execute(&old).await;
+    empty.restore(&mut outbox.world).await;
+    all_are_there(&outbox, 0..12).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_is_emptied_in_place_is_noticed() {
+    let outbox = Outbox::new().await;
+    let _relay = outbox.relay().start().await;
+    outbox.insert(0..8).await;
+    outbox.drained().await;
+    ask(&outbox, &["FLUSHALL"]).await;
+    all_are_there(&outbox, 0..8).await;
+}
+
+#[tokio::test]
+async fn an_orderly_restart_sends_nothing_again_whatever_consumers_have_removed() {
+    let redis = Redis::start(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
+    let world = World { redis: redis.expect("a private Redis starts"), ..World::new().await };
+    let mut outbox = Outbox::with(world).await;
+    let relay = outbox.relay().start().await;
+    compared(&relay).await;
+    outbox.insert(0..10).await;
+    outbox.drained().await;
+    ask(&outbox, &["XTRIM", INTENTS, "MAXLEN", "0"]).await;
+    let before = lines(&relay, COMPARED);
+    outbox.world.redis.stop().await;
+    outbox.world.redis.start_again().await.expect("it starts");
+    wait_for("another comparison", BOUND, async || (lines(&relay, COMPARED) > before).then_some(())).await;
+    outbox.insert(10..11).await;
+    outbox.drained().await;
+    outbox.check_stream(10..11).await;
+    assert_eq!(lines(&relay, REQUEUED), 0);
+}
+
+#[tokio::test]
+async fn an_event_whose_receipt_has_ended_is_found_by_its_entry() {
+    let mut outbox = with_snapshots().await;
+    let relay = outbox.relay().start().await;
+    outbox.insert(0..6).await;
+    outbox.drained().await;
+    let receipts: Vec<String> =
+        redis::from_redis_value(ask(&outbox, &["KEYS", "notification:outbox_receipts:*"]).await)
+            .expect("keys");
+    for receipt in receipts {
+        ask(&outbox, &["DEL", &receipt]).await;
+    }
+    let (before, snapshot) = (lines(&relay, COMPARED), Snapshot::of(&outbox.world).await);
+    snapshot.restore(&mut outbox.world).await;
+    wait_for("another comparison", BOUND, async || (lines(&relay, COMPARED) > before).then_some(())).await;
+    outbox.insert(6..7).await;
+    outbox.drained().await;
+    outbox.check_stream(0..7).await;
+}
+
+#[tokio::test]
+async fn a_table_without_indexes_is_compared_block_by_block() {
+    let mut outbox = with_snapshots().await;
+    outbox
+        .execute(
+            "DROP INDEX idx_openoutbox_prune_delivered, idx_openoutbox_prune_dead, idx_openoutbox_key_order",
+        )
+        .await;
+    let relay = outbox.relay().start().await;
+    outbox.insert(0..5).await;
+    outbox.drained().await;
+    let snapshot = Snapshot::of(&outbox.world).await;
+    outbox.insert(5..20).await;
+    outbox.drained().await;
+    relay.kill().await;
+    snapshot.restore(&mut outbox.world).await;
+    outbox.execute("UPDATE openoutbox_events SET delivered_at = delivered_at - interval '5 hours'").await;
+    let _next = outbox.relay().start().await;
+    all_are_there(&outbox, 0..20).await;
+}
+
+#[tokio::test]
+async fn redis_and_postgresql_that_fail_together_lose_nothing() {
+    let redis = Redis::start(RedisOptions::default()).await.expect("a private Redis starts");
+    let world = World { redis, ..World::with_own_postgres().await };
+    let database = harness::TestDatabase::empty_on(world.postgres.as_ref().expect("its own")).await;
+    let mut outbox = Outbox { world, database };
+    outbox.migrate().await;
+    let _relay = outbox.relay().start().await;
+    outbox.insert(0..5).await;
+    outbox.drained().await;
+    let snapshot = Snapshot::of(&outbox.world).await;
+    outbox.insert(5..500).await;
+    wait_for("a part is on the stream", BOUND, async || {
+        (outbox.entries(INTENTS).await.len() > 5).then_some(())
+    })
+    .await;
+    outbox.world.postgres.as_mut().expect("its own").kill().await;
+    snapshot.restore(&mut outbox.world).await;
+    outbox.world.postgres.as_mut().expect("its own").start_again().await.expect("it starts");
+    all_are_there(&outbox, 0..500).await;
+}
+
+#[tokio::test]
+async fn without_a_window_nothing_is_sent_again_until_an_operator_does_it() {
+    let mut outbox = with_snapshots().await;
+    let _relay = outbox.relay().env("NOTIFICATION_REPUBLISH_WINDOW", "0").start().await;
+    outbox.insert(0..5).await;
+    outbox.drained().await;
+    let snapshot = Snapshot::of(&outbox.world).await;
+    let since = outbox
+        .text("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')")
+        .await;
+    outbox.insert(5..9).await;
+    outbox.drained().await;
+    snapshot.restore(&mut outbox.world).await;
+    outbox.insert(9..10).await;
+    outbox.drained().await;
+    outbox.check_stream([0, 1, 2, 3, 4, 9]).await;
+    let dry = outbox.command(&["outbox", "requeue", "--delivered-since", &since, "--dry-run"]).await;
+    assert!(dry.stdout.contains("5 DELIVERED events would be requeued"), "{dry:?}");
+    let done = outbox.command(&["outbox", "requeue", "--delivered-since", &since, "--yes"]).await;
+    assert_eq!((done.code, done.stdout.trim()), (Some(0), "5 events are requeued"), "{done:?}");
+    all_are_there(&outbox, 0..10).await;
+}
