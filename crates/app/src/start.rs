@@ -129,8 +129,19 @@ pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Resu
     let version = start.until_answered(|| pg::server_version(dsn)).await;
     versions::check_postgres(version.with_context(does_not_serve)?)
         .with_context(|| format!("PostgreSQL at {dsn} cannot be used"))?;
-    start.until_answered(|| pool.ping()).await.with_context(does_not_serve)?;
+    let behind_pooler =
+        start.until_answered(|| is_behind_pooler(&pool)).await.with_context(does_not_serve)?;
+    if behind_pooler {
+        tracing::info!("PostgreSQL is behind a pooler in session mode; each statement is sent with its text");
+    }
     Ok(pool)
+}
+
+/// Runs a statement to find out whether the database answers, and whether a pooler is between.
+async fn is_behind_pooler(pool: &PgPool) -> Result<bool, PgError> {
+    let session = pool.session("reach PostgreSQL").await?;
+    session.execute_batch("SELECT 1").await?;
+    Ok(session.is_behind_pooler())
 }
 
 /// The connections for the API's queries: a quarter of what is configured, within bounds; none without the API.
@@ -163,13 +174,14 @@ impl DependencyStart {
         Self { dependency, limit, deadline: Instant::now() + limit }
     }
 
-    /// Calls `ask` until it succeeds or the time is over, however long one call takes.
+    /// Calls `ask` until it succeeds or the time is over, however long one call takes. A pooler that cannot be used as it is
+    /// configured ends it at once.
     async fn until_answered<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
         E: Into<anyhow::Error>,
     {
-        self.retry_if(|_| true, ask).await
+        self.retry_if(|error| !pg::is_unusable_pooler(error.as_ref()), ask).await
     }
 
     /// The same for a call that may find what no other attempt changes: it is repeated only if it took too long.

@@ -228,7 +228,7 @@ impl Store {
     }
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        let session = self.pool.session("check the tables of the locks").await?;
+        let session = self.pool.session("check the tables of the locks").await?.checking();
         let (key, id) = (Key::parse("check")?, LockId::from_bytes([0; 16]));
         let statements = &self.statements;
         let inserts = [

@@ -5,6 +5,7 @@
 //! abandoned in it can hold a key for longer than the operation's timeout.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, Re
 use deadpool_postgres::{ClientWrapper, Runtime};
 use tokio_postgres::{CancelToken, Config};
 
-use crate::connect::Connector;
+use crate::connect::{Connector, Opened};
 use crate::error::OpenError;
+use crate::pooler::OwnSession;
 use crate::session::Session;
 use crate::{Dsn, DsnError, PgError};
 
@@ -146,16 +148,40 @@ impl Connections {
     }
 }
 
+/// A connection of a pool.
+#[derive(Debug)]
+pub(crate) struct PooledClient {
+    client: ClientWrapper,
+    /// The session of the server that it has for itself, if a pooler is between. No statement is prepared on it then: see `pooler.rs`.
+    pub(crate) behind_pooler: Option<OwnSession>,
+}
+
+impl Deref for PooledClient {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.client
+    }
+}
+
 impl Manager for Connections {
-    type Type = ClientWrapper;
+    type Type = PooledClient;
     type Error = OpenError;
 
-    async fn create(&self) -> Result<ClientWrapper, OpenError> {
-        self.0.open().await.map(|(client, connection)| ClientWrapper::new(client, connection))
+    async fn create(&self) -> Result<PooledClient, OpenError> {
+        let Opened { client, connection, pooled } = self.0.open().await?;
+        Ok(PooledClient { client: ClientWrapper::new(client, connection), behind_pooler: pooled })
     }
 
-    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<OpenError> {
-        if client.is_closed() { Err(RecycleError::message("the connection has ended")) } else { Ok(()) }
+    async fn recycle(&self, client: &mut PooledClient, _: &Metrics) -> RecycleResult<OpenError> {
+        if client.is_closed() {
+            return Err(RecycleError::message("the connection has ended"));
+        }
+        let Some(session) = &client.behind_pooler else { return Ok(()) };
+        session.still_serves(client).await.map_err(|cause| {
+            self.0.doubt_sessions();
+            RecycleError::message(cause.to_string())
+        })
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use deadpool::managed::Object;
-use deadpool_postgres::ClientWrapper;
 use futures_util::{SinkExt, TryStreamExt};
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
@@ -16,7 +15,7 @@ use tokio_postgres::{Row, SimpleQueryMessage, Statement};
 
 use crate::PgError;
 use crate::error::{DeadlinePassed, leaves_connection_usable};
-use crate::pool::Connections;
+use crate::pool::{Connections, PooledClient};
 
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
@@ -42,6 +41,7 @@ pub struct Session {
     pub(crate) deadline: Option<Deadline>,
     in_flight: AtomicUsize,
     broken: AtomicBool,
+    checks: bool,
 }
 
 /// Until when an operation may take, and how long that was when it began.
@@ -51,11 +51,13 @@ pub(crate) struct Deadline {
     allowed: Duration,
 }
 
-/// A statement that the server has prepared, with its parameters.
+/// A statement with its parameters.
 #[derive(Debug)]
 pub struct Prepared {
-    statement: Statement,
+    sql: String,
     values: PostgresValues,
+    /// The one that the server has prepared; none behind a pooler, where its name may mean another one.
+    statement: Option<Statement>,
 }
 
 impl Session {
@@ -72,25 +74,39 @@ impl Session {
             deadline: operation_timeout.map(deadline),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
+            checks: false,
         }
+    }
+
+    /// Lets [`Session::prepare`] find out behind a pooler too whether the server takes a statement, which costs a round trip each time.
+    pub fn checking(mut self) -> Self {
+        self.checks = true;
+        self
     }
 
     /// Prepares `query` (once for each connection and text) and keeps its parameters with it.
     ///
-    /// The text must not vary with the data: each text stays prepared for as long as the connection lives.
+    /// The text must not vary with the data: each text stays prepared for as long as the connection lives. Behind a pooler nothing is
+    /// prepared: the server gets the text with each run.
     pub async fn prepare(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
         let (sql, values) = query.build_ref();
-        let statement = self.guard(async |client| client.prepare_cached(&sql).await).await?;
-        Ok(Prepared { statement, values })
+        let prepare = async |client: &PooledClient| match &client.behind_pooler {
+            None => client.prepare_cached(&sql).await.map(Some),
+            // In one message, so that nobody else can use the name.
+            Some(_) if self.checks => {
+                let check = format!("PREPARE pg_client_check AS {sql}; DEALLOCATE pg_client_check");
+                client.batch_execute(&check).await.map(|()| None)
+            }
+            Some(_) => Ok(None),
+        };
+        let statement = self.guard(prepare).await?;
+        Ok(Prepared { sql, values, statement })
     }
 
     /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
     pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
         let (sql, values) = query.build_ref();
-        // The server infers each type from the cast beside the parameter (bind.rs).
-        let typed = |value| (value as &(dyn ToSql + Sync), Type::UNKNOWN);
-        let params: Vec<_> = values.0.iter().map(typed).collect();
-        self.guard(async |client| client.query_typed(&sql, &params).await).await
+        self.guard(async |client| client.query_typed(&sql, &untyped(&values)).await).await
     }
 
     /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
@@ -106,15 +122,20 @@ impl Session {
     ) -> Result<Vec<T>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| {
-            let statement = if sql.len() > MAX_PREPARED_BYTES {
-                client.prepare(&sql).await?
+            let rows = if client.behind_pooler.is_some() {
+                client.query_typed_raw(&sql, untyped(&values)).await?
             } else {
-                client.prepare_cached(&sql).await?
+                let statement = if sql.len() > MAX_PREPARED_BYTES {
+                    client.prepare(&sql).await?
+                } else {
+                    client.prepare_cached(&sql).await?
+                };
+                if client.statement_cache.size() > MAX_PREPARED {
+                    client.statement_cache.clear();
+                }
+                client.query_raw(&statement, values.as_params()).await?
             };
-            if client.statement_cache.size() > MAX_PREPARED {
-                client.statement_cache.clear();
-            }
-            let mut rows = std::pin::pin!(client.query_raw(&statement, values.as_params()).await?);
+            let mut rows = std::pin::pin!(rows);
             let mut all = Vec::new();
             while let Some(row) = rows.try_next().await? {
                 let element = read(row);
@@ -130,6 +151,11 @@ impl Session {
         .await
     }
 
+    /// Whether a pooler is between this process and the server.
+    pub fn is_behind_pooler(&self) -> bool {
+        self.object.as_deref().is_some_and(|client| client.behind_pooler.is_some())
+    }
+
     /// What the connection was borrowed for.
     pub fn operation(&self) -> &'static str {
         self.operation
@@ -137,8 +163,12 @@ impl Session {
 
     /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
-        let params = prepared.values.as_params();
-        self.guard(async |client| client.query(&prepared.statement, &params).await).await
+        let Prepared { sql, values, statement } = prepared;
+        self.guard(async |client| match statement {
+            Some(statement) => client.query(statement, &values.as_params()).await,
+            None => client.query_typed(sql, &untyped(values)).await,
+        })
+        .await
     }
 
     /// Prepares and runs.
@@ -148,19 +178,24 @@ impl Session {
 
     /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
-        let params = prepared.values.as_params();
-        self.guard(async |client| client.execute(&prepared.statement, &params).await).await
+        let Prepared { sql, values, statement } = prepared;
+        self.guard(async |client| match statement {
+            Some(statement) => client.execute(statement, &values.as_params()).await,
+            None => client.execute_typed(sql, &untyped(values)).await,
+        })
+        .await
     }
 
-    /// Runs a `COPY … FROM STDIN` and sends its data piece by piece. For what is too large for a parameter, of which several
-    /// copies are in memory at once.
+    /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. For what is too large for a parameter, of
+    /// which several copies are in memory at once.
     pub async fn copy_in(
         &self,
         sql: &str,
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, PgError> {
         self.guard(async |client| {
-            let statement = client.prepare_cached(sql).await?;
+            // For this one time: the driver knows no way without a name, and within the transaction it means this statement.
+            let statement = client.prepare(sql).await?;
             let mut sink = std::pin::pin!(client.copy_in(&statement).await?);
             for piece in pieces {
                 sink.feed(piece).await?;
@@ -233,7 +268,7 @@ impl Session {
 
     async fn guard<T>(
         &self,
-        call: impl AsyncFnOnce(&ClientWrapper) -> Result<T, tokio_postgres::Error>,
+        call: impl AsyncFnOnce(&PooledClient) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, PgError> {
         let Some(client) = self.object.as_deref() else {
             return Err(PgError::unavailable(self.operation, "the connection was given back"));
@@ -276,6 +311,11 @@ impl Drop for Session {
         }
         drop(Object::take(object));
     }
+}
+
+/// The server infers each type from the cast beside the parameter (bind.rs).
+fn untyped(values: &PostgresValues) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    values.0.iter().map(|value| (value as &(dyn ToSql + Sync), Type::UNKNOWN)).collect()
 }
 
 /// A statement of the query builder.

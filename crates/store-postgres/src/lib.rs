@@ -60,7 +60,7 @@ impl PgStore {
     /// Prepares every statement that the service will run, so that a schema that is too old, or a missing right, is
     /// reported at start and not at the first intent. A newer schema passes if every statement can be prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
-        let session = self.session("check the schema").await?;
+        let session = self.session("check the schema").await?.checking();
         let answer = idempotency::statements::complete(&[]);
         // At the same time, because there are over a hundred: one after the other, they would not be answered in time where each
         // takes as long as the way to a server far away.

@@ -237,7 +237,7 @@ knobs! {
         NOTIFICATION_OUTBOX_RETRY_JITTER = optional("0.15", Takes::Text("a number from 0 to 1"),
             "The largest part of a delay that is added at random.");
         NOTIFICATION_OUTBOX_LISTEN_CHANNEL = optional("", CHANNEL,
-            "The channel that wakes the relay, on which `notification outbox migrate --with-notify <channel>` announces inserts. Needs a direct connection, without a pooler in transaction mode. If empty, the relay polls alone.");
+            "The channel that wakes the relay, on which `notification outbox migrate --with-notify <channel>` announces inserts. If empty, the relay polls alone.");
     }
     STATE => {
         STATE_PROXY_PG_URL = secret(required(DSN,
