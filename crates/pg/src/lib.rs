@@ -33,5 +33,5 @@ pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate}
 pub use pool::{PgPool, PoolSettings, SessionSettings};
 pub use raw_timestamp::RawTimestamp;
 pub use sea_query_postgres::PostgresValues;
-pub use session::{MAX_PREPARED, PostgresBinderRef, Prepared, Session};
+pub use session::{MAX_GIVEN_UP, MAX_PREPARED, PostgresBinderRef, Prepared, Session};
 pub use version::server_version;

@@ -236,6 +236,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::MAX_GIVEN_UP;
 
     const TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -345,6 +346,66 @@ mod tests {
         }
         until_running(&watcher, "SELECT pg_sleep(302)", 0).await;
         assert_eq!(running(&watcher, "SELECT pg_sleep(301)").await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_was_given_up_counts_against_its_pool_until_the_server_has_ended_it() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let pool = PgPool::new(&dsn, settings(1, Duration::from_millis(500))).expect("a pool");
+        let signal = |name: &str, pid: &str| {
+            let status = std::process::Command::new("kill").args([name, pid]).status();
+            assert!(status.expect("kill runs").success());
+        };
+        // Both by its caller and by its deadline.
+        for by_caller in [true, false] {
+            let session = pool.session("stop").await.expect("a connection");
+            let pid = session.raw("SELECT pg_backend_pid()").await.expect("its process").remove(0);
+            // It can neither go on nor be cancelled.
+            signal("-STOP", &pid);
+            let asking = tokio::spawn(async move { session.execute_batch("SELECT 1").await });
+            if by_caller {
+                tokio::task::yield_now().await;
+                asking.abort();
+                drop(asking.await);
+            } else {
+                asking.await.expect("it does not panic").expect_err("it is late");
+            }
+            pool.session("wait").await.expect_err("its place is taken");
+            assert_eq!(pool.usage(), (1, 0));
+            signal("-CONT", &pid);
+            let freed = async { while pool.session("go on").await.is_err() {} };
+            tokio::time::timeout(MAX_GIVEN_UP / 2, freed).await.expect("before the longest time");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_waits_for_a_standby_is_not_cancelled_because_it_would_be_visible_without_being_safe()
+     {
+        let setting = ("synchronous_standby_names".to_owned(), "absent".to_owned());
+        let server = Postgres::start(PostgresOptions { durable: false, settings: vec![setting] }).await;
+        let server = server.expect("PostgreSQL starts");
+        let create = "SET synchronous_commit = local; CREATE TABLE t ()";
+        server.execute("postgres", create).await.expect("created");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let watcher = PgPool::new(&dsn, settings(1, TIMEOUT)).expect("a pool").session("look").await;
+        let watcher = watcher.expect("a connection");
+        let pool = PgPool::new(&dsn, settings(1, 100 * TIMEOUT)).expect("a pool");
+        let committing = tokio::spawn(async move {
+            let session = pool.session("insert").await?;
+            session.begin().await?;
+            session.execute_batch("INSERT INTO t DEFAULT VALUES").await?;
+            session.commit().await
+        });
+        let waiting = "SELECT pid FROM pg_stat_activity WHERE query = 'COMMIT' AND wait_event = 'SyncRep'";
+        let begun = async { while watcher.raw(waiting).await.expect("listed").is_empty() {} };
+        tokio::time::timeout(TIMEOUT, begun).await.expect("it waits");
+        committing.abort();
+        drop(committing.await);
+        for _ in 0..200 {
+            assert_eq!(watcher.raw(waiting).await.expect("listed").len(), 1);
+            assert_eq!(watcher.raw("SELECT count(*) FROM t").await.expect("counted"), ["0"]);
+        }
     }
 
     #[tokio::test]

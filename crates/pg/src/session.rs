@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use deadpool::managed::Object;
+use deadpool::managed::{Object, Pool};
 use futures_util::{SinkExt, TryStreamExt};
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
@@ -25,21 +25,29 @@ const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 pub const MAX_PREPARED: usize = 100;
 const MAX_PREPARED_BYTES: usize = 8 * 1024;
 
-/// How long it may take to tell the server that a statement is not wanted any more.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection whose statement was given up may count against its pool, while the server runs the statement.
+pub const MAX_GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// A connection, borrowed for one operation.
 ///
 /// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
-/// dropped while a statement is on its way or a transaction is open. A statement that is on its way is cancelled: the server would
-/// finish it for nobody, beside those of the connection that takes its place. One without a deadline is not, such as the build of an
-/// index: it goes on, and is found done by the next process.
+/// dropped while a statement is on its way or a transaction is open.
+///
+/// A statement that is given up, because its caller or its deadline does not wait longer, is cancelled: the server would finish it for
+/// nobody. Until the server has ended it, for at most [`MAX_GIVEN_UP`], its connection counts against the pool: otherwise statements
+/// that cannot be interrupted would run beside those of the connection that takes its place, in any number. Two are not
+/// cancelled: COMMIT, because that would end its wait for a synchronous standby, and the transaction would be visible without being
+/// safe (such a COMMIT waits in the server for as long as the standby is away, whatever its client does); and one without a deadline,
+/// such as the build of an index, which goes on and is found done by the next process.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
     operation: &'static str,
     pub(crate) deadline: Option<Deadline>,
     in_flight: AtomicUsize,
+    /// Its deadline passed while the server had not answered.
+    given_up: AtomicBool,
+    committing: AtomicBool,
     broken: AtomicBool,
     checks: bool,
 }
@@ -73,6 +81,8 @@ impl Session {
             operation,
             deadline: operation_timeout.map(deadline),
             in_flight: AtomicUsize::new(0),
+            given_up: AtomicBool::new(false),
+            committing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             checks: false,
         }
@@ -245,7 +255,9 @@ impl Session {
 
     /// Commits. An error leaves it unknown whether the transaction was committed.
     pub async fn commit(&self) -> Result<(), PgError> {
+        self.committing.store(true, Ordering::SeqCst);
         self.execute_batch("COMMIT").await?;
+        self.committing.store(false, Ordering::SeqCst);
         self.broken.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -290,6 +302,7 @@ impl Session {
                 Err(PgError::from_driver(self.operation, error))
             }
             Err(passed) => {
+                self.given_up.store(true, Ordering::SeqCst);
                 self.discard();
                 Err(PgError::TimedOut { operation: self.operation, source: passed.into() })
             }
@@ -299,18 +312,32 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
-        let unknown = self.broken.load(Ordering::SeqCst) || in_flight;
+        let given_up = self.in_flight.load(Ordering::SeqCst) > 0 || self.given_up.load(Ordering::SeqCst);
+        let unknown = given_up || self.broken.load(Ordering::SeqCst);
         let Some(object) = self.object.take().filter(|_| unknown) else { return };
         // Without a runtime nothing can be sent: the process ends.
-        if let (true, Some(_), Some(pool), Ok(runtime)) =
-            (in_flight, self.deadline, Object::pool(&object), Handle::try_current())
-        {
-            let token = object.cancel_token();
-            runtime.spawn(timeout(CANCEL_TIMEOUT, async move { pool.manager().cancel(token).await }));
+        match (Object::pool(&object), Handle::try_current()) {
+            (Some(pool), Ok(runtime)) if given_up && self.deadline.is_some() => {
+                let cancels = !self.committing.load(Ordering::SeqCst);
+                runtime.spawn(end_given_up(pool, object, cancels));
+            }
+            _ => drop(Object::take(object)),
         }
-        drop(Object::take(object));
     }
+}
+
+/// Keeps the connection's place in the pool until the server has ended what it ran, and closes it.
+async fn end_given_up(pool: Pool<Connections>, object: Object<Connections>, cancels: bool) {
+    let ended = async {
+        if cancels {
+            pool.manager().cancel(object.cancel_token()).await;
+        }
+        // Answered after everything that was sent before it. A connection that is closed is an answer too.
+        drop(object.simple_query("").await);
+    };
+    // The bound is the answer if none comes.
+    drop(timeout(MAX_GIVEN_UP, ended).await);
+    drop(Object::take(object));
 }
 
 /// The server infers each type from the cast beside the parameter (bind.rs).
