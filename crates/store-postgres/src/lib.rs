@@ -49,12 +49,20 @@ use domain::ports::StoreError;
 #[derive(Clone, Debug)]
 pub struct PgStore {
     pool: PgPool,
+    /// For the plans of changes, which may read very much.
+    plans: PgPool,
 }
 
 impl PgStore {
     /// A store on `pool`, whose `search_path` picks the schema.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+        Self { plans: pool.clone(), pool }
+    }
+
+    /// The same with a pool of its own for the plans of operators' changes, whose sessions have the settings [`QUERY_SESSION`]: however many are
+    /// asked for, they take no connection from the traffic.
+    pub fn with_plans(self, plans: PgPool) -> Self {
+        Self { plans, ..self }
     }
 
     /// Prepares every statement that the service will run, so that a schema that is too old, or a missing right, is

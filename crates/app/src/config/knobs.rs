@@ -113,7 +113,7 @@ knobs! {
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
             "The authoritative database. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
-        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(4, 1000),
+        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(6, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
             "How long one statement or transaction may take.");

@@ -340,7 +340,9 @@ async fn a_relay_goes_on_by_itself_after_the_type_of_a_column_was_changed() {
     let relay = outbox.relay().start().await;
     outbox.insert(0..1).await;
     outbox.drained().await;
-    outbox.execute("ALTER TABLE openoutbox_events ALTER COLUMN created_at TYPE timestamptz(3)").await;
+    let columns = ["available_at", "created_at"];
+    let columns = columns.map(|column| format!("ALTER COLUMN {column} TYPE timestamptz(3)")).join(", ");
+    outbox.execute(&format!("ALTER TABLE openoutbox_events {columns}")).await;
     outbox.insert(1..3).await;
     outbox.drained().await;
     shows(&relay, "running").await;
