@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes sure that the programs that `make run` and `make test` call are installed: those of PostgreSQL and Redis, a C
 # compiler, make, cargo; with --lint also rustfmt and clippy; with --examples also what runs the examples of
-# docs/producers.md and docs/outbox.md and the commands in the tests: redis-cli, curl, psql, script, Python with venv, Node.js
+# docs/producers.md and docs/outbox.md and what the tests call: PgBouncer, redis-cli, curl, psql, script, Python with venv, Node.js
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
 # folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
 # target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the large tests call: git, debootstrap,
@@ -152,6 +152,11 @@ find_missing() {
 
 # The versions are those that docs/producers.md names.
 find_example_programs() {
+    # The same folders as crates/local-servers/src/binaries.rs. Debian's package starts a service of its own; the tests start private ones.
+    if ! { [ -n "${PGBOUNCER_BINDIR+set}" ] && in_folders pgbouncer "$PGBOUNCER_BINDIR"; } && ! on_path pgbouncer &&
+        ! in_folders pgbouncer /usr/sbin /usr/local/sbin /opt/homebrew/bin /usr/local/bin; then
+        lacks pgbouncer pgbouncer pgbouncer
+    fi
     if ! on_path redis-cli; then lacks redis-cli redis-tools redis; fi
     if ! on_path curl; then
         lacks curl curl curl

@@ -12,7 +12,7 @@ use anyhow::Context;
 use domain::ports::StoreError;
 use lock::{LockError, LockManager, TableNames};
 use pg::{Dsn, PgError, PgPool, PoolSettings, SessionSettings};
-use store_postgres::PgStore;
+use store_postgres::{PgQueries, PgStore};
 use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
@@ -37,6 +37,10 @@ const MAX_SAFE_VALUE_BYTES: u64 = 16 << 20;
 const LOCK_CONNECTIONS: usize = 2;
 /// The most connections reserved for the API's queries, so that slow ones take none from the traffic.
 const MAX_QUERY_CONNECTIONS: usize = 4;
+/// Connections reserved for the plans of operators' changes, so that a replica makes one at a time.
+const PLAN_CONNECTIONS: usize = 1;
+/// Connections reserved for what the API reads by primary keys, such as the notification of a repeated intent, so that searches do not delay it.
+const LOOKUP_CONNECTIONS: usize = 1;
 /// The longest that one operation on a lock may take: well within the third of a term that a renewal has.
 const LOCK_OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -60,7 +64,11 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     migrate(&config.postgres.dsn).await?;
     // Migrations have a time of their own.
     checks.deadline += migrating.elapsed();
-    let postgres = PgStore::new(pool.clone());
+    let mut postgres = PgStore::new(pool.clone());
+    if config.api.is_some() {
+        postgres =
+            postgres.with_plans(query_pool(config, PLAN_CONNECTIONS, config.postgres.operation_timeout)?);
+    }
     let dsn = &config.postgres.dsn;
     let needs = checks.until_in_time(|| postgres.check_needs()).await;
     needs.with_context(|| format!("PostgreSQL at {dsn} lacks something that the service needs"))?;
@@ -139,7 +147,7 @@ async fn check_value_limit(redis: &RedisClient) {
 
 fn pool_settings(config: &Config) -> PoolSettings {
     PoolSettings {
-        max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS - query_connections(config),
+        max_connections: config.postgres.max_open_conns - LOCK_CONNECTIONS - api_connections(config),
         operation_timeout: config.postgres.operation_timeout,
         session: store_postgres::SESSION,
     }
@@ -166,14 +174,47 @@ pub(crate) async fn open_pool(dsn: &Dsn, settings: PoolSettings) -> anyhow::Resu
     let version = start.until_answered(|| pg::server_version(dsn)).await;
     versions::check_postgres(version.with_context(does_not_serve)?)
         .with_context(|| format!("PostgreSQL at {dsn} cannot be used"))?;
-    start.until_answered(|| pool.ping()).await.with_context(does_not_serve)?;
+    let behind_pooler =
+        start.until_answered(|| is_behind_pooler(&pool)).await.with_context(does_not_serve)?;
+    if behind_pooler {
+        tracing::info!("PostgreSQL is behind a pooler in session mode; each statement is sent with its text");
+    }
     Ok(pool)
 }
 
-/// The connections for the API's queries: a quarter of what is configured, within bounds; none without the API.
-pub(crate) fn query_connections(config: &Config) -> usize {
-    let quarter = (config.postgres.max_open_conns - LOCK_CONNECTIONS) / 4;
-    config.api.as_ref().map_or(0, |_| quarter.clamp(1, MAX_QUERY_CONNECTIONS))
+/// Runs a statement to find out whether the database answers, and whether a pooler is between.
+async fn is_behind_pooler(pool: &PgPool) -> Result<bool, PgError> {
+    let session = pool.session("reach PostgreSQL").await?;
+    session.execute_batch("SELECT 1").await?;
+    Ok(session.is_behind_pooler())
+}
+
+/// The connections that are only for the API.
+fn api_connections(config: &Config) -> usize {
+    let reserved = query_connections(config) + PLAN_CONNECTIONS + LOOKUP_CONNECTIONS;
+    config.api.as_ref().map_or(0, |_| reserved)
+}
+
+/// The connections for the API's searches and lists: a quarter of what is configured, within bounds.
+fn query_connections(config: &Config) -> usize {
+    ((config.postgres.max_open_conns - LOCK_CONNECTIONS) / 4).clamp(1, MAX_QUERY_CONNECTIONS)
+}
+
+/// The API's pools for searches and lists, and for what is read by primary keys.
+pub(crate) fn open_queries(config: &Config, query_timeout: Duration) -> anyhow::Result<PgQueries> {
+    let searches = query_pool(config, query_connections(config), query_timeout)?;
+    let lookups = query_pool(config, LOOKUP_CONNECTIONS, config.postgres.operation_timeout)?;
+    Ok(PgQueries::new(searches).with_lookups(lookups))
+}
+
+fn query_pool(
+    config: &Config,
+    max_connections: usize,
+    operation_timeout: Duration,
+) -> anyhow::Result<PgPool> {
+    let settings =
+        PoolSettings { max_connections, operation_timeout, session: store_postgres::QUERY_SESSION };
+    PgPool::new(&config.postgres.dsn, settings).context("PostgreSQL cannot be used as configured")
 }
 
 fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
@@ -200,13 +241,14 @@ impl DependencyStart {
         Self { dependency, limit, deadline: Instant::now() + limit }
     }
 
-    /// Calls `ask` until it succeeds or the time is over, however long one call takes.
+    /// Calls `ask` until it succeeds or the time is over, however long one call takes. A pooler that cannot be used as it is
+    /// configured ends it at once.
     async fn until_answered<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
         E: Into<anyhow::Error>,
     {
-        self.retry_if(|_| true, ask).await
+        self.retry_if(|error| !pg::is_unusable_pooler(error.as_ref()), ask).await
     }
 
     /// The same for a call that may find what no other attempt changes: it is repeated only if it took too long.

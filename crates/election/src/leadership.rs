@@ -35,7 +35,7 @@ impl<N: Notice + Clone> Leadership<N> {
     /// in the log. Keys come from a bounded set: the lock keeps a counter for each.
     pub fn new(locks: LockManager, key: &str, candidate: &str, notice: N) -> Self {
         Self {
-            locks,
+            locks: locks.with_same_ttl(),
             key: key.into(),
             candidate: candidate.into(),
             notice,

@@ -71,7 +71,7 @@ impl PostgresStore {
 
     /// Checks that every statement of this crate can be prepared on the table, and that the role has the rights to run it.
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
-        let session = self.pool.session("check the table of idempotency keys").await?;
+        let session = self.pool.session("check the table of idempotency keys").await?.checking();
         session.prepare(&statements::lookup(&[])).await?;
         session.prepare(&statements::claim(&[], self.claim_commit)).await?;
         session.prepare(&statements::complete_free(&[])).await?;

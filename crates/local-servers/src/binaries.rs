@@ -42,6 +42,19 @@ pub(crate) fn redis(program: &'static str) -> Result<PathBuf, MissingBinary> {
     )
 }
 
+/// Finds PgBouncer.
+pub(crate) fn pgbouncer() -> Result<PathBuf, MissingBinary> {
+    // Debian keeps it where the PATH of most users does not look.
+    let places =
+        ["/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin", "/usr/local/bin"].map(PathBuf::from).to_vec();
+    find(
+        "pgbouncer",
+        "PGBOUNCER_BINDIR",
+        places,
+        "Debian and Ubuntu: apt-get install pgbouncer; macOS: brew install pgbouncer",
+    )
+}
+
 fn find(
     program: &'static str,
     variable: &'static str,

@@ -1,4 +1,4 @@
-//! Private PostgreSQL and Redis servers from the machine's own binaries, and a stand-in user directory.
+//! Private PostgreSQL, PgBouncer and Redis servers from the machine's own binaries, and a stand-in user directory.
 //!
 //! For `notification dev` and for tests. Every server has its own folder and a free loopback port, and does not interfere with
 //! servers that already run on the machine. It is stopped and removed however the process that started it ends, `kill -9`
@@ -6,12 +6,14 @@
 
 mod binaries;
 mod directory;
+mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
 
 pub use binaries::{MissingBinary, postgres as postgres_program};
 pub use directory::{Fault, Load, StandInDirectory};
+pub use pgbouncer::{PgBouncer, PgBouncerOptions};
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::{StartError, free_port};
 pub use redis::{Redis, RedisOptions};

@@ -78,7 +78,7 @@ impl LockManager {
 
     fn build(pool: PgPool, names: TableNames, telemetry: Telemetry) -> Self {
         let statements = Statements::new(&names);
-        let store = Arc::new(Store { pool, names, statements, telemetry });
+        let store = Arc::new(Store { pool, names, statements, telemetry, same_ttl: false });
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
@@ -86,6 +86,15 @@ impl LockManager {
     /// [`LockError::Aborted`], and later ones send nothing. A lock that was granted meanwhile is released.
     pub fn cancelled_by(&self, token: CancellationToken) -> Self {
         Self { abort: Some(token), ..self.clone() }
+    }
+
+    /// The same locks where each client acquires a key for the same time to live as every other one. A lease that ends later than that from
+    /// now was written by a clock that has been set back since, and is given that time from now. Otherwise this is
+    /// noticed only of leases whose grant is in the future.
+    #[must_use]
+    pub fn with_same_ttl(&self) -> Self {
+        let store = Store { same_ttl: true, ..(*self.store).clone() };
+        Self { store: Arc::new(store), ..self.clone() }
     }
 
     /// Creates the tables where they are missing, and checks that existing ones can be used.

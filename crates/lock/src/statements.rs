@@ -3,7 +3,8 @@
 use pg::bind;
 use sea_query::{
     CommonTableExpression, DeleteStatement, DynIden, Expr, ExprTrait, Func, Iden, InsertStatement,
-    LockBehavior, LockType, OnConflict, Order, Query, SelectStatement, SubQueryStatement, WithClause,
+    LockBehavior, LockType, OnConflict, Order, Query, SelectStatement, SubQueryStatement, UpdateStatement,
+    WithClause,
 };
 
 use crate::fence::{FENCE_DIGITS, FENCE_MAX};
@@ -72,6 +73,7 @@ enum Step {
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Computed {
     IsLive,
+    IsAhead,
     IsPresent,
     FreeInMs,
 }
@@ -79,6 +81,33 @@ pub(crate) enum Computed {
 /// A lease is live until the tolerance has passed: at exactly 1,000 ms after its end it is dead.
 fn is_live() -> Expr {
     Expr::col(Locks::ExpiresAtMs).gt(Expr::cust(NOW_MS).sub(bind::bigint(TIME_TOLERANCE_MS)))
+}
+
+/// How long a lease may last by what is known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LeaseLength {
+    /// As long as from its grant to its end, or less if it was extended.
+    OfGrant,
+    /// So many milliseconds, by the word of the caller.
+    Millis(i64),
+}
+
+impl LeaseLength {
+    /// Whether a lease was granted or extended by a clock that was ahead of the server's present one.
+    fn is_ahead(self) -> Expr {
+        let (column, length) = match self {
+            Self::OfGrant => (Locks::AcquiredAtMs, 0),
+            Self::Millis(length) => (Locks::ExpiresAtMs, length),
+        };
+        Expr::col(column).gt(Expr::cust(NOW_MS).add(bind::bigint(length.saturating_add(TIME_TOLERANCE_MS))))
+    }
+
+    fn millis(self) -> Expr {
+        match self {
+            Self::OfGrant => Expr::col(Locks::ExpiresAtMs).sub(Expr::col(Locks::AcquiredAtMs)),
+            Self::Millis(length) => bind::bigint(length),
+        }
+    }
 }
 
 fn is_locked_and_live() -> Expr {
@@ -105,7 +134,30 @@ impl Statements {
             .take()
     }
 
-    /// The same, locking the row until the transaction ends.
+    /// The same, and whether it was written by a clock that was ahead.
+    pub(crate) fn peek_ahead(&self, key: &Key, length: LeaseLength) -> SelectStatement {
+        self.peek(key).expr_as(length.is_ahead(), Computed::IsAhead).take()
+    }
+
+    /// Lets a lease that was written by a clock that was ahead begin now: it ends when its holder expects it, or later, and not
+    /// when the clock has caught up.
+    pub(crate) fn begin_again(&self, key: &Key, length: LeaseLength) -> UpdateStatement {
+        Query::update()
+            .table(self.locks.clone())
+            .value(Locks::ExpiresAtMs, Expr::cust(NOW_MS).add(length.millis()))
+            .value(Locks::AcquiredAtMs, Func::least([Expr::col(Locks::AcquiredAtMs), Expr::cust(NOW_MS)]))
+            .and_where(Selector::Key(key).matches())
+            .and_where(length.is_ahead())
+            .take()
+    }
+
+    /// Keeps other implementations from acquiring the key, which read the rows without locking them, until the transaction ends.
+    pub(crate) fn lock_key(&self, key: &Key) -> SelectStatement {
+        let hash = Func::cust("hashtext").arg(bind::text(&key.storage));
+        Query::select().expr(Func::cust("pg_advisory_xact_lock").arg(hash)).take()
+    }
+
+    /// The same as [`Statements::peek`], locking the row until the transaction ends.
     pub(crate) fn lock_row(&self, key: &Key) -> SelectStatement {
         self.peek(key).lock(LockType::Update).take()
     }

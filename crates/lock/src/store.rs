@@ -1,6 +1,7 @@
 //! Running the statements: what is read, in which order rows are locked, and what the answers mean.
 //!
-//! Rows are always locked in the order counter, then lock. Every change of a lock locks its row first and reads the clock
+//! Rows are always locked in the order counter, then lock, after the advisory lock by which the original implementation admits one acquirer of
+//! a key. Every change of a lock locks its row first and reads the clock
 //! afterwards, so two clients can never both own a lease. Acquiring is a transaction, sent whole, COMMIT included,
 //! before its first answer; everything else is one statement. So a client that stops in between holds nothing.
 
@@ -17,7 +18,7 @@ use tokio_postgres::types::FromSql;
 use crate::fence::{FENCE_MAX, FENCE_WARN};
 use crate::key::{Key, hash_key};
 use crate::schema::{DELETE, TableNames, schema_sql};
-use crate::statements::{Selector, Statements};
+use crate::statements::{LeaseLength, Selector, Statements};
 use crate::telemetry::{Event, Operation, Outcome, Reason, Telemetry};
 use crate::{Extension, Grant, LockError, LockId, LockInfo, Release};
 
@@ -38,11 +39,14 @@ pub(crate) enum Attempt {
 }
 
 /// Locks in two tables of one database.
+#[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) pool: PgPool,
     pub(crate) names: TableNames,
     pub(crate) statements: Statements,
     pub(crate) telemetry: Telemetry,
+    /// Whether all clients acquire a key for the same time.
+    pub(crate) same_ttl: bool,
 }
 
 impl Store {
@@ -63,18 +67,25 @@ impl Store {
 
     async fn try_acquire(&self, key: &Key, id: &LockId, ttl_ms: i64) -> Result<Attempt, LockError> {
         let session = self.pool.session("acquire a lock").await?;
-        if is_live(&session.query(&self.statements.peek(key)).await?)? {
+        let length = if self.same_ttl { LeaseLength::Millis(ttl_ms) } else { LeaseLength::OfGrant };
+        let found = session.query(&self.statements.peek_ahead(key, length)).await?;
+        if is_live(&found)? {
+            if found.first().map_or(Ok(false), |row| column(row, "is_ahead"))? {
+                session.execute(&self.statements.begin_again(key, length)).await?;
+            }
             return Ok(Attempt::Locked);
         }
+        let advisory = session.prepare(&self.statements.lock_key(key)).await?;
         let ensure = session.prepare(&self.statements.ensure_counter(key)).await?;
         let counter = session.prepare(&self.statements.lock_counter(key)).await?;
         let holder = session.prepare(&self.statements.lock_row(key)).await?;
         let grant = session.prepare(&self.statements.grant(key, id, ttl_ms)).await?;
         // The lease begins, at the latest, here: what the server grants later ends later.
         let asked_at = Instant::now();
-        let (begun, ensured, counter, holder, granted, committed) = tokio::join!(
+        let (begun, alone, ensured, counter, holder, granted, committed) = tokio::join!(
             biased;
             session.begin(),
+            session.run(&advisory),
             session.run(&ensure),
             session.run(&counter),
             session.run(&holder),
@@ -84,6 +95,7 @@ impl Store {
         // After a failed statement the next ones fail too, and COMMIT rolls back without an error of its own.
         let answers = || -> Result<_, PgError> {
             begun?;
+            alone?;
             ensured?;
             let answers = (counter?, holder?, granted?);
             committed.map(|()| answers)
@@ -228,7 +240,7 @@ impl Store {
     }
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        let session = self.pool.session("check the tables of the locks").await?;
+        let session = self.pool.session("check the tables of the locks").await?.checking();
         let (key, id) = (Key::parse("check")?, LockId::from_bytes([0; 16]));
         let statements = &self.statements;
         let inserts = [
@@ -238,6 +250,9 @@ impl Store {
         ];
         let selects = [
             statements.lock_counter(&key),
+            statements.lock_key(&key),
+            statements.peek_ahead(&key, LeaseLength::OfGrant),
+            statements.peek_ahead(&key, LeaseLength::Millis(1)),
             statements.extend(&id, 1),
             statements.release(&id),
             statements.peek(&key),
@@ -246,10 +261,13 @@ impl Store {
             statements.lookup(Selector::Key(&key)),
             statements.lookup(Selector::Id(&id)),
         ];
+        let updates = [LeaseLength::OfGrant, LeaseLength::Millis(1)];
+        let updates = updates.map(|length| statements.begin_again(&key, length));
         let purge = statements.purge(1);
         // At the same time: one after the other they would take too long where the server is far away.
         tokio::try_join!(
             try_join_all(inserts.iter().map(|statement| session.prepare(statement))),
+            try_join_all(updates.iter().map(|statement| session.prepare(statement))),
             try_join_all(selects.iter().map(|statement| session.prepare(statement))),
             session.prepare(&purge),
         )?;

@@ -9,22 +9,23 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ambient::{Jitter, RandomJitter};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::lookup_host;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::config::{Host, LoadBalanceHosts};
+use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::dsn::Dsn;
-use crate::error::{DeadlinePassed, OpenError, OpenFailure, OpenFailureCause};
-use crate::{DsnError, PgError};
+use crate::error::{OpenError, OpenFailure, OpenFailureCause};
+use crate::hosts::{SingleHost, hosts_of};
+use crate::pooler::{self, Mark, OwnSession, SECOND_TIMEOUT};
+use crate::{DsnError, PgError, options};
 
 /// How long one attempt to open a connection takes at most, unless `connect_timeout` says otherwise.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,24 +42,28 @@ impl Default for LastGood {
     }
 }
 
+/// A client, the task that carries its traffic, and the session that it has for itself if a pooler is between.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    pub(crate) connection: JoinHandle<()>,
+    pub(crate) pooled: Option<OwnSession>,
+}
+
 /// A client and the task that carries its traffic.
-pub(crate) type Opened = (Client, JoinHandle<()>);
+type Dialled = (Client, JoinHandle<()>);
 
 /// Opens connections to the hosts of one connection string.
 pub(crate) struct Connector {
     hosts: Vec<SingleHost>,
+    options: String,
     tls: Option<MakeRustlsConnect>,
     attempt_timeout: Duration,
     shuffled: bool,
     last_good: LastGood,
+    /// Whether a pooler has shown that it keeps a session for each client.
+    keeps_sessions: AtomicBool,
     announced: Option<Arc<Notify>>,
-}
-
-/// The driver's settings for one host.
-struct SingleHost {
-    host: Host,
-    port: u16,
-    config: Config,
 }
 
 impl fmt::Debug for Connector {
@@ -67,24 +72,17 @@ impl fmt::Debug for Connector {
     }
 }
 
-impl fmt::Display for SingleHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Tcp(name) => write!(f, "{name}:{}", self.port),
-            Host::Unix(path) => write!(f, "{}:{}", path.display(), self.port),
-        }
-    }
-}
-
 impl Connector {
     /// Connections with the settings of `config`, which is based on `dsn`.
     pub(crate) fn new(dsn: &Dsn, config: &Config) -> Result<Self, DsnError> {
         Ok(Self {
             hosts: hosts_of(config),
+            options: config.get_options().unwrap_or_default().to_owned(),
             tls: dsn.tls()?.map(MakeRustlsConnect::new),
             attempt_timeout: config.get_connect_timeout().copied().unwrap_or(ATTEMPT_TIMEOUT),
             shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
             last_good: dsn.last_good().clone(),
+            keeps_sessions: AtomicBool::new(false),
             announced: None,
         })
     }
@@ -94,7 +92,7 @@ impl Connector {
         Self { announced: Some(announced), ..self }
     }
 
-    /// Opens a connection to the first host that can be used, within [`OPEN_TIMEOUT`].
+    /// Opens a connection to the first host that can be used, with its settings in force, within [`OPEN_TIMEOUT`].
     pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
         let mut failures = Vec::new();
         for index in self.order(&RandomJitter) {
@@ -131,15 +129,15 @@ impl Connector {
         let look_up_timeout = self.attempt_timeout.min(share);
         let addresses = timeout(look_up_timeout, host.addresses())
             .await
-            .map_err(|_| OpenFailureCause::Late(DeadlinePassed(look_up_timeout)))??;
+            .map_err(|_| OpenFailureCause::late(look_up_timeout))??;
         let mut cause = OpenFailureCause::NoAddress;
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let allowed = self.attempt_timeout.min(share.saturating_sub(started.elapsed()) / count);
         for config in addresses {
             cause = match timeout(allowed, self.connect(&config)).await {
                 Ok(Ok(opened)) => return Ok(opened),
-                Ok(Err(error)) => OpenFailureCause::driver(error),
-                Err(_) => OpenFailureCause::Late(DeadlinePassed(allowed)),
+                Ok(Err(cause)) => cause,
+                Err(_) => OpenFailureCause::late(allowed),
             };
         }
         Err(cause)
@@ -153,7 +151,62 @@ impl Connector {
         });
     }
 
-    async fn connect(&self, config: &Config) -> Result<Opened, tokio_postgres::Error> {
+    /// Opens a connection whose settings are in force: a pooler may drop them, or refuse a connection that brings some.
+    async fn connect(&self, config: &Config) -> Result<Opened, OpenFailureCause> {
+        let mark = Mark::new();
+        let mut marked = config.clone();
+        marked.options(format!("{} {}", self.options, mark.option()));
+        let (client, connection) = match self.dial(&marked).await {
+            Err(error) if pooler::refuses_options(&error) => self.dial(config).await,
+            dialled => dialled,
+        }
+        .map_err(OpenFailureCause::driver)?;
+        let seen = pooler::see(&client).await?;
+        let in_force = mark.is_on(&seen);
+        let direct = in_force && pooler::is_direct(&client, &seen).await;
+        let pooled =
+            if direct { None } else { Some(self.own_session(&client, &mark, in_force, config).await?) };
+        Ok(Opened { client, connection, pooled })
+    }
+
+    /// The session that `client` has for itself, with the settings of `config`.
+    async fn own_session(
+        &self,
+        client: &Client,
+        mark: &Mark,
+        in_force: bool,
+        config: &Config,
+    ) -> Result<OwnSession, OpenFailureCause> {
+        if !in_force {
+            mark.set(client).await?;
+        }
+        let session = OwnSession::of(client, mark).await?;
+        session.still_serves(client).await?;
+        if !self.keeps_sessions.load(Ordering::Relaxed) {
+            // Where it cannot be had, all connections of the pooler may be in use; the next connection tries it again.
+            if let Ok(Ok((other, _))) = timeout(SECOND_TIMEOUT, self.dial(config)).await {
+                session.is_not_shared(client, &other).await?;
+                self.keeps_sessions.store(true, Ordering::Relaxed);
+            }
+        }
+        // Not before, because they would become those of another client.
+        if !in_force {
+            let settings = options::settings(&self.options).ok_or(OpenFailureCause::Options)?;
+            if !settings.is_empty() {
+                let set = options::statement(&settings);
+                client.batch_execute(&set).await.map_err(OpenFailureCause::driver)?;
+                session.still_serves(client).await?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// After a connection was found to share its session: the next one is checked as if it were the first.
+    pub(crate) fn doubt_sessions(&self) {
+        self.keeps_sessions.store(false, Ordering::Relaxed);
+    }
+
+    async fn dial(&self, config: &Config) -> Result<Dialled, tokio_postgres::Error> {
         // The client reports the error that ended its connection.
         Ok(match &self.tls {
             None => {
@@ -188,79 +241,6 @@ where
     announced.notify_one();
 }
 
-impl SingleHost {
-    /// The settings once for each address that the host's name has now.
-    async fn addresses(&self) -> Result<Vec<Config>, OpenFailureCause> {
-        let name = match &self.host {
-            Host::Tcp(name) if self.config.get_hostaddrs().is_empty() => name,
-            _ => return Ok(vec![self.config.clone()]),
-        };
-        let found = lookup_host((name.as_str(), self.port)).await.map_err(OpenFailureCause::NameLookup)?;
-        Ok(found.map(|address| self.config.clone().hostaddr(address.ip()).clone()).collect())
-    }
-}
-
-/// The settings once for each host, with nothing left of the others.
-fn hosts_of(config: &Config) -> Vec<SingleHost> {
-    let ports = config.get_ports();
-    let hosts = config.get_hosts().iter().enumerate();
-    hosts
-        .map(|(index, host)| {
-            let port = ports.get(index).or(ports.first()).copied().unwrap_or(5432);
-            let mut single = without_hosts(config);
-            match host {
-                Host::Tcp(name) => single.host(name),
-                Host::Unix(path) => single.host_path(path),
-            };
-            if let Some(address) = config.get_hostaddrs().get(index) {
-                single.hostaddr(*address);
-            }
-            single.port(port);
-            SingleHost { host: host.clone(), port, config: single }
-        })
-        .collect()
-}
-
-/// The driver has no way to take a host out of its settings.
-fn without_hosts(config: &Config) -> Config {
-    let mut copy = Config::new();
-    if let Some(user) = config.get_user() {
-        copy.user(user);
-    }
-    if let Some(password) = config.get_password() {
-        copy.password(password);
-    }
-    if let Some(database) = config.get_dbname() {
-        copy.dbname(database);
-    }
-    if let Some(options) = config.get_options() {
-        copy.options(options);
-    }
-    if let Some(name) = config.get_application_name() {
-        copy.application_name(name);
-    }
-    if let Some(limit) = config.get_connect_timeout() {
-        copy.connect_timeout(*limit);
-    }
-    if let Some(limit) = config.get_tcp_user_timeout() {
-        copy.tcp_user_timeout(*limit);
-    }
-    if let Some(interval) = config.get_keepalives_interval() {
-        copy.keepalives_interval(interval);
-    }
-    if let Some(retries) = config.get_keepalives_retries() {
-        copy.keepalives_retries(retries);
-    }
-    copy.ssl_mode(config.get_ssl_mode())
-        .ssl_negotiation(config.get_ssl_negotiation())
-        .channel_binding(config.get_channel_binding())
-        .target_session_attrs(config.get_target_session_attrs())
-        .load_balance_hosts(config.get_load_balance_hosts())
-        .keepalives(config.get_keepalives())
-        .keepalives_idle(config.get_keepalives_idle());
-    copy
-}
-
 /// Opens one connection outside any pool.
 pub(crate) async fn connect(dsn: &Dsn, config: &Config, operation: &'static str) -> Result<Opened, PgError> {
     let connector = Connector::new(dsn, config).map_err(|error| PgError::unavailable(operation, error))?;
@@ -277,16 +257,6 @@ mod tests {
     fn connector(text: &str) -> Connector {
         let dsn = Dsn::parse(text).expect("a connection string");
         Connector::new(&dsn, dsn.config()).expect("no TLS")
-    }
-
-    #[test]
-    fn the_settings_of_a_single_host_are_those_of_the_string() {
-        let text = "postgres://me:secret@a:7/x?connect_timeout=7&application_name=n&target_session_attrs=read-write&\
-            load_balance_hosts=random&options=-c%20geqo%3Doff&sslmode=require&channel_binding=require&hostaddr=10.0.0.1&\
-            keepalives_idle=9&keepalives_interval=8&keepalives_retries=3&tcp_user_timeout=4&sslnegotiation=direct";
-        let dsn = Dsn::parse(text).expect("a connection string");
-        let [single] = hosts_of(dsn.config()).try_into().map_err(|_| "several hosts").expect("one host");
-        assert!(single.config == *dsn.config(), "{:?} and {:?}", single.config, dsn.config());
     }
 
     #[test]

@@ -116,7 +116,7 @@ const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
 const ABOUT_DATA: [&str; 5] = ["22", "23", "44", "54", "P0"];
 
 impl ServerError {
-    fn new(error: &DbError) -> Self {
+    pub(crate) fn new(error: &DbError) -> Self {
         // A function can raise any text under any code; only its context shows that it is one.
         let quotes = error.where_().is_some()
             || QUOTES_VALUES.contains(&error.code().code().get(..2).unwrap_or_default());
@@ -191,6 +191,10 @@ pub(crate) enum OpenFailureCause {
     NoAddress,
     /// It took too long.
     Late(DeadlinePassed),
+    /// A pooler lets several clients share one session of the server.
+    SharedSession,
+    /// A pooler does not pass on the options of the connection string, which hold more than settings.
+    Options,
 }
 
 impl OpenFailureCause {
@@ -200,6 +204,27 @@ impl OpenFailureCause {
             None => Self::Driver(error),
         }
     }
+
+    pub(crate) fn late(allowed: std::time::Duration) -> Self {
+        Self::Late(DeadlinePassed(allowed))
+    }
+
+    /// Whether another try finds the same until a person changes the pooler or the connection string.
+    fn needs_a_person(&self) -> bool {
+        matches!(self, Self::SharedSession | Self::Options)
+    }
+}
+
+/// Whether an error is, or was caused by, a pooler that cannot be used as it is configured: waiting does not help.
+pub fn is_unusable_pooler(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(OpenError(failures)) = error.downcast_ref() {
+            return failures.iter().any(|failure| failure.cause.needs_a_person());
+        }
+        cause = error.source();
+    }
+    false
 }
 
 impl OpenError {
@@ -240,6 +265,15 @@ impl fmt::Display for OpenFailureCause {
             Self::NameLookup(error) => write!(f, "its name could not be looked up: {error}"),
             Self::NoAddress => f.write_str("its name has no address"),
             Self::Late(error) => error.fmt(f),
+            Self::SharedSession => f.write_str(
+                "a pooler in transaction or statement mode lets several clients share one session of PostgreSQL, so that \
+                 settings, locks and notifications of the session are lost: set pool_mode = session for this database in the \
+                 pooler, or name PostgreSQL itself in the connection string",
+            ),
+            Self::Options => f.write_str(
+                "a pooler does not pass on the options of the connection string, and they hold more than settings \
+                 (-c name=value): leave the others out, or name PostgreSQL itself in the connection string",
+            ),
         }
     }
 }
@@ -249,10 +283,18 @@ impl fmt::Display for OpenFailureCause {
 #[error("no answer within {0:?}")]
 pub(crate) struct DeadlinePassed(pub(crate) std::time::Duration);
 
+/// Codes of a connection that is not what it was: the server became a standby; a plan is out of date for good, because the type
+/// of a column was changed; a prepared statement is not there, or another one is; the protocol is out of step.
+const LEAVE_UNUSABLE: [SqlState; 5] = [
+    SqlState::READ_ONLY_SQL_TRANSACTION,
+    SqlState::FEATURE_NOT_SUPPORTED,
+    SqlState::INVALID_SQL_STATEMENT_NAME,
+    SqlState::DUPLICATE_PSTATEMENT,
+    SqlState::PROTOCOL_VIOLATION,
+];
+
 /// Whether the connection can serve the next statement after this error.
 pub(crate) fn leaves_connection_usable(error: &tokio_postgres::Error) -> bool {
-    // 25006: the server became a standby; 57P…: it is shutting down or has just killed the session.
-    error.code().is_some_and(|state| {
-        *state != SqlState::READ_ONLY_SQL_TRANSACTION && !state.code().starts_with("57P")
-    })
+    // 57P…: the server is shutting down or has just killed the session.
+    error.code().is_some_and(|state| !LEAVE_UNUSABLE.contains(state) && !state.code().starts_with("57P"))
 }

@@ -2,7 +2,7 @@
 //! those.
 //!
 //! [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts
-//! that serves; [`PgPool`] keeps connections whose every statement has a deadline on both ends; [`Session`] is one of them,
+//! that serves; `pooler.rs` finds out whether a pooler is between, and whether it can be used; [`PgPool`] keeps connections whose every statement has a deadline on both ends; [`Session`] is one of them,
 //! borrowed for one operation and closed if it was left in an unknown state; [`bind`] makes parameters whose type the
 //! server and the client agree on, [`sql`] the statements on batches of them; [`listen()`] hears what is
 //! announced on a channel; [`row`] reads columns by name; [`rights`] says
@@ -12,9 +12,12 @@ pub mod bind;
 mod connect;
 mod dsn;
 mod error;
+mod hosts;
 mod listen;
 mod migrate;
+mod options;
 mod pool;
+mod pooler;
 mod raw_timestamp;
 pub mod rights;
 pub mod row;
@@ -24,11 +27,11 @@ mod version;
 
 pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
-pub use error::{PgError, ServerError};
+pub use error::{PgError, ServerError, is_unusable_pooler};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings, SessionSettings};
 pub use raw_timestamp::RawTimestamp;
 pub use sea_query_postgres::PostgresValues;
-pub use session::{MAX_PREPARED, PostgresBinderRef, Prepared, Session};
+pub use session::{MAX_GIVEN_UP, MAX_PREPARED, PostgresBinderRef, Prepared, Session};
 pub use version::server_version;

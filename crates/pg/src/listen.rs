@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use crate::connect::Connector;
+use crate::connect::{Connector, Opened};
 use crate::error::DeadlinePassed;
 use crate::pool::session_config;
 use crate::{Dsn, PgError, SessionSettings};
@@ -36,7 +36,7 @@ pub async fn listen(dsn: &Dsn, channel: &str, session: SessionSettings) -> Resul
     let announced = Arc::new(Notify::new());
     let config = session_config(dsn, session, Some(LISTENER_TIMEOUT));
     let connector = Connector::new(dsn, &config).map_err(|error| PgError::unavailable(OPERATION, error))?;
-    let (client, connection) = connector
+    let Opened { client, connection, .. } = connector
         .announcing_to(announced.clone())
         .open()
         .await

@@ -6,7 +6,7 @@ use std::time::Duration;
 use refinery::Runner;
 use tokio_postgres::error::SqlState;
 
-use crate::connect::connect;
+use crate::connect::{Opened, connect};
 use crate::pool::session_config;
 use crate::{Dsn, PgError, SessionSettings};
 
@@ -46,7 +46,7 @@ pub async fn migrate(
     const OPERATION: &str = "apply the migrations";
     let lock_key = settings.lock_key;
     let runner = runner(migrations).map_err(|error| PgError::unavailable(OPERATION, error))?;
-    let (mut client, _connection) =
+    let Opened { mut client, .. } =
         connect(dsn, &session_config(dsn, settings.session, None), OPERATION).await?;
     let failed = |error: tokio_postgres::Error| PgError::unavailable(OPERATION, error);
     let limit = MIGRATION_LOCK_TIMEOUT.as_millis();
@@ -98,11 +98,11 @@ mod tests {
         let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
-        let (holder, _connection) =
+        let Opened { client: holder, .. } =
             connect(&dsn, &session_config(&dsn, SessionSettings::default(), None), "test")
                 .await
                 .expect("connects");
-        let (looker, _connection) =
+        let Opened { client: looker, .. } =
             connect(&dsn, &session_config(&dsn, SessionSettings::default(), None), "test")
                 .await
                 .expect("connects");
@@ -121,7 +121,7 @@ mod tests {
         let server = Postgres::start(PostgresOptions { durable: false, settings: Vec::new() }).await;
         let server = server.expect("PostgreSQL starts");
         let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
-        let (client, _connection) =
+        let Opened { client, .. } =
             connect(&dsn, &session_config(&dsn, SessionSettings::default(), None), "test")
                 .await
                 .expect("connects");

@@ -5,6 +5,7 @@
 //! abandoned in it can hold a key for longer than the operation's timeout.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, Re
 use deadpool_postgres::{ClientWrapper, Runtime};
 use tokio_postgres::{CancelToken, Config};
 
-use crate::connect::Connector;
+use crate::connect::{Connector, Opened};
 use crate::error::OpenError;
+use crate::pooler::OwnSession;
 use crate::session::Session;
 use crate::{Dsn, DsnError, PgError};
 
@@ -146,16 +148,40 @@ impl Connections {
     }
 }
 
+/// A connection of a pool.
+#[derive(Debug)]
+pub(crate) struct PooledClient {
+    client: ClientWrapper,
+    /// The session of the server that it has for itself, if a pooler is between. No statement is prepared on it then: see `pooler.rs`.
+    pub(crate) behind_pooler: Option<OwnSession>,
+}
+
+impl Deref for PooledClient {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.client
+    }
+}
+
 impl Manager for Connections {
-    type Type = ClientWrapper;
+    type Type = PooledClient;
     type Error = OpenError;
 
-    async fn create(&self) -> Result<ClientWrapper, OpenError> {
-        self.0.open().await.map(|(client, connection)| ClientWrapper::new(client, connection))
+    async fn create(&self) -> Result<PooledClient, OpenError> {
+        let Opened { client, connection, pooled } = self.0.open().await?;
+        Ok(PooledClient { client: ClientWrapper::new(client, connection), behind_pooler: pooled })
     }
 
-    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<OpenError> {
-        if client.is_closed() { Err(RecycleError::message("the connection has ended")) } else { Ok(()) }
+    async fn recycle(&self, client: &mut PooledClient, _: &Metrics) -> RecycleResult<OpenError> {
+        if client.is_closed() {
+            return Err(RecycleError::message("the connection has ended"));
+        }
+        let Some(session) = &client.behind_pooler else { return Ok(()) };
+        session.still_serves(client).await.map_err(|cause| {
+            self.0.doubt_sessions();
+            RecycleError::message(cause.to_string())
+        })
     }
 }
 
@@ -210,6 +236,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::MAX_GIVEN_UP;
 
     const TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -319,6 +346,66 @@ mod tests {
         }
         until_running(&watcher, "SELECT pg_sleep(302)", 0).await;
         assert_eq!(running(&watcher, "SELECT pg_sleep(301)").await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_was_given_up_counts_against_its_pool_until_the_server_has_ended_it() {
+        let server = Postgres::start(PostgresOptions::default()).await.expect("PostgreSQL starts");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let pool = PgPool::new(&dsn, settings(1, Duration::from_millis(500))).expect("a pool");
+        let signal = |name: &str, pid: &str| {
+            let status = std::process::Command::new("kill").args([name, pid]).status();
+            assert!(status.expect("kill runs").success());
+        };
+        // Both by its caller and by its deadline.
+        for by_caller in [true, false] {
+            let session = pool.session("stop").await.expect("a connection");
+            let pid = session.raw("SELECT pg_backend_pid()").await.expect("its process").remove(0);
+            // It can neither go on nor be cancelled.
+            signal("-STOP", &pid);
+            let asking = tokio::spawn(async move { session.execute_batch("SELECT 1").await });
+            if by_caller {
+                tokio::task::yield_now().await;
+                asking.abort();
+                drop(asking.await);
+            } else {
+                asking.await.expect("it does not panic").expect_err("it is late");
+            }
+            pool.session("wait").await.expect_err("its place is taken");
+            assert_eq!(pool.usage(), (1, 0));
+            signal("-CONT", &pid);
+            let freed = async { while pool.session("go on").await.is_err() {} };
+            tokio::time::timeout(MAX_GIVEN_UP / 2, freed).await.expect("before the longest time");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_waits_for_a_standby_is_not_cancelled_because_it_would_be_visible_without_being_safe()
+     {
+        let setting = ("synchronous_standby_names".to_owned(), "absent".to_owned());
+        let server = Postgres::start(PostgresOptions { durable: false, settings: vec![setting] }).await;
+        let server = server.expect("PostgreSQL starts");
+        let create = "SET synchronous_commit = local; CREATE TABLE t ()";
+        server.execute("postgres", create).await.expect("created");
+        let dsn = Dsn::parse(&server.superuser_dsn("postgres")).expect("a connection string");
+        let watcher = PgPool::new(&dsn, settings(1, TIMEOUT)).expect("a pool").session("look").await;
+        let watcher = watcher.expect("a connection");
+        let pool = PgPool::new(&dsn, settings(1, 100 * TIMEOUT)).expect("a pool");
+        let committing = tokio::spawn(async move {
+            let session = pool.session("insert").await?;
+            session.begin().await?;
+            session.execute_batch("INSERT INTO t DEFAULT VALUES").await?;
+            session.commit().await
+        });
+        let waiting = "SELECT pid FROM pg_stat_activity WHERE query = 'COMMIT' AND wait_event = 'SyncRep'";
+        let begun = async { while watcher.raw(waiting).await.expect("listed").is_empty() {} };
+        tokio::time::timeout(TIMEOUT, begun).await.expect("it waits");
+        committing.abort();
+        drop(committing.await);
+        for _ in 0..200 {
+            assert_eq!(watcher.raw(waiting).await.expect("listed").len(), 1);
+            assert_eq!(watcher.raw("SELECT count(*) FROM t").await.expect("counted"), ["0"]);
+        }
     }
 
     #[tokio::test]

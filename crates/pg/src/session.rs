@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use deadpool::managed::Object;
-use deadpool_postgres::ClientWrapper;
+use deadpool::managed::{Object, Pool};
 use futures_util::{SinkExt, TryStreamExt};
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
@@ -16,7 +15,7 @@ use tokio_postgres::{Row, SimpleQueryMessage, Statement};
 
 use crate::PgError;
 use crate::error::{DeadlinePassed, leaves_connection_usable};
-use crate::pool::Connections;
+use crate::pool::{Connections, PooledClient};
 
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
@@ -26,22 +25,31 @@ const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 pub const MAX_PREPARED: usize = 100;
 const MAX_PREPARED_BYTES: usize = 8 * 1024;
 
-/// How long it may take to tell the server that a statement is not wanted any more.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection whose statement was given up may count against its pool, while the server runs the statement.
+pub const MAX_GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// A connection, borrowed for one operation.
 ///
 /// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
-/// dropped while a statement is on its way or a transaction is open. A statement that is on its way is cancelled: the server would
-/// finish it for nobody, beside those of the connection that takes its place. One without a deadline is not, such as the build of an
-/// index: it goes on, and is found done by the next process.
+/// dropped while a statement is on its way or a transaction is open.
+///
+/// A statement that is given up, because its caller or its deadline does not wait longer, is cancelled: the server would finish it for
+/// nobody. Until the server has ended it, for at most [`MAX_GIVEN_UP`], its connection counts against the pool: otherwise statements
+/// that cannot be interrupted would run beside those of the connection that takes its place, in any number. Two are not
+/// cancelled: COMMIT, because that would end its wait for a synchronous standby, and the transaction would be visible without being
+/// safe (such a COMMIT waits in the server for as long as the standby is away, whatever its client does); and one without a deadline,
+/// such as the build of an index, which goes on and is found done by the next process.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
     operation: &'static str,
     pub(crate) deadline: Option<Deadline>,
     in_flight: AtomicUsize,
+    /// Its deadline passed while the server had not answered.
+    given_up: AtomicBool,
+    committing: AtomicBool,
     broken: AtomicBool,
+    checks: bool,
 }
 
 /// Until when an operation may take, and how long that was when it began.
@@ -51,11 +59,13 @@ pub(crate) struct Deadline {
     allowed: Duration,
 }
 
-/// A statement that the server has prepared, with its parameters.
+/// A statement with its parameters.
 #[derive(Debug)]
 pub struct Prepared {
-    statement: Statement,
+    sql: String,
     values: PostgresValues,
+    /// The one that the server has prepared; none behind a pooler, where its name may mean another one.
+    statement: Option<Statement>,
 }
 
 impl Session {
@@ -71,26 +81,42 @@ impl Session {
             operation,
             deadline: operation_timeout.map(deadline),
             in_flight: AtomicUsize::new(0),
+            given_up: AtomicBool::new(false),
+            committing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            checks: false,
         }
+    }
+
+    /// Lets [`Session::prepare`] find out behind a pooler too whether the server takes a statement, which costs a round trip each time.
+    pub fn checking(mut self) -> Self {
+        self.checks = true;
+        self
     }
 
     /// Prepares `query` (once for each connection and text) and keeps its parameters with it.
     ///
-    /// The text must not vary with the data: each text stays prepared for as long as the connection lives.
+    /// The text must not vary with the data: each text stays prepared for as long as the connection lives. Behind a pooler nothing is
+    /// prepared: the server gets the text with each run.
     pub async fn prepare(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
         let (sql, values) = query.build_ref();
-        let statement = self.guard(async |client| client.prepare_cached(&sql).await).await?;
-        Ok(Prepared { statement, values })
+        let prepare = async |client: &PooledClient| match &client.behind_pooler {
+            None => client.prepare_cached(&sql).await.map(Some),
+            // In one message, so that nobody else can use the name.
+            Some(_) if self.checks => {
+                let check = format!("PREPARE pg_client_check AS {sql}; DEALLOCATE pg_client_check");
+                client.batch_execute(&check).await.map(|()| None)
+            }
+            Some(_) => Ok(None),
+        };
+        let statement = self.guard(prepare).await?;
+        Ok(Prepared { sql, values, statement })
     }
 
     /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
     pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
         let (sql, values) = query.build_ref();
-        // The server infers each type from the cast beside the parameter (bind.rs).
-        let typed = |value| (value as &(dyn ToSql + Sync), Type::UNKNOWN);
-        let params: Vec<_> = values.0.iter().map(typed).collect();
-        self.guard(async |client| client.query_typed(&sql, &params).await).await
+        self.guard(async |client| client.query_typed(&sql, &untyped(&values)).await).await
     }
 
     /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
@@ -106,15 +132,20 @@ impl Session {
     ) -> Result<Vec<T>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| {
-            let statement = if sql.len() > MAX_PREPARED_BYTES {
-                client.prepare(&sql).await?
+            let rows = if client.behind_pooler.is_some() {
+                client.query_typed_raw(&sql, untyped(&values)).await?
             } else {
-                client.prepare_cached(&sql).await?
+                let statement = if sql.len() > MAX_PREPARED_BYTES {
+                    client.prepare(&sql).await?
+                } else {
+                    client.prepare_cached(&sql).await?
+                };
+                if client.statement_cache.size() > MAX_PREPARED {
+                    client.statement_cache.clear();
+                }
+                client.query_raw(&statement, values.as_params()).await?
             };
-            if client.statement_cache.size() > MAX_PREPARED {
-                client.statement_cache.clear();
-            }
-            let mut rows = std::pin::pin!(client.query_raw(&statement, values.as_params()).await?);
+            let mut rows = std::pin::pin!(rows);
             let mut all = Vec::new();
             while let Some(row) = rows.try_next().await? {
                 let element = read(row);
@@ -130,6 +161,11 @@ impl Session {
         .await
     }
 
+    /// Whether a pooler is between this process and the server.
+    pub fn is_behind_pooler(&self) -> bool {
+        self.object.as_deref().is_some_and(|client| client.behind_pooler.is_some())
+    }
+
     /// What the connection was borrowed for.
     pub fn operation(&self) -> &'static str {
         self.operation
@@ -137,8 +173,12 @@ impl Session {
 
     /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
-        let params = prepared.values.as_params();
-        self.guard(async |client| client.query(&prepared.statement, &params).await).await
+        let Prepared { sql, values, statement } = prepared;
+        self.guard(async |client| match statement {
+            Some(statement) => client.query(statement, &values.as_params()).await,
+            None => client.query_typed(sql, &untyped(values)).await,
+        })
+        .await
     }
 
     /// Prepares and runs.
@@ -148,19 +188,24 @@ impl Session {
 
     /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
-        let params = prepared.values.as_params();
-        self.guard(async |client| client.execute(&prepared.statement, &params).await).await
+        let Prepared { sql, values, statement } = prepared;
+        self.guard(async |client| match statement {
+            Some(statement) => client.execute(statement, &values.as_params()).await,
+            None => client.execute_typed(sql, &untyped(values)).await,
+        })
+        .await
     }
 
-    /// Runs a `COPY … FROM STDIN` and sends its data piece by piece. For what is too large for a parameter, of which several
-    /// copies are in memory at once.
+    /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. For what is too large for a parameter, of
+    /// which several copies are in memory at once.
     pub async fn copy_in(
         &self,
         sql: &str,
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, PgError> {
         self.guard(async |client| {
-            let statement = client.prepare_cached(sql).await?;
+            // For this one time: the driver knows no way without a name, and within the transaction it means this statement.
+            let statement = client.prepare(sql).await?;
             let mut sink = std::pin::pin!(client.copy_in(&statement).await?);
             for piece in pieces {
                 sink.feed(piece).await?;
@@ -210,7 +255,9 @@ impl Session {
 
     /// Commits. An error leaves it unknown whether the transaction was committed.
     pub async fn commit(&self) -> Result<(), PgError> {
+        self.committing.store(true, Ordering::SeqCst);
         self.execute_batch("COMMIT").await?;
+        self.committing.store(false, Ordering::SeqCst);
         self.broken.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -233,7 +280,7 @@ impl Session {
 
     async fn guard<T>(
         &self,
-        call: impl AsyncFnOnce(&ClientWrapper) -> Result<T, tokio_postgres::Error>,
+        call: impl AsyncFnOnce(&PooledClient) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, PgError> {
         let Some(client) = self.object.as_deref() else {
             return Err(PgError::unavailable(self.operation, "the connection was given back"));
@@ -255,6 +302,7 @@ impl Session {
                 Err(PgError::from_driver(self.operation, error))
             }
             Err(passed) => {
+                self.given_up.store(true, Ordering::SeqCst);
                 self.discard();
                 Err(PgError::TimedOut { operation: self.operation, source: passed.into() })
             }
@@ -264,18 +312,37 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let in_flight = self.in_flight.load(Ordering::SeqCst) > 0;
-        let unknown = self.broken.load(Ordering::SeqCst) || in_flight;
+        let given_up = self.in_flight.load(Ordering::SeqCst) > 0 || self.given_up.load(Ordering::SeqCst);
+        let unknown = given_up || self.broken.load(Ordering::SeqCst);
         let Some(object) = self.object.take().filter(|_| unknown) else { return };
         // Without a runtime nothing can be sent: the process ends.
-        if let (true, Some(_), Some(pool), Ok(runtime)) =
-            (in_flight, self.deadline, Object::pool(&object), Handle::try_current())
-        {
-            let token = object.cancel_token();
-            runtime.spawn(timeout(CANCEL_TIMEOUT, async move { pool.manager().cancel(token).await }));
+        match (Object::pool(&object), Handle::try_current()) {
+            (Some(pool), Ok(runtime)) if given_up && self.deadline.is_some() => {
+                let cancels = !self.committing.load(Ordering::SeqCst);
+                runtime.spawn(end_given_up(pool, object, cancels));
+            }
+            _ => drop(Object::take(object)),
         }
-        drop(Object::take(object));
     }
+}
+
+/// Keeps the connection's place in the pool until the server has ended what it ran, and closes it.
+async fn end_given_up(pool: Pool<Connections>, object: Object<Connections>, cancels: bool) {
+    let ended = async {
+        if cancels {
+            pool.manager().cancel(object.cancel_token()).await;
+        }
+        // Answered after everything that was sent before it. A connection that is closed is an answer too.
+        drop(object.simple_query("").await);
+    };
+    // The bound is the answer if none comes.
+    drop(timeout(MAX_GIVEN_UP, ended).await);
+    drop(Object::take(object));
+}
+
+/// The server infers each type from the cast beside the parameter (bind.rs).
+fn untyped(values: &PostgresValues) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    values.0.iter().map(|value| (value as &(dyn ToSql + Sync), Type::UNKNOWN)).collect()
 }
 
 /// A statement of the query builder.

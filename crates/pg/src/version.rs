@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::connect::connect;
+use crate::connect::{Opened, connect};
 use crate::error::DeadlinePassed;
 use crate::{Dsn, PgError};
 
@@ -16,7 +16,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// string alone: a server that is too old refuses sessions whose settings it does not know.
 pub async fn server_version(dsn: &Dsn) -> Result<u32, PgError> {
     const OPERATION: &str = "reach PostgreSQL";
-    let (client, connection) = connect(dsn, dsn.config(), OPERATION).await?;
+    let Opened { client, connection, .. } = connect(dsn, dsn.config(), OPERATION).await?;
     let answer = timeout(VERSION_TIMEOUT, client.simple_query("SHOW server_version_num")).await;
     drop(client);
     connection.abort();
@@ -41,7 +41,7 @@ mod tests {
         let postgres = Postgres::start(PostgresOptions::default()).await.expect("a private server");
         let dsn = Dsn::parse(&postgres.superuser_dsn("postgres")).expect("a connection string");
         let version = server_version(&dsn).await.expect("it answers");
-        let (client, _connection) = connect(&dsn, dsn.config(), "test").await.expect("it is there");
+        let Opened { client, .. } = connect(&dsn, dsn.config(), "test").await.expect("it is there");
         let row = client.query_one("SHOW server_version", &[]).await.expect("one row");
         let shown: &str = row.get(0);
         let expected = format!("{}.{}", version / 10_000, version % 10_000);

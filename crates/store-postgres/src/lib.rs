@@ -49,18 +49,26 @@ use domain::ports::StoreError;
 #[derive(Clone, Debug)]
 pub struct PgStore {
     pool: PgPool,
+    /// For the plans of changes, which may read very much.
+    plans: PgPool,
 }
 
 impl PgStore {
     /// A store on `pool`, whose `search_path` picks the schema.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+        Self { plans: pool.clone(), pool }
+    }
+
+    /// The same with a pool of its own for the plans of operators' changes, whose sessions have the settings [`QUERY_SESSION`]: however many are
+    /// asked for, they take no connection from the traffic.
+    pub fn with_plans(self, plans: PgPool) -> Self {
+        Self { plans, ..self }
     }
 
     /// Prepares every statement that the service will run, so that a schema that is too old, or a missing right, is
     /// reported at start and not at the first intent. A newer schema passes if every statement can be prepared on it.
     pub async fn check_needs(&self) -> Result<(), StoreError> {
-        let session = self.session("check the schema").await?;
+        let session = self.session("check the schema").await?.checking();
         let answer = idempotency::statements::complete(&[]);
         // At the same time, because there are over a hundred: one after the other, they would not be answered in time where each
         // takes as long as the way to a server far away.

@@ -15,6 +15,7 @@
 //! another version.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::operations::{
@@ -24,6 +25,7 @@ use domain::ports::{Completion, Operations, StoreError};
 use domain::query::{COUNT_CAP, Counted, DeadLetterFilter, DeadLetterPlace, Page};
 use domain::route::{RouteKey, RouteStatus, Version};
 use pg::{PgError, Session};
+use tokio::time::Instant;
 use tokio_postgres::Row;
 
 use crate::PgStore;
@@ -48,10 +50,14 @@ impl Operations for PgStore {
         change: &DeadLetterChange,
         selection: &Selection,
     ) -> Result<Targets, StoreError> {
-        let session = self.session("select dead letters").await?;
+        let session = self.plans.session("select dead letters").await.map_err(store_error)?;
         match selection {
             Selection::Ids(ids) => select_named(&session, change, ids).await,
-            Selection::Filter(filter) => select_listed(&session, filter).await,
+            Selection::Filter(filter) => {
+                // Another page may take as long as all before it.
+                let time = self.plans.operation_timeout().map_or(Duration::MAX, |limit| limit / 2);
+                select_listed(&session, filter, time).await
+            }
         }
     }
 
@@ -61,7 +67,7 @@ impl Operations for PgStore {
         after: Option<&DeadLetterPlace>,
         limit: usize,
     ) -> Result<Page<Target, DeadLetterPlace>, StoreError> {
-        let session = self.session("list dead letters to change").await?;
+        let session = self.plans.session("list dead letters to change").await.map_err(store_error)?;
         let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
         let Page { items, next } = dead_letter_page(&session, &filter, after, limit).await?;
         Ok(Page { items: items.into_iter().map(target).collect(), next })
@@ -196,9 +202,15 @@ fn named(row: &Row) -> Result<Named, StoreError> {
     Ok((key, Some((target, column(row, "discarded", &shown)?))))
 }
 
-/// As the list has them; what is beyond the bound of one request is counted.
-async fn select_listed(session: &Session, filter: &DeadLetterFilter) -> Result<Targets, StoreError> {
+/// As the list has them; what is beyond the bound of one request is counted. No page begins after `time`: what was found until then is
+/// the selection, and what remains is more than what was counted.
+async fn select_listed(
+    session: &Session,
+    filter: &DeadLetterFilter,
+    time: Duration,
+) -> Result<Targets, StoreError> {
     let filter = DeadLetterFilter { discarded: false, ..filter.clone() };
+    let begun = Instant::now();
     let mut targets = Targets::default();
     let mut after = None;
     for _ in 0..MAX_SELECTED_PAGES {
@@ -210,7 +222,7 @@ async fn select_listed(session: &Session, filter: &DeadLetterFilter) -> Result<T
             }
         }
         after = page.next;
-        if after.is_none() || targets.remaining.count >= COUNT_CAP {
+        if after.is_none() || targets.remaining.count >= COUNT_CAP || begun.elapsed() >= time {
             break;
         }
     }

@@ -42,26 +42,38 @@ pub(crate) const MAX_EXAMINED: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct PgQueries {
     pool: PgPool,
+    /// For what is read by primary keys.
+    lookups: PgPool,
 }
 
 impl PgQueries {
     /// Queries on `pool`, whose sessions have the settings [`crate::QUERY_SESSION`] and whose operation timeout is that of a query.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+        Self { lookups: pool.clone(), pool }
+    }
+
+    /// The same with a pool of its own for what is read by primary keys, such as the notification that a repeated intent has: a search
+    /// takes no connection from it.
+    pub fn with_lookups(self, lookups: PgPool) -> Self {
+        Self { lookups, ..self }
     }
 
     pub(crate) async fn session(&self, operation: &'static str) -> Result<Session, StoreError> {
         self.pool.session(operation).await.map_err(store_error)
     }
+
+    async fn lookup(&self, operation: &'static str) -> Result<Session, StoreError> {
+        self.lookups.session(operation).await.map_err(store_error)
+    }
 }
 
 impl Queries for PgQueries {
     async fn get_notification(&self, id: &NotificationId) -> Result<Option<NotificationDetail>, StoreError> {
-        detail::get(&self.session("get a notification").await?, id).await
+        detail::get(&self.lookup("get a notification").await?, id).await
     }
 
     async fn list_records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
-        detail::list_records(&self.session("list records").await?, ids).await
+        detail::list_records(&self.lookup("list records").await?, ids).await
     }
 
     async fn list_notifications(

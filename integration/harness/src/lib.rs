@@ -16,7 +16,8 @@ pub use browser::{Browser, Theme, keys};
 pub use database::TestDatabase;
 pub use intents::turn_ready;
 pub use local_servers::{
-    Fault, Load, Postgres, PostgresOptions, Redis, RedisOptions, StandInDirectory, postgres_program,
+    Fault, Load, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis, RedisOptions,
+    StandInDirectory, postgres_program,
 };
 pub use poll::wait_for;
 pub use proxy::{Proxy, Trigger};

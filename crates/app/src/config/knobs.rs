@@ -113,7 +113,7 @@ knobs! {
     "PostgreSQL" => {
         NOTIFICATION_POSTGRES_PRIMARY_DSN = secret(required(DSN,
             "The authoritative database. Its role owns the schema that search_path picks. Without sslmode=require the connection is plain text."));
-        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(4, 1000),
+        NOTIFICATION_POSTGRES_MAX_OPEN_CONNS = optional("16", Takes::Number(6, 1000),
             "The most connections that one replica of the service opens.");
         NOTIFICATION_POSTGRES_OPERATION_TIMEOUT = time("5s", MS, Duration::from_mins(10),
             "How long one statement or transaction may take.");
@@ -237,7 +237,7 @@ knobs! {
         NOTIFICATION_OUTBOX_RETRY_JITTER = optional("0.15", Takes::Text("a number from 0 to 1"),
             "The largest part of a delay that is added at random.");
         NOTIFICATION_OUTBOX_LISTEN_CHANNEL = optional("", CHANNEL,
-            "The channel that wakes the relay, on which `notification outbox migrate --with-notify <channel>` announces inserts. Needs a direct connection, without a pooler in transaction mode. If empty, the relay polls alone.");
+            "The channel that wakes the relay, on which `notification outbox migrate --with-notify <channel>` announces inserts. If empty, the relay polls alone.");
     }
     STATE => {
         STATE_PROXY_PG_URL = secret(required(DSN,

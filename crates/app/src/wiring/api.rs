@@ -17,7 +17,6 @@ use idempotency::{
     Claim, Event, Guarded, Idempotency, LockTtl, Observed, Observer, Operation, Outcome, PostgresStore,
     RetentionTtl, is_final,
 };
-use pg::{PgPool, PoolSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::RedisIntentStream;
 use tokio::net::TcpListener;
@@ -108,12 +107,6 @@ pub(super) async fn prepare(
     let keys = PostgresStore::new(stores.pool.clone());
     keys.check_schema().await.context("the table of idempotency keys cannot be used")?;
     let keys = Observed::new(keys, Arc::new(KeyMetrics(metrics.clone())));
-    let pool = PoolSettings {
-        max_connections: start::query_connections(config),
-        operation_timeout: api.limits.query_timeout,
-        session: store_postgres::QUERY_SESSION,
-    };
-    let pool = PgPool::new(&config.postgres.dsn, pool).context("PostgreSQL cannot be used as configured")?;
     let addr = &api.addr;
     let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_API_HTTP_ADDR)");
     let listener = http_server::bind(addr.host.as_deref(), addr.port).await.with_context(cannot_listen)?;
@@ -125,7 +118,7 @@ pub(super) async fn prepare(
         tokens,
         tls,
         keys: guarded(config, &api.limits, keys)?,
-        queries: PgQueries::new(pool),
+        queries: start::open_queries(config, api.limits.query_timeout)?,
         operations: stores.postgres.clone(),
         stream: RedisIntentStream::new(&stores.redis, config.intents.stream.clone()),
         leader: LockLookup::new(stores.locks.clone(), &config.intents.stream),

@@ -1,4 +1,4 @@
-//! L-02, L-09, L-16: many want the same key.
+//! L-02, L-09, L-16, L-23: many want the same key.
 
 use std::sync::Arc;
 
@@ -144,4 +144,26 @@ async fn who_waited_for_a_winner_is_locked_and_uses_up_no_fence() {
     assert!(is_locked(&loser));
     assert_eq!(granted(winner).fence, 2);
     assert_eq!(db.value::<i64>("SELECT fence FROM fence_counters").await, 2);
+}
+
+// L-23
+#[tokio::test]
+async fn a_client_of_the_original_that_is_acquiring_is_waited_for() {
+    let db = Db::new().await;
+    // It has read that the key is free, without locking a row, and has not written yet.
+    let original = db.block("SELECT pg_advisory_xact_lock(hashtext('k'))").await;
+    let locks = db.locks.clone();
+    let acquiring = tokio::spawn(async move { locks.try_acquire("k", TTL).await });
+    db.until_blocked(1).await;
+    let grant = format!(
+        "INSERT INTO fence_counters (fence_key, fence, key_debug) VALUES ('fence:k', 1, 'k');
+         INSERT INTO locks (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
+         VALUES ('k', 'AAAAAAAAAAAAAAAAAAAAAA', {0} + 30000, {0}, '000000000000001', 'k'); COMMIT",
+        db.now().await
+    );
+    original.batch_execute(&grant).await.expect("granted");
+    let outcome = acquiring.await.expect("it does not panic");
+    // On a machine that stands still, it may have stopped waiting.
+    assert!(!matches!(outcome, Ok(lock::Acquisition::Acquired(_))), "{outcome:?}");
+    assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
 }

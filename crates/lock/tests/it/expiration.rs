@@ -1,4 +1,4 @@
-//! L-03, L-10, L-11, L-20: when leases end, and by whose clock.
+//! L-03, L-10, L-11, L-20, L-22: when leases end, and by whose clock.
 
 use std::time::Duration;
 
@@ -163,4 +163,64 @@ async fn purging_skips_a_row_that_another_transaction_has_locked() {
     db.pass(TTL_MS + 5000).await;
     let _blocker = db.block("SELECT FROM locks FOR UPDATE").await;
     assert_eq!(db.locks.purge_expired().await.expect("purged"), 0);
+}
+
+/// A lease of each kind: granted while the clock was ahead, and extended then.
+async fn ahead(db: &Db, extended: bool) -> lock::Grant {
+    const HOUR_MS: i64 = 3_600_000;
+    let granted_before = if extended { Some(db.acquire("k").await) } else { None };
+    db.pass(HOUR_MS).await;
+    let grant = match granted_before {
+        Some(grant) => {
+            // Kept alive while the clock jumped.
+            let alive = format!("UPDATE test.locks SET expires_at_ms = {}", db.now().await + TTL_MS);
+            db.execute(&alive).await;
+            grant
+        }
+        None => db.acquire("k").await,
+    };
+    db.pass(-HOUR_MS).await;
+    grant
+}
+
+// L-22
+#[tokio::test]
+async fn a_lease_from_a_clock_that_was_set_back_is_over_after_its_time_and_not_before() {
+    for extended in [false, true] {
+        let db = Db::new().await;
+        ahead(&db, extended).await;
+        let others = if extended { db.locks.with_same_ttl() } else { db.locks.clone() };
+        assert!(is_locked(&others.try_acquire("k", TTL).await));
+        db.pass(TTL_MS + 999).await;
+        assert!(is_locked(&others.try_acquire("k", TTL).await), "extended: {extended}");
+        db.pass(1).await;
+        assert_eq!(granted(others.try_acquire("k", TTL).await).fence, 2, "extended: {extended}");
+    }
+}
+
+// L-22
+#[tokio::test]
+async fn a_living_holder_keeps_its_lease_when_the_clock_is_set_back() {
+    for extended in [false, true] {
+        let db = Db::new().await;
+        let grant = ahead(&db, extended).await;
+        let others = if extended { db.locks.with_same_ttl() } else { db.locks.clone() };
+        for _ in 0..5 {
+            assert!(is_locked(&others.try_acquire("k", TTL).await));
+            db.pass(TTL_MS / 2).await;
+            let extension = db.locks.extend(&grant.lock_id, TTL).await.expect("no failure");
+            assert!(matches!(extension, Extension::Extended { .. }), "extended: {extended}");
+        }
+    }
+}
+
+// L-22
+#[tokio::test]
+async fn a_long_lease_is_not_cut_short_by_a_client_that_asks_for_a_short_one() {
+    let db = Db::new().await;
+    let day = Duration::from_secs(24 * 60 * 60);
+    granted(db.locks.try_acquire("k", day).await);
+    assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
+    db.pass(day.as_millis() as i64 + 999).await;
+    assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
 }

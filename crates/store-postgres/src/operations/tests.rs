@@ -92,3 +92,23 @@ async fn old_actions_are_listed_by_their_index_and_deleted_by_their_key() {
     let keys: Vec<&OperatorActionId> = keys.iter().collect();
     check("deleting", &plan(&session, &retention::delete_actions(&keys, cutoff)).await);
 }
+
+#[tokio::test]
+async fn a_plan_that_takes_too_long_ends_with_what_was_found_and_counts_what_remains_as_more() {
+    let database = TestDatabase::new().await;
+    let client = database.client().await;
+    client.batch_execute(&rows(1, 2_500, "dead_letter", "NULL")).await.expect("rows");
+    let letters = "INSERT INTO dead_letters (notification_id, route_id, channel, recipient_ref, final_attempt_count,
+            max_attempts, failure_classification, failure_message, recovery_hint, created_at)
+         SELECT notification_id, route_id, channel, recipient_ref, 3, 3, 'c', 'm', 'h', created_at FROM routes";
+    client.batch_execute(letters).await.expect("rows");
+    let store = store(&database);
+    let session = store.session("select").await.expect("is there");
+    let all = DeadLetterFilter::default();
+    let cut_short = select_listed(&session, &all, Duration::ZERO).await.expect("is there");
+    let found =
+        |targets: &Targets| (targets.targets.len(), targets.remaining.count, targets.remaining.capped);
+    assert_eq!(found(&cut_short), (SELECTED_AT_ONCE, 0, true));
+    let whole = select_listed(&session, &all, Duration::MAX).await.expect("is there");
+    assert!(!whole.remaining.capped && whole.targets.len() > SELECTED_AT_ONCE, "{:?}", found(&whole));
+}

@@ -121,15 +121,19 @@ pub(super) fn listed(
 
     let of_row = |column: D| (Input::Table, column);
     let of_route = |column: Routes| (Routes::Table, column);
-    let matches = || {
+    let row_matches = || {
         equals_if_given(of_row(D::Channel), filter.channel.map(Channel::as_str))
             .and(equals_if_given(of_row(D::FailureClassification), filter.classification.as_deref()))
+    };
+    let matches = || {
+        row_matches()
             .and(equals_if_given(
                 (Records::Table, Records::NotificationType),
                 filter.notification_type.as_deref(),
             ))
             .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::DeadLetter.as_str())))
     };
+    let is_last = || Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64));
     let mut select = Query::select();
     select
         .column((Input::Table, sea_query::Asterisk))
@@ -142,9 +146,9 @@ pub(super) fn listed(
             Expr::col((Records::Table, Records::NotificationId)).equals(of_row(D::NotificationId)),
         )
         .join_lateral(JoinType::InnerJoin, route_of_row(), Routes::Table, Expr::cust("true"))
-        .and_where(
-            matches().or(Expr::col((Input::Table, Input::Rows)).eq(bind::bigint(MAX_EXAMINED as i64))),
-        );
+        // Before the joins: where few of many match, record and route of the others are not read.
+        .and_where(row_matches().or(is_last()))
+        .and_where(matches().or(is_last()));
     for column in order {
         select.order_by(of_row(column), Order::Desc);
     }

@@ -1,7 +1,9 @@
 //! Operators' changes beside the transactions of others, and after a crash.
 
 use domain::operations::{Budgets, DeadLetterChange, OperatorAction, OperatorActionId, Selection, Targets};
-use domain::ports::{Completion, Cutoff, Expired, Operations, Removal, RetentionStore, apply_change};
+use domain::ports::{
+    Completion, Cutoff, Expired, Operations, Queries, Removal, RetentionStore, apply_change,
+};
 use domain::query::DeadLetterFilter;
 use domain::record::NotificationId;
 
@@ -162,4 +164,25 @@ async fn only_actions_older_than_the_cutoff_are_deleted_oldest_first() {
     let removed = world.store.delete_expired(&keys.each_ref(), cutoff).await.expect("PostgreSQL is there");
     assert_eq!(removed, Removal { removed: 2, ..Removal::default() });
     assert_eq!(world.column("SELECT affected::text FROM operator_actions ORDER BY id").await, ["1", "2"]);
+}
+
+#[tokio::test]
+async fn a_plan_and_what_is_read_by_its_key_wait_for_no_connection_of_the_traffic_or_of_searches() {
+    let world = World::new().await;
+    dead_letters(&world, 1).await;
+    let dsn = Dsn::parse(&world.database.dsn()).expect("the harness gives a connection string");
+    let pool = |session| {
+        let operation_timeout = Duration::from_millis(500);
+        PgPool::new(&dsn, PoolSettings { max_connections: 1, operation_timeout, session }).expect("a pool")
+    };
+    let (traffic, searches) = (pool(SESSION), pool(QUERY_SESSION));
+    let store = PgStore::new(traffic.clone()).with_plans(pool(QUERY_SESSION));
+    let queries = PgQueries::new(searches.clone()).with_lookups(pool(QUERY_SESSION));
+    let all_taken = (traffic.session("work").await, searches.session("search").await);
+    let planned = store.select_dead_letters(&REPLAY, &everything()).await.expect("it has a connection");
+    assert_eq!(planned.targets.len(), 2);
+    let id = NotificationId::from("1-0".to_owned());
+    assert!(queries.get_notification(&id).await.expect("it has a connection").is_some());
+    assert_eq!(queries.list_records(&[id]).await.expect("it has a connection").len(), 1);
+    drop(all_taken);
 }

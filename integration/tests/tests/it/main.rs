@@ -41,6 +41,7 @@ mod outage;
 mod outbox;
 mod outbox_page;
 mod personal_data;
+mod poolers;
 mod process;
 mod prometheus;
 mod publish;

@@ -333,3 +333,18 @@ async fn events_of_a_partition_key_are_appended_in_their_order_by_any_number_of_
         assert!(in_order.is_sorted(), "key-{group}: {in_order:?}");
     }
 }
+
+#[tokio::test]
+async fn a_relay_goes_on_by_itself_after_the_type_of_a_column_was_changed() {
+    let outbox = Outbox::new().await;
+    let relay = outbox.relay().start().await;
+    outbox.insert(0..1).await;
+    outbox.drained().await;
+    let columns = ["available_at", "created_at"];
+    let columns = columns.map(|column| format!("ALTER COLUMN {column} TYPE timestamptz(3)")).join(", ");
+    outbox.execute(&format!("ALTER TABLE openoutbox_events {columns}")).await;
+    outbox.insert(1..3).await;
+    outbox.drained().await;
+    shows(&relay, "running").await;
+    outbox.check_stream(0..3).await;
+}

@@ -358,3 +358,25 @@ async fn several_processes_make_one_table_at_once_and_a_restart_changes_nothing(
     let after: String = client.query_one(definitions, &[]).await.expect("the catalogue").get(0);
     assert_eq!(before, after);
 }
+
+#[tokio::test]
+async fn every_request_is_answered_again_after_the_type_of_a_column_was_changed() {
+    let state = State::new().await;
+    let _service = state.process().start().await;
+    assert_eq!(state.ask("PUT", "/keys/a", r#"{"n":1}"#).await.status, 204);
+    let requests =
+        [("GET", "/keys/a", ""), ("POST", "/query", r#"{"filter":{"n":1}}"#), ("GET", "/readyz", "")];
+    // Several connections of each pool have the plans.
+    let ask_all = async || {
+        let each = requests.iter().cycle().take(30);
+        let answers = each.map(|(method, path, body)| state.ask(method, path, body));
+        futures_util::future::join_all(answers).await.iter().all(|answer| answer.status == 200)
+    };
+    assert!(ask_all().await);
+    let sql = "ALTER TABLE kv ALTER COLUMN updated_at TYPE timestamptz(3), ALTER COLUMN created_at TYPE timestamptz(3)";
+    state.database.client().await.batch_execute(sql).await.expect("it is changed");
+    wait_for("all are answered", BOUND, async || ask_all().await.then_some(())).await;
+    for _ in 0..3 {
+        assert!(ask_all().await, "they stay so");
+    }
+}

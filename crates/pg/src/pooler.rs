@@ -1,0 +1,196 @@
+//! Poolers between this process and the server.
+//!
+//! A connection to the server itself keeps what is set and prepared on it. One to a pooler may lead to another session of the server
+//! with each transaction: settings are gone, or are those of another client, and the name of a prepared statement means what
+//! another process prepared under it. So the crate uses prepared statements only on a connection that demonstrably leads to the
+//! server itself: the server shows the process id that it gave for cancelling, and a pooler gives one of its own. Any other
+//! connection sends each statement with its text, and must show that it has one session of the server for itself: when
+//! it is opened, and whenever it is borrowed.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ambient::{RandomTokens, Tokens};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use crate::error::{OpenFailureCause, ServerError};
+
+/// A setting without a meaning for the server. Its value tells one session from all others.
+const MARK: &str = "pg_client.mark";
+/// How often two sessions are compared.
+const ROUNDS: usize = 4;
+/// How long the second of them may take for each of its steps.
+pub(crate) const SECOND_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a borrowed connection may take to show that its session is still its own.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A random text by which a session of the server is recognised.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mark(String);
+
+/// The session that served a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionSeen {
+    mark: Option<String>,
+    pid: i32,
+}
+
+/// The session of the server that a connection through a pooler has for itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OwnSession(SessionSeen);
+
+impl Mark {
+    pub(crate) fn new() -> Self {
+        Self(RandomTokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// It sets the mark with a new connection.
+    pub(crate) fn option(&self) -> String {
+        format!("-c {MARK}={}", self.0)
+    }
+
+    /// Whether the options of the connection, all or none of which are in force, are.
+    pub(crate) fn is_on(&self, seen: &SessionSeen) -> bool {
+        seen.mark.as_ref() == Some(&self.0)
+    }
+
+    /// Sets it on a session whose options are not in force.
+    pub(crate) async fn set(&self, client: &Client) -> Result<(), OpenFailureCause> {
+        let set = format!("SET {MARK} = '{}'", self.0);
+        client.batch_execute(&set).await.map_err(OpenFailureCause::driver)
+    }
+}
+
+/// Whether a server or a pooler refused the connection for what it asks to be set.
+pub(crate) fn refuses_options(error: &tokio_postgres::Error) -> bool {
+    let refusals = [SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED];
+    error.code().is_some_and(|state| refusals.contains(state))
+}
+
+/// The session that serves the connection now.
+pub(crate) async fn see(client: &Client) -> Result<SessionSeen, OpenFailureCause> {
+    let sql = format!("SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('{MARK}', true)");
+    let messages = client.simple_query(&sql).await.map_err(OpenFailureCause::driver)?;
+    let row = messages.into_iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let row = row.ok_or(OpenFailureCause::SharedSession)?;
+    let pid = row.get(0).and_then(|pid| pid.parse().ok()).ok_or(OpenFailureCause::SharedSession)?;
+    // What was reset is empty, not NULL.
+    Ok(SessionSeen { mark: row.get(1).filter(|mark| !mark.is_empty()).map(str::to_owned), pid })
+}
+
+/// Whether the connection leads to the server itself: nothing between them could know the id of a process that is still to be
+/// chosen.
+pub(crate) async fn is_direct(client: &Client, seen: &SessionSeen) -> bool {
+    process_id_for_cancelling(client).await == Some(seen.pid)
+}
+
+impl OwnSession {
+    /// Takes the session that serves `client` now for its own, if that shows the mark.
+    pub(crate) async fn of(client: &Client, mark: &Mark) -> Result<Self, OpenFailureCause> {
+        let seen = see(client).await?;
+        if mark.is_on(&seen) { Ok(Self(seen)) } else { Err(OpenFailureCause::SharedSession) }
+    }
+
+    /// Whether the same session serves it still.
+    pub(crate) async fn still_serves(&self, client: &Client) -> Result<(), OpenFailureCause> {
+        let seen = timeout(CHECK_TIMEOUT, see(client)).await;
+        let seen = seen.map_err(|_| OpenFailureCause::late(CHECK_TIMEOUT))??;
+        if seen == self.0 { Ok(()) } else { Err(OpenFailureCause::SharedSession) }
+    }
+
+    /// Whether the session stays that of `client` while `other`, a second connection to the same pooler, has transactions. A pooler with
+    /// an idle session gives it to whoever comes next: without a second client, one session would seem to stay.
+    pub(crate) async fn is_not_shared(
+        &self,
+        client: &Client,
+        other: &Client,
+    ) -> Result<(), OpenFailureCause> {
+        for _ in 0..ROUNDS {
+            other.batch_execute("BEGIN").await.map_err(no_transactions)?;
+            let seen = see(other).await?;
+            if seen.pid == self.0.pid || seen.mark == self.0.mark {
+                return Err(OpenFailureCause::SharedSession);
+            }
+            self.still_serves(client).await?;
+            other.batch_execute("COMMIT").await.map_err(OpenFailureCause::driver)?;
+            self.still_serves(client).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A pooler in statement mode refuses transactions.
+fn no_transactions(error: tokio_postgres::Error) -> OpenFailureCause {
+    match error.as_db_error() {
+        Some(said) if *said.code() == SqlState::PROTOCOL_VIOLATION => OpenFailureCause::SharedSession,
+        Some(said) => OpenFailureCause::Server(ServerError::new(said)),
+        None => OpenFailureCause::Driver(error),
+    }
+}
+
+/// The process id that came with the connection. The driver discloses it only in a request to cancel, which is written to memory here.
+async fn process_id_for_cancelling(client: &Client) -> Option<i32> {
+    let mut written = Written(Vec::new());
+    client.cancel_token().cancel_query_raw(&mut written, Plain).await.ok()?;
+    // The request ends with the process id and a secret, of four bytes each.
+    let (_, ids) = written.0.split_last_chunk::<8>()?;
+    Some(i32::from_be_bytes(*ids.first_chunk()?))
+}
+
+/// Keeps what is written to it, and agrees to TLS.
+struct Written(Vec<u8>);
+
+/// TLS that changes nothing.
+struct Plain;
+
+impl AsyncRead for Written {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        const YES: &[u8] = b"S";
+        buffer.put_slice(&YES[..buffer.remaining().min(YES.len())]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Written {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl TlsStream for &mut Written {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl<'a> TlsConnect<&'a mut Written> for Plain {
+    type Stream = &'a mut Written;
+    type Error = io::Error;
+    type Future = std::future::Ready<io::Result<Self::Stream>>;
+
+    fn connect(self, stream: &'a mut Written) -> Self::Future {
+        std::future::ready(Ok(stream))
+    }
+}
