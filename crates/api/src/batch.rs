@@ -2,8 +2,12 @@
 //!
 //! Elements with the same key are decided in order: the second waits for the outcome of the first. What is not decided in time is
 //! answered with 503; what was accepted before that stays accepted.
+//!
+//! Of the elements only the text is kept, that of the body. Each is decoded when its turn comes, and so few are in progress at a time
+//! ([`MAX_ELEMENTS_IN_PROGRESS`]) that what they take beyond their text does not count.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use ambient::Timestamp;
@@ -12,23 +16,27 @@ use axum::extract::{RawQuery, State};
 use axum::http::response::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use domain::catalog::Catalog;
 use domain::intent::{BodyContext, Intent, IntentBody};
+use domain::malformed::Rejection;
 use domain::ports::{Queries, Submissions, error_chain};
 use domain::query::MAX_RECORDS;
-use domain::record::{NotificationId, Record};
-use domain::submission::{self, Submission, SubmissionOutcome};
+use domain::record::{IdempotencyScope, NotificationId, Record};
+use domain::submission::{self, Held, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http_server::problem::Problem;
-use http_server::tokens::Principal;
-use http_server::{JsonText, Object, RequestId, Started};
+use http_server::tokens::{Charge, Principal};
+use http_server::{JsonText, Object, Occupied, RequestId, Started, parse_apart};
 use idempotency::{Fingerprint, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
+use crate::at_most::AtMost;
 use crate::changes::guarded;
 use crate::intents::trace_parent;
 use crate::openapi::element_problem_schema;
@@ -41,13 +49,17 @@ use crate::view::{AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE, Time};
 pub(crate) const MAX_INTENTS: usize = 1_000;
 /// The most recipients of all elements of a batch, as received.
 pub(crate) const MAX_BATCH_RECIPIENTS: usize = 20_000;
+/// The most elements of a batch that are being decided.
+const MAX_ELEMENTS_IN_PROGRESS: usize = 128;
+/// What the result of an element takes at most, in bytes, but for few.
+const RESULT_BYTES: usize = 512;
 const PATH: &str = "/v1/intents:batch";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch<'a> {
     #[serde(borrow)]
-    intents: Vec<&'a RawValue>,
+    intents: AtMost<&'a RawValue, MAX_INTENTS>,
 }
 
 /// An element that is decided, and where its result goes.
@@ -56,17 +68,19 @@ struct Element {
     intent: Intent,
 }
 
-/// A batch as it was read.
-struct ReadBatch {
+/// A batch as it was received.
+struct ReceivedBatch {
     producer: String,
+    /// For the elements that have none.
+    request_id: Option<String>,
     /// The trace that the request belongs to.
     request_trace: Option<TraceParent>,
     /// By when all elements are answered.
     deadline: Instant,
-    /// The elements that are well formed.
-    elements: Vec<Element>,
-    /// The results of those that are not, in the places of all.
-    results: Vec<Option<ElementResult>>,
+    body: Arc<String>,
+    /// Where in it the elements are.
+    elements: Vec<Range<usize>>,
+    occupied: Occupied,
 }
 
 /// An element whose key belongs to another intent.
@@ -113,6 +127,26 @@ impl ElementResult {
     }
 }
 
+/// The results by the places of their elements, as they are sent: as JSON they take a fraction.
+struct Rendered {
+    results: Vec<Option<Box<RawValue>>>,
+    undecided: usize,
+}
+
+impl Rendered {
+    fn set(&mut self, place: usize, result: &ElementResult) {
+        self.undecided += usize::from(result.is_undecided());
+        // Cannot fail: texts, numbers and lists in memory.
+        self.results[place] = Some(to_raw_value(result).expect("it is JSON"));
+    }
+}
+
+/// [`Results`] as they are sent.
+#[derive(Serialize)]
+struct RenderedResults {
+    results: Vec<Box<RawValue>>,
+}
+
 /// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
 #[derive(Clone, Copy, Debug)]
 struct Undecided;
@@ -122,12 +156,15 @@ pub fn is_undecided(answer: &Parts) -> bool {
     answer.extensions.get::<Undecided>().is_some()
 }
 
+#[expect(clippy::too_many_arguments, reason = "what is extracted from the request")]
 pub(crate) async fn send<P: Ports>(
     State(api): State<Arc<Api<P>>>,
     principal: Principal,
+    charge: Charge,
     request_id: RequestId,
     Started(started): Started,
     headers: HeaderMap,
+    occupied: Occupied,
     RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
@@ -135,35 +172,40 @@ pub(crate) async fn send<P: Ports>(
     let key = Key::from_headers(&headers)
         .map_err(|error| bad_request(format!("The header Idempotency-Key is wrong: {error}.")))?;
     let producer = producer_of(&principal)?.to_owned();
-    let context =
-        BodyContext { producer: &producer, idempotency_key: None, request_id: request_id.from_client() };
-    let (elements, results) = read(&api, &body, context)?;
+    let body = Arc::new(body);
+    let text = Arc::clone(&body);
+    let elements = parse_apart(body.len(), occupied.clone(), move || find_elements(&text)).await?;
+    charge.further(elements.len() - 1)?;
+    occupied.add(elements.len() * RESULT_BYTES);
     let scope = format!("POST {PATH} {producer}");
     // The request may have waited for room: what its listener counts from the first byte is left.
     let deadline = started + api.settings.batch_timeout;
-    let batch = ReadBatch { producer, request_trace: trace_parent(&headers), deadline, elements, results };
+    let batch = ReceivedBatch {
+        producer,
+        request_id: request_id.from_client().map(str::to_owned),
+        request_trace: trace_parent(&headers),
+        deadline,
+        body: Arc::clone(&body),
+        elements,
+        occupied: occupied.clone(),
+    };
     let Some(key) = key else { return decide(api, batch).await };
     let fingerprint = Fingerprint::of_request(&Method::POST, PATH, body.as_bytes());
     let handling = Arc::clone(&api);
-    guarded(&api, &scope, key, fingerprint, move || decide(handling, batch)).await
+    guarded(&api, &scope, key, fingerprint, occupied, move || decide(handling, batch)).await
 }
 
-/// The elements that are well formed, and the results of those that are not.
-fn read<P: Ports>(
-    api: &Api<P>,
-    body: &str,
-    context: BodyContext<'_>,
-) -> Result<(Vec<Element>, Vec<Option<ElementResult>>), Problem> {
+/// Where the elements of a batch are, unless the body is wrong as a whole.
+fn find_elements(body: &str) -> Result<Vec<Range<usize>>, Problem> {
     let parsed: Result<Object<Batch<'_>>, _> = serde_json::from_str(body);
-    let Object(batch) =
+    let Object(Batch { intents }) =
         parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
-    if !(1..=MAX_INTENTS).contains(&batch.intents.len()) {
-        let found = batch.intents.len();
+    if !(1..=MAX_INTENTS).contains(&intents.count) {
+        let found = intents.count;
         return Err(bad_request(format!("intents has {found} elements and takes 1 to {MAX_INTENTS}.")));
     }
-    let (mut elements, mut results) = (Vec::with_capacity(batch.intents.len()), Vec::new());
     let mut recipients = 0;
-    for (place, text) in batch.intents.iter().enumerate() {
+    for (place, text) in intents.kept.iter().enumerate() {
         let element = IntentBody::parse(text.get());
         let element =
             element.map_err(|error| bad_request(format!("intents[{place}] is no object: {error}.")))?;
@@ -173,89 +215,135 @@ fn read<P: Ports>(
                 "A batch takes at most {MAX_BATCH_RECIPIENTS} recipients in all."
             )));
         }
-        results.push(match element.decode(context, &api.settings.catalog) {
-            Ok(intent) => {
-                elements.push(Element { place, intent });
-                None
-            }
-            Err(rejection) => Some(ElementResult::problem(&malformed_intent(&rejection))),
-        });
     }
-    Ok((elements, results))
+    let place = |element: &&RawValue| {
+        let start = (element.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
+        start..start + element.get().len()
+    };
+    Ok(intents.kept.iter().map(place).collect())
 }
 
-async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReadBatch) -> Result<Response, Problem> {
-    let ReadBatch { producer, request_trace, deadline, mut elements, mut results } = batch;
-    let malformed = results.len() - elements.len();
-    api.submissions.count_malformed(&producer, malformed as u64, true);
-    while !elements.is_empty() {
-        let mut keys = HashSet::new();
-        let (now, later): (Vec<_>, Vec<_>) =
-            elements.into_iter().partition(|element| keys.insert(element.intent.scope()));
-        let decided = join_all(now.into_iter().map(|element| {
-            let intent = element.intent.clone();
-            let submission = Submission { intent, stores_answer: false, request_trace };
-            let submitting = timeout_at(deadline, api.submissions.submit(submission));
-            async move { (element, submitting.await.unwrap_or_else(|_| undecided())) }
-        }));
-        let mut conflicts = Vec::new();
-        for (element, outcome) in decided.await {
-            match tell(outcome) {
-                Told::Result(result) => results[element.place] = Some(result),
-                Told::Conflict(of) => conflicts.push(Conflict { element, of }),
+impl ReceivedBatch {
+    /// An element, or the rule that it breaks.
+    async fn decode(&self, place: usize, catalog: &Arc<Catalog>) -> Result<Element, Rejection> {
+        let range = self.elements[place].clone();
+        let (body, catalog) = (Arc::clone(&self.body), Arc::clone(catalog));
+        let (producer, request_id) = (self.producer.clone(), self.request_id.clone());
+        let decode = move || {
+            let context =
+                BodyContext { producer: &producer, idempotency_key: None, request_id: request_id.as_deref() };
+            // Cannot fail: it was found to be an object.
+            IntentBody::parse(&body[range]).expect("an object").decode(context, &catalog)
+        };
+        let decoded = parse_apart(self.elements[place].len(), self.occupied.clone(), decode).await;
+        decoded.map(|intent| Element { place, intent })
+    }
+}
+
+async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Response, Problem> {
+    let count = batch.elements.len();
+    let mut rendered = Rendered { results: vec![None; count], undecided: 0 };
+    let (mut next, mut later, mut malformed) = (0, VecDeque::<(usize, IdempotencyScope)>::new(), 0);
+    let (mut in_progress, mut keys) = (FuturesUnordered::new(), HashSet::new());
+    let mut conflicts = Vec::new();
+    loop {
+        while in_progress.len() < MAX_ELEMENTS_IN_PROGRESS {
+            // One whose key was in progress comes first: those after it may have its key.
+            let free = later.iter().position(|(_, scope)| !keys.contains(scope));
+            let place = match free.and_then(|at| later.remove(at)) {
+                Some((place, _)) => place,
+                None if next < count => {
+                    next += 1;
+                    next - 1
+                }
+                None => break,
+            };
+            match batch.decode(place, &api.settings.catalog).await {
+                Ok(element) if keys.insert(element.intent.scope()) => {
+                    in_progress.push(submit(&api, &batch, element));
+                }
+                Ok(element) => later.push_back((place, element.intent.scope())),
+                Err(rejection) => {
+                    malformed += 1;
+                    rendered.set(place, &ElementResult::problem(&malformed_intent(&rejection)));
+                }
             }
         }
-        for (place, result) in compare(&api, conflicts, deadline).await {
-            results[place] = Some(result);
+        let Some((element, outcome)) = in_progress.next().await else { break };
+        keys.remove(&element.intent.scope());
+        match tell(outcome) {
+            Told::Result(result) => rendered.set(element.place, &result),
+            Told::Conflict(of) => conflicts.push(Conflict { element, of }),
         }
-        elements = later;
+        if conflicts.len() >= MAX_RECORDS {
+            compare(&api, conflicts.drain(..), batch.deadline, &mut rendered).await;
+        }
     }
-    // None is left out: each element was refused when it was read, or is decided now.
-    let results: Vec<ElementResult> = results.into_iter().flatten().collect();
-    let undecided = results.iter().filter(|result| result.is_undecided()).count();
-    if undecided == results.len() {
+    compare(&api, conflicts.drain(..), batch.deadline, &mut rendered).await;
+    api.submissions.count_malformed(&batch.producer, malformed, true);
+    if rendered.undecided == count {
         return Err(unavailable("no element of a batch could be decided"));
     }
-    let mut response = Json(Results { results }).into_response();
+    let undecided = rendered.undecided;
+    // None is left out: each element was refused when it was decoded, or is decided now.
+    let results = rendered.results.into_iter().flatten().collect();
+    let mut response = Json(RenderedResults { results }).into_response();
     if undecided > 0 {
         response.extensions_mut().insert(Undecided);
     }
     Ok(response)
 }
 
+/// Submits an element; what is not decided by the deadline is unavailable.
+async fn submit<P: Ports>(
+    api: &Api<P>,
+    batch: &ReceivedBatch,
+    element: Element,
+) -> (Element, SubmissionOutcome) {
+    let submission = Submission {
+        intent: element.intent.clone(),
+        stores_answer: false,
+        request_trace: batch.request_trace,
+        held: Held::new(batch.occupied.clone()),
+    };
+    let outcome = timeout_at(batch.deadline, api.submissions.submit(submission)).await;
+    (element, outcome.unwrap_or_else(|_| undecided()))
+}
+
 fn undecided() -> SubmissionOutcome {
     SubmissionOutcome::Unavailable("an element of a batch was not decided in time".to_owned())
 }
 
-/// Says of each conflict in what the two intents differ. Their records are read in few queries, however many there are: the queries
-/// have few connections. What cannot be read by `deadline` is unavailable.
+/// Says of each conflict, of which there are few enough for one query, in what the two intents differ. What cannot be read by `deadline` is
+/// unavailable.
 async fn compare<P: Ports>(
     api: &Api<P>,
-    conflicts: Vec<Conflict>,
+    conflicts: impl Iterator<Item = Conflict>,
     deadline: Instant,
-) -> Vec<(usize, ElementResult)> {
-    let mut results = Vec::with_capacity(conflicts.len());
-    for some in conflicts.chunks(MAX_RECORDS) {
-        let ids: Vec<NotificationId> = some.iter().map(|conflict| conflict.of.clone()).collect();
-        let records = match timeout_at(deadline, api.queries.list_records(&ids)).await {
-            Ok(Ok(records)) => records,
-            Ok(Err(error)) => {
-                tracing::debug!(error = error_chain(&error), "conflicts of a batch could not be explained");
-                Vec::new()
-            }
-            Err(_) => Vec::new(),
-        };
-        let records: HashMap<&NotificationId, &Record> =
-            records.iter().map(|record| (&record.notification_id, record)).collect();
-        results.extend(some.iter().map(|Conflict { element, of }| {
-            let told = match records.get(of) {
-                Some(record) => idempotency_conflict(&submission::differences(&element.intent, record)),
-                None => unavailable("the record of the key could not be read"),
-            };
-            (element.place, ElementResult::problem(&told))
-        }));
+    rendered: &mut Rendered,
+) {
+    let conflicts: Vec<Conflict> = conflicts.collect();
+    if conflicts.is_empty() {
+        return;
     }
-    results
+    let ids: Vec<NotificationId> = conflicts.iter().map(|conflict| conflict.of.clone()).collect();
+    let records = match timeout_at(deadline, api.queries.list_records(&ids)).await {
+        Ok(Ok(records)) => records,
+        Ok(Err(error)) => {
+            tracing::debug!(error = error_chain(&error), "conflicts of a batch could not be explained");
+            Vec::new()
+        }
+        Err(_) => Vec::new(),
+    };
+    let records: HashMap<&NotificationId, &Record> =
+        records.iter().map(|record| (&record.notification_id, record)).collect();
+    for Conflict { element, of } in conflicts {
+        let told = match records.get(&of) {
+            Some(record) => idempotency_conflict(&submission::differences(&element.intent, record)),
+            None => unavailable("the record of the key could not be read"),
+        };
+        rendered.set(element.place, &ElementResult::problem(&told));
+    }
 }
 
 fn tell(outcome: SubmissionOutcome) -> Told {

@@ -19,12 +19,13 @@ use domain::query::DeadLetterFilter;
 use domain::route::Channel;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
-use http_server::{JsonText, Object, RequestId};
+use http_server::{JsonText, Object, Occupied, RequestId};
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::at_most::AtMost;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, in_progress, read_failed, request_conflict, store_failed, unavailable};
@@ -33,14 +34,16 @@ use crate::view::{Discarded, Planned, Replayed};
 const REPLAY_PATH: &str = "/v1/dead-letters:replay";
 const DISCARD_PATH: &str = "/v1/dead-letters:discard";
 
+type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
+
 /// Which dead letters are replayed: either those with these ids, or those that the filter selects.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = either_ids_or_filter()))]
 pub(crate) struct ReplayRequest {
     /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is named here.
-    #[schemars(length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
-    ids: Option<Vec<String>>,
+    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
+    ids: Option<Ids>,
     /// At most 10,000 of those that the list shows with these parameters; `remaining` counts the others.
     #[schemars(with = "Option<Filter>")]
     filter: Option<Object<Filter>>,
@@ -55,8 +58,8 @@ pub(crate) struct ReplayRequest {
 #[schemars(extend("oneOf" = either_ids_or_filter()))]
 pub(crate) struct DiscardRequest {
     /// `<notification_id>/<route_id>`: the `id` of each dead letter.
-    #[schemars(length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
-    ids: Option<Vec<String>>,
+    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
+    ids: Option<Ids>,
     /// At most 10,000 of those that the list shows with these parameters; `remaining` counts the others.
     #[schemars(with = "Option<Filter>")]
     filter: Option<Object<Filter>>,
@@ -114,6 +117,7 @@ pub(crate) async fn replay<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    occupied: Occupied,
     RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
@@ -125,7 +129,7 @@ pub(crate) async fn replay<P: Ports>(
         dry_run: request.dry_run,
         render: |report| Json(Replayed::from(report)).into_response(),
     };
-    let caller = Caller { principal, request_id, headers, path: REPLAY_PATH, body };
+    let caller = Caller { principal, request_id, headers, path: REPLAY_PATH, body, occupied };
     carry_out(api, caller, asked).await
 }
 
@@ -134,6 +138,7 @@ pub(crate) async fn discard<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    occupied: Occupied,
     RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
@@ -148,7 +153,7 @@ pub(crate) async fn discard<P: Ports>(
         dry_run,
         render: |report| Json(Discarded::from(report)).into_response(),
     };
-    let caller = Caller { principal, request_id, headers, path: DISCARD_PATH, body };
+    let caller = Caller { principal, request_id, headers, path: DISCARD_PATH, body, occupied };
     carry_out(api, caller, asked).await
 }
 
@@ -159,6 +164,7 @@ struct Caller {
     headers: HeaderMap,
     path: &'static str,
     body: String,
+    occupied: Occupied,
 }
 
 async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
@@ -181,7 +187,7 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
     let scope = format!("POST {} {}", caller.path, caller.principal.name);
     let fingerprint = Fingerprint::of_request(&Method::POST, caller.path, caller.body.as_bytes());
     let (operations, change, render) = (Arc::clone(&api), asked.change, asked.render);
-    guarded(&api, &scope, key, fingerprint, move || async move {
+    guarded(&api, &scope, key, fingerprint, caller.occupied, move || async move {
         let now = operations.clock.now();
         let targets = operations.operations.select_dead_letters(&change, &action.selection).await;
         let targets = targets.map_err(|error| read_failed(&error))?;
@@ -192,12 +198,14 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
     .await
 }
 
-/// Runs `handler` once for the key; a repeated request gets its answer.
+/// Runs `handler` once for the key; a repeated request gets its answer. `occupied` is held until nothing of the request is left, which
+/// may be long after its client has gone.
 pub(crate) async fn guarded<P, F>(
     api: &Api<P>,
     scope: &str,
     key: Key,
     fingerprint: Fingerprint,
+    occupied: Occupied,
     handler: impl FnOnce() -> F + Send + 'static,
 ) -> Result<Response, Problem>
 where
@@ -205,7 +213,7 @@ where
     F: Future<Output = Result<Response, Problem>> + Send + 'static,
 {
     let scope = Scope::new(scope).map_err(|error| bad_request(error.to_string()))?;
-    match api.keys.run_once(Request { scope, key, fingerprint }, handler).await? {
+    match api.keys.run_once_holding(Request { scope, key, fingerprint }, occupied, handler).await? {
         Run::Handled(response) | Run::Replayed(response) => Ok(response),
         Run::InProgress => Err(in_progress(idempotency::RETRY_PAUSE)),
         Run::Conflict => Err(request_conflict()),
@@ -220,9 +228,11 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a str) -> Result<T, Problem> {
         .map_err(|error| bad_request(format!("The body is not as expected: {error}.")))
 }
 
-fn selection(ids: Option<Vec<String>>, filter: Option<Object<Filter>>) -> Result<Selection, Problem> {
+fn selection(ids: Option<Ids>, filter: Option<Object<Filter>>) -> Result<Selection, Problem> {
     match (ids, filter) {
-        (Some(ids), None) if (1..=MAX_ROUTES_PER_REQUEST).contains(&ids.len()) => Ok(Selection::Ids(ids)),
+        (Some(ids), None) if (1..=MAX_ROUTES_PER_REQUEST).contains(&ids.count) => {
+            Ok(Selection::Ids(ids.kept))
+        }
         (Some(_), None) => Err(bad_request(format!("ids takes 1 to {MAX_ROUTES_PER_REQUEST} elements."))),
         (None, Some(Object(filter))) => Ok(Selection::Filter(filter.read()?)),
         (Some(_), Some(_)) | (None, None) => Err(bad_request("The body takes either ids or a filter.")),

@@ -10,12 +10,12 @@ use domain::intent::{BodyContext, IntentBody};
 use domain::outcome::Acceptance;
 use domain::ports::{Queries, Submissions};
 use domain::query::NotificationDetail;
-use domain::record::NotificationId;
-use domain::submission::{self, StoredAnswer, Submission, SubmissionOutcome};
+use domain::record::{IdempotencyScope, NotificationId};
+use domain::submission::{self, Held, StoredAnswer, Submission, SubmissionOutcome};
 use domain::trace_parent::TraceParent;
 use http_server::problem::Problem;
 use http_server::tokens::Principal;
-use http_server::{JsonText, RequestId};
+use http_server::{JsonText, Occupied, RequestId, parse_apart};
 use idempotency::Key;
 
 use crate::params::Params;
@@ -35,26 +35,47 @@ pub(crate) async fn send<P: Ports>(
     principal: Principal,
     request_id: RequestId,
     headers: HeaderMap,
+    occupied: Occupied,
     RawQuery(query): RawQuery,
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
+    let length = body.len();
     let key = match Key::from_headers(&headers) {
         Ok(Some(key)) => key,
         Ok(None) => return Err(bad_request("The header Idempotency-Key is missing.")),
         Err(error) => return Err(bad_request(format!("The header Idempotency-Key is wrong: {error}."))),
     };
-    let body =
-        IntentBody::parse(&body).map_err(|error| bad_request(format!("The body is no object: {error}.")))?;
-    let producer = producer_of(&principal)?;
-    let context =
-        BodyContext { producer, idempotency_key: Some(key.as_str()), request_id: request_id.from_client() };
-    let intent = body.decode(context, &api.settings.catalog).map_err(|rejection| {
-        api.submissions.count_malformed(producer, 1, false);
-        malformed_intent(&rejection)
-    })?;
-    let request_trace = trace_parent(&headers);
-    let submission = Submission { intent: intent.clone(), stores_answer: true, request_trace };
+    let producer = producer_of(&principal)?.to_owned();
+    let scope_key = key.as_str().to_owned();
+    let (sender, catalog) = (producer.clone(), Arc::clone(&api.settings.catalog));
+    let decode = move || {
+        let context = BodyContext {
+            producer: &sender,
+            idempotency_key: Some(key.as_str()),
+            request_id: request_id.from_client(),
+        };
+        IntentBody::parse(&body).map(|body| body.decode(context, &catalog))
+    };
+    let decoded = parse_apart(length, occupied.clone(), decode).await;
+    let decoded = decoded.map_err(|error| bad_request(format!("The body is no object: {error}.")))?;
+    let intent = match decoded {
+        Ok(intent) => intent,
+        Err(rejection) => {
+            let scope = IdempotencyScope { producer: producer.clone(), key: scope_key };
+            if let Some(time) = api.submissions.time_in_progress(&scope).await {
+                return Err(in_progress(time.min(idempotency::RETRY_PAUSE)));
+            }
+            api.submissions.count_malformed(&producer, 1, false);
+            return Err(malformed_intent(&rejection));
+        }
+    };
+    let submission = Submission {
+        intent: intent.clone(),
+        stores_answer: true,
+        request_trace: trace_parent(&headers),
+        held: Held::new(occupied),
+    };
     let outcome = api.submissions.submit(submission).await;
     match outcome {
         SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(stored(answer, false)),

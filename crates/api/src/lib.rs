@@ -7,6 +7,7 @@
 //! read, `changes.rs` replays and discards, `receipts.rs` takes what consumers report. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of
 //! it in the document that `GET /openapi.json` answers with.
 
+mod at_most;
 mod batch;
 mod changes;
 mod dead_letters;

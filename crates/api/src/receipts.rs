@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::at_most::AtMost;
 use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, channel_reported, store_failed};
@@ -28,7 +29,7 @@ use crate::view::{OUTCOME_INVALID, ReceiptResult, ReceiptResults, receipt_status
 #[serde(deny_unknown_fields)]
 struct Body<'a> {
     #[serde(borrow)]
-    receipts: Vec<&'a RawValue>,
+    receipts: AtMost<&'a RawValue, MAX_REPORTS>,
 }
 
 /// An element, of which any member may be missing or of any type.
@@ -94,9 +95,17 @@ pub(crate) async fn record<P: Ports>(
     let channel = channel_reported(&principal)?;
     let elements = parse(&body)?;
     let (mut results, mut reports, mut places) = (Vec::with_capacity(elements.len()), Vec::new(), Vec::new());
-    for (place, element) in elements.into_iter().enumerate() {
-        let id = text_of(element.id);
-        let (outcome, detail) = match element.read(id.as_deref()) {
+    for (place, text) in elements.into_iter().enumerate() {
+        let parsed: Result<Object<Element<'_>>, _> = serde_json::from_str(text.get());
+        let (id, read) = match parsed {
+            Ok(Object(element)) => {
+                let id = text_of(element.id);
+                let read = element.read(id.as_deref());
+                (id, read)
+            }
+            Err(error) => (None, Read::Invalid(format!("The element is not as expected: {error}."))),
+        };
+        let (outcome, detail) = match read {
             Read::Report(report) => {
                 reports.push(report);
                 places.push(place);
@@ -119,21 +128,15 @@ pub(crate) async fn record<P: Ports>(
     Ok(Json(ReceiptResults { results }).into_response())
 }
 
-fn parse<'a>(body: &'a str) -> Result<Vec<Element<'a>>, Problem> {
-    let parsed: Result<Object<Body<'a>>, _> = serde_json::from_str(body);
-    let Object(body) =
+fn parse(body: &str) -> Result<Vec<&RawValue>, Problem> {
+    let parsed: Result<Object<Body<'_>>, _> = serde_json::from_str(body);
+    let Object(Body { receipts }) =
         parsed.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;
-    let found = body.receipts.len();
+    let found = receipts.count;
     if !(1..=MAX_REPORTS).contains(&found) {
         return Err(bad_request(format!("receipts has {found} elements and takes 1 to {MAX_REPORTS}.")));
     }
-    let element = |(place, text): (usize, &'a RawValue)| {
-        let parsed: Result<Object<Element<'a>>, _> = serde_json::from_str(text.get());
-        parsed
-            .map(|Object(element)| element)
-            .map_err(|error| bad_request(format!("receipts[{place}] is not as expected: {error}.")))
-    };
-    body.receipts.into_iter().enumerate().map(element).collect()
+    Ok(receipts.kept)
 }
 
 /// The text of a member; `None` if it is missing or no string.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use domain::json::has_more_values_than;
 use domain::ports::Queries;
 use domain::query::{
     DEFAULT_PAGE_ITEMS, FilterFault, MAX_PAGE_ITEMS, PageLimit, Place, SearchFilter, SearchName,
@@ -21,6 +22,9 @@ use crate::params::Params;
 use crate::ports::{Api, Ports};
 use crate::problems::{bad_request, query_too_expensive, read_failed};
 use crate::view::{NotificationSummary, Notifications};
+
+/// The most values and names in the body of a search: more than twice as many as a filter can have.
+const MAX_SEARCH_VALUES: usize = 4_096;
 
 /// Which notifications are looked for. What is absent or null is as if it were not there.
 #[derive(Deserialize, JsonSchema)]
@@ -81,6 +85,9 @@ pub(crate) async fn search<P: Ports>(
     JsonText(body): JsonText,
 ) -> Result<Response, Problem> {
     Params::none(query.as_deref())?;
+    if has_more_values_than(&body, MAX_SEARCH_VALUES) {
+        return Err(bad_request(format!("A search has at most {MAX_SEARCH_VALUES} values and names.")));
+    }
     let request: Result<Object<SearchRequest<'_>>, _> = serde_json::from_str(&body);
     let Object(request) =
         request.map_err(|error| bad_request(format!("The body is not as expected: {error}.")))?;

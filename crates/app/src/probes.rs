@@ -141,6 +141,7 @@ pub async fn serve(listener: TcpListener, state: ReadyState, timeouts: Timeouts,
         refuse,
         observe: None,
         tls: None,
+        tokens: None,
     };
     http_server::serve(listener, router(state).layer(from_fn(read_body)), settings, stop).await;
 }
@@ -157,6 +158,7 @@ async fn read_body(request: Request, next: Next) -> Response {
 fn refuse(refused: Refusal) -> Response {
     match refused {
         Refusal::RequestTimeout => refusal(StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+        Refusal::InvalidHead(_) => refusal(StatusCode::BAD_REQUEST, "bad_request"),
         _ => refusal(StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     }
 }

@@ -17,6 +17,8 @@ use crate::session::FormToken;
 
 /// The largest form, in bytes: the ids of a page of dead letters.
 const MAX_FORM_BYTES: usize = 256 * 1024;
+/// The largest form of a client that is not signed in, in bytes: a token, and where to continue.
+const MAX_SIGN_IN_BYTES: usize = 4 * 1024;
 /// The most fields of a form.
 const MAX_FORM_FIELDS: usize = 1_000;
 
@@ -30,7 +32,21 @@ pub(crate) struct Form(Vec<(String, String)>);
 impl Form {
     /// Reads a form and checks that a page with `token` has sent it.
     pub(crate) async fn read(head: &mut Parts, body: Body, token: &FormToken) -> Result<Self, PageError> {
-        let form = Self::read_unchecked(head, body).await?;
+        Self::read_within(head, body, MAX_FORM_BYTES).await?.checked(token)
+    }
+
+    /// The same of a client that is not signed in.
+    pub(crate) async fn read_sign_in(
+        head: &mut Parts,
+        body: Body,
+        token: &FormToken,
+    ) -> Result<Self, PageError> {
+        Self::read_unchecked(head, body).await?.checked(token)
+    }
+
+    /// Checks that a page with `token` has sent it.
+    fn checked(self, token: &FormToken) -> Result<Self, PageError> {
+        let form = self;
         let mut given = form.all(FORM_TOKEN);
         let is_own = matches!((given.next(), given.next()), (Some(given), None) if given.as_bytes().ct_eq(token.0.as_bytes()).into());
         drop(given);
@@ -39,6 +55,10 @@ impl Form {
 
     /// Reads a form that another site may have made, as far as its browser does not say so: nothing may be done because of it.
     pub(crate) async fn read_unchecked(head: &mut Parts, body: Body) -> Result<Self, PageError> {
+        Self::read_within(head, body, MAX_SIGN_IN_BYTES).await
+    }
+
+    async fn read_within(head: &mut Parts, body: Body, max_bytes: usize) -> Result<Self, PageError> {
         if is_foreign(head) {
             return Err(PageError::Forged);
         }
@@ -48,7 +68,7 @@ impl Form {
         }
         // Without a deadline the request did not come by the router of the console.
         let deadline = *head.extensions.get::<Deadline>().ok_or(PageError::Forged)?;
-        head.extensions.insert(BodyLimit(MAX_FORM_BYTES));
+        head.extensions.insert(BodyLimit(max_bytes));
         let bytes = deadline.limit(read_body(head, body)).await.ok_or(PageError::Late)?;
         let bytes = bytes.map_err(|error| match error {
             BodyError::TooLarge(limit) => PageError::TooLarge(limit),

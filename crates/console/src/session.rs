@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::ports::{SessionHash, SessionStore, StoreError, TokenHash};
+use http_server::admit_known_client;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use url::form_urlencoded;
@@ -29,7 +30,7 @@ pub(crate) const SESSION_LIFETIME: Duration = Duration::from_secs(8 * 3_600);
 /// The path of the sign-in.
 pub(crate) const SIGN_IN_PATH: &str = "/console/sign-in";
 /// The longest path that a sign-in returns to, in bytes.
-const MAX_NEXT_BYTES: usize = 4_096;
+const MAX_NEXT_BYTES: usize = 2_048;
 /// The label of the hash that makes the token of forms.
 const FORM_LABEL: &[u8] = b"notification console form\0";
 /// The label of the hash that makes the proof of a text.
@@ -177,6 +178,8 @@ pub(crate) async fn require_operator<P: Ports>(
         Ok(None) => return to_sign_in(&head),
         Err(error) => return PageError::from(error).into_response(),
     };
+    // Until here the client was unknown to the listener.
+    admit_known_client(&head.extensions).await;
     if let Some(signed_in) = head.extensions.get::<SignedIn>() {
         signed_in.set(operator.clone());
     }

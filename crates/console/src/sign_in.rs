@@ -80,7 +80,7 @@ async fn sign_in<P: Ports>(
         let next = form.as_ref().and_then(|form| form.text("next")).and_then(own_path);
         return Ok(answer(&console, &head, next.as_deref(), &Message::Expired));
     };
-    let form = Form::read(&mut head, body, &secret.form_token()).await?;
+    let form = Form::read_sign_in(&mut head, body, &secret.form_token()).await?;
     let next = form.text("next").and_then(own_path);
     if let Err(delay) = console.attempts.begin(client.addr, console.clock.now()) {
         return Ok(answer(&console, &head, next.as_deref(), &Message::TooMany(delay)));

@@ -37,13 +37,16 @@ pub(crate) fn plain(text: &str) -> String {
 fn is_hidden(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
-        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}'
-        | '\u{ffa0}' => true,
+        // Those that Unicode calls Default_Ignorable_Code_Point, and the blank pattern of braille.
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
+        '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => true,
+        '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}' => true,
+        '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
         '\u{200b}'..='\u{200f}'
         | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}'
-        | '\u{fff9}'..='\u{fffb}' => true,
-        '\u{e0000}'..='\u{e007f}' => true,
+        | '\u{fff0}'..='\u{fffb}' => true,
+        '\u{e0000}'..='\u{e0fff}' => true,
         other => other.is_control(),
     }
 }
@@ -258,6 +261,9 @@ mod tests {
         assert_eq!(shown, expected);
         assert_eq!(visible("two\nlines\täß漢").into_string(), "two\nlines\täß漢");
         assert_eq!(plain("a\u{202e}b<"), "a\u{fffd}b<");
+        for hidden in ['\u{34f}', '\u{fe0f}', '\u{2800}', '\u{17b4}', '\u{180b}', '\u{e0101}'] {
+            assert!(is_hidden(hidden), "{hidden:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //! waits for another: one whose recipients could not be looked up is answered so, and the others are accepted. Its
 //! record's id is made here and not by Redis. And nothing is written about one that is not accepted: its caller has the answer.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ambient::Timestamp;
@@ -28,6 +31,34 @@ pub struct Submission {
     pub stores_answer: bool,
     /// The trace that the request belongs to, if its header says so. It is not stored.
     pub request_trace: Option<TraceParent>,
+    /// What the request occupies.
+    pub held: Held,
+}
+
+/// What a request occupies, for example a part of a budget, until its submission is decided: even if its caller stops waiting before. All
+/// are equal. Clones share it.
+#[derive(Clone, Default)]
+pub struct Held(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Held {
+    /// Holds `occupied`.
+    pub fn new(occupied: impl Any + Send + Sync) -> Self {
+        Self(Some(Arc::new(occupied)))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Held {}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Held").field(&self.0.is_some()).finish()
+    }
 }
 
 /// The answer to a request, as it is sent and stored: byte for byte.

@@ -4,6 +4,7 @@
 //! 413, 400. What is read counts against the listener's budget until the answer is written.
 
 use std::fmt;
+use std::panic::resume_unwind;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -14,12 +15,21 @@ use http_body_util::BodyExt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Occupied};
 use crate::problem::{BAD_REQUEST, BODY_TOO_LARGE, Problem, UNSUPPORTED_MEDIA_TYPE};
 
 /// The largest body without a listener and without a [`BodyLimit`], in bytes.
 const DEFAULT_MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// The longest text that is parsed on the thread that serves connections, in bytes.
+const MAX_PARSED_AT_ONCE_BYTES: usize = 256 * 1024;
+
+/// The most longer ones that are parsed at a time.
+const MAX_LONG_PARSES: usize = 2;
 
 /// How much the buffer of a body of unknown length grows by, at least, in bytes.
 const MIN_GROWTH: usize = 4 * 1024;
@@ -157,22 +167,24 @@ pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
     if declared.is_some_and(|length| length > limit) {
         return Err(BodyError::TooLarge(limit));
     }
-    read(body, declared, limit, exchange).await
+    let reading = read(body, declared, limit, exchange);
+    match exchange.and_then(Exchange::body_timeout) {
+        Some(allowed) => timeout(allowed, reading).await.unwrap_or(Err(BodyError::Incomplete)),
+        None => reading.await,
+    }
 }
 
-/// Reads the body into a buffer that is never larger than what the budget was asked for.
+/// Reads the body into a buffer that is never larger than what the budget was asked for. It is asked for more than a share only when a share
+/// has arrived.
 async fn read(
     mut body: Body,
     declared: Option<usize>,
     limit: usize,
     exchange: Option<&Exchange>,
 ) -> Result<Vec<u8>, BodyError> {
-    let mut reserved = exchange.map_or(limit, Exchange::share).min(limit);
-    if let Some(length) = declared {
-        reserve(exchange, length).await;
-        reserved = length;
-    }
-    let mut bytes = Vec::with_capacity(declared.unwrap_or(MIN_GROWTH.min(reserved)));
+    let expected = declared.unwrap_or(limit);
+    let mut reserved = exchange.map_or(expected, Exchange::share).min(expected);
+    let mut bytes = Vec::with_capacity(if declared.is_some() { reserved } else { MIN_GROWTH.min(reserved) });
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| BodyError::Incomplete)?.into_data() else { continue };
         let length = bytes.len() + data.len();
@@ -180,10 +192,10 @@ async fn read(
             return Err(BodyError::TooLarge(limit));
         }
         if length > reserved {
-            reserve(exchange, limit).await;
-            reserved = limit;
+            reserve(exchange, expected.max(length)).await;
+            reserved = expected.max(length);
             // The buffer gets its final capacity: one that doubles would need three times as much while it is copied.
-            bytes.reserve_exact(limit - bytes.len());
+            bytes.reserve_exact(reserved - bytes.len());
         }
         bytes.extend_from_slice(&data);
     }
@@ -192,6 +204,31 @@ async fn read(
         exchange.keep(bytes.len());
     }
     Ok(bytes)
+}
+
+/// What `parse` makes of a text of `length` bytes. A long one is parsed on a thread of its own, few at a time, so that the requests of others
+/// go on meanwhile. `occupied` is held until it is parsed, even if the request ends before.
+pub async fn parse_apart<T: Send + 'static>(
+    length: usize,
+    occupied: Occupied,
+    parse: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if length <= MAX_PARSED_AT_ONCE_BYTES {
+        return parse();
+    }
+    static PERMITS: Semaphore = Semaphore::const_new(MAX_LONG_PARSES);
+    // Cannot fail: the semaphore is never closed.
+    let permit = PERMITS.acquire().await;
+    let parsing = spawn_blocking(move || {
+        let parsed = parse();
+        drop((permit, occupied));
+        parsed
+    });
+    match parsing.await {
+        Ok(parsed) => parsed,
+        // A panic is the request's own. Nothing cancels the task but the end of the runtime, which ends this one too.
+        Err(ended) => resume_unwind(ended.into_panic()),
+    }
 }
 
 async fn reserve(exchange: Option<&Exchange>, bytes: usize) {

@@ -1,22 +1,27 @@
 //! The bytes that request bodies and answers may occupy, all connections together.
 //!
 //! Every request in progress has a share of its own, [`MAX_SHARE_BYTES`] or less. What a body needs beyond it is reserved as a whole
-//! before the body is read; until then its connection is not read. So a request that waits holds nothing that another one
+//! once the share has arrived; until then its connection is not read on. So a request that waits holds nothing that another one
 //! waits for, and there is no deadlock; small requests never wait for large ones. Reservations are granted in the order in
-//! which they are asked for. A body that does not come holds its reservation until the request timeout.
+//! which they are asked for, and one client holds a quarter of the budget at most ([`OWNER_DIVISOR`]): bodies that are announced and do not
+//! come keep no room from the bodies of other clients.
 //!
-//! An answer is in memory before its size is known. What it needs beyond the share is taken at once, if need be below
+//! An answer is in memory before its size is known. What it needs is taken at once, if need be below
 //! zero; then no further request is begun until enough was written.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 
 /// The most that every request in progress may occupy without asking, in bytes.
 const MAX_SHARE_BYTES: usize = 16 * 1024;
 
 /// The part of the budget that all shares together have at most: one in so many.
 const SHARES_DIVISOR: usize = 4;
+
+/// The part of the budget that one client may reserve, beyond the shares: one in so many. A larger body is reserved alone.
+const OWNER_DIVISOR: usize = 4;
 
 /// The bytes beyond the shares. Clones share them.
 #[derive(Debug, Clone)]
@@ -25,6 +30,31 @@ pub(crate) struct Budget {
     available: Arc<watch::Sender<i64>>,
     /// Held by the reservation that is next.
     next: Arc<Mutex<()>>,
+    owners: Arc<Owners>,
+}
+
+/// What each client may reserve at a time.
+#[derive(Debug)]
+struct Owners {
+    bytes: u32,
+    left: std::sync::Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
+}
+
+impl Owners {
+    /// Waits until `owner` may reserve `bytes`, or all that it may.
+    async fn acquire(&self, owner: &Arc<str>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let left = {
+            let mut owners = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            if !owners.contains_key(owner) {
+                owners.retain(|_, left| Arc::strong_count(left) > 1);
+            }
+            let full = || Arc::new(Semaphore::new(self.bytes as usize));
+            Arc::clone(owners.entry(Arc::clone(owner)).or_insert_with(full))
+        };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes);
+        // Cannot fail: the semaphore is never closed.
+        left.acquire_many_owned(bytes).await.ok()
+    }
 }
 
 impl Budget {
@@ -35,7 +65,13 @@ impl Budget {
     }
 
     fn with_share(share: usize, available: usize) -> Self {
-        Self { share, available: Arc::new(watch::Sender::new(signed(available))), next: Arc::default() }
+        let bytes = u32::try_from(available / OWNER_DIVISOR).unwrap_or(u32::MAX).max(1);
+        Self {
+            share,
+            available: Arc::new(watch::Sender::new(signed(available))),
+            next: Arc::default(),
+            owners: Arc::new(Owners { bytes, left: std::sync::Mutex::default() }),
+        }
     }
 
     /// Waits until answers have left something for a further request.
@@ -85,51 +121,83 @@ impl Budget {
 
 /// What one request occupies; released when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Reservation {
+pub(crate) struct Reservation(std::sync::Mutex<Held>);
+
+#[derive(Debug)]
+struct Held {
     budget: Budget,
     /// Beyond the share.
-    held: std::sync::Mutex<usize>,
+    beyond: usize,
+    /// What its client may reserve less meanwhile.
+    owned: Option<OwnedSemaphorePermit>,
 }
 
 impl Reservation {
     pub(crate) fn new(budget: Budget) -> Self {
-        Self { budget, held: std::sync::Mutex::default() }
+        Self(std::sync::Mutex::new(Held { budget, beyond: 0, owned: None }))
     }
 
     /// What the request may occupy without asking, in bytes.
     pub(crate) fn share(&self) -> usize {
-        self.budget.share
+        self.held().budget.share
     }
 
-    /// Waits until the request may occupy `bytes`. To be called once: a request that waits must hold nothing.
-    pub(crate) async fn reserve(&self, bytes: usize) {
-        let beyond = bytes.saturating_sub(self.budget.share);
-        if beyond > 0 {
-            self.budget.acquire(beyond).await;
-            *self.held() += beyond;
+    /// Waits until the request, which is `owner`'s, may occupy `bytes`. To be called once: a request that waits must hold nothing that
+    /// others wait for.
+    pub(crate) async fn reserve(&self, bytes: usize, owner: Option<&Arc<str>>) {
+        let budget = self.held().budget.clone();
+        let beyond = bytes.saturating_sub(budget.share);
+        if beyond == 0 {
+            return;
         }
+        let owned = match owner {
+            Some(owner) => budget.owners.acquire(owner, beyond).await,
+            None => None,
+        };
+        budget.acquire(beyond).await;
+        let mut held = self.held();
+        held.beyond += beyond;
+        held.owned = owned;
     }
 
     /// The request occupies `bytes` from now on, more or less than before.
     pub(crate) fn set(&self, bytes: usize) {
-        let beyond = bytes.saturating_sub(self.budget.share);
-        let mut held = self.held();
-        if beyond > *held {
-            self.budget.take(beyond - *held);
-        } else if beyond < *held {
-            self.budget.release(*held - beyond);
-        }
-        *held = beyond;
+        let share = self.share();
+        self.set_beyond(bytes.saturating_sub(share));
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// The request occupies `bytes` more, whether they are there or not.
+    pub(crate) fn add(&self, bytes: usize) {
+        let beyond = self.held().beyond + bytes;
+        self.set_beyond(beyond);
+    }
+
+    /// The request has no share, and occupies `beyond` bytes from now on.
+    pub(crate) fn set_beyond(&self, beyond: usize) {
+        let mut held = self.held();
+        if beyond > held.beyond {
+            held.budget.take(beyond - held.beyond);
+        } else if beyond < held.beyond {
+            held.budget.release(held.beyond - beyond);
+            let surplus = held.owned.as_ref().map_or(0, |owned| owned.num_permits().saturating_sub(beyond));
+            drop(held.owned.as_mut().and_then(|owned| owned.split(surplus)));
+        }
+        held.beyond = beyond;
+    }
+
+    /// From now on it counts against another budget. It must hold nothing beyond its share.
+    pub(crate) fn move_to(&self, budget: Budget) {
+        self.held().budget = budget;
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.set(0);
+        self.set_beyond(0);
     }
 }
 
@@ -154,7 +222,7 @@ mod tests {
     }
 
     async fn waits(reservation: &Reservation, bytes: usize) -> bool {
-        timeout(Duration::from_secs(60), reservation.reserve(bytes)).await.is_err()
+        timeout(Duration::from_secs(60), reservation.reserve(bytes, None)).await.is_err()
     }
 
     #[test]
@@ -171,7 +239,7 @@ mod tests {
     async fn a_share_is_there_even_if_nothing_else_is() {
         let budget = budget(1 << 20);
         let (large, small) = (Reservation::new(budget.clone()), Reservation::new(budget.clone()));
-        large.reserve(SHARE + (1 << 20)).await;
+        large.reserve(SHARE + (1 << 20), None).await;
         assert!(!waits(&small, SHARE).await);
         assert!(waits(&small, SHARE + 1).await);
     }
@@ -180,10 +248,10 @@ mod tests {
     async fn reservations_are_granted_in_the_order_in_which_they_are_asked_for() {
         let budget = budget(100);
         let first = Reservation::new(budget.clone());
-        first.reserve(SHARE + 60).await;
+        first.reserve(SHARE + 60, None).await;
         let (large, small) = (Reservation::new(budget.clone()), Reservation::new(budget.clone()));
         let large = tokio::spawn(async move {
-            large.reserve(SHARE + 100).await;
+            large.reserve(SHARE + 100, None).await;
             large
         });
         sleep(Duration::from_secs(1)).await;
@@ -197,9 +265,29 @@ mod tests {
     async fn a_reservation_that_is_given_up_lets_the_next_one_pass() {
         let budget = budget(100);
         let first = Reservation::new(budget.clone());
-        first.reserve(SHARE + 60).await;
+        first.reserve(SHARE + 60, None).await;
         assert!(waits(&Reservation::new(budget.clone()), SHARE + 41).await);
         assert!(!waits(&Reservation::new(budget.clone()), SHARE + 40).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_reserves_a_quarter_and_keeps_no_other_from_its_own() {
+        let budget = budget(400);
+        let (greedy, other) = ("greedy".into(), "other".into());
+        let reserve = async |bytes: usize, owner: &Arc<str>| {
+            let reservation = Reservation::new(budget.clone());
+            let granted =
+                timeout(Duration::from_secs(60), reservation.reserve(SHARE + bytes, Some(owner))).await;
+            granted.is_ok().then_some(reservation)
+        };
+        let first = reserve(60, &greedy).await.expect("there is room");
+        assert!(reserve(60, &greedy).await.is_none(), "more than a quarter");
+        assert!(reserve(100, &other).await.is_some(), "another client waited");
+        first.set(SHARE + 20);
+        let second = reserve(80, &greedy).await.expect("what is not used is given back");
+        drop((first, second));
+        assert!(reserve(400, &greedy).await.is_some(), "a body above the quarter is never granted");
+        assert_eq!(budget.available(), 400);
     }
 
     #[tokio::test(start_paused = true)]
@@ -228,7 +316,7 @@ mod tests {
                     tokio::spawn(async move {
                         sleep(Duration::from_secs(start)).await;
                         let reservation = Reservation::new(budget.clone());
-                        let granted = timeout(Duration::from_secs(patience), reservation.reserve(bytes)).await;
+                        let granted = timeout(Duration::from_secs(patience), reservation.reserve(bytes, None)).await;
                         assert!(budget.available() >= 0);
                         if granted.is_ok() {
                             sleep(Duration::from_secs(hold)).await;

@@ -6,25 +6,29 @@
 //! connection closes it when the deadline has passed.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// How long a connection without a complete head is left alone when there is no room for others.
+/// How long a connection without a complete head, or with a request of an unknown client, is left alone when there is no room for
+/// others.
 const HEAD_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client may take to close an idle connection that has to make room.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a client may take nothing of an answer that is there for it. Answers that are not taken keep room from other requests. With
-/// HTTP/2 that is seen of the connection as a whole, not of one stream.
-const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client that was refused may go on sending when there is no room for others.
+const REFUSED_GRACE: Duration = Duration::from_secs(2);
+
+/// The most requests without a known token that a connection may make; it is closed after the next one is answered.
+const MAX_UNAUTHORIZED: u32 = 10;
+
+/// How long a client may take nothing of an answer that is there for it, or of 16 KiB of it with HTTP/2. Answers that are not taken
+/// keep room from other requests. The connection is closed then, with HTTP/2 the stream.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take.
 #[derive(Debug, Clone, Copy)]
@@ -57,11 +61,25 @@ struct Shared {
     unwanted: CancellationToken,
 }
 
+/// A request whose answer is not written yet, or whose body still comes.
+#[derive(Debug)]
+struct InProgress {
+    since: Instant,
+    /// When the answer must have been written.
+    deadline: Instant,
+    /// Since when it is refused, and its client still sends.
+    refused_since: Option<Instant>,
+}
+
 #[derive(Debug)]
 struct State {
-    /// When the answer to each request must have been written. The first is the earliest.
-    in_progress: BTreeMap<u64, Instant>,
+    /// By the order in which they began. The first has the earliest deadline.
+    in_progress: BTreeMap<u64, InProgress>,
     begun: u64,
+    /// Whether one of its requests came from a known client.
+    is_known: bool,
+    /// How many of its requests were refused for lack of a known token.
+    unauthorized: u32,
     /// When the connection was made, or became idle.
     waiting_since: Instant,
     /// When the head that is incomplete began.
@@ -81,11 +99,14 @@ impl State {
     }
 
     fn deadline_of_requests(&self, timeouts: &Timeouts) -> Instant {
-        if let Some((_, deadline)) = self.in_progress.first_key_value() {
-            return *deadline;
+        if let Some((_, first)) = self.in_progress.first_key_value() {
+            return match self.unwanted_since {
+                Some(since) if self.expendable_since().is_some() => first.deadline.min(since),
+                _ => first.deadline,
+            };
         }
         let first_head = self.waiting_since + timeouts.read_header;
-        let deadline = match self.head_since {
+        let deadline = match self.head_began() {
             Some(since) if self.begun == 0 => first_head.min(since + timeouts.request),
             Some(since) => since + timeouts.read_header.min(timeouts.request),
             None if self.begun == 0 => first_head,
@@ -102,6 +123,23 @@ impl State {
     fn is_idle(&self) -> bool {
         self.in_progress.is_empty() && self.head_since.is_none() && self.begun > 0
     }
+
+    /// When the head that is incomplete began to be waited for: a part of it may have come while another request was in progress.
+    fn head_began(&self) -> Option<Instant> {
+        self.head_since.map(|since| if self.begun == 0 { since } else { since.max(self.waiting_since) })
+    }
+
+    /// Since when the requests in progress may be given up for others: all are refused, or the client is unknown.
+    fn expendable_since(&self) -> Option<Instant> {
+        let requests = self.in_progress.values();
+        if requests.clone().all(|request| request.refused_since.is_some()) {
+            return requests
+                .filter_map(|request| request.refused_since)
+                .max()
+                .map(|since| since + REFUSED_GRACE);
+        }
+        requests.map(|request| request.since + HEAD_GRACE).max().filter(|_| !self.is_known)
+    }
 }
 
 impl Activity {
@@ -111,6 +149,8 @@ impl Activity {
         let state = State {
             in_progress: BTreeMap::new(),
             begun: 0,
+            is_known: false,
+            unauthorized: 0,
             waiting_since: now,
             head_since: None,
             unwanted_since: None,
@@ -125,27 +165,25 @@ impl Activity {
         }))
     }
 
-    /// Bytes arrived. With HTTP/2 they may be anything, and are not reported.
-    fn received(&self) {
-        self.change(|state| {
-            if state.in_progress.is_empty() && state.head_since.is_none() {
-                state.head_since = Some(Instant::now());
-            }
-        });
+    /// A head has begun, even if the request before it is still in progress. Not reported with HTTP/2.
+    pub(crate) fn head_began(&self) {
+        self.change(|state| state.head_since = state.head_since.or_else(|| Some(Instant::now())));
     }
 
     /// The client takes nothing, or something again.
-    fn set_stalled(&self, is_stalled: bool) {
+    pub(crate) fn set_stalled(&self, is_stalled: bool) {
         self.change(|state| state.stalled_since = is_stalled.then(Instant::now));
     }
 
     /// A head is complete. Gives the time of its first byte, and what lasts until the answer was written.
     pub(crate) fn begin(&self) -> (Instant, Progress) {
         self.change(|state| {
-            let started = state.head_since.take().unwrap_or_else(Instant::now);
+            let started = state.head_began().unwrap_or_else(Instant::now);
+            state.head_since = None;
             let id = state.begun;
             state.begun += 1;
-            state.in_progress.insert(id, started + self.0.timeouts.request + self.0.timeouts.idle);
+            let deadline = started + self.0.timeouts.request + self.0.timeouts.idle;
+            state.in_progress.insert(id, InProgress { since: started, deadline, refused_since: None });
             (started, Progress { activity: self.clone(), id })
         })
     }
@@ -159,16 +197,40 @@ impl Activity {
         });
     }
 
-    /// How readily the connection is closed to make room for another: the least first, `None` not at all. Idle ones come
-    /// before those without a complete head, and those that wait longest before others.
-    pub(crate) fn expendability(&self, now: Instant) -> Option<(bool, Instant)> {
+    /// A client of the connection is known: it has a token, or none is needed.
+    pub(crate) fn set_known(&self) {
+        if !self.state().is_known {
+            self.change(|state| state.is_known = true);
+        }
+    }
+
+    /// A request was refused for lack of a known token. After some of them the connection is closed.
+    pub(crate) fn count_unauthorized(&self) {
+        let mut state = self.state();
+        state.unauthorized += 1;
+        let too_many = state.unauthorized > MAX_UNAUTHORIZED;
+        drop(state);
+        if too_many {
+            self.0.unwanted.cancel();
+        }
+    }
+
+    /// How readily the connection is closed to make room for another, the least first, and from when on; `None` if not at all. Those of
+    /// unknown and refused clients come first, then idle ones, then those without a complete head; among them those that wait longest.
+    pub(crate) fn expendability(&self) -> Option<(u8, Instant)> {
         let state = self.state();
-        if !state.in_progress.is_empty() || state.unwanted_since.is_some() {
+        if state.unwanted_since.is_some() {
             return None;
         }
-        let since = state.head_since.unwrap_or(state.waiting_since);
-        let is_idle = state.is_idle();
-        (is_idle || since + HEAD_GRACE <= now).then_some((!is_idle, since))
+        if !state.in_progress.is_empty() {
+            return state.expendable_since().map(|since| (0, since));
+        }
+        let since = state.head_began().unwrap_or(state.waiting_since);
+        match (state.is_known, state.is_idle()) {
+            (false, true) => Some((0, since)),
+            (true, true) => Some((1, since)),
+            (_, false) => Some((2, since + HEAD_GRACE)),
+        }
     }
 
     /// Asks for the end of the connection, unless a request begins before it comes to that.
@@ -232,78 +294,25 @@ pub(crate) struct Progress {
     id: u64,
 }
 
+impl Progress {
+    /// The connection of the request.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// The request is refused, and its client still sends.
+    pub(crate) fn refused(&self) {
+        self.activity.change(|state| {
+            if let Some(request) = state.in_progress.get_mut(&self.id) {
+                request.refused_since = Some(Instant::now());
+            }
+        });
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.activity.end(self.id);
-    }
-}
-
-/// A stream that reports when bytes arrive, and when none can be written.
-#[derive(Debug)]
-pub(crate) struct Watched<S> {
-    stream: S,
-    activity: Activity,
-    is_stalled: bool,
-}
-
-impl<S> Watched<S> {
-    pub(crate) fn new(stream: S, activity: Activity) -> Self {
-        Self { stream, activity, is_stalled: false }
-    }
-
-    fn wrote(&mut self, outcome: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
-        if outcome.is_pending() != self.is_stalled {
-            self.is_stalled = outcome.is_pending();
-            self.activity.set_stalled(self.is_stalled);
-        }
-        outcome
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let before = buf.filled().len();
-        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.activity.received();
-        }
-        outcome
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.wrote(outcome)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.wrote(outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -311,13 +320,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 mod tests {
     use std::pin::pin;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::task::{Wake, Waker};
+    use std::task::{Context, Wake, Waker};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::task::yield_now;
     use tokio::time::{advance, timeout};
 
     use super::*;
+    use crate::stream::Watched;
 
     #[derive(Default)]
     struct Wakes(AtomicU32);
@@ -333,7 +343,7 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let activity = Activity::new(Timeouts { read_header: hour, request: hour, idle: hour });
         let (mut client, server) = tokio::io::duplex(1);
-        let mut server = Watched::new(server, activity.clone());
+        let mut server = Watched::http2(server, activity.clone());
         let _request = activity.begin();
         let answer = tokio::spawn(async move { server.write_all(&[b'x'; 100]).await });
         let (begun, mut passed) = (Instant::now(), pin!(activity.passed()));
@@ -360,7 +370,7 @@ mod tests {
         let mut poll = || passed.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(poll().is_pending());
         for _request in 0..100 {
-            activity.received();
+            activity.head_began();
             drop(activity.begin());
             assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
             assert!(poll().is_pending());
@@ -371,7 +381,7 @@ mod tests {
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
         assert!(poll().is_pending());
         // Neither do requests after it.
-        activity.received();
+        activity.head_began();
         drop(activity.begin());
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
         // And it ends when the connection was idle for too long, not earlier.

@@ -1,13 +1,15 @@
 //! One request and its answer: what the listener, the body and the handler tell each other about it.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::MatchedPath;
+use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::Extensions;
+use axum::http::request::Parts;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -16,6 +18,17 @@ use tokio::time::Instant;
 
 use crate::budget::Reservation;
 use crate::connection::Progress;
+use crate::service::Class;
+use crate::stall::Stall;
+
+/// What an answer occupies besides its body, in bytes: its head, and what the server library keeps of its stream.
+const ANSWER_OVERHEAD_BYTES: usize = 1024;
+
+/// The largest piece of an answer that an HTTP/2 connection takes at a time, in bytes.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// How long the body of an unknown client may take.
+const UNKNOWN_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How far the body of the request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +48,15 @@ pub(crate) struct Exchange(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     max_body_bytes: usize,
-    occupancy: Arc<Occupancy>,
+    /// The name of the client's token.
+    owner: Option<Arc<str>>,
+    /// The room of known clients, if this one is not.
+    known: Option<Arc<Class>>,
+    /// What the body occupies.
+    reservation: Arc<Reservation>,
+    /// Its place among the requests in progress, and among which.
+    place: Mutex<(Arc<Class>, Option<OwnedSemaphorePermit>)>,
+    progress: Arc<Progress>,
     body: Mutex<BodyProgress>,
     /// How long the body had to wait for room.
     paused: Mutex<Duration>,
@@ -70,31 +91,74 @@ pub fn name_route(extensions: &Extensions, template: &'static str) {
     }
 }
 
-/// What a request occupies until its answer is written: a place among the requests in progress, bytes, and the attention of
-/// its connection.
-#[derive(Debug)]
-pub(crate) struct Occupancy {
-    reservation: Reservation,
-    _place: OwnedSemaphorePermit,
-    _progress: Progress,
+/// What the body of a request occupies. A task that outlives its request holds it until its end, so that the budget counts it.
+#[derive(Debug, Clone)]
+pub struct Occupied(Option<Arc<Reservation>>);
+
+impl Occupied {
+    /// That of the request with these extensions; nothing without a listener, as in tests of a router.
+    pub fn of(extensions: &Extensions) -> Self {
+        Self(extensions.get::<Exchange>().map(|exchange| Arc::clone(&exchange.0.reservation)))
+    }
+
+    /// It occupies `bytes` more: what a handler has made of the body. Nothing waits for them, but further requests do.
+    pub fn add(&self, bytes: usize) {
+        if let Some(reservation) = &self.0 {
+            reservation.add(bytes);
+        }
+    }
 }
 
-impl Occupancy {
-    pub(crate) fn new(reservation: Reservation, place: OwnedSemaphorePermit, progress: Progress) -> Self {
-        Self { reservation, _place: place, _progress: progress }
+impl<S: Sync> FromRequestParts<S> for Occupied {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(&head.extensions))
+    }
+}
+
+/// Tells the listener that the client of a request is known after all, for example by a session: from now on the request has the room of
+/// known clients, for which this waits.
+pub async fn admit_known_client(extensions: &Extensions) {
+    if let Some(exchange) = extensions.get::<Exchange>() {
+        exchange.admit_known().await;
     }
 }
 
 impl Exchange {
-    pub(crate) fn new(max_body_bytes: usize, occupancy: Occupancy) -> Self {
+    pub(crate) fn new(max_body_bytes: usize, client: Client, progress: Progress) -> Self {
+        let Client { owner, class, known, place } = client;
         Self(Arc::new(Shared {
             max_body_bytes,
-            occupancy: Arc::new(occupancy),
+            owner,
+            known: (!Arc::ptr_eq(&class, &known)).then_some(known),
+            reservation: Arc::new(Reservation::new(class.budget.clone())),
+            place: Mutex::new((class, Some(place))),
+            progress: Arc::new(progress),
             body: Mutex::new(BodyProgress::NotAwaited),
             paused: Mutex::default(),
             unread: Mutex::default(),
             route: OnceLock::new(),
         }))
+    }
+
+    async fn admit_known(&self) {
+        let Some(known) = &self.0.known else { return };
+        // Cannot fail: the semaphore is never closed.
+        let Ok(place) = known.enter(false).await else { return };
+        self.0.reservation.move_to(known.budget.clone());
+        *self.0.place.lock().unwrap_or_else(PoisonError::into_inner) = (Arc::clone(known), Some(place));
+        self.0.progress.activity().set_known();
+    }
+
+    /// The handler has ended: its place goes to another request, whether the answer is taken or not.
+    pub(crate) fn leave(&self) {
+        self.0.place.lock().unwrap_or_else(PoisonError::into_inner).1 = None;
+    }
+
+    /// The request in progress on its connection.
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.0.progress
     }
 
     /// The largest body where the route does not say otherwise.
@@ -104,26 +168,34 @@ impl Exchange {
 
     /// What the body may occupy without being reserved, in bytes.
     pub(crate) fn share(&self) -> usize {
-        self.0.occupancy.reservation.share()
+        self.0.reservation.share()
+    }
+
+    /// How long the body may take, besides the request timeout.
+    pub(crate) fn body_timeout(&self) -> Option<Duration> {
+        let is_unknown = self.0.known.as_ref().is_some_and(|known| {
+            !Arc::ptr_eq(known, &self.0.place.lock().unwrap_or_else(PoisonError::into_inner).0)
+        });
+        is_unknown.then_some(UNKNOWN_BODY_TIMEOUT)
     }
 
     /// Waits until the body may occupy `bytes`. Once in a request.
     pub(crate) async fn reserve(&self, bytes: usize) {
         let since = Instant::now();
         self.set_body(BodyProgress::Paused);
-        self.0.occupancy.reservation.reserve(bytes).await;
+        self.0.reservation.reserve(bytes, self.0.owner.as_ref()).await;
         self.set_body(BodyProgress::NotAwaited);
         *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner) += since.elapsed();
     }
 
-    /// How long the body waited for room before it could be read.
+    /// How long the body had to wait for room before it could be read.
     pub(crate) fn paused(&self) -> Duration {
         *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The body turned out to occupy `bytes`.
     pub(crate) fn keep(&self, bytes: usize) {
-        self.0.occupancy.reservation.set(bytes);
+        self.0.reservation.set(bytes);
     }
 
     /// How far the body has come.
@@ -159,10 +231,29 @@ impl Exchange {
     /// `body` as it is sent: what it occupies is released when it has been written.
     pub(crate) fn answer_body(&self, body: Body) -> Body {
         let size = HttpBody::size_hint(&body).lower();
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        self.0.occupancy.reservation.set(size);
-        Body::new(AnswerBody { body, occupancy: Arc::clone(&self.0.occupancy) })
+        let size = usize::try_from(size).unwrap_or(usize::MAX).saturating_add(ANSWER_OVERHEAD_BYTES);
+        let class = Arc::clone(&self.0.place.lock().unwrap_or_else(PoisonError::into_inner).0);
+        let reservation = Reservation::new(class.budget.clone());
+        reservation.set_beyond(size);
+        let stall = Stall::of_this_stream();
+        if let Some(stall) = &stall {
+            stall.advanced();
+        }
+        let occupancy =
+            Arc::new(Occupancy { _reservation: reservation, _progress: Arc::clone(&self.0.progress), stall });
+        Body::new(AnswerBody { body, occupancy, rest: Bytes::new() })
     }
+}
+
+/// Whose request it is, and its place.
+pub(crate) struct Client {
+    /// The name of the token.
+    pub(crate) owner: Option<Arc<str>>,
+    /// Those among whom it has its place.
+    pub(crate) class: Arc<Class>,
+    /// Known clients.
+    pub(crate) known: Arc<Class>,
+    pub(crate) place: OwnedSemaphorePermit,
 }
 
 /// Notes what the handler waits for, and keeps what it leaves unread.
@@ -206,21 +297,47 @@ impl Drop for RequestBody {
     }
 }
 
-/// An answer whose bytes keep what the request occupies until the server library drops them, which is after they were
-/// written to the socket.
+/// What an answer occupies until it is written: bytes, and the attention of its connection.
+struct Occupancy {
+    _reservation: Reservation,
+    _progress: Arc<Progress>,
+    /// With HTTP/2.
+    stall: Option<Stall>,
+}
+
+/// An answer whose bytes keep what it occupies until the server library drops them, which is after they were written to the socket.
 struct AnswerBody {
     body: Body,
     occupancy: Arc<Occupancy>,
+    /// What is left of a frame of which the library has taken a piece.
+    rest: Bytes,
 }
 
 struct Counted {
     bytes: Bytes,
-    _occupancy: Arc<Occupancy>,
+    occupancy: Arc<Occupancy>,
 }
 
 impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(stall) = &self.occupancy.stall {
+            stall.written();
+        }
+    }
+}
+
+impl AnswerBody {
+    fn count(&self, bytes: Bytes) -> Bytes {
+        if let Some(stall) = &self.occupancy.stall {
+            stall.taken();
+        }
+        Bytes::from_owner(Counted { bytes, occupancy: Arc::clone(&self.occupancy) })
     }
 }
 
@@ -232,16 +349,41 @@ impl HttpBody for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let occupancy = Arc::clone(&self.occupancy);
-        let count = |bytes| Bytes::from_owner(Counted { bytes, _occupancy: occupancy });
-        Pin::new(&mut self.body).poll_frame(cx).map_ok(|frame| frame.map_data(count))
+        if self.rest.is_empty() {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                // The stream of HTTP/2 ends when all of it is written, so that one that is not taken is noticed.
+                return self
+                    .occupancy
+                    .stall
+                    .as_ref()
+                    .map_or(Poll::Ready(()), |stall| stall.poll_written(cx))
+                    .map(|()| None);
+            };
+            match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => self.rest = data,
+                Ok(Err(other)) => return Poll::Ready(Some(Ok(other))),
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        let length = self.rest.len();
+        let piece = if self.occupancy.stall.is_some() { length.min(PIECE_BYTES) } else { length };
+        let piece = self.rest.split_to(piece);
+        Poll::Ready(Some(Ok(Frame::data(self.count(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        let is_written = self.occupancy.stall.as_ref().is_none_or(Stall::is_written);
+        self.rest.is_empty() && self.body.is_end_stream() && is_written
     }
 
     fn size_hint(&self) -> SizeHint {
-        HttpBody::size_hint(&self.body)
+        let mut hint = HttpBody::size_hint(&self.body);
+        let rest = self.rest.len() as u64;
+        let upper = hint.upper();
+        hint.set_lower(hint.lower() + rest);
+        if let Some(upper) = upper {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }

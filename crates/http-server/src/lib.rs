@@ -15,6 +15,8 @@ mod body;
 mod budget;
 mod connection;
 mod exchange;
+mod framing;
+mod head;
 mod listener;
 pub mod problem;
 mod proxies;
@@ -22,14 +24,19 @@ mod reload;
 mod request_id;
 mod service;
 mod socket;
+mod sparse_log;
+mod stall;
 mod started;
+mod stream;
 mod tls;
 pub mod tokens;
 mod unix;
 
-pub use body::{BodyError, BodyLimit, JsonBody, JsonText, Object, has_media_type, is_compressed, read_body};
+pub use body::{
+    BodyError, BodyLimit, JsonBody, JsonText, Object, has_media_type, is_compressed, parse_apart, read_body,
+};
 pub use connection::Timeouts;
-pub use exchange::name_route;
+pub use exchange::{Occupied, admit_known_client, name_route};
 pub use listener::serve;
 pub use proxies::{Client, InvalidNetwork, Peer, TrustedProxies};
 pub use reload::ReloadError;

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,10 +20,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::{Activity, Watched};
+use crate::connection::Activity;
+use crate::framing::{BodyFraming, Framing};
 use crate::proxies::Peer;
 use crate::service::{Service, Settings};
 use crate::socket::Listener;
+use crate::stall::StreamExecutor;
+use crate::stream::Watched;
 
 /// The pause after a connection could not be accepted, for example because no file descriptor is left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -130,10 +135,9 @@ impl Room {
     /// Closes the connection that is missed least, if one can be.
     fn close_one(&self) {
         let connections = self.connections();
-        let now = Instant::now();
-        let ranked =
-            connections.open.values().filter_map(|activity| Some((activity.expendability(now)?, activity)));
-        if let Some((_, activity)) = ranked.min_by_key(|(rank, _)| *rank) {
+        let ranked = connections.open.values().filter_map(|one| Some((one.expendability()?, one)));
+        let first = ranked.min_by_key(|(rank, _)| *rank);
+        if let Some((_, activity)) = first.filter(|((_, from), _)| *from <= Instant::now()) {
             activity.make_room();
         }
     }
@@ -205,9 +209,14 @@ impl Connection {
     }
 
     async fn serve_http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        let service =
-            service_fn(|request| Arc::clone(&self.service).answer(request, self.peer, self.activity.clone()));
-        let io = TokioIo::new(Watched::new(stream, self.activity.clone()));
+        let framing = Framing::default();
+        let service = service_fn(|request: Request<Incoming>| {
+            // Without a length it is chunked: without either it is empty, which is a length.
+            let body = request.body().size_hint().exact().map_or(BodyFraming::Chunked, BodyFraming::Length);
+            let has_fragment = framing.begin(body);
+            Arc::clone(&self.service).answer(request, self.peer, &self.activity, has_fragment)
+        });
+        let io = TokioIo::new(Watched::http1(stream, self.activity.clone(), framing.clone()));
         let mut connection = http1::Builder::new()
             // See connection.rs.
             .header_read_timeout(None)
@@ -227,16 +236,17 @@ impl Connection {
 
     async fn serve_http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let (service, peer, activity) = (Arc::clone(&self.service), self.peer, self.activity.clone());
-        let service = service_fn(move |request| Arc::clone(&service).answer(request, peer, activity.clone()));
+        let executor = StreamExecutor::new(Arc::clone(&service.stalled));
+        let service = service_fn(move |request| Arc::clone(&service).answer(request, peer, &activity, false));
         let window = u32::try_from(CONNECTION_BUFFER_BYTES).unwrap_or(u32::MAX);
-        let connection = http2::Builder::new(TokioExecutor::new())
+        let connection = http2::Builder::new(executor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
             .initial_stream_window_size(window)
             .initial_connection_window_size(window)
             .max_send_buf_size(CONNECTION_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Watched::http2(stream, self.activity.clone())), service);
         self.drive(pin!(connection)).await;
     }
 

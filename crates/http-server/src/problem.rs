@@ -159,16 +159,18 @@ pub fn refuse(refusal: Refusal) -> Response {
         Refusal::RequestTimeout => {
             Problem::new(REQUEST_TIMEOUT, "The request was not complete within the request timeout.")
         }
-        Refusal::AnswerTimeout => Problem::new(
-            UNAVAILABLE,
-            "There was no answer within the request timeout. Whether the request took effect is not known.",
-        ),
+        Refusal::AnswerTimeout { is_safe } => {
+            let unknown = if is_safe { "" } else { " Whether the request took effect is not known." };
+            Problem::new(UNAVAILABLE, format!("There was no answer within the request timeout.{unknown}"))
+        }
         Refusal::Overloaded => {
             Problem::new(UNAVAILABLE, "The service has more requests in progress than it can buffer.")
         }
-        Refusal::Panicked => {
-            Problem::new(UNAVAILABLE, "The request failed. Whether it took effect is not known.")
+        Refusal::Panicked { is_safe } => {
+            let unknown = if is_safe { "" } else { " Whether it took effect is not known." };
+            Problem::new(UNAVAILABLE, format!("The request failed.{unknown}"))
         }
+        Refusal::InvalidHead(rule) => Problem::new(BAD_REQUEST, rule),
     };
     problem.into_response()
 }

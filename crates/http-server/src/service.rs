@@ -18,18 +18,21 @@ use futures_util::FutureExt;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body as _, Incoming};
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower::ServiceExt;
 
-use crate::budget::{Budget, Reservation};
-use crate::connection::{Activity, Timeouts};
-use crate::exchange::{BodyProgress, Exchange, Occupancy, Route};
+use crate::budget::Budget;
+use crate::connection::{Activity, Progress, Timeouts};
+use crate::exchange::{BodyProgress, Client, Exchange, Route};
+use crate::head;
 use crate::problem::PROBLEM_JSON;
 use crate::proxies::Peer;
 use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::sparse_log::SparseLog;
 use crate::started::Started;
 use crate::tls::Tls;
+use crate::tokens::Tokens;
 
 /// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its answer.
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
@@ -39,6 +42,12 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a client may pause meanwhile.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The part of the places that clients without a known token have, beside those of known clients: one in so many.
+const UNKNOWN_PLACES_DIVISOR: usize = 4;
+
+/// The part of the bytes that they have: one in so many.
+const UNKNOWN_BYTES_DIVISOR: usize = 16;
 
 /// The largest problem that gets its `instance`, in bytes.
 const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
@@ -67,6 +76,8 @@ pub struct Settings {
     pub observe: Option<Observer>,
     /// The certificate; without one the listener speaks plain HTTP/1.1.
     pub tls: Option<Tls>,
+    /// Clients with one of these tokens are known; the others share a small part of the room. `None`: every client is known.
+    pub tokens: Option<Tokens>,
 }
 
 impl fmt::Debug for Settings {
@@ -95,68 +106,147 @@ pub enum Refusal {
     /// The request timeout passed while the handler waited for the client: 408. The connection is closed.
     RequestTimeout,
     /// The request timeout passed while the handler did something else: 503.
-    AnswerTimeout,
+    AnswerTimeout {
+        /// Whether the method changes nothing, so that nothing can have taken effect.
+        is_safe: bool,
+    },
     /// The request timeout passed while there was no room for the request: 503.
     Overloaded,
     /// The handler panicked: 503.
-    Panicked,
+    Panicked {
+        /// Whether the method changes nothing.
+        is_safe: bool,
+    },
+    /// The head of the request breaks this rule: 400.
+    InvalidHead(&'static str),
+}
+
+/// Requests in progress, and what their bodies and answers may occupy.
+#[derive(Debug)]
+pub(crate) struct Class {
+    places: Arc<Semaphore>,
+    pub(crate) budget: Budget,
+}
+
+impl Class {
+    fn new(places: usize, bytes: usize) -> Arc<Self> {
+        Arc::new(Self { places: Arc::new(Semaphore::new(places)), budget: Budget::new(bytes, places) })
+    }
+
+    /// Waits for a place, and, unless it is for a probe, until answers leave room.
+    pub(crate) async fn enter(&self, is_probe: bool) -> Result<OwnedSemaphorePermit, AcquireError> {
+        if !is_probe {
+            self.budget.admit().await;
+        }
+        Arc::clone(&self.places).acquire_owned().await
+    }
 }
 
 /// What the connections of a listener share.
 pub(crate) struct Service {
     router: Router,
     pub(crate) settings: Settings,
-    places: Arc<Semaphore>,
-    pub(crate) budget: Budget,
+    known: Arc<Class>,
+    /// Those without a known token.
+    unknown: Arc<Class>,
+    /// Of answers that clients do not take.
+    pub(crate) stalled: Arc<SparseLog>,
+    /// Of unknown clients that found no room.
+    crowded: SparseLog,
 }
 
 impl Service {
     pub(crate) fn new(router: Router, settings: Settings) -> Self {
-        let places = Arc::new(Semaphore::new(settings.max_connections));
-        let budget = Budget::new(settings.max_buffered_bytes, settings.max_connections);
-        Self { router: router.layer(from_fn(note_route)), settings, places, budget }
+        let places = (settings.max_connections / UNKNOWN_PLACES_DIVISOR).max(1);
+        let unknown = Class::new(places, settings.max_buffered_bytes / UNKNOWN_BYTES_DIVISOR);
+        Self {
+            router: router.layer(from_fn(note_route)),
+            known: Class::new(settings.max_connections, settings.max_buffered_bytes),
+            unknown,
+            settings,
+            stalled: Arc::default(),
+            crowded: SparseLog::default(),
+        }
     }
 
-    /// Answers one request. Never fails.
-    pub(crate) async fn answer(
+    /// Answers one request. Never fails. It begins at once, before a byte of the next one is looked at.
+    pub(crate) fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Peer,
+        activity: &Activity,
+        has_fragment: bool,
+    ) -> impl Future<Output = Result<Response, Infallible>> + use<> {
+        let (started, progress) = activity.begin();
+        self.answer_begun(request, peer, (started, progress), has_fragment)
+    }
+
+    async fn answer_begun(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         peer: Peer,
-        activity: Activity,
+        (started, progress): (Instant, Progress),
+        has_fragment: bool,
     ) -> Result<Response, Infallible> {
-        let (started, progress) = activity.begin();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(Started(started));
         let id = RequestId::of(request.headers());
         let (path, version) = (request.uri().path().to_owned(), request.version());
         let deadline = started + self.settings.timeouts.request;
-        let is_probe = self.settings.probes.contains(&&*path);
-        let room = async {
-            if !is_probe {
-                self.budget.admit().await;
-            }
-            Arc::clone(&self.places).acquire_owned().await
+        let client = match head::check(&request, has_fragment) {
+            Ok(()) => self.client(&request, &path, deadline).await.ok_or(Refusal::Overloaded),
+            Err(rule) => Err(Refusal::InvalidHead(rule)),
         };
-        // Cannot fail but for the time: the semaphore is never closed.
-        let Ok(Ok(place)) = timeout_at(deadline, room).await else {
-            if version < Version::HTTP_2 {
-                tokio::spawn(linger(request.into_body(), progress));
+        let client = match client {
+            Ok(client) => client,
+            Err(refusal) => {
+                progress.refused();
+                if version < Version::HTTP_2 {
+                    tokio::spawn(linger(request.into_body(), progress));
+                }
+                let response = (self.settings.refuse)(refusal);
+                return Ok(self.finish(response, None, started, &id, &path).await);
             }
-            let response = (self.settings.refuse)(Refusal::Overloaded);
-            return Ok(self.finish(response, None, started, &id, &path).await);
         };
-        let occupancy = Occupancy::new(Reservation::new(self.budget.clone()), place, progress);
-        let exchange = Exchange::new(self.settings.max_body_bytes, occupancy);
+        if Arc::ptr_eq(&client.class, &client.known) {
+            progress.activity().set_known();
+        }
+        let exchange = Exchange::new(self.settings.max_body_bytes, client, progress);
         let (mut response, refusal) = self.handle(request, &exchange, &id, deadline).await;
+        exchange.leave();
+        if response.status() == StatusCode::UNAUTHORIZED {
+            exchange.progress().activity().count_unauthorized();
+        }
         if let Some(unread) = exchange.take_unread().filter(|_| version < Version::HTTP_2) {
             if refusal == Some(Refusal::RequestTimeout) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             } else {
-                tokio::spawn(linger(unread, exchange.clone()));
+                exchange.progress().refused();
+                tokio::spawn(linger(unread, Arc::clone(exchange.progress())));
             }
         }
         let response = self.finish(response, exchange.route(), started, &id, &path).await;
         Ok(response.map(|body| exchange.answer_body(body)))
+    }
+
+    /// Whose request it is, and a place for it; `None` if there is none by `deadline`.
+    async fn client(&self, request: &Request<Incoming>, path: &str, deadline: Instant) -> Option<Client> {
+        let principal = self.settings.tokens.as_ref().map(|tokens| tokens.principal(request.headers()));
+        let class = if principal.as_ref().is_some_and(Option::is_none) { &self.unknown } else { &self.known };
+        let is_probe = self.settings.probes.contains(&path);
+        let place = timeout_at(deadline, class.enter(is_probe)).await;
+        // Cannot fail but for the time: the semaphore is never closed.
+        let Ok(Ok(place)) = place else {
+            if let Some(count) = self.crowded.admit().filter(|_| Arc::ptr_eq(class, &self.unknown)) {
+                tracing::warn!(
+                    count,
+                    "clients without a known token take all room that they have; refusing some of their requests"
+                );
+            }
+            return None;
+        };
+        let owner = principal.flatten().map(|principal| principal.name);
+        Some(Client { owner, class: Arc::clone(class), known: Arc::clone(&self.known), place })
     }
 
     /// The answer of the router, or the one in its place.
@@ -168,6 +258,7 @@ impl Service {
         deadline: Instant,
     ) -> (Response, Option<Refusal>) {
         let (mut head, body) = request.into_parts();
+        let is_safe = head.method.is_safe();
         head.extensions.insert(exchange.clone());
         head.extensions.insert(id.clone());
         let request = Request::from_parts(head, exchange.request_body(body));
@@ -187,7 +278,7 @@ impl Service {
                     route = exchange.route(),
                     "a request handler panicked; the client got an error"
                 );
-                Refusal::Panicked
+                Refusal::Panicked { is_safe }
             }
             None => match exchange.body() {
                 // Most of the time was taken by the wait for room, not by the client.
@@ -196,7 +287,7 @@ impl Service {
                 }
                 BodyProgress::Awaited => Refusal::RequestTimeout,
                 BodyProgress::Paused => Refusal::Overloaded,
-                BodyProgress::NotAwaited => Refusal::AnswerTimeout,
+                BodyProgress::NotAwaited => Refusal::AnswerTimeout { is_safe },
             },
         };
         ((self.settings.refuse)(refusal), Some(refusal))

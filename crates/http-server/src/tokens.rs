@@ -6,6 +6,7 @@
 
 mod file;
 mod guard;
+mod guesses;
 mod issue;
 mod rate_limit;
 
@@ -20,7 +21,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
-pub use guard::{Guard, Rule};
+pub use guard::{Charge, Guard, Rule};
 pub use issue::{Grant, NewToken, new_token};
 
 use crate::problem::{Problem, UNAUTHORIZED};

@@ -57,6 +57,7 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_stay_within_the_budget_and
         refuse,
         observe: None,
         tls: None,
+        tokens: None,
     };
     let listener = bind(Some("127.0.0.1"), 0).await.expect("a free port");
     let (addr, stop) = (listener.local_addr().expect("bound"), CancellationToken::new());

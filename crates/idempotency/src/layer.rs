@@ -143,7 +143,9 @@ where
             let handler = async move || {
                 Ok::<_, Inner::Error>(inner.ready().await?.call(forwarded).await?.map(Body::new))
             };
-            let problem = match shared.idempotency.run_once(request, handler).await? {
+            // Whatever a layer above this one keeps for the request, its extensions hold.
+            let held = parts.extensions.clone();
+            let problem = match shared.idempotency.run_once_holding(request, held, handler).await? {
                 Run::Handled(response) | Run::Replayed(response) => return Ok(response),
                 Run::InProgress => Problem::InProgress,
                 Run::Conflict => Problem::Conflict,

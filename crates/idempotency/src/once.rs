@@ -190,6 +190,21 @@ impl<S: Store> Idempotency<S> {
         F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
         E: Send + 'static,
     {
+        self.run_once_holding(request, (), handler).await
+    }
+
+    /// The same; `held` is dropped when nothing of the request is left, even if its client went away long before: for example what it
+    /// occupies of a budget.
+    pub async fn run_once_holding<F, E>(
+        &self,
+        request: Request,
+        held: impl Send + 'static,
+        handler: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<Run, E>
+    where
+        F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
+        E: Send + 'static,
+    {
         let shared = self.shared.clone();
         let Ok(permit) = shared.permits.clone().try_acquire_owned() else {
             let max_concurrent = shared.settings.max_concurrent;
@@ -197,7 +212,7 @@ impl<S: Store> Idempotency<S> {
         };
         let run = async move {
             let run = shared.run(request, handler).await;
-            drop(permit);
+            drop((permit, held));
             run
         };
         match self.shared.tasks.spawn(run.in_current_span()).await {

@@ -81,7 +81,7 @@ impl<S: Store> Http<S> {
         let target = Target::of(&head.method, head.uri.path())?;
         name_route(&head.extensions, target.operation.name());
         let scope = self.access.admit(&head.headers, target.operation)?;
-        match target.operation {
+        let answered = match target.operation {
             Operation::Healthz => params::none(head.uri.query()).map(|()| answer::ok()),
             Operation::Readyz => self.readyz(&head).await,
             Operation::Get | Operation::Head => self.get(&scope, &head, target.rest).await,
@@ -91,7 +91,8 @@ impl<S: Store> Http<S> {
             Operation::List => self.list(&scope, &head).await,
             Operation::BatchGet => self.batch_get(&scope, &head, body).await,
             Operation::Query => self.query(&scope, &head, body).await,
-        }
+        };
+        answered.map_err(|error| if target.operation.writes() { error } else { error.of_a_read() })
     }
 
     /// What `work` on the store gives, in time.

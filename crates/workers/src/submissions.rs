@@ -1,11 +1,12 @@
 //! Accepts intents whose callers wait: claims, looks up, commits, answers.
 //!
-//! Three stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
+//! Single intents and elements of batches wait in [`queue`] and pass through stages of their own, so that no single intent waits for a
+//! batch. The stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
 //! lone submission is not delayed and many share a transaction:
 //!
 //! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is replayed; one that is being
 //!    processed is refused. A submission whose recipients are known at once is accepted within milliseconds, so its key is only
-//!    read, and taken by stage 3.
+//!    read, and taken by stage 3. Elements of batches have no key to claim.
 //! 2. [`look_ups`]: each submission's recipients are looked up, concurrently. A slow look-up delays its own submission only.
 //! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their answers, and dispatched. If a
 //!    key is taken meanwhile that was only read, nothing is accepted, and the keys are claimed.
@@ -18,6 +19,7 @@
 mod claims;
 mod groups;
 mod look_ups;
+mod queue;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,12 +28,14 @@ use std::time::Duration;
 use ambient::{Clock, Tokens};
 use domain::outcome::Acceptance;
 use domain::policy::Policy;
-use domain::ports::{AcceptanceStore, Activity, AnswerStore, ClaimToken, Lookup, Submissions, UserDirectory};
+use domain::ports::{
+    AcceptanceStore, Activity, AnswerStore, ClaimOutcome, ClaimToken, Lookup, Submissions, UserDirectory,
+};
 use domain::record::IdempotencyScope;
 use domain::submission::{StoredAnswer, Submission, SubmissionOutcome};
-use futures_util::future::join3;
+use futures_util::future::{join, join3, join4};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
@@ -39,11 +43,19 @@ use crate::health::Health;
 use crate::metrics::{BATCH, HTTP, Metrics};
 use crate::traces::{IntentSpan, Traces};
 use claims::ClaimKeeper;
+use groups::GroupLimits;
+use queue::{FairQueue, KeyInProgress, Kind};
 
-/// The most submissions that wait for a claim; further callers wait to be admitted.
-const MAX_WAITING: usize = 1_024;
 /// The most submissions in one group.
 pub(crate) const MAX_GROUP: usize = 256;
+/// The most elements of batches in one group: few enough that a transaction with them delays none with single intents for long.
+const MAX_ELEMENT_GROUP: usize = 64;
+/// The most transactions of single intents at a time.
+const MAX_CONCURRENT_GROUPS: usize = 4;
+/// The most transactions of elements at a time.
+const MAX_CONCURRENT_ELEMENT_GROUPS: usize = 2;
+/// How long the caller of a malformed intent waits to learn whether its key is in progress.
+const IN_PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// What a caller is told whose submission is dropped.
 const STOPPING: &str = "the service is stopping";
 
@@ -77,30 +89,55 @@ pub struct SubmissionIntake<A, D, C, T> {
 /// The side of the callers. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct SubmissionQueue {
-    sender: mpsc::Sender<Waiting>,
+    queue: FairQueue,
+    questions: mpsc::Sender<Question>,
     metrics: Metrics,
     health: Health,
 }
 
 /// The side of the worker.
 #[derive(Debug)]
-pub struct SubmissionReceiver(mpsc::Receiver<Waiting>);
+pub struct SubmissionReceiver {
+    queue: FairQueue,
+    questions: mpsc::Receiver<Question>,
+}
+
+/// Whether a request with this key is in progress, and for how long at most.
+#[derive(Debug)]
+struct Question {
+    scope: IdempotencyScope,
+    reply: oneshot::Sender<Option<Duration>>,
+}
 
 /// A queue of submissions, with its two sides. What is malformed is counted in `metrics` and `health`, those of the worker.
 pub fn submission_queue(metrics: Metrics, health: Health) -> (SubmissionQueue, SubmissionReceiver) {
-    let (sender, receiver) = mpsc::channel(MAX_WAITING);
-    (SubmissionQueue { sender, metrics, health }, SubmissionReceiver(receiver))
+    let (queue, (asking, questions)) = (FairQueue::default(), mpsc::channel(MAX_GROUP));
+    let receiver = SubmissionReceiver { queue: queue.clone(), questions };
+    (SubmissionQueue { queue, questions: asking, metrics, health }, receiver)
 }
 
 impl Submissions for SubmissionQueue {
     async fn submit(&self, submission: Submission) -> SubmissionOutcome {
         let (reply, outcome) = oneshot::channel();
         let since = Instant::now();
-        let waiting = Waiting { submission, since, key: Key::Unguarded, users: None, reply };
-        if self.sender.send(waiting).await.is_err() {
+        let waiting =
+            Waiting { submission, since, key: Key::Unguarded, users: None, reply, in_progress: None };
+        if self.queue.push(waiting).await.is_err() {
             return SubmissionOutcome::Unavailable(STOPPING.to_owned());
         }
         outcome.await.unwrap_or_else(|_| SubmissionOutcome::Unavailable(STOPPING.to_owned()))
+    }
+
+    async fn time_in_progress(&self, scope: &IdempotencyScope) -> Option<Duration> {
+        if self.queue.is_in_progress(scope) {
+            return Some(Duration::ZERO);
+        }
+        let (reply, answer) = oneshot::channel();
+        let asking = async {
+            self.questions.send(Question { scope: scope.clone(), reply }).await.ok()?;
+            answer.await.ok()?
+        };
+        timeout(IN_PROGRESS_TIMEOUT, asking).await.ok()?
     }
 
     fn count_malformed(&self, producer: &str, count: u64, is_batch: bool) {
@@ -122,6 +159,8 @@ struct Waiting {
     /// What the directory says of each recipient, if it is known.
     users: Option<HashMap<String, Lookup>>,
     reply: oneshot::Sender<SubmissionOutcome>,
+    /// Keeps others with its key waiting, from when it is taken until it is decided or the key is claimed: then those learn it of the claim.
+    in_progress: Option<KeyInProgress>,
 }
 
 /// What is known of the idempotency key of a submission, which decides how its answer is stored.
@@ -140,6 +179,10 @@ enum Key {
 impl Waiting {
     fn scope(&self) -> IdempotencyScope {
         self.submission.intent.scope()
+    }
+
+    fn kind(&self) -> Kind {
+        if self.submission.stores_answer { Kind::Single } else { Kind::Element }
     }
 
     /// By which way it came.
@@ -162,20 +205,65 @@ where
 {
     /// Accepts what is submitted until `stop`, then what has been submitted before that.
     pub async fn run(self, receiver: SubmissionReceiver, stop: CancellationToken) {
-        let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
-        let (looked_up, to_accept) = mpsc::channel(MAX_GROUP);
+        let SubmissionReceiver { queue, questions } = receiver;
         let (keeper, abandoned, outages) = ClaimKeeper::new();
-        // Each stage ends when the one before it has ended, and the last one when the claims have no keeper any more.
+        // Each stage ends when the one before it has ended, and the last ones when the claims have no keeper any more.
         let accepting = async {
-            let stages = (
-                self.claim(receiver.0, claimed, keeper.clone(), &stop),
+            let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
+            let (looked_up, to_accept) = mpsc::channel(MAX_GROUP);
+            let (single, single_keeper) = (GroupLimits::SINGLE, keeper.clone());
+            let singles = (
+                self.claim(&queue, claimed, keeper.clone()),
                 self.look_up(to_look_up, looked_up),
-                self.accept(to_accept, keeper),
+                self.accept(to_accept, single, single_keeper),
             );
-            join3(stages.0, stages.1, stages.2).await
+            let (taken, to_look_up) = mpsc::channel(MAX_ELEMENT_GROUP);
+            let (looked_up, to_accept) = mpsc::channel(MAX_ELEMENT_GROUP);
+            let elements = (
+                self.take_elements(&queue, taken),
+                self.look_up(to_look_up, looked_up),
+                self.accept(to_accept, GroupLimits::ELEMENTS, keeper),
+            );
+            join(join3(singles.0, singles.1, singles.2), join3(elements.0, elements.1, elements.2)).await
+        };
+        // Until the stop, or until there is no caller any more.
+        let closing = async {
+            stop.run_until_cancelled(self.answer_questions(questions)).await;
+            queue.close();
         };
         let (abandoning, recovering) = (self.abandon(abandoned, &stop), self.notice_recovery(outages, &stop));
-        join3(accepting, abandoning, recovering).await;
+        join4(accepting, abandoning, recovering, closing).await;
+    }
+
+    /// Passes elements of batches on, until the queue is closed and empty.
+    async fn take_elements(&self, queue: &FairQueue, taken: mpsc::Sender<Waiting>) {
+        loop {
+            let group = queue.take(Kind::Element, MAX_ELEMENT_GROUP).await;
+            if group.is_empty() {
+                return;
+            }
+            for waiting in group {
+                drop(taken.send(waiting).await);
+            }
+        }
+    }
+
+    /// Answers which keys are in progress, on whatever replica. Without PostgreSQL none is known to be.
+    async fn answer_questions(&self, mut questions: mpsc::Receiver<Question>) {
+        let mut group = Vec::with_capacity(MAX_GROUP);
+        while questions.recv_many(&mut group, MAX_GROUP).await > 0 {
+            let keys: Vec<_> = group.iter().map(|question| (&question.scope, "")).collect();
+            let found = self.store.lookup_answers(&keys).await.unwrap_or_default();
+            for (question, outcome) in group.drain(..).zip(found) {
+                let time = match outcome {
+                    Some(ClaimOutcome::InProgress(time)) => Some(time),
+                    _ => None,
+                };
+                // A caller that no longer waits needs no answer.
+                let _ = question.reply.send(time);
+            }
+            group.clear();
+        }
     }
 
     /// Tells the caller what became of its submission, counts it, and gives up the claim of one that was not accepted.

@@ -180,7 +180,8 @@ fn selects(filter: &NotificationFilter, record: &Record, tables: &Tables) -> boo
     let routes = || tables.routes_of(&record.notification_id);
     let is_to = |recipient: &String| {
         let address = format!("email:email:{recipient}");
-        record.recipient_user_ids.contains(recipient) || routes().any(|row| row.route.key.route_id == address)
+        let is_address = || routes().any(|row| row.route.key.route_id == address);
+        record.recipient_user_ids.contains(recipient) || !filter.users_only && is_address()
     };
     is_or_any(filter.producer.as_ref(), &record.scope.producer)
         && is_or_any(filter.notification_type.as_ref(), &record.content.notification_type)

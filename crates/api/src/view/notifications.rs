@@ -6,7 +6,7 @@ use ambient::Timestamp;
 use domain::explanation::explain;
 use domain::outcome::Acceptance;
 use domain::query::{self, NotificationDetail, StoredRoute};
-use domain::route::{Channel, RouteStatus, Start};
+use domain::route::{RouteStatus, Start};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -40,14 +40,41 @@ pub(crate) struct Accepted<'a> {
 /// One recipient on one channel.
 #[derive(Serialize, JsonSchema)]
 struct AcceptedRoute<'a> {
-    /// `<channel>:<recipient_ref>`.
-    route_id: &'a str,
+    /// `<channel>:<recipient_ref>`; `null` if it holds an administrator's address.
+    route_id: Option<&'a str>,
+    /// Its place among the routes of the notification by their ids, from 1 on.
+    #[schemars(range(min = 1))]
+    route_number: usize,
     #[schemars(schema_with = "channel_schema")]
     channel: &'static str,
-    /// `user:<user_id>`, `email:<address>`, or `config:<notification_type>` if no administrator is configured.
-    recipient_ref: &'a str,
+    /// `user:<user_id>`, or `config:<notification_type>` if no administrator is configured; `null` if it holds an administrator's address.
+    recipient_ref: Option<&'a str>,
     #[schemars(schema_with = "status_schema")]
     status: &'static str,
+}
+
+/// What a producer, or an operator, is shown of the ids of routes, in the order of `routes`.
+fn shown_ids<'a>(
+    routes: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+    with_addresses: bool,
+) -> Vec<ShownId<'a>> {
+    let mut sorted: Vec<&str> = routes.clone().map(|(route_id, _)| route_id).collect();
+    sorted.sort_unstable();
+    let shown = |(route_id, recipient_ref): (&'a str, &'a str)| {
+        let is_shown = with_addresses || !recipient_ref.starts_with("email:");
+        ShownId {
+            route_id: is_shown.then_some(route_id),
+            route_number: sorted.partition_point(|other| *other < route_id) + 1,
+            recipient_ref: is_shown.then_some(recipient_ref),
+        }
+    };
+    routes.map(shown).collect()
+}
+
+struct ShownId<'a> {
+    route_id: Option<&'a str>,
+    route_number: usize,
+    recipient_ref: Option<&'a str>,
 }
 
 impl<'a> Accepted<'a> {
@@ -57,10 +84,12 @@ impl<'a> Accepted<'a> {
             Start::Pending { .. } => RouteStatus::Pending,
             Start::Skipped(_) => RouteStatus::Skipped,
         };
-        let routes = routes.iter().map(|route| AcceptedRoute {
-            route_id: &route.key.route_id,
+        let ids = routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
+        let routes = routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
+            route_id: id.route_id,
+            route_number: id.route_number,
             channel: route.channel.as_str(),
-            recipient_ref: &route.recipient_ref,
+            recipient_ref: id.recipient_ref,
             status: status(route.start).as_str(),
         });
         Self {
@@ -72,10 +101,12 @@ impl<'a> Accepted<'a> {
     }
 
     pub(crate) fn duplicate(detail: &'a NotificationDetail) -> Self {
-        let routes = detail.routes.iter().map(|route| AcceptedRoute {
-            route_id: &route.key.route_id,
+        let ids = detail.routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
+        let routes = detail.routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
+            route_id: id.route_id,
+            route_number: id.route_number,
             channel: route.channel.as_str(),
-            recipient_ref: &route.recipient_ref,
+            recipient_ref: id.recipient_ref,
             status: route.status.as_str(),
         });
         Self {
@@ -142,6 +173,9 @@ pub struct Notification<'a> {
 struct Route<'a> {
     /// `<channel>:<recipient_ref>`; `null` to a producer if it holds an administrator's address.
     route_id: Option<&'a str>,
+    /// Its place among the routes of the notification by their ids, from 1 on.
+    #[schemars(range(min = 1))]
+    route_number: usize,
     #[schemars(schema_with = "channel_schema")]
     channel: &'static str,
     /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds an administrator's
@@ -179,6 +213,8 @@ impl<'a> Notification<'a> {
     /// The notification as it is shown at `now`. Addresses are for operators; a producer knows its recipients by their ids.
     pub fn new(detail: &'a NotificationDetail, now: Timestamp, with_addresses: bool) -> Self {
         let NotificationDetail { record, updated_at, routes } = detail;
+        let ids = routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
+        let ids = shown_ids(ids, with_addresses);
         Self {
             notification_id: record.notification_id.as_str(),
             notification_type: &record.content.notification_type,
@@ -194,19 +230,22 @@ impl<'a> Notification<'a> {
             accepted_at: Time(record.content.accepted_at),
             updated_at: Time(*updated_at),
             idempotency_expires_at: Time(record.idempotency_expires_at),
-            routes: routes.iter().map(|stored| Route::new(stored, now, with_addresses)).collect(),
+            routes: routes
+                .iter()
+                .zip(ids)
+                .map(|(stored, id)| Route::new(stored, id, now, with_addresses))
+                .collect(),
         }
     }
 }
 
 impl<'a> Route<'a> {
-    fn new(route: &'a StoredRoute, now: Timestamp, with_addresses: bool) -> Self {
-        let names_address = route.channel == Channel::Email && route.recipient_ref.starts_with("email:");
-        let recipient = |text: &'a str| (with_addresses || !names_address).then_some(text);
+    fn new(route: &'a StoredRoute, id: ShownId<'a>, now: Timestamp, with_addresses: bool) -> Self {
         Self {
-            route_id: recipient(&route.key.route_id),
+            route_id: id.route_id,
+            route_number: id.route_number,
             channel: route.channel.as_str(),
-            recipient_ref: recipient(&route.recipient_ref),
+            recipient_ref: id.recipient_ref,
             status: route.status.as_str(),
             attempt_count: route.attempt_count,
             max_attempts: route.max_attempts,

@@ -176,6 +176,7 @@ impl ApiParts {
     /// Answers requests; what they submit goes to `submissions`.
     pub(super) fn spawn(self, supervisor: &mut Supervisor, submissions: SubmissionQueue) {
         let guard = Guard::new(self.tokens.clone(), self.limits.rate_limit);
+        let known_clients = self.tokens.clone();
         let (tokens, known_producers) = (self.tokens, self.known_producers);
         supervisor.spawn(Stage::Background, "api tokens", |stop| async move {
             tokens.follow(known_producers, stop).await;
@@ -212,6 +213,7 @@ impl ApiParts {
                 metrics.answered(answered.route, answered.status.as_u16(), answered.duration);
             })),
             tls: self.tls,
+            tokens: Some(known_clients),
         };
         let router = ::api::router(api, &guard).merge(console.unwrap_or_default());
         let (listener, keys) = (self.listener, self.keys);

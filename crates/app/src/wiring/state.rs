@@ -133,6 +133,7 @@ fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
         refuse,
         observe: Some(Arc::new(move |answered: Answered<'_>| metrics.answered(&answered))),
         tls: None,
+        tokens: None,
     }
 }
 
@@ -182,12 +183,16 @@ impl Listeners {
         listener: impl Listener,
         access: Access,
     ) {
+        let tokens = match &access {
+            Access::Everyone => None,
+            Access::Tokens(tokens) => Some(tokens.clone()),
+        };
+        let settings = Settings { tokens, ..self.settings.clone() };
         let router: Router = router(Service {
             store: Arc::clone(&self.store),
             access,
             statement_timeout: self.statement_timeout,
         });
-        let settings = self.settings.clone();
         supervisor.spawn(Stage::Api, name, |stop| http_server::serve(listener, router, settings, stop));
     }
 }

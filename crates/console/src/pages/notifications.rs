@@ -64,6 +64,7 @@ async fn list<P: Ports>(
         notification_type: params.text("notification_type").map(str::to_owned),
         status: params.value("status", "a status of a route")?,
         recipient: params.text("recipient").map(str::to_owned),
+        users_only: false,
         idempotency_key: params.text("idempotency_key").map(str::to_owned),
         accepted_after: params.time("accepted_after")?,
         accepted_before: params.time("accepted_before")?,

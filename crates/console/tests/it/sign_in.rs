@@ -35,10 +35,17 @@ async fn an_operators_token_opens_the_console_and_the_page_that_was_asked_for() 
 }
 
 #[tokio::test]
+async fn a_form_of_a_client_that_is_not_signed_in_has_four_kibibytes_at_most() {
+    let world = World::new();
+    let answer = world.browser().sign_in(&"x".repeat(4_096)).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
 async fn no_other_token_opens_it_and_the_answer_does_not_say_why() {
     let world = World::new();
     let mut answers = Vec::new();
-    for token in [PRODUCER, "unknown", "", &"x".repeat(100_000)] {
+    for token in [PRODUCER, "unknown", "", &"x".repeat(1_000)] {
         let mut browser = world.browser();
         let answer = browser.sign_in(token).await;
         assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", token.len());

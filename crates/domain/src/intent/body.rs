@@ -4,24 +4,31 @@
 //! on one set of rules decides about both ([`decode`]). What only JSON can get wrong is decided here: what is no object is
 //! [`NotAnObject`], for the caller to refuse as a whole; a member that is unknown, repeated or of the wrong type breaks the rule
 //! that the contract names.
+//!
+//! Nothing here takes more than a few times the bytes of the body, whatever it holds: what is more than an intent can have is counted
+//! and not kept.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use serde_json::{Value, json as value};
 
 use super::decode::{decode, reject};
 use super::envelope::{
     AUDIENCE_KIND, IDEMPOTENCY_KEY, NOTIFICATION_TYPE, OCCURRED_AT_MS, PAYLOAD, PRODUCER, RECIPIENTS,
     REQUEST_ID, TRACE_ID, quote,
 };
-use super::{Intent, MAX_RECIPIENTS};
+use super::{Intent, MAX_ENTRY, MAX_PAYLOAD, MAX_RECIPIENTS};
 use crate::catalog::Catalog;
 use crate::entry::RawFields;
-use crate::json;
+use crate::json::{self, NormalForm, least_normal_length, normalise};
 use crate::malformed::{FailureCode, Rejection};
+
+/// The most members of an object that are looked at. Any more are unknown or repeated, as some of these are then.
+const MAX_MEMBERS: usize = 64;
 
 /// The members of an intent's object, each with the field that it becomes and the type that it has. The key is a member of a
 /// batch's elements only.
@@ -58,7 +65,7 @@ pub struct NotAnObject(String);
 
 /// The members of an intent's object as they were received: nothing is asked of them yet.
 #[derive(Debug)]
-pub struct IntentBody<'a>(Vec<(String, &'a RawValue)>);
+pub struct IntentBody<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 /// What the caller knows about an intent besides its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +132,7 @@ impl<'a> IntentBody<'a> {
     }
 
     fn check_names(&self, fixed: &[(&'static str, &str)]) -> Result<(), Rejection> {
-        let mut names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        let mut names: Vec<&str> = self.0.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             let message = format!("the member {} is there more than once", quote(pair[0]));
@@ -155,27 +162,86 @@ impl Kind {
             }
             Self::Integer => reject(FailureCode::InvalidField, format!("{name} takes an integer")),
             Self::Recipients => recipients(name, text),
-            Self::Payload => match json::parse(text) {
-                Ok(payload @ Value::Object(_)) => Ok(json::canonical(&payload)),
-                Ok(_) => reject(FailureCode::InvalidPayloadJson, format!("{name} takes an object")),
-                Err(error) => {
-                    reject(FailureCode::InvalidPayloadJson, format!("{name} is not strict JSON: {error}"))
-                }
-            },
+            Self::Payload => payload(name, text),
         }
     }
 }
 
-/// The array in normal form. One that has too many elements is left as it is: they are counted before repeats are removed.
+/// The payload in normal form. In place of one that is too long, so many spaces: the rules about sizes have their place among the others.
+fn payload(name: &str, text: &str) -> Result<String, Rejection> {
+    let refuse = |message: String| reject(FailureCode::InvalidPayloadJson, message);
+    let too_long = |length: usize| Ok(" ".repeat(length.min(MAX_ENTRY + 1)));
+    if !text.starts_with('{') {
+        return refuse(format!("{name} takes an object"));
+    }
+    let least = least_normal_length(text, MAX_ENTRY);
+    if least > MAX_PAYLOAD {
+        return too_long(least);
+    }
+    match normalise(text, MAX_ENTRY) {
+        Ok(NormalForm::Text(text)) => Ok(text),
+        Ok(NormalForm::TooLong) => too_long(MAX_ENTRY + 1),
+        Err(error) => refuse(format!("{name} is not strict JSON: {error}")),
+    }
+}
+
+/// The array in normal form. If there are too many elements, they break that rule even if only repeats are too many.
 fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
-    let Ok(mut users) = serde_json::from_str::<Vec<String>>(text) else {
+    let Ok(listed) = serde_json::from_str::<Listed<'_>>(text) else {
         return reject(FailureCode::InvalidRecipients, format!("{name} takes an array of strings"));
     };
-    if users.len() <= MAX_RECIPIENTS {
-        users.sort_unstable();
-        users.dedup();
+    if listed.bytes > MAX_ENTRY {
+        return Ok(" ".repeat(MAX_ENTRY + 1));
     }
-    Ok(value!(users).to_string())
+    if listed.count > MAX_RECIPIENTS {
+        let message = format!("{name} has {} elements and takes 1 to {MAX_RECIPIENTS}", listed.count);
+        return reject(FailureCode::InvalidRecipients, message);
+    }
+    Ok(json::to_text(&listed.users))
+}
+
+/// A list of users, each once.
+#[derive(Default)]
+struct Listed<'a> {
+    /// One more than there may be at most.
+    users: BTreeSet<Cow<'a, str>>,
+    /// What they take with their quotes and a comma each. Those that are not kept count as often as they are listed.
+    bytes: usize,
+    /// How many are listed, repeats included.
+    count: usize,
+}
+
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Listed<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Users)
+    }
+}
+
+struct Users;
+
+impl<'de> Visitor<'de> for Users {
+    type Value = Listed<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of strings")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Listed<'de>, A::Error> {
+        let mut listed = Listed::default();
+        while let Some(Text(user)) = items.next_element()? {
+            listed.count += 1;
+            if !listed.users.contains(&user) {
+                listed.bytes += user.len() + 3;
+                if listed.users.len() <= MAX_RECIPIENTS {
+                    listed.users.insert(user);
+                }
+            }
+        }
+        Ok(listed)
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for IntentBody<'a> {
@@ -188,7 +254,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for IntentBody<'a> {
 struct Members;
 
 impl<'de> Visitor<'de> for Members {
-    type Value = Vec<(String, &'de RawValue)>;
+    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -196,8 +262,12 @@ impl<'de> Visitor<'de> for Members {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
+        while let Some((name, received)) = map.next_entry::<&RawValue, &RawValue>()? {
+            if members.len() <= MAX_MEMBERS {
+                // A name with a lone surrogate is JSON, and a name that no member has.
+                let text: Result<Text<'_>, _> = serde_json::from_str(name.get());
+                members.push((text.map_or(Cow::Borrowed(name.get()), |Text(name)| name), received));
+            }
         }
         Ok(members)
     }
@@ -205,8 +275,9 @@ impl<'de> Visitor<'de> for Members {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json as value};
+
     use super::*;
-    use crate::intent::MAX_PAYLOAD;
 
     const CONTEXT: BodyContext<'_> =
         BodyContext { producer: "game_master", idempotency_key: Some("k-1"), request_id: None };
@@ -310,6 +381,43 @@ mod tests {
         );
         let too_many = vec!["u-1"; MAX_RECIPIENTS + 1];
         assert_eq!(code(&with("recipient_user_ids", value!(too_many))), FailureCode::InvalidRecipients);
+        // Found by a review: 3,000 of 128 bytes are one user, and too many of it.
+        let repeated = vec!["u".repeat(128); 3_000];
+        assert_eq!(code(&with("recipient_user_ids", value!(repeated))), FailureCode::InvalidRecipients);
+        let distinct: Vec<String> = (0..3_000).map(|n| format!("{n:0>128}")).collect();
+        assert_eq!(code(&with("recipient_user_ids", value!(distinct))), FailureCode::EntryTooLarge);
+    }
+
+    #[test]
+    fn a_payload_that_is_too_long_breaks_the_rule_of_its_size_in_its_place() {
+        let payload = |items: usize| value!({"a": vec![value!({"a": 0}); items]});
+        assert_eq!(code(&with("payload", payload(10_000))), FailureCode::InvalidPayloadJson);
+        assert_eq!(code(&with("payload", payload(40_000))), FailureCode::EntryTooLarge);
+        // Its numbers are longer than the least that they could be.
+        let widened = value!({"a": vec![f64::MAX; 30_000]}).to_string();
+        let text =
+            turn_ready().to_string().replace(r#"{"game_id":"g","game_name":"n","turn_number":54}"#, &widened);
+        assert_eq!(code(&text), FailureCode::EntryTooLarge);
+        // The rules before that of the payload come first.
+        let mut body = turn_ready();
+        (body["payload"], body["notification_type"]) = (payload(10_000), value!("none"));
+        assert_eq!(code(&body.to_string()), FailureCode::UnknownNotificationType);
+    }
+
+    #[test]
+    fn a_name_with_a_lone_surrogate_is_that_of_no_member() {
+        let text = turn_ready().to_string().replacen('{', r#"{"\ud800":1,"#, 1);
+        assert_eq!(code(&text), FailureCode::UnknownField);
+    }
+
+    #[test]
+    fn of_very_many_members_one_is_unknown_or_repeated() {
+        let many = |name: fn(usize) -> String| {
+            let members: Vec<String> = (0..100_000).map(|n| format!("\"{}\":0", name(n))).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        assert_eq!(code(&many(|n| n.to_string())), FailureCode::UnknownField);
+        assert_eq!(code(&many(|_| "payload".to_owned())), FailureCode::RepeatedField);
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct NotificationFilter {
     pub status: Option<RouteStatus>,
     /// To this user, by id, or to this administrator, by address.
     pub recipient: Option<String>,
+    /// Whether `recipient` is a user's id only: a producer learns no administrator's address.
+    pub users_only: bool,
     /// With this idempotency key.
     pub idempotency_key: Option<String>,
     /// Accepted at this time or later.

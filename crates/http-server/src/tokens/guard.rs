@@ -1,8 +1,9 @@
 //! The check of a request's token, before its body is read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -10,9 +11,11 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::MethodRouter;
 
+use super::guesses::Guesses;
 use super::rate_limit::RateLimit;
 use super::{Principal, Tokens, unauthorized};
 use crate::problem::{Problem, TOO_MANY_REQUESTS};
+use crate::proxies::Peer;
 
 /// The longest token that is looked up, in bytes.
 const MAX_TOKEN: usize = 512;
@@ -26,12 +29,41 @@ pub type Rule = fn(&Principal, &Parts) -> Result<(), Problem>;
 pub struct Guard {
     tokens: Tokens,
     rate_limit: Arc<RateLimit>,
+    guesses: Arc<Guesses>,
+}
+
+/// What further intents, or whatever a request is about, count against the rate limit of its token. A handler behind a [`Guard`] with a limit
+/// gets it by extraction.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    rate_limit: Arc<RateLimit>,
+    token: Arc<str>,
+}
+
+impl Charge {
+    /// Counts `units` besides the request itself. What the token saves up in one second suffices for any number; it is in debt then.
+    pub fn further(&self, units: usize) -> Result<(), Problem> {
+        self.rate_limit.take_further(&self.token, units).map_err(too_many_requests)
+    }
+}
+
+fn too_many_requests(delay: Duration) -> Problem {
+    Problem::new(TOO_MANY_REQUESTS, "The token exceeded its rate limit.").retry_after(delay)
+}
+
+impl<S: Sync> FromRequestParts<S> for Charge {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Problem> {
+        head.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
+    }
 }
 
 impl Guard {
-    /// `requests_per_second` for each token, with bursts of one second; 0 for no limit.
-    pub fn new(tokens: Tokens, requests_per_second: u32) -> Self {
-        Self { tokens, rate_limit: Arc::new(RateLimit::new(requests_per_second)) }
+    /// `units_per_second` for each token, with bursts of one second; 0 for no limit. A request is one unit, and as many more as its handler
+    /// [charges](Charge).
+    pub fn new(tokens: Tokens, units_per_second: u32) -> Self {
+        Self { tokens, rate_limit: Arc::new(RateLimit::new(units_per_second)), guesses: Arc::default() }
     }
 
     /// Puts `routes`, all of which exist, behind this guard: 401 without a known token, then whatever `rule` says, then 429
@@ -44,11 +76,16 @@ impl Guard {
     }
 
     fn admit(&self, head: &mut Parts, rule: Rule) -> Result<(), Problem> {
-        let principal = self.tokens.principal(&head.headers).ok_or_else(unauthorized)?;
+        let Some(principal) = self.tokens.principal(&head.headers) else {
+            if head.headers.contains_key(AUTHORIZATION) {
+                self.guesses.count(head.extensions.get::<Peer>().and_then(|peer| peer.addr))?;
+            }
+            return Err(unauthorized());
+        };
         rule(&principal, head)?;
-        self.rate_limit.take(&principal.name).map_err(|delay| {
-            Problem::new(TOO_MANY_REQUESTS, "The token exceeded its rate limit.").retry_after(delay)
-        })?;
+        self.rate_limit.take(&principal.name).map_err(too_many_requests)?;
+        let charge = Charge { rate_limit: Arc::clone(&self.rate_limit), token: Arc::clone(&principal.name) };
+        head.extensions.insert(charge);
         head.extensions.insert(principal);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How many requests a token may make.
+//! How much a token may ask for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,38 +9,53 @@ use tokio::time::Instant;
 /// How much a token may save up.
 const BURST: Duration = Duration::from_secs(1);
 
-/// A token bucket for each token: `requests_per_second`, and as many at once.
+/// A token bucket for each token: `units_per_second`, and as many at once.
 ///
 /// What is kept for a token is the time at which its bucket is full again. A bucket that is full is forgotten when another
 /// token comes, so there are never more than tokens in use.
 #[derive(Debug)]
 pub(super) struct RateLimit {
-    /// Between two requests at the limit; `None` for no limit.
+    /// Between two units at the limit; `None` for no limit.
     interval: Option<Duration>,
     full_at: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 impl RateLimit {
     /// 0 for no limit.
-    pub(super) fn new(requests_per_second: u32) -> Self {
-        let interval = BURST.checked_div(requests_per_second);
+    pub(super) fn new(units_per_second: u32) -> Self {
+        let interval = BURST.checked_div(units_per_second);
         Self { interval, full_at: Mutex::default() }
     }
 
     /// Counts a request. `Err` says when the next one is allowed.
     pub(super) fn take(&self, token: &Arc<str>) -> Result<(), Duration> {
-        let Some(interval) = self.interval else { return Ok(()) };
+        let interval = self.interval.unwrap_or_default();
+        self.charge(token, interval, interval)
+    }
+
+    /// Counts `units` of a request that is counted itself. A bucket that was full before it suffices for any number, and is in debt then.
+    pub(super) fn take_further(&self, token: &Arc<str>, units: usize) -> Result<(), Duration> {
+        let interval = self.interval.unwrap_or_default();
+        let cost = interval.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX));
+        self.charge(token, cost, cost.min(BURST.saturating_sub(interval)))
+    }
+
+    /// Takes `cost` from the bucket if `needed` is there.
+    fn charge(&self, token: &Arc<str>, cost: Duration, needed: Duration) -> Result<(), Duration> {
+        if cost.is_zero() {
+            return Ok(());
+        }
         let now = Instant::now();
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         if !full_at.contains_key(token) {
             full_at.retain(|_, at| *at > now);
         }
         let at = full_at.entry(Arc::clone(token)).or_insert(now);
-        let next = (*at).max(now) + interval;
-        match next.checked_duration_since(now + BURST) {
+        let begin = (*at).max(now);
+        match (begin + needed).checked_duration_since(now + BURST) {
             Some(delay) if !delay.is_zero() => Err(delay),
             _ => {
-                *at = next;
+                *at = begin + cost;
                 Ok(())
             }
         }
@@ -62,6 +77,19 @@ mod tests {
             tokio::time::advance(Duration::from_millis(100)).await;
             assert_eq!((limit.take(&one), limit.take(&one).is_err()), (Ok(()), true));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_units_at_once_take_a_full_bucket_and_are_paid_for_later() {
+        let (limit, token) = (RateLimit::new(10), "one".into());
+        assert_eq!((limit.take(&token), limit.take_further(&token, 99)), (Ok(()), Ok(())));
+        assert!(limit.take(&token).is_err());
+        tokio::time::advance(Duration::from_millis(8_900)).await;
+        assert_eq!(limit.take(&token), Err(Duration::from_millis(200)));
+        tokio::time::advance(Duration::from_millis(200)).await;
+        assert_eq!(limit.take(&token), Ok(()));
+        // The bucket is empty again.
+        assert!(limit.take_further(&token, 3).is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http_server::Settings;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Client, JSON, LONG, MAX_CONNECTIONS, WHILE, settings, start};
+use crate::support::{Client, JSON, LONG, MAX_BATCH_BYTES, MAX_CONNECTIONS, WHILE, settings, start, tokens};
 
 #[tokio::test]
 async fn floods_of_headers_and_long_paths_are_refused_without_a_body() {
@@ -140,4 +140,120 @@ async fn more_requests_than_places_wait_within_their_time() {
         timeout(LONG + Duration::from_secs(1), server.get("/one")).await.map(|answer| answer.status),
         Ok(200)
     );
+}
+
+#[tokio::test]
+async fn refused_clients_that_go_on_sending_make_room_within_seconds() {
+    let server = start(settings()).await;
+    let mut refused = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut client = Client::connect(&server).await;
+        client.begin_post("/sent", JSON, 60_000).await;
+        assert_eq!(client.answer().await.status, 401);
+        client.send("x").await;
+        refused.push(client);
+    }
+    let begun = Instant::now();
+    assert_eq!(server.get("/one").await.status, 200);
+    assert!(begun.elapsed() < Duration::from_secs(4), "after {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn connections_of_unknown_clients_make_room_before_idle_ones_of_known_clients() {
+    let server = start(Settings { tokens: Some(tokens()), ..settings() }).await;
+    let mut known = Client::connect(&server).await;
+    let token = format!("Authorization: Bearer game-token\r\n{JSON}");
+    assert_eq!(known.post("/sent", &token, "{}").await.status, 200);
+    let mut slow = Vec::new();
+    for _ in 1..MAX_CONNECTIONS {
+        let mut client = Client::connect(&server).await;
+        client.begin_post("/length", JSON, 9).await;
+        slow.push(client);
+    }
+    let mut other = Client::connect(&server).await;
+    assert_eq!(other.post("/sent", &token, "{}").await.status, 200);
+    assert_eq!(known.post("/sent", &token, "{}").await.status, 200, "an idle connection was closed");
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_after_some_requests_without_a_known_token_and_they_are_limited() {
+    let server = start(settings()).await;
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let mut client = Client::connect(&server).await;
+        let mut made = 0;
+        loop {
+            let head = "POST /sent HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer wrong\r\nContent-Length: 0\r\n\r\n";
+            if tokio::io::AsyncWriteExt::write_all(&mut client.stream, head.as_bytes()).await.is_err() {
+                break;
+            }
+            let Some(answer) = client.try_answer().await else { break };
+            statuses.push(answer.status);
+            made += 1;
+            if answer.status == 429 {
+                break;
+            }
+        }
+        assert!(made <= 11, "{made} requests of one connection");
+    }
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 30);
+    assert_eq!(statuses.last(), Some(&429));
+    let mut known = Client::connect(&server).await;
+    let token = format!("Authorization: Bearer game-token\r\n{JSON}");
+    assert_eq!(known.post("/sent", &token, "{}").await.status, 200, "a known token was refused");
+}
+
+#[tokio::test]
+async fn announced_bodies_that_do_not_come_keep_no_room_from_others() {
+    let settings = Settings { max_buffered_bytes: 4 * MAX_BATCH_BYTES, tokens: Some(tokens()), ..settings() };
+    let server = start(settings).await;
+    let begin = async |token: &str, sent: usize| {
+        let mut client = Client::connect(&server).await;
+        let headers = format!("Authorization: Bearer {token}\r\n{JSON}");
+        client.begin_post("/batch", &headers, MAX_BATCH_BYTES).await;
+        client.send(vec![b'x'; sent]).await;
+        client
+    };
+    let mut announced = Vec::new();
+    for _ in 0..8 {
+        // Some send a byte, some more than their share.
+        announced.push(begin("game-token", 1).await);
+        announced.push(begin("game-token", 40 * 1024).await);
+    }
+    let mut other = begin("on-call-token", MAX_BATCH_BYTES).await;
+    assert_eq!(other.answer().await.body, format!("length {MAX_BATCH_BYTES}"));
+}
+
+#[tokio::test]
+async fn heads_that_say_two_things_are_400() {
+    let server = start(settings()).await;
+    for (line, headers, expected) in [
+        ("GET /one", "Host: test\r\n", 200),
+        ("GET /one#fragment", "Host: test\r\n", 400),
+        ("GET /#/one", "Host: test\r\n", 400),
+        ("GET /one?a=1#b", "Host: test\r\n", 400),
+        ("GET http://test/one#b", "Host: test\r\n", 400),
+        ("GET /one%23fragment", "Host: test\r\n", 404),
+        ("GET /one", "", 400),
+        ("GET /one", "Host: test\r\nHost: test\r\n", 400),
+        (
+            "POST /length",
+            "Host: test\r\nTransfer-Encoding: gzip, chunked\r\nContent-Type: application/json\r\n",
+            400,
+        ),
+    ] {
+        let mut client = Client::connect(&server).await;
+        client.send(format!("{line} HTTP/1.1\r\n{headers}\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, expected, "{line} {headers}");
+        if expected == 400 {
+            assert_eq!(answer.problem(), "bad-request");
+        }
+    }
+    // Each request is judged by its own head, wherever its packets end.
+    let mut client = Client::connect(&server).await;
+    let head = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: test\r\nReferer: /#x\r\n\r\n");
+    client.send(format!("{}{}{}", head("/one"), head("/one#x"), head("/two"))).await;
+    let statuses = [client.answer().await.status, client.answer().await.status, client.answer().await.status];
+    assert_eq!(statuses, [200, 400, 200]);
 }

@@ -65,6 +65,7 @@ pub(crate) fn settings() -> Settings {
         refuse,
         observe: None,
         tls: None,
+        tokens: None,
     }
 }
 
@@ -81,14 +82,19 @@ struct Inner {
     number: u8,
 }
 
-/// Those of `game` and `on-call`; only the first may send.
-fn guard() -> Guard {
+/// Those of `game` and `on-call`.
+pub(crate) fn tokens() -> Tokens {
     let entry = |name: &str, rest: &str| {
         let hash = hex::encode(Sha256::digest(format!("{name}-token")));
         format!("[[token]]\nname = {name:?}\nsha256 = \"{hash}\"\n{rest}\n")
     };
     let text = entry("game", "producer = \"game\"") + &entry("on-call", "role = \"operator\"");
-    Guard::new(Tokens::from_toml(&text).expect("a right file"), 5)
+    Tokens::from_toml(&text).expect("a right file")
+}
+
+/// Only the first may send.
+fn guard() -> Guard {
+    Guard::new(tokens(), 5)
 }
 
 fn may_send(who: &Principal) -> Result<(), Problem> {

@@ -98,7 +98,8 @@ async fn a_client_whose_body_had_to_wait_for_room_is_not_told_that_it_was_slow()
     let begin = async || {
         let mut client = Client::connect(&server).await;
         client.begin_post("/held", JSON, MAX_BATCH_BYTES).await;
-        client.send("x").await;
+        // More than its share, so that it asks for the rest.
+        client.send([b'x'; 17 * 1024]).await;
         client
     };
     let mut slow = begin().await;
@@ -164,4 +165,22 @@ async fn a_refused_body_that_arrives_after_its_answer_begins_no_further_request(
     let closed = tokio::time::timeout(limit * 2, client.stream.readable()).await;
     assert!(closed.is_err(), "an idle connection was closed at the header limit");
     assert_eq!(client.get("/one").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_of_which_a_part_came_with_the_request_before_has_the_header_limit_too() {
+    let server = with(Timeouts { read_header: WHILE, ..LONG_TIMEOUTS }).await;
+    for before in [
+        "GET /one HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
+        format!(
+            "POST /length HTTP/1.1\r\nHost: test\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+        ),
+        format!("POST /length HTTP/1.1\r\nHost: test\r\n{JSON}Content-Length: 1\r\n\r\nx"),
+    ] {
+        let mut client = Client::connect(&server).await;
+        client.send(format!("{before}GET /one HT")).await;
+        assert_eq!(client.answer().await.status, 200, "{before}");
+        assert_eq!(client.answer().await.status, 408, "{before}");
+        assert_eq!(client.until_closed().await, "");
+    }
 }

@@ -4,22 +4,24 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response};
 use http_body_util::BodyExt;
 use http_server::{Settings, Timeouts, Tls};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::support::{JSON, LONG, LONG_TIMEOUTS, MAX_BATCH_BYTES, WHILE, settings, start};
+use crate::support::{JSON, LONG, LONG_TIMEOUTS, MAX_BATCH_BYTES, WHILE, settings, start, tokens};
 
 /// A certificate for `localhost`, and its key, in files.
 struct Files {
@@ -100,7 +102,9 @@ async fn a_client_chooses_between_http_2_and_http_1() {
     let stream = connect(server.addr, &certificate, "http/1.1").await.expect("a connection");
     let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP/1.1");
     tokio::spawn(connection);
-    let answer = client.send_request(post("/batch", vec![b'x'; MAX_BATCH_BYTES])).await.expect("an answer");
+    let mut request = post("/batch", vec![b'x'; MAX_BATCH_BYTES]);
+    request.headers_mut().insert("host", "localhost".parse().expect("a value"));
+    let answer = client.send_request(request).await.expect("an answer");
     assert_eq!(answer.status(), 200);
 }
 
@@ -176,4 +180,90 @@ async fn a_handler_learns_who_the_peer_is_and_whether_the_connection_is_encrypte
     let answer = client.send_request(request).await.expect("an answer");
     let body = answer.into_body().collect().await.expect("a body").to_bytes();
     assert_eq!(body, "Peer { addr: Some(127.0.0.1), tls: true }");
+}
+
+/// A client that opens no window for answers, and a hundred requests of it.
+async fn without_window(
+    addr: SocketAddr,
+    certificate: &CertificateDer<'static>,
+    path: &str,
+) -> Vec<Response<Incoming>> {
+    let stream = connect(addr, certificate, "h2").await.expect("a connection");
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let handshake = builder.initial_stream_window_size(0).handshake(TokioIo::new(stream)).await;
+    let (client, connection) = handshake.expect("HTTP/2");
+    tokio::spawn(connection);
+    let requests = (0..100).map(|_| {
+        let mut client = client.clone();
+        let request =
+            Request::get(format!("https://localhost{path}")).body(Body::empty()).expect("a request");
+        tokio::spawn(async move { client.send_request(request).await.expect("a head") })
+    });
+    let mut answers = Vec::new();
+    for request in requests.collect::<Vec<_>>() {
+        answers.push(request.await.expect("does not panic"));
+    }
+    answers
+}
+
+#[tokio::test]
+async fn answers_that_get_no_window_keep_no_place_and_end_after_the_stall_timeout() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    for tokens in [None, Some(tokens())] {
+        let tls = files.load().expect("a pair");
+        // Far fewer places than answers.
+        let server = start(Settings { tls: Some(tls), max_connections: 20, tokens, ..settings() }).await;
+        let begun = Instant::now();
+        let untaken = without_window(server.addr, &certificate, "/one").await;
+        let mut client = http2(server.addr, &certificate).await;
+        let answer = client.send_request(post("/length", b"{}".to_vec())).await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+        assert!(begun.elapsed() < Duration::from_secs(8), "it had to wait for the others");
+        for answer in untaken {
+            let ended = timeout(LONG, answer.into_body().collect()).await.expect("it is ended");
+            assert!(ended.is_err(), "an answer without a window was sent");
+        }
+        assert!(begun.elapsed() >= Duration::from_secs(10), "ended too early");
+    }
+}
+
+#[tokio::test]
+async fn a_large_answer_is_taken_by_http_2_as_it_was_made() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    let mut client = http2(server.addr, &certificate).await;
+    for length in [0, 1, 16_384, 65_535, 3_000_000] {
+        let request =
+            Request::get(format!("https://localhost/bytes/{length}")).body(Body::empty()).expect("a request");
+        let answer = client.send_request(request).await.expect("an answer");
+        assert_eq!(answer.headers()["content-length"], length.to_string());
+        assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes().len(), length);
+    }
+}
+
+#[tokio::test]
+async fn unknown_clients_with_slow_bodies_leave_the_places_to_known_ones() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    let tls = files.load().expect("a pair");
+    let server =
+        start(Settings { tls: Some(tls), max_connections: 20, tokens: Some(tokens()), ..settings() }).await;
+    let slow = http2(server.addr, &certificate).await;
+    let requests: Vec<_> = (0..100)
+        .map(|_| {
+            let mut client = slow.clone();
+            let body =
+                Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+            let (parts, _) = post("/length", Vec::new()).into_parts();
+            tokio::spawn(async move { client.send_request(Request::from_parts(parts, body)).await })
+        })
+        .collect();
+    let mut known = http2(server.addr, &certificate).await;
+    let mut request = post("/sent", b"{}".to_vec());
+    request.headers_mut().insert("authorization", "Bearer game-token".parse().expect("a value"));
+    let answer = timeout(Duration::from_secs(2), known.send_request(request)).await;
+    assert_eq!(answer.expect("there is a place").expect("an answer").status(), 200);
+    requests.into_iter().for_each(|request| request.abort());
 }

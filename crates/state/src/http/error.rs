@@ -122,6 +122,14 @@ impl ApiError {
         Self::new(Kind::Unavailable, message)
     }
 
+    /// The same of a request that writes nothing, whose outcome is of no account.
+    pub(super) fn of_a_read(mut self) -> Self {
+        if let Some(message) = self.message.strip_suffix(UNKNOWN_OUTCOME) {
+            self.message = message.to_owned().into();
+        }
+        self
+    }
+
     /// The database gave no answer in time.
     pub(super) fn no_answer() -> Self {
         Self::unavailable(format!("the database does not answer{UNKNOWN_OUTCOME}"))
@@ -190,11 +198,16 @@ pub fn refuse(refusal: Refusal) -> Response {
         Refusal::RequestTimeout => {
             ApiError::new(Kind::RequestTimeout, "the request was not complete in time")
         }
-        Refusal::AnswerTimeout => ApiError::no_answer(),
+        Refusal::AnswerTimeout { is_safe: true } => ApiError::unavailable("there was no answer in time"),
+        Refusal::AnswerTimeout { is_safe: false } => ApiError::no_answer(),
         Refusal::Overloaded => {
             ApiError::unavailable("there are more requests in progress than can be buffered")
         }
-        Refusal::Panicked => ApiError::unavailable(format!("the request failed{UNKNOWN_OUTCOME}")),
+        Refusal::Panicked { is_safe: true } => ApiError::unavailable("the request failed"),
+        Refusal::Panicked { is_safe: false } => {
+            ApiError::unavailable(format!("the request failed{UNKNOWN_OUTCOME}"))
+        }
+        Refusal::InvalidHead(rule) => ApiError::new(Kind::BadRequest, rule),
     };
     error.into_response()
 }

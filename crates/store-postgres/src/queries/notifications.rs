@@ -205,12 +205,15 @@ fn matches<T: Iden + Copy + 'static>(record: T, filter: &NotificationFilter) -> 
     equals_if_given((record, Records::Producer), filter.producer.as_deref())
         .and(equals_if_given((record, Records::NotificationType), filter.notification_type.as_deref()))
         .and(equals_if_given((record, Records::IdempotencyKey), filter.idempotency_key.as_deref()))
-        .and(is_to(record, filter.recipient.as_deref()))
+        .and(is_to(record, filter))
         .and(has_status(record, filter.status))
 }
 
-fn is_to<T: Iden + Copy + 'static>(record: T, recipient: Option<&str>) -> Expr {
-    let route_id = format!("email:email:{}", recipient.unwrap_or_default());
+fn is_to<T: Iden + Copy + 'static>(record: T, filter: &NotificationFilter) -> Expr {
+    let recipient = filter.recipient.as_deref();
+    // No administrator has an empty address.
+    let address = recipient.filter(|_| !filter.users_only).unwrap_or_default();
+    let route_id = format!("email:email:{address}");
     let route = Query::select()
         .expr(Expr::cust("true"))
         .from(Routes::Table)

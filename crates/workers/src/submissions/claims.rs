@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::queue::{FairQueue, Kind};
 use super::{Key, MAX_GROUP, SubmissionIntake, Waiting};
 use crate::passes::pause;
 
@@ -91,30 +92,12 @@ where
     C: Clock,
     T: Tokens,
 {
-    /// Reads or claims the keys of what waits, group by group, until `stop` and until nothing waits any more.
-    pub(super) async fn claim(
-        &self,
-        mut receiver: mpsc::Receiver<Waiting>,
-        claimed: mpsc::Sender<Waiting>,
-        keeper: ClaimKeeper,
-        stop: &CancellationToken,
-    ) {
-        let mut group = Vec::with_capacity(MAX_GROUP);
+    /// Reads or claims the keys of single intents, group by group, until the queue is closed and empty.
+    pub(super) async fn claim(&self, queue: &FairQueue, claimed: mpsc::Sender<Waiting>, keeper: ClaimKeeper) {
         loop {
-            let received = stop.run_until_cancelled(receiver.recv_many(&mut group, MAX_GROUP)).await;
-            if received.is_none() {
-                receiver.close();
-                receiver.recv_many(&mut group, MAX_GROUP).await;
-            }
-            if group.is_empty() {
+            let guarded = queue.take(Kind::Single, MAX_GROUP).await;
+            if guarded.is_empty() {
                 return;
-            }
-            let waiting = group.drain(..).filter(|waiting| !waiting.is_abandoned());
-            let (guarded, unguarded): (Vec<_>, Vec<_>) =
-                waiting.partition(|waiting| waiting.submission.stores_answer);
-            // What has no key to guard does not wait for the keys of the others. The next stage ends after this one.
-            for waiting in unguarded {
-                drop(claimed.send(waiting).await);
             }
             let (mut reading, mut claiming) = (Vec::new(), Vec::new());
             for mut waiting in guarded {
@@ -191,7 +174,11 @@ where
         for ((mut waiting, key), outcome) in group {
             self.metrics.claimed(outcome.as_ref().map_or("new", name), 1);
             waiting.key = match outcome {
-                None | Some(ClaimOutcome::Claimed) => key,
+                None => key,
+                Some(ClaimOutcome::Claimed) => {
+                    waiting.in_progress = None;
+                    key
+                }
                 // Another intent was answered: which one, and in what it differs, its record says.
                 Some(ClaimOutcome::OtherIntent) => Key::Taken,
                 Some(ClaimOutcome::InProgress(free_in)) => {

@@ -3,7 +3,7 @@
 //! While a transaction runs, further submissions gather for the next one. If it takes long, because it waits for a lock, the next
 //! one does not wait for it. A group that is refused, locked or too slow is divided, and its parts are accepted apart.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use ambient::{Clock, Tokens};
@@ -24,15 +24,30 @@ use tokio::time::{Instant, sleep_until};
 
 use super::claims::ClaimKeeper;
 use super::look_ups::LookedUp;
-use super::{Key, MAX_GROUP, SubmissionIntake};
+use super::{
+    Key, MAX_CONCURRENT_ELEMENT_GROUPS, MAX_CONCURRENT_GROUPS, MAX_ELEMENT_GROUP, MAX_GROUP, SubmissionIntake,
+};
 use crate::intake::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 
-/// The most transactions at a time.
-const MAX_CONCURRENT_GROUPS: usize = 4;
 /// A transaction that takes longer than this is not waited for: the next group begins.
 const SLOW_GROUP: Duration = Duration::from_millis(100);
 /// How often a group may meet a key that was taken meanwhile.
 const MAX_CONFLICT_RETRIES: usize = 5;
+
+/// How many are accepted together, and how many groups at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupLimits {
+    elements: usize,
+    concurrent: usize,
+}
+
+impl GroupLimits {
+    /// Of single intents.
+    pub(super) const SINGLE: Self = Self { elements: MAX_GROUP, concurrent: MAX_CONCURRENT_GROUPS };
+    /// Of elements of batches.
+    pub(super) const ELEMENTS: Self =
+        Self { elements: MAX_ELEMENT_GROUP, concurrent: MAX_CONCURRENT_ELEMENT_GROUPS };
+}
 
 /// What one transaction is tried with.
 type Group = Vec<LookedUp>;
@@ -92,19 +107,24 @@ where
     T: Tokens,
 {
     /// Accepts what has been looked up, until no more comes.
-    pub(super) async fn accept(&self, mut looked_up: mpsc::Receiver<LookedUp>, keeper: ClaimKeeper) {
+    pub(super) async fn accept(
+        &self,
+        mut looked_up: mpsc::Receiver<LookedUp>,
+        limits: GroupLimits,
+        keeper: ClaimKeeper,
+    ) {
         let mut queue: VecDeque<LookedUp> = VecDeque::new();
         let mut divided: Vec<Group> = Vec::new();
         let mut running = FuturesUnordered::new();
         let (mut open, mut patient_until) = (true, Instant::now());
         loop {
-            while running.len() < MAX_CONCURRENT_GROUPS
+            while running.len() < limits.concurrent
                 && let Some(part) = divided.pop()
             {
                 running.push(self.accept_group(part, &keeper));
             }
-            let may_begin = running.is_empty()
-                || (running.len() < MAX_CONCURRENT_GROUPS && Instant::now() >= patient_until);
+            let may_begin =
+                running.is_empty() || (running.len() < limits.concurrent && Instant::now() >= patient_until);
             if may_begin && !queue.is_empty() {
                 running.push(self.accept_group(cut_group(&mut queue, &self.policy), &keeper));
                 patient_until = Instant::now() + SLOW_GROUP;
@@ -112,7 +132,7 @@ where
             if !open && running.is_empty() && queue.is_empty() {
                 return;
             }
-            let room = MAX_GROUP.saturating_sub(queue.len());
+            let room = limits.elements.saturating_sub(queue.len());
             let mut received = Vec::new();
             tokio::select! {
                 count = looked_up.recv_many(&mut received, room), if open && room > 0 => {
@@ -122,7 +142,7 @@ where
                 Some(ended) = running.next() => if let Ended::Divided(left, right) = ended {
                     divided.extend([right, left]);
                 },
-                () = sleep_until(patient_until), if !queue.is_empty() && running.len() < MAX_CONCURRENT_GROUPS => {}
+                () = sleep_until(patient_until), if !queue.is_empty() && running.len() < limits.concurrent => {}
             }
         }
     }
@@ -304,24 +324,18 @@ where
     }
 }
 
-/// As many of the first elements as fit into one transaction, at least one. Of several with one key the first: the others are
-/// decided when its outcome is known.
+/// As many of the first elements as fit into one transaction, at least one. No two have the same key: see queue.rs.
 fn cut_group(queue: &mut VecDeque<LookedUp>, policy: &Policy) -> Group {
     let (mut cost, mut routes) = (0, 0);
-    let mut scopes = HashSet::new();
-    let (mut group, mut later) = (Vec::new(), VecDeque::new());
-    for element in queue.drain(..) {
+    let mut group = Vec::new();
+    while let Some(element) = queue.pop_front() {
         let intent = &element.waiting.submission.intent;
-        let (next_cost, next_routes) = (cost + intent.cost(), routes + policy.route_count(intent));
-        let fits = group.is_empty() || (next_cost <= MAX_BATCH_COST && next_routes <= MAX_BATCH_ROUTES);
-        // An element that does not fit keeps those after it from passing it, so that a large one is not passed for ever.
-        if fits && later.is_empty() && scopes.insert(intent.scope()) {
-            (cost, routes) = (next_cost, next_routes);
-            group.push(element);
-        } else {
-            later.push_back(element);
+        (cost, routes) = (cost + intent.cost(), routes + policy.route_count(intent));
+        if !group.is_empty() && (cost > MAX_BATCH_COST || routes > MAX_BATCH_ROUTES) {
+            queue.push_front(element);
+            break;
         }
+        group.push(element);
     }
-    *queue = later;
     group
 }

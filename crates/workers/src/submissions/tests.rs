@@ -1,6 +1,7 @@
 //! What callers are told, and when, while stores and neighbours fail.
 
 mod claims;
+mod fairness;
 mod free_keys;
 mod refusals;
 
@@ -11,7 +12,7 @@ use domain::intent;
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{AcceptanceBatch, AcceptanceStore, Commit, Lookup, User};
 use domain::record::NotificationId;
-use domain::submission::{self, SubmissionDecision};
+use domain::submission::{self, Held, SubmissionDecision};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use memory_stores::{Effect, MemoryDatabase, MemoryDirectory, Scripted};
@@ -108,7 +109,7 @@ fn world_with_slow_look_up(time: Duration) -> World {
 /// An intent for one user that stores its answer.
 fn submission(key: &str, user: &str) -> Submission {
     let intent = intent::decode(&entry(1, key, user).fields, &Catalog::built_in()).expect("well-formed");
-    Submission { intent, stores_answer: true, request_trace: None }
+    Submission { intent, stores_answer: true, request_trace: None, held: Held::default() }
 }
 
 /// An intent for one user that claims no key.

@@ -173,6 +173,8 @@ pub async fn each_condition_selects_and_all_of_them_must_hold(fixture: impl Quer
         (by_recipient("u"), vec![]),
         (by_recipient(""), vec![]),
         (by_recipient(ADMINISTRATOR), vec!["3-0"]),
+        (NotificationFilter { users_only: true, ..by_recipient(ADMINISTRATOR) }, vec![]),
+        (NotificationFilter { users_only: true, ..by_recipient("u-3") }, vec!["2-0"]),
         (NotificationFilter { status: Some(RouteStatus::Skipped), ..by_recipient("u-2") }, vec![]),
         (NotificationFilter { idempotency_key: text("key-2"), ..by_recipient("u-2") }, vec!["2-0"]),
         (NotificationFilter { accepted_before: Some(at(2)), ..by_recipient("u-2") }, vec!["1-0"]),

@@ -39,6 +39,7 @@ async fn a_stale_socket_is_replaced_with_its_mode_and_a_served_one_is_not_stolen
         refuse,
         observe: None,
         tls: None,
+        tokens: None,
     };
     let stop = CancellationToken::new();
     let serving = tokio::spawn(serve(listener, router(service), settings, stop.clone()));

@@ -84,6 +84,7 @@ impl Server {
             refuse,
             observe: Some(Arc::new(observe)),
             tls: None,
+            tokens: None,
         };
         let stop = CancellationToken::new();
         let (addr, serving) = match transport {

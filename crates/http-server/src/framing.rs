@@ -1,0 +1,201 @@
+//! Where the heads of an HTTP/1.1 connection begin and end.
+//!
+//! The server library says how the body of each request is framed ([`Framing::begin`]); here its bytes are counted, so that the head
+//! after it is found. What is wrong in a chunked body is left to the library, which ends the connection.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// The framing of a connection, shared by its stream and its service.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Framing(Arc<Mutex<State>>);
+
+/// How the body of a request ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyFraming {
+    /// After so many bytes.
+    Length(u64),
+    /// With its last chunk and the trailers.
+    Chunked,
+}
+
+/// What was found in bytes that arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Scanned {
+    /// How many of them belong to the head, or the body, that is read now.
+    pub(crate) handed_on: usize,
+    /// Whether the first byte of a head is among them.
+    pub(crate) head_began: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    part: Part,
+    /// Whether the target of the last head has a `#`.
+    has_fragment: bool,
+    /// Who waits for the service to begin the request whose head was handed on.
+    waker: Option<Waker>,
+}
+
+/// What the next byte belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The first line of a head, after so many spaces; `None` before its first byte.
+    FirstLine(Option<u32>),
+    /// The lines after it; whether the current one is empty so far.
+    Headers { is_empty: bool },
+    /// None, until the service has begun the request.
+    HeadDone,
+    /// A body of a known length.
+    Body(u64),
+    /// The size of a chunk, and whether its digits are over.
+    ChunkSize(u64, bool),
+    /// The data of a chunk with the line break after it.
+    ChunkData(u64),
+    /// The lines after the last chunk; whether the current one is empty so far.
+    Trailers { is_empty: bool },
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self::FirstLine(None)
+    }
+}
+
+impl Framing {
+    /// The server library has read a head. Returns whether the target in it had a fragment.
+    pub(crate) fn begin(&self, body: BodyFraming) -> bool {
+        let mut state = self.state();
+        state.part = match body {
+            BodyFraming::Length(0) => Part::default(),
+            BodyFraming::Length(length) => Part::Body(length),
+            BodyFraming::Chunked => Part::ChunkSize(0, false),
+        };
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+        state.has_fragment
+    }
+
+    /// Looks at bytes that arrived. `waker` is woken when more of them can be handed on, if none can be now.
+    pub(crate) fn scan(&self, bytes: &[u8], waker: &Waker) -> Scanned {
+        let mut state = self.state();
+        let (mut at, mut head_began) = (0, false);
+        while at < bytes.len() && state.part != Part::HeadDone {
+            let (skipped, next) = state.part.after(&bytes[at..]);
+            if state.part == Part::FirstLine(None) && next != state.part {
+                (head_began, state.has_fragment) = (true, false);
+            }
+            if bytes[at] == b'#' && state.part == Part::FirstLine(Some(1)) {
+                state.has_fragment = true;
+            }
+            let is_body = !matches!(state.part, Part::FirstLine(_) | Part::Headers { .. });
+            state.part = next;
+            at += skipped;
+            if is_body && next == Part::default() {
+                break;
+            }
+        }
+        if at == 0 {
+            state.waker = Some(waker.clone());
+        }
+        Scanned { handed_on: at, head_began }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Part {
+    /// How many of `bytes`, of which there is one at least, belong to this part, and what follows them.
+    fn after(self, bytes: &[u8]) -> (usize, Self) {
+        let (first, is_end) = (bytes[0], bytes[0] == b'\n');
+        let next = match self {
+            // Empty lines before a head count for nothing.
+            Self::FirstLine(None) if matches!(first, b'\r' | b'\n') => self,
+            Self::FirstLine(_) if is_end => Self::Headers { is_empty: true },
+            Self::FirstLine(spaces) => Self::FirstLine(Some(spaces.unwrap_or(0) + u32::from(first == b' '))),
+            Self::Headers { is_empty: true } if is_end => Self::HeadDone,
+            Self::Headers { is_empty } => Self::Headers { is_empty: is_end || is_empty && first == b'\r' },
+            Self::HeadDone => return (0, self),
+            Self::Body(left) => {
+                let length = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let left = left - length as u64;
+                return (length, if left == 0 { Self::default() } else { Self::Body(left) });
+            }
+            Self::ChunkSize(0, _) if is_end => Self::Trailers { is_empty: true },
+            // With the two bytes of the line break after it.
+            Self::ChunkSize(size, _) if is_end => Self::ChunkData(size.saturating_add(2)),
+            Self::ChunkSize(size, is_over) => match char::from(first).to_digit(16).filter(|_| !is_over) {
+                Some(digit) => Self::ChunkSize(size.saturating_mul(16).saturating_add(digit.into()), false),
+                None => Self::ChunkSize(size, true),
+            },
+            Self::ChunkData(left) => {
+                let length = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let left = left - length as u64;
+                return (length, if left == 0 { Self::ChunkSize(0, false) } else { Self::ChunkData(left) });
+            }
+            Self::Trailers { is_empty: true } if is_end => Self::default(),
+            Self::Trailers { is_empty } => Self::Trailers { is_empty: is_end || is_empty && first == b'\r' },
+        };
+        (1, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is handed on of `bytes`, read by read, and the bodies that the service is told of in turn.
+    fn reads(bytes: &[u8], bodies: &[BodyFraming]) -> Vec<String> {
+        let (framing, mut bodies) = (Framing::default(), bodies.iter());
+        let (mut rest, mut reads) = (bytes, Vec::new());
+        while !rest.is_empty() {
+            let scanned = framing.scan(rest, Waker::noop());
+            let (read, later) = rest.split_at(scanned.handed_on);
+            if read.is_empty() {
+                let Some(body) = bodies.next() else { return reads };
+                framing.begin(*body);
+                continue;
+            }
+            reads.push(String::from_utf8_lossy(read).into_owned());
+            rest = later;
+        }
+        reads
+    }
+
+    #[test]
+    fn no_byte_of_a_head_is_handed_on_with_what_came_before_it() {
+        let (get, post) = ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\nHost: a\n\n");
+        for (body, framing) in [
+            ("12345", BodyFraming::Length(5)),
+            ("3;x=\"1\"\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n", BodyFraming::Chunked),
+            ("0\r\nTrailer: x\r\n\r\n", BodyFraming::Chunked),
+            ("", BodyFraming::Length(0)),
+        ] {
+            let bytes = format!("\r\n{get}{post}{body}\r\n{get}GET");
+            let found = reads(bytes.as_bytes(), &[BodyFraming::Length(0), framing, BodyFraming::Length(0)]);
+            let expected = [&format!("\r\n{get}"), post, body, &format!("\r\n{get}"), "GET"];
+            assert_eq!(found, expected.into_iter().filter(|read| !read.is_empty()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_fragment_is_seen_in_the_target_alone() {
+        for (head, expected) in [
+            ("GET /a#b HTTP/1.1\r\n\r\n", true),
+            ("GET http://h/?q#b HTTP/1.1\r\n\r\n", true),
+            ("GET /a HTTP/1.1\r\nX: #\r\n\r\n", false),
+            ("#GET /a HTTP/1.1\r\n\r\n", false),
+        ] {
+            for split in 0..head.len() {
+                let framing = Framing::default();
+                let (one, other) = head.as_bytes().split_at(split);
+                let began = framing.scan(one, Waker::noop()).head_began;
+                assert_ne!(framing.scan(other, Waker::noop()).head_began, began, "{head} at {split}");
+                assert_eq!(framing.begin(BodyFraming::Length(0)), expected, "{head} at {split}");
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Answers that an HTTP/2 client does not take.
+//!
+//! A client may keep the window of a stream closed, so that nothing of an answer can be written although the connection is fine. The
+//! server library waits for it without an end. So each stream runs in a future of its own that ends once nothing of its answer was
+//! written for [`STALL_TIMEOUT`]; dropping what it runs resets the stream. The task of the stream and the body of its answer share a
+//! [`Stall`].
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use hyper::rt::Executor;
+use tokio::task::futures::TaskLocalFuture;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::connection::STALL_TIMEOUT;
+use crate::sparse_log::SparseLog;
+
+tokio::task_local! {
+    static STALL: Stall;
+}
+
+/// How the answer on one stream is taken. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stall(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since when nothing was written, while there is something to write.
+    since: Option<Instant>,
+    /// The pieces that the server library has and has not written.
+    unwritten: usize,
+    /// Who waits until there are none.
+    waker: Option<Waker>,
+}
+
+impl Stall {
+    /// That of the stream whose task this is; `None` with HTTP/1.1.
+    pub(crate) fn of_this_stream() -> Option<Self> {
+        STALL.try_with(Clone::clone).ok()
+    }
+
+    /// There is an answer, or some more of it can be written.
+    pub(crate) fn advanced(&self) {
+        self.state().since = Some(Instant::now());
+    }
+
+    /// The server library takes a piece.
+    pub(crate) fn taken(&self) {
+        let mut state = self.state();
+        state.unwritten += 1;
+        state.since = Some(Instant::now());
+    }
+
+    /// The server library has written a piece, or given it up.
+    pub(crate) fn written(&self) {
+        let mut state = self.state();
+        state.unwritten -= 1;
+        state.since = Some(Instant::now());
+        if let Some(waker) = state.waker.take().filter(|_| state.unwritten == 0) {
+            waker.wake();
+        }
+    }
+
+    /// Ready once every piece is written: until then the stream has not ended, so that its task looks after it.
+    pub(crate) fn poll_written(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.unwritten == 0 {
+            return Poll::Ready(());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether every piece is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.state().unwritten == 0
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs the streams of HTTP/2 connections.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamExecutor(Arc<SparseLog>);
+
+impl StreamExecutor {
+    /// Streams that are reset are counted in `log`.
+    pub(crate) fn new(log: Arc<SparseLog>) -> Self {
+        Self(log)
+    }
+}
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let (stall, log) = (Stall::default(), Arc::clone(&self.0));
+        let running = Some(Box::pin(STALL.scope(stall.clone(), stream)));
+        tokio::spawn(Stream { running, stall, timer: None, log });
+    }
+}
+
+/// A stream until it ends or stalls.
+struct Stream<F: Future> {
+    running: Option<Pin<Box<TaskLocalFuture<Stall, F>>>>,
+    stall: Stall,
+    timer: Option<Pin<Box<Sleep>>>,
+    log: Arc<SparseLog>,
+}
+
+impl<F: Future<Output = ()>> Future for Stream<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(running) = self.running.as_mut() else { return Poll::Ready(()) };
+        if running.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            // Only this task makes it begin; others make it later, which the timer finds when it expires.
+            let Some(since) = self.stall.state().since else { return Poll::Pending };
+            let end = since + STALL_TIMEOUT;
+            if end <= Instant::now() {
+                if let Some(count) = self.log.admit() {
+                    tracing::warn!(count, "clients take nothing of their answers; ended the answers");
+                }
+                self.running = None;
+                return Poll::Ready(());
+            }
+            match &mut self.timer {
+                Some(timer) => {
+                    if timer.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    timer.as_mut().reset(end);
+                }
+                None => self.timer = Some(Box::pin(sleep_until(end))),
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The submissions that wait, in fair order.
+//!
+//! Single intents and elements of batches wait apart, and are accepted apart: however many elements wait, a single intent is taken with
+//! the next group. Within each, producers take turns, so that one waits for a few of each other producer, not for all of them. What has
+//! the key of a submission that is in progress is passed by those after it; it is taken when that one is decided.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::record::IdempotencyScope;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::Waiting;
+
+/// The most submissions of a producer, single ones or elements, that wait; further callers wait to be admitted.
+const MAX_WAITING: usize = 1_024;
+
+/// Which submissions wait together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Those whose answer is stored.
+    Single,
+    /// Elements of batches.
+    Element,
+}
+
+/// The submissions that wait. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FairQueue(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    single: Notify,
+    element: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    single: Producers,
+    element: Producers,
+    /// The keys of those that were taken and are not decided.
+    in_progress: HashSet<IdempotencyScope>,
+    is_closed: bool,
+}
+
+/// What waits of one kind.
+#[derive(Debug, Default)]
+struct Producers {
+    /// Those of whom something waits, in the order of their turns.
+    order: VecDeque<String>,
+    waiting: HashMap<String, VecDeque<Queued>>,
+    /// What bounds how many of each wait.
+    room: HashMap<String, Arc<Semaphore>>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    waiting: Waiting,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The key of a submission that is in progress, until it is dropped.
+#[derive(Debug)]
+pub(super) struct KeyInProgress {
+    queue: FairQueue,
+    scope: IdempotencyScope,
+}
+
+impl FairQueue {
+    /// Adds a submission, once there is room for one more of its producer. Gives it back if the queue is closed.
+    pub(super) async fn push(&self, waiting: Waiting) -> Result<(), Waiting> {
+        let (kind, producer) = (waiting.kind(), waiting.submission.intent.producer.clone());
+        let room = {
+            let mut state = self.state();
+            let room = state.of(kind).room.entry(producer.clone());
+            Arc::clone(room.or_insert_with(|| Arc::new(Semaphore::new(MAX_WAITING))))
+        };
+        // Cannot fail: the semaphore is never closed.
+        let Ok(room) = room.acquire_owned().await else { return Err(waiting) };
+        {
+            let mut state = self.state();
+            if state.is_closed {
+                return Err(waiting);
+            }
+            let producers = state.of(kind);
+            let queue = producers.waiting.entry(producer.clone()).or_default();
+            if queue.is_empty() {
+                producers.order.push_back(producer);
+            }
+            queue.push_back(Queued { waiting, _room: room });
+        }
+        self.arrived(kind).notify_one();
+        Ok(())
+    }
+
+    /// Refuses further submissions.
+    pub(super) fn close(&self) {
+        self.state().is_closed = true;
+        self.0.single.notify_one();
+        self.0.element.notify_one();
+    }
+
+    /// Takes up to `most` that wait, at least one; none once the queue is closed and empty.
+    pub(super) async fn take(&self, kind: Kind, most: usize) -> Vec<Waiting> {
+        loop {
+            let arrived = self.arrived(kind).notified();
+            {
+                let mut state = self.state();
+                let taken = self.take_from(&mut state, kind, most);
+                if !taken.is_empty() || state.is_closed && state.of(kind).order.is_empty() {
+                    return taken;
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    fn take_from(&self, state: &mut State, kind: Kind, most: usize) -> Vec<Waiting> {
+        let (mut taken, mut passed) = (Vec::new(), VecDeque::new());
+        let mut producers = mem::take(state.of(kind));
+        while taken.len() < most
+            && let Some(producer) = producers.order.pop_front()
+        {
+            let Some(queue) = producers.waiting.get_mut(&producer) else { continue };
+            queue.retain(|queued| !queued.waiting.is_abandoned());
+            let free = |queued: &Queued| !state.in_progress.contains(&queued.waiting.scope());
+            match queue.iter().position(free).and_then(|at| queue.remove(at)) {
+                Some(Queued { mut waiting, _room }) => {
+                    let scope = waiting.scope();
+                    state.in_progress.insert(scope.clone());
+                    waiting.in_progress = Some(KeyInProgress { queue: self.clone(), scope });
+                    taken.push(waiting);
+                    if !queue.is_empty() {
+                        producers.order.push_back(producer);
+                    }
+                }
+                // All that are left wait for keys.
+                None if !queue.is_empty() => passed.push_back(producer),
+                None => {}
+            }
+        }
+        producers.order.append(&mut passed);
+        *state.of(kind) = producers;
+        taken
+    }
+
+    /// Whether a submission with this key is in progress.
+    pub(super) fn is_in_progress(&self, scope: &IdempotencyScope) -> bool {
+        self.state().in_progress.contains(scope)
+    }
+
+    fn arrived(&self, kind: Kind) -> &Notify {
+        match kind {
+            Kind::Single => &self.0.single,
+            Kind::Element => &self.0.element,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn of(&mut self, kind: Kind) -> &mut Producers {
+        match kind {
+            Kind::Single => &mut self.single,
+            Kind::Element => &mut self.element,
+        }
+    }
+}
+
+impl Drop for KeyInProgress {
+    fn drop(&mut self) {
+        self.queue.state().in_progress.remove(&self.scope);
+        self.queue.0.single.notify_one();
+        self.queue.0.element.notify_one();
+    }
+}
