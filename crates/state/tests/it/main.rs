@@ -2,6 +2,7 @@
 
 mod contract;
 mod http;
+mod interrupt;
 mod model;
 mod postgres;
 mod query_drawn;

@@ -9,7 +9,7 @@ use crate::json::{Json, Number};
 use crate::query::expressions::{
     IndexType, Path, bind_json, bind_number, bind_numbers, by_bytes, cut_as_indexed, number_as_indexed,
 };
-use crate::query::{Comparison, Instant, Operand, Test};
+use crate::query::{Comparison, Instant, Operand, Test, containment};
 
 /// The most elements of `$in` that are looked for in the GIN index. Each is a scan by itself, and planning many takes longer than
 /// reading many rows.
@@ -120,19 +120,18 @@ impl Member<'_> {
         if self.in_order { self.has(operand).and(self.has(operand)) } else { self.has(operand) }
     }
 
-    /// Containment is equality for scalars, and follows from it for all else.
+    /// Containment is equality for scalars, and follows from it for all else. What is equal is found out first, and one step of
+    /// containment is enough for the index.
     fn equals(&self, operand: &Json) -> Expr {
-        let text = operand.to_short_text();
-        let mut all = Vec::new();
-        all.extend(self.equals_by_index(operand));
-        if has_scalar(operand) {
-            let contains = if all.is_empty() { self.found_by_gin(&text) } else { self.has(&text) };
-            all.push(contains);
-        }
-        if matches!(operand, Json::Array(_) | Json::Object(_)) {
-            all.push(self.path.value().eq(bind_json(text)));
-        }
-        every(all)
+        let by_index = self.equals_by_index(operand);
+        let step = containment::steps(operand).and_then(|steps| steps.into_iter().find(has_scalar));
+        let contains = step.map(|step| match (step.to_short_text(), &by_index) {
+            (text, Some(_)) => self.has(&text),
+            (text, None) => self.found_by_gin(&text),
+        });
+        let is_whole = matches!(operand, Json::Array(_) | Json::Object(_));
+        let whole = is_whole.then(|| self.path.value().eq(bind_json(operand.to_short_text())));
+        every(by_index.into_iter().chain(whole).chain(contains))
     }
 
     /// What follows from equality and a declared index can tell.
@@ -177,20 +176,36 @@ impl Member<'_> {
             let cut = bind_numbers(numbers.into_iter().map(number_as_indexed));
             return self.path.indexed(IndexType::Numeric).eq(any(cut)).and(exact);
         }
-        if operands.len() > MAX_ALTERNATIVES || !operands.iter().all(has_scalar) {
+        if operands.len() > MAX_ALTERNATIVES {
             return exact;
         }
-        some(operands.iter().map(|operand| self.found_by_gin(&operand.to_short_text()))).and(exact)
+        let step = |operand| containment::steps(operand)?.into_iter().find(has_scalar);
+        match operands.iter().map(step).collect::<Option<Vec<Json>>>() {
+            Some(steps) => {
+                exact.and(some(steps.iter().map(|operand| self.found_by_gin(&operand.to_short_text()))))
+            }
+            None => exact,
+        }
     }
 
     /// At the top an array contains a scalar that is one of its elements, within a document it does not.
     fn contains(&self, operand: &Json) -> Expr {
-        let text = operand.to_short_text();
         match operand {
-            Json::Array(_) | Json::Object(_) if has_scalar(operand) => self.found_by_gin(&text),
-            Json::Array(_) | Json::Object(_) => contains(self.path.value(), &text),
-            _ => self.found_by_gin(&text).or(self.found_by_gin(&format!("[{text}]"))),
+            // The parser lets nothing pass that cannot be split.
+            Json::Array(_) | Json::Object(_) => {
+                let steps = containment::steps(operand).unwrap_or_else(|| vec![operand.clone()]);
+                every(steps.iter().map(|step| self.contains_step(step)))
+            }
+            _ => {
+                let text = operand.to_short_text();
+                self.found_by_gin(&text).or(self.found_by_gin(&format!("[{text}]")))
+            }
         }
+    }
+
+    fn contains_step(&self, step: &Json) -> Expr {
+        let text = step.to_short_text();
+        if has_scalar(step) { self.found_by_gin(&text) } else { contains(self.path.value(), &text) }
     }
 }
 
