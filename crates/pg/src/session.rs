@@ -1,9 +1,10 @@
 //! One operation on a borrowed connection, with a deadline.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use deadpool::managed::Object;
 use deadpool_postgres::ClientWrapper;
 use futures_util::{SinkExt, TryStreamExt};
@@ -11,7 +12,7 @@ use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row, SimpleQueryMessage, Statement};
 
 use crate::PgError;
@@ -56,6 +57,39 @@ pub(crate) struct Deadline {
 pub struct Prepared {
     statement: Statement,
     values: PostgresValues,
+    shared: Option<(usize, SharedText)>,
+}
+
+/// A text that is sent without a copy of it.
+#[derive(Debug)]
+struct SharedText(Arc<str>);
+
+impl ToSql for SharedText {
+    fn to_sql(
+        &self,
+        sql_type: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        (&*self.0).to_sql(sql_type, out)
+    }
+
+    fn accepts(sql_type: &Type) -> bool {
+        <&str as ToSql>::accepts(sql_type)
+    }
+
+    to_sql_checked!();
+}
+
+impl Prepared {
+    fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let mut params = self.values.as_params();
+        if let Some((index, text)) = &self.shared
+            && let Some(param) = params.get_mut(*index)
+        {
+            *param = text;
+        }
+        params
+    }
 }
 
 impl Session {
@@ -81,7 +115,8 @@ impl Session {
     pub async fn prepare(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
         let (sql, values) = query.build_ref();
         let statement = self.guard(async |client| client.prepare_cached(&sql).await).await?;
-        Ok(Prepared { statement, values })
+        let shared = query.shared().map(|(index, text)| (index, SharedText(text)));
+        Ok(Prepared { statement, values, shared })
     }
 
     /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
@@ -137,7 +172,7 @@ impl Session {
 
     /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
-        let params = prepared.values.as_params();
+        let params = prepared.params();
         self.guard(async |client| client.query(&prepared.statement, &params).await).await
     }
 
@@ -148,7 +183,7 @@ impl Session {
 
     /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
-        let params = prepared.values.as_params();
+        let params = prepared.params();
         self.guard(async |client| client.execute(&prepared.statement, &params).await).await
     }
 
@@ -172,6 +207,11 @@ impl Session {
 
     /// Gives the connection back to be closed, whatever its state.
     pub fn close(self) {
+        self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// Closes the connection when it is given back: its buffers are as large as the largest message that went through them.
+    pub fn retire(&self) {
         self.broken.store(true, Ordering::SeqCst);
     }
 
@@ -282,6 +322,11 @@ impl Drop for Session {
 pub trait PostgresBinderRef: Sync {
     /// Its text and its parameters.
     fn build_ref(&self) -> (String, PostgresValues);
+
+    /// A text in the place of one of the parameters: see [`crate::sql::Written::with_text`].
+    fn shared(&self) -> Option<(usize, Arc<str>)> {
+        None
+    }
 }
 
 impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {

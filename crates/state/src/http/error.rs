@@ -122,6 +122,14 @@ impl ApiError {
         Self::new(Kind::Unavailable, message)
     }
 
+    /// The same of a request that cannot have changed anything.
+    pub(super) fn of_reading(self) -> Self {
+        match self.message.strip_suffix(UNKNOWN_OUTCOME) {
+            Some(message) => Self { message: message.to_owned().into(), ..self },
+            None => self,
+        }
+    }
+
     /// The database gave no answer in time.
     pub(super) fn no_answer() -> Self {
         Self::unavailable(format!("the database does not answer{UNKNOWN_OUTCOME}"))
@@ -144,7 +152,11 @@ impl From<StateError> for ApiError {
             StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_) => {
                 Self::bad_request(error.to_string())
             }
-            StateError::TooLarge => Self::new(Kind::TooLarge, error.to_string()),
+            StateError::TooLarge | StateError::DocumentTooLarge { .. } => {
+                Self::new(Kind::TooLarge, error.to_string())
+            }
+            StateError::NoRoom => Self::unavailable(format!("{error}; nothing was changed")),
+            StateError::ReadOnly | StateError::Busy(_) => Self::unavailable(error.to_string()),
             StateError::TimedOut { .. } => Self::new(Kind::Timeout, error.to_string()),
             StateError::Postgres(PgError::TimedOut { .. }) => {
                 Self::new(Kind::Timeout, format!("the statement took longer than it may{UNKNOWN_OUTCOME}"))

@@ -13,5 +13,6 @@ mod query_plans;
 mod query_relations;
 mod query_semantics;
 mod query_support;
+mod servers;
 mod setup;
 mod support;

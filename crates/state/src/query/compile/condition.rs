@@ -7,7 +7,8 @@ use sea_query::{BinOper, Expr, ExprTrait, Func};
 use super::{Source, every, never, some};
 use crate::json::{Json, Number};
 use crate::query::expressions::{
-    IndexType, Path, bind_json, bind_number, bind_numbers, by_bytes, cut_as_indexed, number_as_indexed,
+    IndexType, Path, bind_json, bind_number, bind_numbers, by_bytes, cut_as_indexed, is_indexed_whole,
+    number_as_indexed,
 };
 use crate::query::{Comparison, Instant, Operand, Test, containment};
 
@@ -80,13 +81,17 @@ impl Member<'_> {
         let value = || self.path.value();
         match test {
             Test::Equal(operand) => self.equals(operand),
-            Test::NotEqual(operand) => value().ne(bind_json(operand.to_short_text())),
+            Test::NotEqual(operand) => {
+                let others = self.is_another_text(std::slice::from_ref(operand));
+                every(others.into_iter().chain([value().ne(bind_json(operand.to_short_text()))]))
+            }
             Test::Order(comparison, Operand::String(text)) => self.order_of_text(*comparison, text),
             Test::Order(comparison, Operand::Number(number)) => self.order_of_number(*comparison, number),
             Test::In(operands) => self.is_one_of(operands),
             Test::NotIn(operands) => {
                 let all = Func::cust("ALL").arg(bind::jsonbs(operands.iter().map(Json::to_short_text)));
-                value().is_not_null().and(value().ne(Expr::expr(all)))
+                let exact = value().is_not_null().and(value().ne(Expr::expr(all)));
+                every(self.is_another_text(operands).into_iter().chain([exact]))
             }
             Test::Exists(true) => value().is_not_null(),
             Test::Exists(false) => value().is_null(),
@@ -188,6 +193,22 @@ impl Member<'_> {
         }
     }
 
+    /// What follows if the value is none of the operands, as ranges of a declared index on texts: before, between and behind those that the
+    /// index tells apart, or no text.
+    fn is_another_text(&self, operands: &[Json]) -> Option<Expr> {
+        let texts = told_apart(operands);
+        if !self.is_indexed(IndexType::Text) || texts.is_empty() || texts.len() > MAX_ALTERNATIVES {
+            return None;
+        }
+        let indexed = || self.path.indexed(IndexType::Text);
+        let mut ranges = vec![indexed().is_null(), indexed().lt(bind::text(texts[0]))];
+        for pair in texts.windows(2) {
+            ranges.push(indexed().gt(bind::text(pair[0])).and(indexed().lt(bind::text(pair[1]))));
+        }
+        ranges.extend(texts.last().map(|last| indexed().gt(bind::text(*last))));
+        Some(some(ranges))
+    }
+
     /// At the top an array contains a scalar that is one of its elements, within a document it does not.
     fn contains(&self, operand: &Json) -> Expr {
         match operand {
@@ -206,6 +227,40 @@ impl Member<'_> {
     fn contains_step(&self, step: &Json) -> Expr {
         let text = step.to_short_text();
         if has_scalar(step) { self.found_by_gin(&text) } else { contains(self.path.value(), &text) }
+    }
+}
+
+/// The texts among the operands that an index has whole, in their order: no longer text has the same beginning there.
+fn told_apart(operands: &[Json]) -> Vec<&str> {
+    let mut texts: Vec<&str> =
+        operands.iter().filter_map(Json::as_str).filter(|text| is_indexed_whole(text)).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    texts
+}
+
+/// Whether an index finds the documents that pass the test, and statistics tell how many they are.
+pub(super) fn is_served(test: &Test, indexed: &[IndexType]) -> bool {
+    let has = |index_type| indexed.contains(&index_type);
+    let in_gin =
+        |operand: &Json| containment::steps(operand).is_some_and(|steps| steps.iter().any(has_scalar));
+    match test {
+        Test::Equal(operand) | Test::Contains(operand) => in_gin(operand),
+        Test::In(operands) => {
+            (operands.len() <= MAX_ALTERNATIVES && operands.iter().all(in_gin))
+                || (has(IndexType::Text) && operands.iter().all(|operand| operand.as_str().is_some()))
+                || (has(IndexType::Numeric) && operands.iter().all(|operand| operand.as_number().is_some()))
+        }
+        Test::NotEqual(operand) => {
+            has(IndexType::Text) && !told_apart(std::slice::from_ref(operand)).is_empty()
+        }
+        Test::NotIn(operands) => {
+            has(IndexType::Text) && (1..=MAX_ALTERNATIVES).contains(&told_apart(operands).len())
+        }
+        Test::Order(_, Operand::String(_)) => has(IndexType::Text),
+        Test::Order(_, Operand::Number(_)) => has(IndexType::Numeric),
+        Test::Before(_) | Test::After(_) => has(IndexType::Timestamptz),
+        Test::Exists(_) => false,
     }
 }
 
