@@ -178,10 +178,9 @@ async fn a_document_that_is_too_large_to_be_read_is_named_and_stays() {
     let heads = (0..CLIENTS).map(|client| store.ask(client, "HEAD", "/keys/huge", ""));
     assert!(join_all(heads).await.iter().all(|head| head.status == 200));
     // A page ends before it, and the others are found.
-    let page = store.ask(0, "POST", "/query", r#"{"sort":["-key"]}"#).await.json();
-    let first = (page["rows"][0]["key"].as_str(), page["has_more"].as_bool());
-    assert_eq!(first, (Some("large"), Some(true)), "{page}");
-    assert_eq!(page["total"], 1);
+    let page = store.ask(0, "POST", "/query", r#"{"sort":["-key"]}"#).await.body;
+    assert!(page.starts_with(r#"{"rows":[{"key":"large""#), "{page:.100}");
+    assert!(page.contains(r#""total":1,"has_more":true"#));
     let count = store.ask(0, "POST", "/query", r#"{"filter":{"s":"s"},"count":true}"#).await.json();
     assert_eq!(count["total"], 2);
     let rows =
