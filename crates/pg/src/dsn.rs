@@ -58,6 +58,33 @@ pub enum DsnError {
     },
 }
 
+/// Settings of a client's own pool begin with it; this one has others.
+const IGNORED_PREFIX: &str = "pool_";
+/// What the driver knows.
+const DRIVER_PARAMETERS: [&str; 21] = [
+    "user",
+    "password",
+    "dbname",
+    "options",
+    "application_name",
+    "sslmode",
+    "sslcert",
+    "sslkey",
+    "sslnegotiation",
+    "host",
+    "hostaddr",
+    "port",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "target_session_attrs",
+    "channel_binding",
+    "load_balance_hosts",
+];
+
 impl Dsn {
     /// Reads a URL (`postgres://…`) or a list of `key=value`, and the certificates that it names.
     pub fn parse(text: &str) -> Result<Self, DsnError> {
@@ -82,9 +109,15 @@ impl Dsn {
         let mut rest = url::form_urlencoded::Serializer::new(String::new());
         // A '+' in a connection string is a plus, not a space.
         for (name, value) in url::form_urlencoded::parse(query.replace('+', "%2B").as_bytes()) {
-            if !extras.take(&name, &value) {
-                rest.append_pair(&name, &value);
+            if extras.take(&name, &value) || name.starts_with(IGNORED_PREFIX) {
+                continue;
             }
+            let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            // What is no name may be a part of a password that was not escaped.
+            if is_name && !DRIVER_PARAMETERS.contains(&&*name) {
+                return Err(DsnError::Parameter(format!("its parameter {name} is not known")));
+            }
+            rest.append_pair(&name, &value);
         }
         rest.append_pair("sslmode", extras.ssl_mode);
         // The driver decodes %20 but not '+'.

@@ -9,6 +9,8 @@ use std::fmt;
 
 use tokio_postgres::error::{DbError, SqlState};
 
+use crate::pool::NoneFree;
+
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why an operation on PostgreSQL failed.
@@ -79,6 +81,11 @@ impl PgError {
             Self::Refused { source, .. } => source.0.constraint.as_deref(),
             Self::Unavailable { .. } | Self::TimedOut { .. } | Self::Locked { .. } => None,
         }
+    }
+
+    /// Whether all connections of the pool were in use for too long, so that nothing was sent.
+    pub fn is_for_want_of_a_connection(&self) -> bool {
+        matches!(self, Self::Unavailable { source, .. } if source.is::<NoneFree>())
     }
 
     /// The SQLSTATE, if the server sent one.

@@ -188,7 +188,7 @@ impl Manager for Connections {
 /// Every connection of a pool was in use for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection was free within {0:?}")]
-struct NoneFree(Duration);
+pub(crate) struct NoneFree(Duration);
 
 /// The settings of every session: the caller's own, and the deadlines of [`PgPool`]. Dates are ISO dates in UTC.
 ///

@@ -1,16 +1,17 @@
 //! One operation on a borrowed connection, with a deadline.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use deadpool::managed::{Object, Pool};
 use futures_util::{SinkExt, TryStreamExt};
 use sea_query::QueryStatementWriter;
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row, SimpleQueryMessage, Statement};
 
 use crate::PgError;
@@ -66,6 +67,39 @@ pub struct Prepared {
     values: PostgresValues,
     /// The one that the server has prepared; none behind a pooler, where its name may mean another one.
     statement: Option<Statement>,
+    shared: Option<(usize, SharedText)>,
+}
+
+/// A text that is sent without a copy of it.
+#[derive(Debug)]
+struct SharedText(Arc<str>);
+
+impl ToSql for SharedText {
+    fn to_sql(
+        &self,
+        sql_type: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        (&*self.0).to_sql(sql_type, out)
+    }
+
+    fn accepts(sql_type: &Type) -> bool {
+        <&str as ToSql>::accepts(sql_type)
+    }
+
+    to_sql_checked!();
+}
+
+impl Prepared {
+    fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let mut params = self.values.as_params();
+        if let Some((index, text)) = &self.shared
+            && let Some(param) = params.get_mut(*index)
+        {
+            *param = text;
+        }
+        params
+    }
 }
 
 impl Session {
@@ -110,13 +144,14 @@ impl Session {
             Some(_) => Ok(None),
         };
         let statement = self.guard(prepare).await?;
-        Ok(Prepared { sql, values, statement })
+        let shared = query.shared().map(|(index, text)| (index, SharedText(text)));
+        Ok(Prepared { sql, values, statement, shared })
     }
 
     /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
     pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
         let (sql, values) = query.build_ref();
-        self.guard(async |client| client.query_typed(&sql, &untyped(&values)).await).await
+        self.guard(async |client| client.query_typed(&sql, &untyped(&values.as_params())).await).await
     }
 
     /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
@@ -133,7 +168,7 @@ impl Session {
         let (sql, values) = query.build_ref();
         self.guard(async |client| {
             let rows = if client.behind_pooler.is_some() {
-                client.query_typed_raw(&sql, untyped(&values)).await?
+                client.query_typed_raw(&sql, untyped(&values.as_params())).await?
             } else {
                 let statement = if sql.len() > MAX_PREPARED_BYTES {
                     client.prepare(&sql).await?
@@ -173,10 +208,10 @@ impl Session {
 
     /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
-        let Prepared { sql, values, statement } = prepared;
-        self.guard(async |client| match statement {
-            Some(statement) => client.query(statement, &values.as_params()).await,
-            None => client.query_typed(sql, &untyped(values)).await,
+        let params = prepared.params();
+        self.guard(async |client| match &prepared.statement {
+            Some(statement) => client.query(statement, &params).await,
+            None => client.query_typed(&prepared.sql, &untyped(&params)).await,
         })
         .await
     }
@@ -188,10 +223,10 @@ impl Session {
 
     /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
-        let Prepared { sql, values, statement } = prepared;
-        self.guard(async |client| match statement {
-            Some(statement) => client.execute(statement, &values.as_params()).await,
-            None => client.execute_typed(sql, &untyped(values)).await,
+        let params = prepared.params();
+        self.guard(async |client| match &prepared.statement {
+            Some(statement) => client.execute(statement, &params).await,
+            None => client.execute_typed(&prepared.sql, &untyped(&params)).await,
         })
         .await
     }
@@ -217,6 +252,11 @@ impl Session {
 
     /// Gives the connection back to be closed, whatever its state.
     pub fn close(self) {
+        self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// Closes the connection when it is given back: its buffers are as large as the largest message that went through them.
+    pub fn retire(&self) {
         self.broken.store(true, Ordering::SeqCst);
     }
 
@@ -341,14 +381,19 @@ async fn end_given_up(pool: Pool<Connections>, object: Object<Connections>, canc
 }
 
 /// The server infers each type from the cast beside the parameter (bind.rs).
-fn untyped(values: &PostgresValues) -> Vec<(&(dyn ToSql + Sync), Type)> {
-    values.0.iter().map(|value| (value as &(dyn ToSql + Sync), Type::UNKNOWN)).collect()
+fn untyped<'a>(params: &[&'a (dyn ToSql + Sync)]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    params.iter().map(|param| (*param, Type::UNKNOWN)).collect()
 }
 
 /// A statement of the query builder.
 pub trait PostgresBinderRef: Sync {
     /// Its text and its parameters.
     fn build_ref(&self) -> (String, PostgresValues);
+
+    /// A text in the place of one of the parameters: see [`crate::sql::Written::with_text`].
+    fn shared(&self) -> Option<(usize, Arc<str>)> {
+        None
+    }
 }
 
 impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {

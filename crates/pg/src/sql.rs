@@ -1,5 +1,7 @@
 //! Statements on batches: the text is the same for every size of batch.
 
+use std::sync::Arc;
+
 use sea_query::{Expr, Func, Iden, InsertStatement, PostgresQueryBuilder, Query};
 use sea_query_postgres::{PostgresBinder, PostgresValues};
 
@@ -11,16 +13,27 @@ use crate::PostgresBinderRef;
 pub struct Written {
     text: String,
     parameters: Vec<Expr>,
+    shared: Option<(usize, Arc<str>)>,
 }
 
 impl Written {
     /// The statement with its parameters, which [`crate::bind`] makes.
     pub fn new(text: impl Into<String>, parameters: impl IntoIterator<Item = Expr>) -> Self {
-        Self { text: text.into(), parameters: parameters.into_iter().collect() }
+        Self { text: text.into(), parameters: parameters.into_iter().collect(), shared: None }
+    }
+
+    /// The same with this text in the place of a parameter, counted from 0, that is a `text`: a large one is not copied into the statement.
+    #[must_use]
+    pub fn with_text(self, parameter: usize, text: Arc<str>) -> Self {
+        Self { shared: Some((parameter, text)), ..self }
     }
 }
 
 impl PostgresBinderRef for Written {
+    fn shared(&self) -> Option<(usize, Arc<str>)> {
+        self.shared.clone()
+    }
+
     fn build_ref(&self) -> (String, PostgresValues) {
         // Each by itself: `SELECT CAST($1 AS text)`. The builder's own templates take what is in brackets for a quoted name.
         const SELECT: &str = "SELECT ";

@@ -1,10 +1,12 @@
 //! A document: what a row of the table is.
 
+use std::fmt;
 use std::sync::Arc;
 
 use ambient::Timestamp;
 
 use crate::json::Json;
+use crate::room::Held;
 use crate::{Key, StateError};
 
 /// The version of a document. It comes from one sequence for each table and never repeats, not even for a key that was
@@ -13,40 +15,78 @@ use crate::{Key, StateError};
 pub struct Version(pub i64);
 
 /// JSON text that PostgreSQL's `jsonb` takes. Numbers keep every digit.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Value(Arc<str>);
+#[derive(Clone, PartialEq, Eq)]
+pub struct Value {
+    text: Arc<str>,
+    /// The bytes of the text that PostgreSQL writes for it.
+    stored_bytes: usize,
+    held: Held,
+}
 
 impl Value {
     /// Any JSON that `jsonb` takes, of at most [`crate::json::MAX_LEVELS`] levels. The text is kept as it is.
     /// [`StateError::InvalidValue`] says what is wrong with it, and where.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, StateError> {
         let text = text.as_ref();
-        Json::check(text).map_err(|error| StateError::InvalidValue(error.to_string()))?;
+        let stored_bytes = Json::check(text).map_err(|error| StateError::InvalidValue(error.to_string()))?;
         // Cannot fail: JSON is UTF-8.
-        Ok(Self(std::str::from_utf8(text).expect("JSON is UTF-8").into()))
+        let text = std::str::from_utf8(text).expect("JSON is UTF-8").into();
+        Ok(Self { text, stored_bytes, held: Held::default() })
     }
 
-    /// The text as a tree. [`StateError::InvalidValue`] if it came from a row that another program wrote and that is
-    /// nested too deeply to be read.
+    /// The text as a tree, which takes many times its bytes. [`StateError::InvalidValue`] if it came from a row that another program wrote
+    /// and that is nested too deeply to be read.
     pub fn to_json(&self) -> Result<Json, StateError> {
-        Json::parse_stored(&self.0).map_err(|error| StateError::InvalidValue(error.to_string()))
+        Json::parse_stored(&self.text).map_err(|error| StateError::InvalidValue(error.to_string()))
     }
 
     /// What the store read back: the database has checked it.
     pub(crate) fn from_store(text: &str) -> Self {
-        Self(text.into())
+        Self { text: text.into(), stored_bytes: text.len(), held: Held::default() }
+    }
+
+    /// The same, which counts as a part of what is held.
+    pub(crate) fn within(self, held: &Held) -> Self {
+        Self { held: held.clone(), ..self }
+    }
+
+    /// What it is a part of.
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// The text, shared.
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.text)
+    }
+
+    /// [`StateError::InvalidValue`] if PostgreSQL's text of it has more bytes.
+    pub(crate) fn check_stored(&self, most: usize) -> Result<(), StateError> {
+        if self.stored_bytes <= most {
+            return Ok(());
+        }
+        Err(StateError::InvalidValue(format!(
+            "the document has {} bytes when its numbers are written out, as it would be read; at most {most}",
+            self.stored_bytes
+        )))
     }
 
     /// The JSON text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Value").field(&self.text).finish()
     }
 }
 
 /// In the form in which PostgreSQL writes it.
 impl From<&Json> for Value {
     fn from(json: &Json) -> Self {
-        Self(json.to_string().into())
+        Self::from_store(&json.to_string())
     }
 }
 

@@ -3,7 +3,7 @@
 use pg::PgError;
 use tokio_postgres::error::SqlState;
 
-use crate::TableName;
+use crate::{Key, TableName};
 
 /// Why an operation failed. After [`StateError::Postgres`] it is unknown whether a write was carried out.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +20,33 @@ pub enum StateError {
     /// The documents that were asked for together have more bytes than [`crate::MAX_ANSWER_BYTES`].
     #[error("the documents have more than {} bytes together; ask for fewer", crate::MAX_ANSWER_BYTES)]
     TooLarge,
+    /// A document that another program wrote, or that was written before there was this limit. It is in the table as it was.
+    #[error(
+        "the document {key} has {bytes} bytes as PostgreSQL writes it; at most {most} can be read, so replace or delete it"
+    )]
+    DocumentTooLarge {
+        /// Its key.
+        key: Key,
+        /// Of its text.
+        bytes: usize,
+        /// The most that can be read.
+        most: usize,
+    },
+    /// Other documents that are being read leave no room for these. Nothing was changed.
+    #[error("there is no room in memory beside the documents that are being read")]
+    NoRoom,
     /// The statement took longer than it may.
     #[error("could not {operation} within the statement timeout; narrow it or add an index")]
     TimedOut {
         /// What was tried.
         operation: &'static str,
     },
+    /// PostgreSQL takes no writes, as a standby, or because the role or the database is set so. Nothing was changed.
+    #[error("PostgreSQL is read-only; nothing was changed")]
+    ReadOnly,
+    /// All connections were in use for as long as an operation may take. Nothing was sent.
+    #[error("no connection to PostgreSQL was free; nothing was changed")]
+    Busy(#[source] PgError),
     /// The role lacks rights on the table.
     #[error(
         "permission denied: the role may not read, write and delete in: {0}; GRANT it or make the role the owner"
@@ -67,6 +88,8 @@ impl StateError {
         match error {
             PgError::TimedOut { operation, .. } => Self::TimedOut { operation },
             PgError::Refused { source, .. } => Self::InvalidValue(format!("PostgreSQL refused it {source}")),
+            error if error.sql_state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Self::ReadOnly,
+            error if error.is_for_want_of_a_connection() => Self::Busy(error),
             error if error.sql_state() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                 Self::NoRights(table.to_string())
             }

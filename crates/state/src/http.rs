@@ -35,7 +35,7 @@ pub use self::access::Access;
 pub use self::error::refuse;
 pub use self::target::OPERATIONS;
 
-use self::availability::Availability;
+use self::availability::{Availability, Need};
 use self::body::MediaTypes;
 use self::error::ApiError;
 use self::target::{Operation, Target};
@@ -84,7 +84,8 @@ impl<S: Store> Http<S> {
         let answered = match target.operation {
             Operation::Healthz => params::none(head.uri.query()).map(|()| answer::ok()),
             Operation::Readyz => self.readyz(&head).await,
-            Operation::Get | Operation::Head => self.get(&scope, &head, target.rest).await,
+            Operation::Get => self.get(&scope, &head, target.rest).await,
+            Operation::Head => self.head(&scope, &head, target.rest).await,
             Operation::Put => self.put(&scope, &head, body, target.rest).await,
             Operation::Patch => self.patch(&scope, &head, body, target.rest).await,
             Operation::Delete => self.delete(&scope, &head, target.rest).await,
@@ -92,19 +93,28 @@ impl<S: Store> Http<S> {
             Operation::BatchGet => self.batch_get(&scope, &head, body).await,
             Operation::Query => self.query(&scope, &head, body).await,
         };
-        answered.map_err(|error| if target.operation.writes() { error } else { error.of_a_read() })
+        answered.map_err(|error| if target.operation.writes() { error } else { error.of_reading() })
     }
 
-    /// What `work` on the store gives, in time.
+    /// What `work` on the store gives, in time, which only reads.
     fn ask<T>(
         &self,
         work: impl Future<Output = Result<T, StateError>>,
     ) -> impl Future<Output = Result<T, ApiError>> {
+        self.ask_for(Need::Read, work)
+    }
+
+    /// What `work` on the store gives, in time.
+    fn ask_for<T>(
+        &self,
+        need: Need,
+        work: impl Future<Output = Result<T, StateError>>,
+    ) -> impl Future<Output = Result<T, ApiError>> {
         // On the heap: it has kilobytes, which would be copied with every future around it.
         let work = timeout(self.answer_within, Box::pin(work));
-        async {
+        async move {
             let outcome = work.await;
-            self.availability.note(&outcome);
+            self.availability.note(need, &outcome);
             match outcome {
                 Ok(outcome) => outcome.map_err(ApiError::from),
                 Err(_) => Err(ApiError::no_answer()),

@@ -7,6 +7,7 @@
 mod merge;
 mod number;
 mod parser;
+mod raw;
 mod write;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 pub use merge::merge;
 pub use number::Number;
 pub(crate) use parser::{Builder, Fault, Scalar, read};
+pub(crate) use raw::{member, merge_texts, shallow};
 
 /// How deep arrays and objects may nest; the outermost one is level 1.
 pub const MAX_LEVELS: usize = 64;
@@ -60,8 +62,8 @@ impl Json {
         read(text, MAX_LEVELS, Tree).map_err(|fault| fault.in_text(text))
     }
 
-    /// Whether a text is a value, without a copy of it in memory.
-    pub(crate) fn check(text: &[u8]) -> Result<(), JsonError> {
+    /// Whether a text is a value, without a copy of it in memory: how many bytes PostgreSQL's text of it has at most.
+    pub(crate) fn check(text: &[u8]) -> Result<usize, JsonError> {
         read(text, MAX_LEVELS, Check).map_err(|fault| fault.in_text(text))
     }
 
@@ -95,27 +97,47 @@ impl Json {
     }
 }
 
-/// Builds nothing.
+/// Builds nothing, and counts the bytes of what PostgreSQL writes. Of repeated members it counts all.
 struct Check;
 
+/// Between two elements or members, and between name and value.
+const SEPARATOR_BYTES: usize = 2;
+
+fn enclosed(within: usize) -> usize {
+    2 + within.saturating_sub(SEPARATOR_BYTES)
+}
+
 impl Builder for Check {
-    type Value = ();
-    type Array = ();
-    type Object = ();
+    type Value = usize;
+    type Array = usize;
+    type Object = usize;
 
-    fn scalar(&self, _: Scalar<'_>, _: usize) {}
+    fn scalar(&self, scalar: Scalar<'_>, _: usize) -> usize {
+        match scalar {
+            Scalar::Null | Scalar::Bool(true) => 4,
+            Scalar::Bool(false) => 5,
+            Scalar::Number(digits) => digits.written_bytes(),
+            Scalar::String(text) => write::string_bytes(&text),
+        }
+    }
 
-    fn element(&self, (): &mut (), (): (), _: usize) -> Result<(), Fault> {
+    fn element(&self, array: &mut usize, value: usize, _: usize) -> Result<(), Fault> {
+        *array += value + SEPARATOR_BYTES;
         Ok(())
     }
 
-    fn member(&self, (): &mut (), _: Cow<'_, str>, (): (), _: usize) -> Result<(), Fault> {
+    fn member(&self, object: &mut usize, name: Cow<'_, str>, value: usize, _: usize) -> Result<(), Fault> {
+        *object += write::string_bytes(&name) + value + 2 * SEPARATOR_BYTES;
         Ok(())
     }
 
-    fn array(&self, (): (), _: usize) {}
+    fn array(&self, array: usize, _: usize) -> usize {
+        enclosed(array)
+    }
 
-    fn object(&self, (): (), _: usize) {}
+    fn object(&self, object: usize, _: usize) -> usize {
+        enclosed(object)
+    }
 }
 
 /// Builds the value.

@@ -78,6 +78,12 @@ impl Prefix {
     }
 }
 
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
 impl Default for Prefix {
     fn default() -> Self {
         Self("".into())

@@ -14,6 +14,7 @@
 mod condition;
 mod document;
 mod error;
+mod heavy;
 pub mod http;
 mod index_spec;
 pub mod json;
@@ -22,6 +23,7 @@ mod members;
 mod memory;
 mod postgres;
 pub mod query;
+mod room;
 mod schema;
 mod setup;
 mod statements;

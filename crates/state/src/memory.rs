@@ -8,8 +8,7 @@ use std::time::Duration;
 use ambient::{Clock, SystemClock};
 
 use crate::condition::Seen;
-use crate::json::Json;
-use crate::postgres::{MAX_VALUE_BYTES, merged};
+use crate::postgres::{MAX_VALUE_BYTES, max_stored_bytes, merged};
 use crate::query::Query;
 use crate::store::if_fitting;
 use crate::{
@@ -22,7 +21,7 @@ use crate::{
 pub struct MemoryStore {
     table: Arc<Mutex<Table>>,
     clock: Arc<dyn Clock>,
-    max_value_bytes: usize,
+    max_stored_bytes: usize,
 }
 
 #[derive(Default)]
@@ -60,13 +59,13 @@ impl std::fmt::Debug for MemoryStore {
 impl MemoryStore {
     /// An empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { table: Arc::default(), clock, max_value_bytes: MAX_VALUE_BYTES }
+        Self { table: Arc::default(), clock, max_stored_bytes: max_stored_bytes(MAX_VALUE_BYTES) }
     }
 
-    /// The same, with another limit for what a patch makes.
+    /// The same, with another limit for values.
     #[must_use]
     pub fn with_max_value_bytes(self, max_value_bytes: usize) -> Self {
-        Self { max_value_bytes, ..self }
+        Self { max_stored_bytes: max_stored_bytes(max_value_bytes), ..self }
     }
 
     /// Stores many documents without conditions: all or none. Of equal keys the last one counts.
@@ -112,6 +111,7 @@ impl Store for MemoryStore {
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {
+        value.check_stored(self.max_stored_bytes)?;
         let value = Value::from(&value.to_json()?);
         let mut table = self.table();
         Ok(match conditions.refusal(table.seen(key).as_ref()) {
@@ -126,15 +126,17 @@ impl Store for MemoryStore {
         patch: &Value,
         conditions: &WriteConditions,
     ) -> Result<Patch, StateError> {
-        let patch = patch.to_json()?;
         let mut table = self.table();
         let Some(seen) = table.seen(key) else { return Ok(Patch::NotFound) };
         if let Some(refusal) = conditions.refusal(Some(&seen)) {
             return Ok(Patch::Written(refusal));
         }
-        let old = table.rows.get(key).map(|document| document.value.to_json()).transpose()?;
-        Ok(match merged(old.unwrap_or(Json::Null), patch, self.max_value_bytes) {
-            Ok(value) => Patch::Written(Write::Applied(self.store(&mut table, key, value))),
+        let old = table.rows.get(key).map_or("null", |document| document.value.as_str());
+        Ok(match merged(old, patch.as_str(), self.max_stored_bytes) {
+            Ok(value) => {
+                let value = Value::from(&value.to_json()?);
+                Patch::Written(Write::Applied(self.store(&mut table, key, value)))
+            }
             Err(reason) => Patch::Invalid(reason),
         })
     }

@@ -6,7 +6,9 @@
 
 mod in_transaction;
 mod operation;
+mod reading;
 mod rows;
+mod writing;
 
 use std::sync::Arc;
 
@@ -14,22 +16,34 @@ use pg::PgPool;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+pub(crate) use self::writing::merged;
+
 pub use self::in_transaction::{
     delete_many_in, get_many_in, insert_many_in, lock_many_in, prepare_many_in, put_many_in,
 };
-use self::operation::Operation;
-use self::rows::{in_order, last_of_each, members_in_order, read_document};
+use self::operation::{Operation, Reading, deadline_of};
+use self::rows::{in_order, last_of_each, members_in_order};
 use crate::condition::Seen;
-use crate::json::{Json, MAX_LEVELS, merge};
 use crate::query::{Query, compile};
-use crate::store::if_fitting;
+use crate::room::{Held, MAX_UNCOUNTED_BYTES, MAX_UNCOUNTED_DOCUMENT, Room};
+use crate::store::{KeyPage, PROBE_KEY, if_fitting};
 use crate::{
-    Delete, Document, IndexSpec, Key, KeyPage, Members, Page, Patch, Prefix, StateError, Store, TableName,
-    Value, Version, VersionCondition, Write, WriteConditions, statements,
+    Delete, Document, IndexSpec, Key, MAX_ANSWER_BYTES, MAX_KEY_BYTES, Members, Page, Patch, Prefix,
+    StateError, Store, TableName, Value, Version, VersionCondition, Write, WriteConditions, statements,
 };
 
-/// The largest value that a patch makes, unless [`PostgresStore::with_max_value_bytes`] says otherwise.
+/// The largest text of a value that is put, unless [`PostgresStore::with_max_value_bytes`] says otherwise.
 pub const MAX_VALUE_BYTES: usize = 10 * 1024 * 1024;
+/// How often a document is read that becomes larger between two looks.
+const MAX_READS: u32 = 3;
+/// How many of the largest answers are read at a time.
+const MAX_LARGE_ANSWERS: usize = 3;
+
+/// The most bytes of PostgreSQL's text of a value that is given with so many: it writes a space behind each comma and colon, which a text
+/// need not have. Numbers count as they are written out.
+pub(crate) fn max_stored_bytes(max_value_bytes: usize) -> usize {
+    max_value_bytes / 2 * 3
+}
 
 /// Documents in one table, which [`PostgresStore::setup`] or a migration with [`crate::schema_sql`] has made.
 ///
@@ -45,7 +59,8 @@ pub struct PostgresStore {
     table: Arc<TableName>,
     /// As queries know it: with its declared indexes.
     target: Arc<compile::Table>,
-    max_value_bytes: usize,
+    max_stored_bytes: usize,
+    room: Room,
 }
 
 impl PostgresStore {
@@ -53,7 +68,8 @@ impl PostgresStore {
     pub fn new(pool: PgPool, table: TableName) -> Self {
         let target = Arc::new(compile::Table::new(table.as_str(), Vec::new()));
         let (list_pool, query_pool) = (pool.clone(), pool.clone());
-        Self { pool, list_pool, query_pool, table: Arc::new(table), target, max_value_bytes: MAX_VALUE_BYTES }
+        let (max_stored_bytes, room) = sizes(MAX_VALUE_BYTES);
+        Self { pool, list_pool, query_pool, table: Arc::new(table), target, max_stored_bytes, room }
     }
 
     /// The same, with a pool for lists and batches, so that slow ones take no connection from single documents, and one for queries for the
@@ -71,10 +87,12 @@ impl PostgresStore {
         Self { target: Arc::new(compile::Table::new(self.table.as_str(), indexes)), ..self }
     }
 
-    /// The same, with another limit for what a patch makes.
+    /// The same, for values whose texts have at most so many bytes when they are put. As PostgreSQL writes them they may have half as many
+    /// more: what would have more is refused, and what another program has written is [`StateError::DocumentTooLarge`].
     #[must_use]
     pub fn with_max_value_bytes(self, max_value_bytes: usize) -> Self {
-        Self { max_value_bytes, ..self }
+        let (max_stored_bytes, room) = sizes(max_value_bytes);
+        Self { max_stored_bytes, room, ..self }
     }
 
     /// The table.
@@ -91,34 +109,17 @@ impl PostgresStore {
     /// Stores many documents without conditions, in one statement: all or none. Of equal keys the last one counts. For memory's
     /// sake keep a batch to some MiB.
     pub async fn put_many(&self, documents: &[(Key, Value)]) -> Result<(), StateError> {
+        documents.iter().try_for_each(|(_, value)| value.check_stored(self.max_stored_bytes))?;
         let operation = self.operation("put documents").await?;
         operation.query(&statements::upsert_many(&self.table, &last_of_each(documents))).await.map(drop)
     }
 
     async fn operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
-        Operation::open(&self.pool, &self.table, name).await
+        Operation::open(&self.pool, &self.table, name, deadline_of(&self.pool)).await
     }
 
     async fn list_operation(&self, name: &'static str) -> Result<Operation<'_>, StateError> {
-        Operation::open(&self.list_pool, &self.table, name).await
-    }
-
-    /// Decides a write with the row locked. No row is inserted: conditions that a missing row fulfils are decided elsewhere.
-    async fn replace_locked(
-        &self,
-        operation: &Operation<'_>,
-        key: &Key,
-        value: &Value,
-        conditions: &WriteConditions,
-    ) -> Result<Write, StateError> {
-        let rows = operation.begin(&statements::lock(&self.table, key, false)).await?;
-        let seen = rows.first().map(|row| self.seen(row)).transpose()?.flatten();
-        if let Some(refusal) = conditions.refusal(seen.as_ref()) {
-            operation.rollback().await?;
-            return Ok(refusal);
-        }
-        let rows = operation.commit(&statements::replace(&self.table, key, value)).await?;
-        Ok(Write::Applied(self.version(&rows, "version")?.ok_or_else(|| self.corrupt("version"))?))
+        Operation::open(&self.list_pool, &self.table, name, deadline_of(&self.list_pool)).await
     }
 
     /// What a row of a conditional statement says of the document; `None` if there was none.
@@ -141,53 +142,54 @@ impl PostgresStore {
     fn corrupt(&self, column: &'static str) -> StateError {
         StateError::Corrupt { table: self.table.to_string(), column }
     }
-
-    /// What a patch makes of the row that was locked for it, if any, or why it makes nothing.
-    fn patched(
-        &self,
-        row: Option<&Row>,
-        patch: &Value,
-        conditions: &WriteConditions,
-    ) -> Result<Result<Value, Patch>, StateError> {
-        let Some(row) = row else { return Ok(Err(Patch::NotFound)) };
-        if let Some(refusal) = conditions.refusal(self.seen(row)?.as_ref()) {
-            return Ok(Err(Patch::Written(refusal)));
-        }
-        let old: &str = self.column(row, "value")?;
-        let tree = |text: &str| Json::parse(text.as_bytes()).map_err(|error| error.to_string());
-        let value = tree(old).and_then(|old| merged(old, tree(patch.as_str())?, self.max_value_bytes));
-        Ok(value.map_err(Patch::Invalid))
-    }
 }
 
-/// What RFC 7396 makes of the two, or why it makes nothing that can be stored. It may be as large as a body that would put it.
-pub(crate) fn merged(target: Json, patch: Json, max_bytes: usize) -> Result<Value, String> {
-    let merged = merge(target, patch);
-    let value = Value::from(&merged);
-    // PostgreSQL writes spaces, and numbers without exponents.
-    if value.as_str().len() > max_bytes {
-        let bytes = merged.to_short_text().len();
-        if bytes > max_bytes {
-            return Err(format!("the merged value has {bytes} bytes; at most {max_bytes}"));
-        }
-    }
-    // The patch itself is not deeper than it may be, but where it is merged may be deep already.
-    Value::parse(value.as_str())
-        .map_err(|error| format!("the merged value has over {MAX_LEVELS} levels: {error}"))
+/// The most bytes of a stored text, and the room for reading.
+fn sizes(max_value_bytes: usize) -> (usize, Room) {
+    let max_stored_bytes = max_stored_bytes(max_value_bytes);
+    (max_stored_bytes, Room::new(MAX_LARGE_ANSWERS * max_stored_bytes.max(MAX_ANSWER_BYTES)))
 }
 
 impl Store for PostgresStore {
     async fn get(&self, key: &Key) -> Result<Option<Document>, StateError> {
-        let operation = self.operation("get a document").await?;
-        let rows = operation.query(&statements::get(&self.table, key)).await?;
-        rows.first().map(|row| read_document(&self.table, row)).transpose()
+        self.read_one(key).await
+    }
+
+    async fn get_version(&self, key: &Key) -> Result<Option<Version>, StateError> {
+        let operation = self.operation("get a version").await?;
+        let rows = operation.query(&statements::get_version(&self.table, key)).await?;
+        self.version(&rows, "version")
+    }
+
+    async fn check_ready(&self) -> Result<(), StateError> {
+        let operation = self.operation("look whether documents can be written").await?;
+        let rows = operation.query(&statements::probe(&self.table, &Key::new(PROBE_KEY)?)).await?;
+        match rows.first().map(|row| self.column(row, "read_only")).transpose()? {
+            Some(true) => Err(StateError::ReadOnly),
+            _ => Ok(()),
+        }
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Document>, StateError> {
-        let operation = self.list_operation("get documents").await?;
-        let rows =
-            operation.query(&statements::get_many(&self.table, &keys.iter().collect::<Vec<_>>())).await?;
-        if_fitting(in_order(&self.table, keys, &rows)?)
+        let deadline = deadline_of(&self.list_pool);
+        let all: Vec<&Key> = keys.iter().collect();
+        let mut counted = self.counted();
+        for _ in 0..MAX_READS {
+            let operation = Operation::open(&self.list_pool, &self.table, "get documents", deadline).await?;
+            let most = counted.held.as_ref().map_or(MAX_UNCOUNTED_DOCUMENT, |_| self.max_stored_bytes);
+            let statement = statements::get_many(&self.table, &all, most);
+            if let Reading::Read { found, .. } = operation.read_many(&statement, &mut counted).await? {
+                let held = counted.held.unwrap_or_default();
+                let documents = found.into_iter().map(|found| {
+                    let document = found.document(self.max_stored_bytes)?;
+                    Ok(Document { value: document.value.within(&held), ..document })
+                });
+                return if_fitting(in_order(keys, documents.collect::<Result<_, StateError>>()?));
+            }
+            drop(operation);
+            counted.held = Some(self.room.take(counted.bytes, deadline).await?);
+        }
+        Err(StateError::NoRoom)
     }
 
     async fn get_members(
@@ -202,33 +204,11 @@ impl Store for PostgresStore {
     }
 
     async fn put(&self, key: &Key, value: &Value, conditions: &WriteConditions) -> Result<Write, StateError> {
+        value.check_stored(self.max_stored_bytes)?;
         let operation = self.operation("put a document").await?;
-        let applied = match (conditions.version, &conditions.status) {
-            (VersionCondition::Any, None) => {
-                let rows = operation.query(&statements::upsert(&self.table, key, value)).await?;
-                Some(self.version(&rows, "version")?.ok_or_else(|| self.corrupt("version"))?)
-            }
-            (VersionCondition::Absent, None) => {
-                let rows = operation.query(&statements::insert(&self.table, key, value)).await?;
-                let Some(version) = self.version(&rows, "version")? else {
-                    return Ok(Write::VersionMismatch);
-                };
-                Some(version)
-            }
-            _ => {
-                let rows = operation.query(&statements::update(&self.table, key, value, conditions)).await?;
-                let applied = self.version(&rows, "applied")?;
-                let seen = rows.first().map(|row| self.seen(row)).transpose()?.flatten();
-                match conditions.refusal(seen.as_ref()) {
-                    Some(refusal) if applied.is_none() => return Ok(refusal),
-                    _ => applied,
-                }
-            }
-        };
-        match applied {
-            Some(version) => Ok(Write::Applied(version)),
-            None => self.replace_locked(&operation, key, value, conditions).await,
-        }
+        let outcome = self.put_by(&operation, key, value, conditions).await;
+        operation.retire_after(value.as_str().len());
+        outcome
     }
 
     async fn patch(
@@ -237,18 +217,26 @@ impl Store for PostgresStore {
         patch: &Value,
         conditions: &WriteConditions,
     ) -> Result<Patch, StateError> {
-        let operation = self.operation("patch a document").await?;
-        let rows = operation.begin(&statements::lock(&self.table, key, true)).await?;
-        let value = match self.patched(rows.first(), patch, conditions)? {
-            Ok(value) => value,
-            Err(refusal) => {
-                operation.rollback().await?;
-                return Ok(refusal);
+        let deadline = deadline_of(&self.pool);
+        let (mut most, mut _held) = (MAX_UNCOUNTED_DOCUMENT, Held::default());
+        for _ in 0..MAX_READS {
+            let operation = Operation::open(&self.pool, &self.table, "patch a document", deadline).await?;
+            match self.patch_within(&operation, key, patch, conditions, most).await? {
+                Ok(outcome) => return Ok(outcome),
+                Err(bytes) if bytes <= self.max_stored_bytes => {
+                    drop(operation);
+                    // Of what is made, and for as long as it is made of what was read.
+                    _held = Held::default();
+                    _held = self.room.take(bytes + patch.as_str().len(), deadline).await?;
+                    most = bytes;
+                }
+                Err(bytes) => {
+                    let (key, most) = (key.clone(), self.max_stored_bytes);
+                    return Err(StateError::DocumentTooLarge { key, bytes, most });
+                }
             }
-        };
-        let rows = operation.commit(&statements::replace(&self.table, key, &value)).await?;
-        let version = self.version(&rows, "version")?.ok_or_else(|| self.corrupt("version"))?;
-        Ok(Patch::Written(Write::Applied(version)))
+        }
+        Err(StateError::NoRoom)
     }
 
     async fn delete(&self, key: &Key, condition: VersionCondition) -> Result<Delete, StateError> {
@@ -258,7 +246,7 @@ impl Store for PostgresStore {
             VersionCondition::Is(Some(version)) => Some(version),
             // Fulfilled by no row that could be deleted.
             VersionCondition::Is(None) | VersionCondition::Absent => {
-                let rows = operation.query(&statements::get(&self.table, key)).await?;
+                let rows = operation.query(&statements::get_version(&self.table, key)).await?;
                 return Ok(if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch });
             }
         };
@@ -271,7 +259,7 @@ impl Store for PostgresStore {
             (None, Some(_)) if version.is_none() => Delete::NotFound,
             // It had this version when the statement began, and another transaction has deleted or replaced it since.
             (None, Some(seen)) if version == Some(seen) => {
-                let rows = operation.query(&statements::get(&self.table, key)).await?;
+                let rows = operation.query(&statements::get_version(&self.table, key)).await?;
                 if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch }
             }
             (None, Some(_)) => Delete::VersionMismatch,
@@ -279,30 +267,35 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: u32) -> Result<KeyPage, StateError> {
+        let bytes = limit as usize * MAX_KEY_BYTES;
+        let held = match bytes > MAX_UNCOUNTED_BYTES {
+            true => self.room.take(bytes, deadline_of(&self.list_pool)).await?,
+            false => Held::default(),
+        };
         let operation = self.list_operation("list keys").await?;
         let statement = statements::list(&self.table, prefix, after, limit.saturating_add(1));
         let rows = operation.query(&statement).await?;
         let keys = rows.iter().map(|row| Ok(Key::from_store(self.column(row, "key")?)));
-        Ok(KeyPage::of(keys.collect::<Result<_, StateError>>()?, limit))
+        Ok(KeyPage { held, ..KeyPage::of(keys.collect::<Result<_, StateError>>()?, limit) })
     }
 
     async fn query(&self, query: &Query) -> Result<Page, StateError> {
-        let operation = Operation::open(&self.query_pool, &self.table, "query documents").await?;
         let mut query = query.clone();
         if let Some((key, _)) = query.row_needed() {
-            let rows = operation.query(&statements::get(&self.table, key)).await?;
-            let row = rows.first().map(|row| read_document(&self.table, row)).transpose()?;
+            let row = self.read_one(key).await?;
             query = query.with_row(row.as_ref())?;
         }
-        let is_counted = query.count || query.matched;
-        let count = is_counted.then(|| statements::count(&self.table, &query, &self.target));
-        let page = (!query.count).then(|| statements::page(&self.table, &query, &self.target)).transpose()?;
-        let (counted, documents) = operation.query_snapshot(count.as_ref(), page.as_ref()).await?;
-        let matched = counted.first().map(|row| self.column::<i64>(row, "count")).transpose()?;
-        let matched = matched.map(i64::unsigned_abs);
-        if query.count {
-            return Ok(Page { rows: Vec::new(), matched, next_cursor: None });
+        let deadline = deadline_of(&self.query_pool);
+        let mut counted = self.counted();
+        for _ in 0..MAX_READS {
+            let operation =
+                Operation::open(&self.query_pool, &self.table, "query documents", deadline).await?;
+            if let Some(page) = self.query_within(&operation, &query, &mut counted).await? {
+                return Ok(page);
+            }
+            drop(operation);
+            counted.held = Some(self.room.take(counted.bytes, deadline).await?);
         }
-        query.page(documents.into_iter().collect::<Result<_, StateError>>()?, matched)
+        Err(StateError::NoRoom)
     }
 }

@@ -5,6 +5,7 @@
 //! for. So another table may be searched by the same language.
 
 pub mod compile;
+mod containment;
 mod cursor;
 mod evaluate;
 pub mod expressions;
@@ -16,7 +17,8 @@ mod sort;
 
 pub use cursor::Position;
 pub use filter::{
-    Comparison, Condition, Filter, Group, MAX_CONDITIONS, MAX_ELEMENTS, MAX_LOGIC_LEVELS, Operand, Test,
+    Comparison, Condition, Filter, Group, MAX_CONDITIONS, MAX_CONTAINED_ELEMENTS, MAX_ELEMENTS,
+    MAX_LOGIC_LEVELS, MAX_QUERY_VALUES, Operand, Test,
 };
 pub use instant::Instant;
 pub use parse::{Members, NameKind, Names};

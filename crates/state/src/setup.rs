@@ -31,6 +31,8 @@ const MAX_LOCK_TRIES: u32 = 60;
 const SETUP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long another process may take, which may be building indexes.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How far beyond the highest version a sequence is moved that was behind it.
+const VERSION_GAP: i64 = 1_000_000;
 /// How often the table is looked at: after each step, and after another process changed it meanwhile.
 const MAX_LOOKS: u32 = 8;
 /// Advisory locks begin with it: "statetbl" in ASCII.
@@ -93,6 +95,7 @@ enum Looked {
 
 impl Setup<'_> {
     async fn run(&self, declared: &[IndexSpec]) -> Result<(), StateError> {
+        self.check_encoding().await?;
         self.set_lock_timeout(LOCK_TIMEOUT).await?;
         match self.look(declared).await {
             Ok(Looked::Ready(schema)) => return self.finish(&schema).await,
@@ -115,6 +118,18 @@ impl Setup<'_> {
             }
         }
         Err(self.no_table("other processes keep changing it".to_owned()))
+    }
+
+    /// In another encoding than UTF-8 a text of a client may be none that can be stored, or be stored as another one.
+    async fn check_encoding(&self) -> Result<(), StateError> {
+        let encoding = self.session.raw("SHOW server_encoding").await.map_err(|error| self.error(error))?;
+        match encoding.first().map(String::as_str) {
+            Some("UTF8" | "SQL_ASCII") => Ok(()),
+            other => {
+                let encoding = other.unwrap_or("unknown");
+                Err(self.no_table(format!("the encoding of its database is {encoding}; it must be UTF8")))
+            }
+        }
     }
 
     async fn look(&self, declared: &[IndexSpec]) -> Result<Looked, StateError> {
@@ -230,7 +245,37 @@ impl Setup<'_> {
 
     async fn finish(&self, schema: &str) -> Result<(), StateError> {
         self.check_rights(schema).await?;
+        self.raise_sequence().await?;
         self.make_statistics().await
+    }
+
+    /// Moves the sequence of versions beyond the table's if it is behind, as copies of the rows alone leave it: a version must not come
+    /// again. Documents that were deleted may have had higher ones, so that it moves further than need be.
+    async fn raise_sequence(&self) -> Result<(), StateError> {
+        let Some(highest) = catalogue::version_beyond_sequence(self.session, self.table)
+            .await
+            .map_err(|error| self.error(error))?
+        else {
+            return Ok(());
+        };
+        let to = highest.saturating_add(VERSION_GAP);
+        let set = format!("SELECT setval('\"{}\"', {to})", sequence_name(self.table));
+        match self.session.execute_batch(&set).await.map_err(|error| self.error(error)) {
+            Ok(()) => {
+                tracing::warn!(
+                    state_table = %self.table,
+                    version = to,
+                    "the sequence of versions was behind the documents, as after a copy without it; it was moved on"
+                );
+                Ok(())
+            }
+            Err(StateError::NoRights(_)) => {
+                let problem =
+                    format!("the sequence of versions is behind its documents; as the owner, run: {set}");
+                Err(self.no_table(problem))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn check_rights(&self, schema: &str) -> Result<(), StateError> {

@@ -10,7 +10,7 @@ use pg::sql::Written;
 use sea_query::{Alias, Expr, Query as Statement, SelectStatement};
 
 use crate::query::{Query, compile};
-use crate::schema::next_version;
+use crate::schema::{higher_version, next_version};
 use crate::{
     Key, MAX_ANSWER_BYTES, Prefix, StateError, TableName, Value, Version, VersionCondition, WriteConditions,
 };
@@ -40,26 +40,62 @@ const STATUS: &str = "CASE jsonb_typeof(d.value -> 'status') WHEN 'string' THEN 
 const UPDATED_AT: &str = "GREATEST(clock_timestamp(), \
      CASE WHEN d.updated_at < '9999-12-31' THEN d.updated_at + interval '1 microsecond' END)";
 
-/// One document. Plan: the index on the key by equality.
-pub(crate) fn get(table: &TableName, key: &Key) -> Written {
-    let text = format!("SELECT {DOCUMENT} FROM {} AS d WHERE d.key = $1 LIMIT 1", table.quoted());
+/// What is read of a row whose value has become the text `text`: the text only if it has no more than so many bytes.
+fn up_to(most: &str) -> String {
+    format!(
+        "key, CASE WHEN octet_length(text) <= {most} THEN text END AS value, octet_length(text)::bigint AS bytes, version, \
+         created_at, updated_at"
+    )
+}
+
+fn bytes(number: usize) -> Expr {
+    bind::bigint(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// One document, without its value if that has more than `most` bytes. A sub-query with a limit makes the text once. Plan: the index on
+/// the key by equality.
+pub(crate) fn get(table: &TableName, key: &Key, most: usize) -> Written {
+    let text = format!(
+        "SELECT {} FROM (SELECT d.key, d.value::text AS text, d.version, d.created_at, d.updated_at \
+         FROM {} AS d WHERE d.key = $1 LIMIT 1) AS one",
+        up_to("$2"),
+        table.quoted()
+    );
+    Written::new(text, [bind::text(key.as_str()), bytes(most)])
+}
+
+/// The version of a document. Plan: the index on the key by equality.
+pub(crate) fn get_version(table: &TableName, key: &Key) -> Written {
+    let text = format!("SELECT d.version FROM {} AS d WHERE d.key = $1 LIMIT 1", table.quoted());
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer. Plan: the
-/// index on the key, once for each key.
-pub(crate) fn get_many(table: &TableName, keys: &[&Key]) -> Written {
-    // How many bytes the values before the previous one have; NULL for the first two rows. A window without an order passes rows on as
-    // they come.
-    let bytes_before = "sum(octet_length(value)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
+/// Whether the transaction may write; the table is read, too. Plan: the index on the key by equality.
+pub(crate) fn probe(table: &TableName, key: &Key) -> Written {
     let text = format!(
-        "SELECT key, value, version, created_at, updated_at FROM ( \
-             SELECT found.*, {bytes_before} AS bytes_before \
-             FROM (SELECT {DOCUMENT} FROM {} AS d WHERE d.key = ANY ($1)) AS found \
-         ) AS sized WHERE (bytes_before <= {MAX_ANSWER_BYTES}) IS NOT FALSE",
+        "SELECT current_setting('transaction_read_only')::boolean AS read_only, \
+         (SELECT d.version FROM {} AS d WHERE d.key = $1) AS version",
         table.quoted()
     );
-    Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
+    Written::new(text, [bind::text(key.as_str())])
+}
+
+/// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer; without its value
+/// one of more than `most` bytes. Plan: the index on the key, once for each key.
+pub(crate) fn get_many(table: &TableName, keys: &[&Key], most: usize) -> Written {
+    // How many bytes the values before the previous one have; NULL for the first two rows. A window without an order passes rows on as
+    // they come.
+    let bytes_before = "sum(octet_length(text)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING)";
+    let text = format!(
+        "SELECT {} FROM ( \
+             SELECT found.*, {bytes_before} AS bytes_before \
+             FROM (SELECT d.key, d.value::text AS text, d.version, d.created_at, d.updated_at \
+                   FROM {} AS d WHERE d.key = ANY ($1) OFFSET 0) AS found \
+         ) AS sized WHERE (bytes_before <= {MAX_ANSWER_BYTES}) IS NOT FALSE",
+        up_to("$2"),
+        table.quoted()
+    );
+    Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str())), bytes(most)])
 }
 
 /// Members of those documents that there are, in no order, as texts in the order of their names: NULL for one that is not there, and
@@ -87,16 +123,24 @@ pub(crate) fn lock_many(table: &TableName, keys: &[&Key]) -> Written {
     Written::new(text, [bind::texts(keys.iter().map(|key| key.as_str()))])
 }
 
+/// The place of the value among the parameters of a write: it is not copied into the statement.
+const VALUE: usize = 1;
+
+/// A statement whose parameters are a key and a value.
+fn with_value(text: String, key: &Key, value: &Value) -> Written {
+    Written::new(text, [bind::text(key.as_str()), bind::text("")]).with_text(VALUE, value.shared())
+}
+
 /// Inserts the document or replaces it, and returns its version. Plan: the index on the key, as arbiter.
 pub(crate) fn upsert(table: &TableName, key: &Key, value: &Value) -> Written {
-    let (name, next) = (table.quoted(), next_version(table));
+    let (name, next, higher) = (table.quoted(), next_version(table), higher_version(table));
     let text = format!(
         "INSERT INTO {name} AS d (key, value, version, created_at, updated_at) \
          VALUES ($1, $2::jsonb, {next}, statement_timestamp(), statement_timestamp()) \
-         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT} \
+         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, version = {higher}, updated_at = {UPDATED_AT} \
          RETURNING d.version"
     );
-    Written::new(text, [bind::text(key.as_str()), bind::text(value.as_str())])
+    with_value(text, key, value)
 }
 
 /// Inserts the document and returns its version; no row if there is one. Plan: the index on the key, as arbiter.
@@ -107,14 +151,14 @@ pub(crate) fn insert(table: &TableName, key: &Key, value: &Value) -> Written {
          VALUES ($1, $2::jsonb, {next}, statement_timestamp(), statement_timestamp()) \
          ON CONFLICT (key) DO NOTHING RETURNING d.version"
     );
-    Written::new(text, [bind::text(key.as_str()), bind::text(value.as_str())])
+    with_value(text, key, value)
 }
 
 /// Replaces the document if there is one and the conditions hold. One row: `applied` is its new version, or NULL; `version` and
 /// `status` are what the row had when the statement began, NULL if there was none. If these fulfil the conditions and nothing
 /// was applied, another writer was faster. Plan: the index on the key by equality, twice.
 pub(crate) fn update(table: &TableName, key: &Key, value: &Value, conditions: &WriteConditions) -> Written {
-    let mut parameters = vec![bind::text(key.as_str()), bind::text(value.as_str())];
+    let mut parameters = vec![bind::text(key.as_str()), bind::text("")];
     let mut holds = String::new();
     match conditions.version {
         VersionCondition::Any | VersionCondition::Exists => {}
@@ -130,17 +174,17 @@ pub(crate) fn update(table: &TableName, key: &Key, value: &Value, conditions: &W
         holds.push_str(&format!(" AND ({STATUS}) COLLATE \"C\" = ${}", parameters.len()));
         status = STATUS;
     }
-    let (name, next) = (table.quoted(), next_version(table));
+    let (name, higher) = (table.quoted(), higher_version(table));
     let text = format!(
         "WITH changed AS ( \
-             UPDATE {name} AS d SET value = $2::jsonb, version = {next}, updated_at = {UPDATED_AT} \
+             UPDATE {name} AS d SET value = $2::jsonb, version = {higher}, updated_at = {UPDATED_AT} \
              WHERE d.key = $1{holds} RETURNING d.version \
          ) \
          SELECT changed.version AS applied, seen.version, seen.status \
          FROM (SELECT) AS one LEFT JOIN changed ON true \
          LEFT JOIN (SELECT d.version, {status} AS status FROM {name} AS d WHERE d.key = $1) AS seen ON true"
     );
-    Written::new(text, parameters)
+    Written::new(text, parameters).with_text(VALUE, value.shared())
 }
 
 /// Replaces a document that the transaction has locked, and returns its version. Plan: the index on the key by equality.
@@ -149,20 +193,31 @@ pub(crate) fn replace(table: &TableName, key: &Key, value: &Value) -> Written {
         "UPDATE {} AS d SET value = $2::jsonb, version = {}, updated_at = {UPDATED_AT} \
          WHERE d.key = $1 RETURNING d.version",
         table.quoted(),
-        next_version(table)
+        higher_version(table)
     );
-    Written::new(text, [bind::text(key.as_str()), bind::text(value.as_str())])
+    with_value(text, key, value)
 }
 
-/// Locks the row of a document until the transaction ends, and reads what decides about a write; the value only if
-/// `with_value`. Plan: the index on the key by equality.
-pub(crate) fn lock(table: &TableName, key: &Key, with_value: bool) -> Written {
-    let value = if with_value { "d.value::text" } else { "NULL::text" };
+/// Locks the row of a document until the transaction ends, and reads what decides about a write. Plan: the index on the key by equality.
+pub(crate) fn lock(table: &TableName, key: &Key) -> Written {
     let text = format!(
-        "SELECT d.version, {STATUS} AS status, {value} AS value FROM {} AS d WHERE d.key = $1 FOR UPDATE",
+        "SELECT d.version, {STATUS} AS status FROM {} AS d WHERE d.key = $1 FOR UPDATE",
         table.quoted()
     );
     Written::new(text, [bind::text(key.as_str())])
+}
+
+/// The same with the value, unless that has more than `most` bytes as a text. Plan: as of [`lock`].
+pub(crate) fn lock_value(table: &TableName, key: &Key, most: usize) -> Written {
+    let text = format!(
+        "WITH one AS MATERIALIZED ( \
+             SELECT d.version, {STATUS} AS status, d.value::text AS text FROM {} AS d WHERE d.key = $1 FOR UPDATE \
+         ) \
+         SELECT version, status, CASE WHEN octet_length(text) <= $2 THEN text END AS value, \
+             octet_length(text)::bigint AS bytes FROM one",
+        table.quoted()
+    );
+    Written::new(text, [bind::text(key.as_str()), bytes(most)])
 }
 
 /// Deletes the document, of that version if one is given. One row: `applied` is NULL if nothing was deleted; `version` is
@@ -200,9 +255,9 @@ pub(crate) fn delete_many(table: &TableName, keys: &[&Key]) -> Written {
 /// Inserts or replaces documents under distinct keys, in the order of the keys' bytes: statements that meet never deadlock.
 /// Plan: the index on the key, as arbiter.
 pub(crate) fn upsert_many(table: &TableName, documents: &[(&Key, &Value)]) -> Written {
-    let next = next_version(table);
+    let higher = higher_version(table);
     let replace =
-        format!("DO UPDATE SET value = EXCLUDED.value, version = {next}, updated_at = {UPDATED_AT}");
+        format!("DO UPDATE SET value = EXCLUDED.value, version = {higher}, updated_at = {UPDATED_AT}");
     write_many(table, documents, &replace)
 }
 
@@ -248,17 +303,30 @@ pub(crate) fn list(table: &TableName, prefix: &Prefix, after: Option<&Key>, limi
     Written::new(text, parameters)
 }
 
-/// The documents of a query, and one more than its page has. Plan: see [`compile::page`]. Values become texts above the limit: within
-/// it, each document that matches would be read whole before it is sorted. A sub-query with a limit keeps its order.
+/// The documents of a query, and one more than its page has; without its value one of more than `most` bytes. Plan: see
+/// [`compile::page`]. Values become texts above the limit: within it, each document that matches would be read whole before it is sorted.
+/// And below another one, so that each becomes a text once. A sub-query with a limit keeps its order.
 pub(crate) fn page(
     table: &TableName,
     query: &Query,
     target: &compile::Table,
+    (reading, most): (compile::Reading, usize),
 ) -> Result<SelectStatement, StateError> {
-    let mut page = compile::page(query, target)?;
-    page.expr(Expr::cust("key, value, version, created_at, updated_at")).from(Alias::new(table.as_str()));
-    let columns = Expr::cust("key, value::text AS value, version, created_at, updated_at");
-    Ok(Statement::select().expr(columns).from_subquery(page, Alias::new("page")).take())
+    let (columns, name) =
+        (Expr::cust("key, value, version, created_at, updated_at"), Alias::new(table.as_str()));
+    let mut page = compile::page(query, target, reading)?;
+    page.expr(columns.clone());
+    match reading {
+        compile::Reading::Walk(keys) => {
+            let walked = compile::walked(query, keys).expr(columns).from(name).take();
+            page.from_subquery(walked, Alias::new("walked"));
+        }
+        compile::Reading::Planned | compile::Reading::Whole => drop(page.from(name)),
+    }
+    let columns = Expr::cust("key, value::text AS text, version, created_at, updated_at");
+    let texts = Statement::select().expr(columns).from_subquery(page, Alias::new("page")).offset(0).take();
+    let columns = Expr::cust(up_to(&most.to_string()));
+    Ok(Statement::select().expr(columns).from_subquery(texts, Alias::new("texts")).take())
 }
 
 /// How many documents match a query. Plan: as of [`page`], without an order.

@@ -1,14 +1,18 @@
 //! What is asked of a store, and what it answers.
 
 use crate::query::Query;
+use crate::room::Held;
 use crate::{
-    Delete, Document, Key, Members, Patch, Prefix, StateError, Value, VersionCondition, Write,
+    Delete, Document, Key, Members, Patch, Prefix, StateError, Value, Version, VersionCondition, Write,
     WriteConditions,
 };
 
 /// The most bytes that the values of one answer have together, as text, so that no request makes a process hold all of a table. A
 /// page of a query ends earlier; [`Store::get_many`] fails with [`StateError::TooLarge`].
 pub const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// What is looked for to see whether the table can be read. It need not be there.
+pub(crate) const PROBE_KEY: &str = "readyz";
 
 /// How many of the documents, from the first on, fit into one answer.
 pub(crate) fn fitting<'a>(documents: impl Iterator<Item = &'a Document>) -> usize {
@@ -26,12 +30,13 @@ pub(crate) fn if_fitting(documents: Vec<Document>) -> Result<Vec<Document>, Stat
 }
 
 /// Keys of a list, ascending by their bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyPage {
     /// At most as many as were asked for.
     pub keys: Vec<Key>,
     /// The last of them if there are more after it.
     pub next_after: Option<Key>,
+    pub(crate) held: Held,
 }
 
 impl KeyPage {
@@ -40,7 +45,7 @@ impl KeyPage {
         let limit = limit as usize;
         let is_more = keys.len() > limit;
         keys.truncate(limit);
-        Self { next_after: keys.last().filter(|_| is_more).cloned(), keys }
+        Self { next_after: keys.last().filter(|_| is_more).cloned(), keys, held: Held::default() }
     }
 }
 
@@ -59,8 +64,19 @@ pub struct Page {
 ///
 /// Each write is one atomic step: of several writers with conditions on the same version or status one wins.
 pub trait Store: Send + Sync + 'static {
-    /// One document.
+    /// One document. [`StateError::DocumentTooLarge`] if it is one that could not be stored. A store may wait with a large one until others
+    /// that it has read were dropped, and end with [`StateError::NoRoom`].
     fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Document>, StateError>> + Send;
+
+    /// The version of a document, of which nothing else is read.
+    fn get_version(&self, key: &Key) -> impl Future<Output = Result<Option<Version>, StateError>> + Send {
+        async move { Ok(self.get(key).await?.map(|document| document.version)) }
+    }
+
+    /// Whether documents can be read and written.
+    fn check_ready(&self) -> impl Future<Output = Result<(), StateError>> + Send {
+        async move { self.get_version(&Key::new(PROBE_KEY)?).await.map(drop) }
+    }
 
     /// The documents of those keys that exist, in the order asked; a key that is asked twice once. [`StateError::TooLarge`] if their
     /// values have more than [`MAX_ANSWER_BYTES`] together.

@@ -23,6 +23,10 @@ pub(crate) fn document_error(operation: &'static str, error: StateError) -> Stor
         }
         error @ (StateError::NoRights(_)
         | StateError::TooLarge
+        | StateError::DocumentTooLarge { .. }
+        | StateError::NoRoom
+        | StateError::ReadOnly
+        | StateError::Busy(_)
         | StateError::Corrupt { .. }
         | StateError::NotATable { .. }
         | StateError::Index { .. }) => StoreError::Unavailable { operation, source: error.into() },

@@ -257,7 +257,7 @@ knobs! {
         STATE_PROXY_PG_INDEXES = optional("", Takes::Text("items separated by commas, each a field or (field)::type; a type is text, numeric, int, bigint, boolean, timestamptz or date"),
             "Indexes for queries, built at the start, while others may write.");
         STATE_PROXY_MAX_BODY_BYTES = optional("10485760", BODY_BYTES,
-            "The largest request body.");
+            "The largest request body. A document has at most half as many bytes more, as PostgreSQL writes it.");
         STATE_PROXY_STATEMENT_TIMEOUT = time("5s", MS, Duration::from_mins(10),
             "How long one statement may take. While PostgreSQL is unavailable, an answer comes at most a second later.");
     }

@@ -35,7 +35,7 @@ const LIST_CONNECTIONS: usize = 8;
 const QUERY_CONNECTIONS: usize = 8;
 /// The most connections of clients, of each listener.
 const MAX_CONNECTIONS: usize = 1_024;
-/// What bodies and answers may occupy together in each listener, in bytes, unless two of the largest bodies need more.
+/// What bodies and answers may occupy together in all listeners, in bytes, unless two of the largest bodies for each need more.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
 /// How long the head of a request may take.
 const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -118,10 +118,11 @@ fn session_settings(parameters: Parameters) -> SessionSettings {
 }
 
 fn settings(config: &StateConfig, metrics: StateMetrics) -> Settings {
+    let listeners = usize::from(config.socket.is_some()) + usize::from(config.http.is_some());
     Settings {
         max_connections: MAX_CONNECTIONS,
         max_body_bytes: config.max_body_bytes,
-        max_buffered_bytes: MAX_BUFFERED_BYTES.max(2 * config.max_body_bytes),
+        max_buffered_bytes: (MAX_BUFFERED_BYTES / listeners.max(1)).max(2 * config.max_body_bytes),
         probes: &["/healthz", "/readyz"],
         timeouts: Timeouts {
             read_header: READ_HEADER_TIMEOUT,

@@ -6,9 +6,11 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 
 use super::preconditions::etag;
 use crate::query::Query;
+use crate::room::Held;
 use crate::{Document, KeyPage, Page, Version};
 
 /// What a row has beside key and value, in bytes, about.
@@ -23,8 +25,15 @@ pub(super) fn ok() -> Response {
 pub(super) fn document(document: &Document) -> Response {
     let mut body = Vec::with_capacity(document.value.as_str().len() + ROW_OVERHEAD_BYTES);
     write_document(&mut body, document);
-    let mut response = json(body);
+    let mut response = json(body, document.value.held());
     response.headers_mut().insert(ETAG, etag(document.version));
+    response
+}
+
+/// That there is a document of this version.
+pub(super) fn head(version: Version) -> Response {
+    let mut response = json(Vec::new(), &Held::default());
+    response.headers_mut().insert(ETAG, etag(version));
     response
 }
 
@@ -55,20 +64,22 @@ pub(super) fn keys(page: &KeyPage) -> Response {
     body.extend_from_slice(b"],\"next_after\":");
     write_optional(&mut body, page.next_after.as_ref().map(crate::Key::as_str));
     body.push(b'}');
-    json(body)
+    json(body, &page.held)
 }
 
 /// Rows alone.
 pub(super) fn rows(rows: Vec<Document>) -> Response {
+    let held = held_by(&rows);
     let mut body = write_rows(rows);
     body.push(b'}');
-    json(body)
+    json(body, &held)
 }
 
 /// A page of a query. `total` is the length of the page, unless only the number was asked for.
 pub(super) fn page(page: Page, query: &Query) -> Response {
     let Page { rows, matched, next_cursor } = page;
     let total = if query.count { matched.unwrap_or_default() } else { rows.len() as u64 };
+    let held = held_by(&rows);
     let mut body = write_rows(rows);
     let numbers = format!(",\"total\":{total},\"has_more\":{},\"next_cursor\":", next_cursor.is_some());
     body.extend_from_slice(numbers.as_bytes());
@@ -77,7 +88,7 @@ pub(super) fn page(page: Page, query: &Query) -> Response {
         body.extend_from_slice(format!(",\"matched\":{matched}").as_bytes());
     }
     body.push(b'}');
-    json(body)
+    json(body, &held)
 }
 
 fn empty(status: StatusCode, version: Option<Version>) -> Response {
@@ -88,7 +99,25 @@ fn empty(status: StatusCode, version: Option<Version>) -> Response {
     response
 }
 
-fn json(body: Vec<u8>) -> Response {
+/// What all rows of a page are a part of.
+fn held_by(rows: &[Document]) -> Held {
+    rows.first().map(|row| row.value.held().clone()).unwrap_or_default()
+}
+
+/// A body that keeps what its documents hold until it was written.
+struct Written {
+    body: Vec<u8>,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Written {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+fn json(body: Vec<u8>, held: &Held) -> Response {
+    let body = Bytes::from_owner(Written { body, _held: held.clone() });
     let mut response = Body::from(body).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

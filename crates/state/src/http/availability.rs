@@ -1,21 +1,36 @@
 //! Whether the database answers, in the log: a line when it stops and one when it is back, whatever the number of requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use pg::PgError;
+use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
 use crate::StateError;
 
-/// What the last request saw.
+/// How long the log has at most one line about connections that are all in use.
+const BUSY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a request needs of the database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Need {
+    Read,
+    Write,
+}
+
+/// What the last requests saw.
 #[derive(Debug, Default)]
 pub(super) struct Availability {
     unavailable: AtomicBool,
+    read_only: AtomicBool,
+    busy: Mutex<Option<Instant>>,
 }
 
 impl Availability {
     /// Takes note of what became of a request.
-    pub(super) fn note<T>(&self, outcome: &Result<Result<T, StateError>, Elapsed>) {
+    pub(super) fn note<T>(&self, need: Need, outcome: &Result<Result<T, StateError>, Elapsed>) {
         match outcome {
             Err(_) => self.failed("no answer in time".to_owned()),
             Ok(Err(error @ StateError::Postgres(PgError::Unavailable { .. }))) => {
@@ -24,8 +39,18 @@ impl Availability {
             Ok(Err(error @ (StateError::NoRights(_) | StateError::Corrupt { .. }))) => {
                 tracing::error!(error = ambient::error_chain(error), "the table of documents cannot be used");
             }
+            Ok(Err(StateError::ReadOnly)) => {
+                self.answered();
+                self.refused_write();
+            }
+            Ok(Err(error @ StateError::Busy(_))) => self.was_busy(error),
             Ok(Err(_)) => {}
-            Ok(Ok(_)) => self.answered(),
+            Ok(Ok(_)) => {
+                self.answered();
+                if need == Need::Write {
+                    self.wrote();
+                }
+            }
         }
     }
 
@@ -39,9 +64,36 @@ impl Availability {
     }
 
     fn answered(&self) {
-        // The load keeps the line in the cache of every processor while nothing changes.
-        if self.unavailable.load(Ordering::Relaxed) && self.unavailable.swap(false, Ordering::Relaxed) {
+        if was_set(&self.unavailable) {
             tracing::info!("PostgreSQL is available again");
         }
     }
+
+    fn refused_write(&self) {
+        if !self.read_only.swap(true, Ordering::Relaxed) {
+            tracing::warn!("PostgreSQL is read-only; writes are answered with 503 until it takes them");
+        }
+    }
+
+    fn wrote(&self) {
+        if was_set(&self.read_only) {
+            tracing::info!("PostgreSQL takes writes again");
+        }
+    }
+
+    fn was_busy(&self, error: &StateError) {
+        let mut last = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() > BUSY_INTERVAL) {
+            *last = Some(Instant::now());
+            tracing::warn!(
+                error = ambient::error_chain(error),
+                "all connections to PostgreSQL are in use; requests that wait too long are answered with 503"
+            );
+        }
+    }
+}
+
+/// Whether it was set, and is not any more. The load keeps the line in the cache of every processor while nothing changes.
+fn was_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }

@@ -1,9 +1,12 @@
 //! Bodies of requests.
 
+use std::fmt;
+
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use http_server::has_media_type;
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::ApiError;
 use crate::Key;
@@ -39,18 +42,43 @@ impl MediaTypes {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BatchGet {
-    keys: Vec<String>,
+    keys: Batch,
+}
+
+/// A list that is given up when it is too long: its elements take more memory than their text.
+struct Batch(Vec<String>);
+
+impl<'de> Deserialize<'de> for Batch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements;
+
+        impl<'de> Visitor<'de> for Elements {
+            type Value = Batch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array of keys")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Batch, A::Error> {
+                let mut keys = Vec::new();
+                while let Some(key) = elements.next_element()? {
+                    if keys.len() == MAX_BATCH_KEYS {
+                        let reason = format!("a batch has at most {MAX_BATCH_KEYS} keys");
+                        return Err(serde::de::Error::custom(reason));
+                    }
+                    keys.push(key);
+                }
+                Ok(Batch(keys))
+            }
+        }
+
+        deserializer.deserialize_seq(Elements)
+    }
 }
 
 /// The keys of a `batchGet`.
 pub(super) fn parse_batch(text: &str) -> Result<Vec<Key>, ApiError> {
     let invalid = |error| ApiError::bad_request(format!("the body is not {{\"keys\":[…]}}: {error}"));
-    let http_server::Object(BatchGet { keys }) = serde_json::from_str(text).map_err(invalid)?;
-    if keys.len() > MAX_BATCH_KEYS {
-        return Err(ApiError::bad_request(format!(
-            "a batch has at most {MAX_BATCH_KEYS} keys, not {}",
-            keys.len()
-        )));
-    }
+    let http_server::Object(BatchGet { keys: Batch(keys) }) = serde_json::from_str(text).map_err(invalid)?;
     keys.iter().map(|key| Key::new(key).map_err(ApiError::from)).collect()
 }

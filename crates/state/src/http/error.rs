@@ -122,12 +122,12 @@ impl ApiError {
         Self::new(Kind::Unavailable, message)
     }
 
-    /// The same of a request that writes nothing, whose outcome is of no account.
-    pub(super) fn of_a_read(mut self) -> Self {
-        if let Some(message) = self.message.strip_suffix(UNKNOWN_OUTCOME) {
-            self.message = message.to_owned().into();
+    /// The same of a request that cannot have changed anything.
+    pub(super) fn of_reading(self) -> Self {
+        match self.message.strip_suffix(UNKNOWN_OUTCOME) {
+            Some(message) => Self { message: message.to_owned().into(), ..self },
+            None => self,
         }
-        self
     }
 
     /// The database gave no answer in time.
@@ -152,7 +152,11 @@ impl From<StateError> for ApiError {
             StateError::InvalidKey(_) | StateError::InvalidValue(_) | StateError::InvalidQuery(_) => {
                 Self::bad_request(error.to_string())
             }
-            StateError::TooLarge => Self::new(Kind::TooLarge, error.to_string()),
+            StateError::TooLarge | StateError::DocumentTooLarge { .. } => {
+                Self::new(Kind::TooLarge, error.to_string())
+            }
+            StateError::NoRoom => Self::unavailable(format!("{error}; nothing was changed")),
+            StateError::ReadOnly | StateError::Busy(_) => Self::unavailable(error.to_string()),
             StateError::TimedOut { .. } => Self::new(Kind::Timeout, error.to_string()),
             StateError::Postgres(PgError::TimedOut { .. }) => {
                 Self::new(Kind::Timeout, format!("the statement took longer than it may{UNKNOWN_OUTCOME}"))

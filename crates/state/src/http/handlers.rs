@@ -11,17 +11,16 @@ use super::body::{MediaTypes, parse_batch};
 use super::error::ApiError;
 use super::params::{self, Params, decode};
 use super::preconditions::{self, Tag};
-use super::{Http, answer, read_text};
+use super::{Http, Need, answer, read_text};
+use crate::heavy::work_on;
 use crate::query::Query;
 use crate::{
-    Delete, Key, Patch, Prefix, StatusCondition, Store, Value, VersionCondition, Write, WriteConditions,
+    Delete, Key, Patch, Prefix, StatusCondition, Store, Value, Version, VersionCondition, Write,
+    WriteConditions,
 };
 
 /// The most keys of one list, and as many as there are without a limit.
 const MAX_LIST_KEYS: u32 = 10_000;
-
-/// What `GET /readyz` looks for. It need not be there.
-const PROBE_KEY: &str = "readyz";
 
 /// A list that was asked for.
 struct ListRequest {
@@ -31,25 +30,32 @@ struct ListRequest {
 }
 
 impl<S: Store> Http<S> {
-    /// Whether the table can be read.
+    /// Whether documents can be read and written.
     pub(super) async fn readyz(&self, head: &Parts) -> Result<Response, ApiError> {
         params::none(head.uri.query())?;
-        self.ask(self.store.get(&Key::new(PROBE_KEY)?)).await.map(|_| answer::ok())
+        self.ask_for(Need::Write, self.store.check_ready()).await.map(|()| answer::ok())
     }
 
-    /// `GET` and `HEAD`: the listener leaves out the body of the latter.
     pub(super) async fn get(&self, scope: &Scope, head: &Parts, rest: &str) -> Result<Response, ApiError> {
         let key = key(rest)?;
         scope.check_key(&key)?;
         params::none(head.uri.query())?;
         let known = preconditions::of_get(&head.headers)?;
         let document = self.ask(self.store.get(&key)).await?.ok_or_else(ApiError::no_such_key)?;
-        let is_known = match known {
-            None => false,
-            Some(Tag::Any) => true,
-            Some(Tag::Value(version)) => version == Some(document.version),
-        };
-        Ok(if is_known { answer::not_modified(document.version) } else { answer::document(&document) })
+        Ok(match is_known(known, document.version) {
+            true => answer::not_modified(document.version),
+            false => answer::document(&document),
+        })
+    }
+
+    /// `HEAD`, which reads nothing of the document.
+    pub(super) async fn head(&self, scope: &Scope, head: &Parts, rest: &str) -> Result<Response, ApiError> {
+        let key = key(rest)?;
+        scope.check_key(&key)?;
+        params::none(head.uri.query())?;
+        let known = preconditions::of_get(&head.headers)?;
+        let version = self.ask(self.store.get_version(&key)).await?.ok_or_else(ApiError::no_such_key)?;
+        Ok(if is_known(known, version) { answer::not_modified(version) } else { answer::head(version) })
     }
 
     pub(super) async fn put(
@@ -62,7 +68,7 @@ impl<S: Store> Http<S> {
         let (key, value) = key_and_value(scope, head, body, rest, MediaTypes::Json).await?;
         let version = preconditions::of_put(&head.headers)?;
         let conditions = WriteConditions { version, status: status_condition(head)? };
-        written(self.ask(self.store.put(&key, &value, &conditions)).await?)
+        written(self.ask_for(Need::Write, self.store.put(&key, &value, &conditions)).await?)
     }
 
     pub(super) async fn patch(
@@ -75,7 +81,7 @@ impl<S: Store> Http<S> {
         let (key, patch) = key_and_value(scope, head, body, rest, MediaTypes::MergePatch).await?;
         let version = preconditions::of_change(&head.headers)?;
         let conditions = WriteConditions { version, status: status_condition(head)? };
-        match self.ask(self.store.patch(&key, &patch, &conditions)).await? {
+        match self.ask_for(Need::Write, self.store.patch(&key, &patch, &conditions)).await? {
             Patch::NotFound => Err(ApiError::no_such_key()),
             Patch::Written(outcome) => written(outcome),
             Patch::Invalid(reason) => Err(ApiError::bad_request(reason)),
@@ -87,7 +93,7 @@ impl<S: Store> Http<S> {
         scope.check_key(&key)?;
         params::none(head.uri.query())?;
         let condition: VersionCondition = preconditions::of_change(&head.headers)?;
-        match self.ask(self.store.delete(&key, condition)).await? {
+        match self.ask_for(Need::Write, self.store.delete(&key, condition)).await? {
             Delete::Applied => Ok(answer::deleted()),
             Delete::NotFound => Err(ApiError::no_such_key()),
             Delete::VersionMismatch => Err(ApiError::precondition_failed()),
@@ -117,8 +123,7 @@ impl<S: Store> Http<S> {
     pub(super) async fn query(&self, scope: &Scope, head: &Parts, body: Body) -> Result<Response, ApiError> {
         let text = read_text(head, body, MediaTypes::Json).await?;
         params::none(head.uri.query())?;
-        let query = Query::parse(text.as_bytes())?;
-        drop(text);
+        let query = work_on(text.len(), move || Query::parse(text.as_bytes())).await?;
         scope.check_prefix(&query.prefix)?;
         if let Some((key, _)) = query.row_needed() {
             // A cursor that a client made up must not reach beyond its prefix.
@@ -140,7 +145,16 @@ async fn key_and_value(
     let key = key(rest)?;
     scope.check_key(&key)?;
     let text = read_text(head, body, types).await?;
-    Ok((key, Value::parse(text.as_bytes())?))
+    Ok((key, work_on(text.len(), move || Value::parse(text)).await?))
+}
+
+/// Whether a client has this version.
+fn is_known(known: Option<Tag>, version: Version) -> bool {
+    match known {
+        None => false,
+        Some(Tag::Any) => true,
+        Some(Tag::Value(known)) => known == Some(version),
+    }
 }
 
 /// The key of a path.

@@ -97,11 +97,13 @@ impl<'a> Digits<'a> {
             && (is_zero || self.point() <= MAX_INTEGER_DIGITS)
     }
 
-    /// About how many bytes it takes without an exponent.
-    pub(super) fn written_bytes(&self) -> usize {
+    /// How many bytes it takes without an exponent, as PostgreSQL writes it.
+    pub(crate) fn written_bytes(&self) -> usize {
         let is_zero = self.leading_zeros() == self.count();
         let integer = if is_zero { 1 } else { self.point().max(1) };
-        usize::try_from(integer + self.scale() + 2).unwrap_or(usize::MAX)
+        let fraction = if self.scale() > 0 { self.scale() + 1 } else { 0 };
+        let sign = i64::from(self.negative && !is_zero);
+        usize::try_from(sign + integer + fraction).unwrap_or(usize::MAX)
     }
 
     /// For numbers in range.

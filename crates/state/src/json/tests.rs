@@ -39,7 +39,7 @@ fn a_value_is_written_as_postgresql_writes_it() {
         ("123456789012345678901234567890.123456789", "123456789012345678901234567890.123456789"),
     ] {
         assert_eq!(json(text).to_string(), written, "{text}");
-        assert_eq!(Json::check(text.as_bytes()), Ok(()));
+        assert!(Json::check(text.as_bytes()).is_ok(), "{text}");
     }
 }
 

@@ -72,3 +72,13 @@ fn write_string(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     }
     f.write_char('"')
 }
+
+/// How many bytes a string has when it is written.
+pub(super) fn string_bytes(text: &str) -> usize {
+    let bytes = |byte: u8| match byte {
+        b'"' | b'\\' | 8 | 9 | 10 | 12 | 13 => 2,
+        0..=0x1f => 6,
+        _ => 1,
+    };
+    2 + text.bytes().map(bytes).sum::<usize>()
+}

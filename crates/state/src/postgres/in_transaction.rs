@@ -1,10 +1,11 @@
 //! Documents within a transaction of the caller.
 
 use pg::Session;
+use tokio_postgres::Row;
 
-use super::rows::{column, in_order, last_of_each};
+use super::rows::{column, in_order, last_of_each, read_found};
 use crate::store::if_fitting;
-use crate::{Document, Key, StateError, TableName, Value, statements};
+use crate::{Document, Key, MAX_ANSWER_BYTES, StateError, TableName, Value, statements};
 
 /// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
 pub async fn get_many_in(
@@ -12,9 +13,9 @@ pub async fn get_many_in(
     table: &TableName,
     keys: &[Key],
 ) -> Result<Vec<Document>, StateError> {
-    let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>());
+    let statement = statements::get_many(table, &keys.iter().collect::<Vec<_>>(), MAX_ANSWER_BYTES);
     let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    if_fitting(in_order(table, keys, &rows)?)
+    if_fitting(in_order(keys, documents(table, &rows)?))
 }
 
 /// The same, and their rows are locked until the transaction ends. What is not there is not locked.
@@ -25,7 +26,11 @@ pub async fn lock_many_in(
 ) -> Result<Vec<Document>, StateError> {
     let statement = statements::lock_many(table, &keys.iter().collect::<Vec<_>>());
     let rows = session.query(&statement).await.map_err(|error| StateError::of_table(table, error))?;
-    in_order(table, keys, &rows)
+    Ok(in_order(keys, documents(table, &rows)?))
+}
+
+fn documents(table: &TableName, rows: &[Row]) -> Result<Vec<Document>, StateError> {
+    rows.iter().map(|row| read_found(table, row)?.document(MAX_ANSWER_BYTES)).collect()
 }
 
 /// Stores documents within the transaction that is open on `session`, as [`crate::PostgresStore::put_many`] does.
@@ -60,7 +65,7 @@ pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) 
 /// needed.
 pub async fn prepare_many_in(session: &Session, table: &TableName) -> Result<(), StateError> {
     let all = [
-        statements::get_many(table, &[]),
+        statements::get_many(table, &[], MAX_ANSWER_BYTES),
         statements::lock_many(table, &[]),
         statements::upsert_many(table, &[]),
         statements::insert_many(table, &[]),

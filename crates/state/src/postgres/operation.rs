@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use pg::sql::Written;
-use pg::{PgError, PgPool, Session};
+use pg::{PgError, PgPool, PostgresBinderRef, Session};
 use sea_query::SelectStatement;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
-use super::rows::read_document;
+use super::rows::{Found, read_found};
+use crate::room::{Held, MAX_UNCOUNTED_BYTES, Room};
 use crate::statements::SNAPSHOT_BEGIN;
-use crate::{Document, MAX_ANSWER_BYTES, StateError, TableName};
+use crate::{MAX_ANSWER_BYTES, StateError, TableName};
 
 /// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
 const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
+
+/// The largest message after which a connection is kept, in bytes. The buffers of a connection stay as large as that.
+const MAX_KEPT_MESSAGE: usize = 1024 * 1024;
 
 /// Nothing answered in time.
 #[derive(Debug, thiserror::Error)]
@@ -27,13 +31,36 @@ pub(super) struct Operation<'a> {
     deadline: Option<Instant>,
 }
 
-/// What a row of a page is read as.
-pub(super) type Read = Result<Document, StateError>;
+/// What is read of several documents.
+pub(super) enum Reading {
+    /// Those that fit into an answer, and the one after them. Whether those are all.
+    Read { found: Vec<Found>, is_whole: bool },
+    /// They need room, and there was none.
+    NeedsRoom,
+}
 
-/// The documents of a page that were read, and whether those are all.
-struct ReadPage {
-    documents: Vec<Read>,
-    is_whole: bool,
+/// The room for what is read.
+pub(super) struct Counted<'a> {
+    pub(super) room: &'a Room,
+    /// What an answer takes of it.
+    pub(super) bytes: usize,
+    /// What was taken.
+    pub(super) held: Option<Held>,
+}
+
+impl Counted<'_> {
+    /// Whether a reading may go on that has so many bytes by now.
+    fn takes(&mut self, bytes: usize, is_larger: bool) -> bool {
+        if self.held.is_none() && !is_larger && bytes > MAX_UNCOUNTED_BYTES {
+            self.held = self.room.try_take(self.bytes);
+        }
+        self.held.is_some() || (bytes <= MAX_UNCOUNTED_BYTES && !is_larger)
+    }
+}
+
+/// Until when an operation on the pool may take that begins now.
+pub(super) fn deadline_of(pool: &PgPool) -> Option<Instant> {
+    pool.operation_timeout().map(|timeout| Instant::now() + timeout + CONNECTION_MARGIN)
 }
 
 impl<'a> Operation<'a> {
@@ -42,9 +69,9 @@ impl<'a> Operation<'a> {
         pool: &PgPool,
         table: &'a TableName,
         name: &'static str,
+        deadline: Option<Instant>,
     ) -> Result<Self, StateError> {
         let allowed = pool.operation_timeout().map(|timeout| timeout + CONNECTION_MARGIN);
-        let deadline = allowed.map(|allowed| Instant::now() + allowed);
         let session = match deadline.zip(allowed) {
             None => pool.session(name).await,
             Some((deadline, allowed)) => timeout_at(deadline, pool.session(name))
@@ -73,19 +100,56 @@ impl<'a> Operation<'a> {
         self.run(self.session.query(statement)).await
     }
 
+    /// What `work` gives, if that is in time.
+    pub(super) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, StateError> {
+        match self.deadline {
+            None => Ok(work.await),
+            Some(deadline) => {
+                let late = |_| StateError::TimedOut { operation: self.session.operation() };
+                timeout_at(deadline, work).await.map_err(late)
+            }
+        }
+    }
+
+    /// The connection is not kept if a message of so many bytes has gone through it.
+    pub(super) fn retire_after(&self, bytes: usize) {
+        if bytes > MAX_KEPT_MESSAGE {
+            self.session.retire();
+        }
+    }
+
     /// Reads documents until their values have more bytes than an answer, and at least two: so a first one that is too large is seen to
     /// have a next one.
-    async fn read_page(&self, page: &SelectStatement) -> Result<ReadPage, PgError> {
-        let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
-        let reads_on = |document: &Read| {
+    async fn read(
+        &self,
+        statement: &impl PostgresBinderRef,
+        counted: &mut Counted<'_>,
+    ) -> Result<Result<Reading, StateError>, PgError> {
+        let (mut rows, mut bytes, mut is_whole, mut has_room) = (0, 0_usize, true, true);
+        let reads_on = |found: &Result<Found, StateError>| {
+            let Ok(found) = found else { return false };
             rows += 1;
-            bytes += document.as_ref().map_or(0, |document| document.value.as_str().len());
+            bytes = bytes.saturating_add(found.bytes());
+            has_room = counted.takes(bytes, matches!(found, Found::Larger { .. }));
             is_whole = rows < 2 || bytes <= MAX_ANSWER_BYTES;
-            is_whole
+            is_whole && has_room
         };
-        let read = |row: Row| read_document(self.table, &row);
-        let documents = self.session.query_while(page, read, reads_on).await?;
-        Ok(ReadPage { documents, is_whole })
+        let read = |row: Row| read_found(self.table, &row);
+        let found = self.session.query_while(statement, read, reads_on).await?;
+        self.retire_after(bytes);
+        if !has_room {
+            return Ok(Ok(Reading::NeedsRoom));
+        }
+        Ok(found.into_iter().collect::<Result<_, _>>().map(|found| Reading::Read { found, is_whole }))
+    }
+
+    /// Reads documents that are not part of a query.
+    pub(super) async fn read_many(
+        &self,
+        statement: &impl PostgresBinderRef,
+        counted: &mut Counted<'_>,
+    ) -> Result<Reading, StateError> {
+        self.run(self.read(statement, counted)).await?
     }
 
     /// Runs the two statements of a query, either of which may be missing, on one snapshot. Of the page, rows are read until
@@ -94,33 +158,37 @@ impl<'a> Operation<'a> {
         &self,
         count: Option<&SelectStatement>,
         page: Option<&SelectStatement>,
-    ) -> Result<(Vec<Row>, Vec<Read>), StateError> {
+        counted: &mut Counted<'_>,
+    ) -> Result<(Vec<Row>, Reading), StateError> {
         let session = &self.session;
+        let nothing = || Reading::Read { found: Vec::new(), is_whole: true };
         let (count, page) = match (count, page) {
             (Some(count), Some(page)) => (count, page),
             // One statement has one snapshot.
             (Some(count), None) => {
-                return Ok((self.run(session.query_while(count, |row| row, |_| true)).await?, Vec::new()));
+                return Ok((self.run(session.query_while(count, |row| row, |_| true)).await?, nothing()));
             }
-            (None, Some(page)) => return Ok((Vec::new(), self.run(self.read_page(page)).await?.documents)),
-            (None, None) => return Ok((Vec::new(), Vec::new())),
+            (None, Some(page)) => return Ok((Vec::new(), self.read_many(page, counted).await?)),
+            (None, None) => return Ok((Vec::new(), nothing())),
         };
         let work = async {
-            let (begun, counted, page) = tokio::join!(
+            let (begun, counts, reading) = tokio::join!(
                 biased;
                 session.begin_with(SNAPSHOT_BEGIN),
                 session.query_while(count, |row| row, |_| true),
-                self.read_page(page)
+                self.read(page, counted)
             );
             begun?;
-            let (counted, page) = (counted?, page?);
+            let (counts, reading) = (counts?, reading?);
             // The end of the transaction would wait for the rows that are not read.
-            if page.is_whole {
+            if let Ok(Reading::Read { is_whole: true, found }) = &reading {
                 session.commit().await?;
+                self.retire_after(found.iter().map(Found::bytes).sum());
             }
-            Ok((counted, page.documents))
+            Ok((counts, reading))
         };
-        self.run(work).await
+        let (counts, reading) = self.run(work).await?;
+        Ok((counts, reading?))
     }
 
     /// Begins a transaction and runs a statement in it. If that waits for a row for too long, the transaction is taken back.

@@ -16,12 +16,10 @@ pub(super) fn last_of_each(documents: &[(Key, Value)]) -> Vec<(&Key, &Value)> {
 }
 
 /// The documents in the order of `keys`, one that is named twice once.
-pub(super) fn in_order(table: &TableName, keys: &[Key], rows: &[Row]) -> Result<Vec<Document>, StateError> {
-    let mut found = rows
-        .iter()
-        .map(|row| read_document(table, row).map(|document| (document.key.clone(), document)))
-        .collect::<Result<HashMap<Key, Document>, StateError>>()?;
-    Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
+pub(super) fn in_order(keys: &[Key], documents: Vec<Document>) -> Vec<Document> {
+    let found = documents.into_iter().map(|document| (document.key.clone(), document));
+    let mut found: HashMap<Key, Document> = found.collect();
+    keys.iter().filter_map(|key| found.remove(key)).collect()
 }
 
 /// Rows of members, in the order of `keys`, one that is named twice once.
@@ -40,15 +38,52 @@ pub(super) fn members_in_order(
     Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
 }
 
-/// A row with the columns [`crate::statements::DOCUMENT`].
-pub(super) fn read_document(table: &TableName, row: &Row) -> Result<Document, StateError> {
-    Ok(Document {
-        key: Key::from_store(column(table, row, "key")?),
-        value: Value::from_store(column(table, row, "value")?),
+/// What a row is read as.
+pub(super) enum Found {
+    Document(Document),
+    /// A document whose value has more bytes than were asked for.
+    Larger {
+        key: Key,
+        bytes: usize,
+    },
+}
+
+/// A row of [`crate::statements::get`] and its like.
+pub(super) fn read_found(table: &TableName, row: &Row) -> Result<Found, StateError> {
+    let key = Key::from_store(column(table, row, "key")?);
+    let Some(text) = column(table, row, "value")? else {
+        return Ok(Found::Larger { key, bytes: read_bytes(table, row)? });
+    };
+    Ok(Found::Document(Document {
+        key,
+        value: Value::from_store(text),
         version: Version(column(table, row, "version")?),
         created_at: shown(column(table, row, "created_at")?),
         updated_at: shown(column(table, row, "updated_at")?),
-    })
+    }))
+}
+
+/// How many bytes the text of a value has.
+pub(super) fn read_bytes(table: &TableName, row: &Row) -> Result<usize, StateError> {
+    let bytes: i64 = column(table, row, "bytes")?;
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+impl Found {
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Document(document) => document.value.as_str().len(),
+            Self::Larger { bytes, .. } => *bytes,
+        }
+    }
+
+    /// The document; [`StateError::DocumentTooLarge`] if it has more than `most` bytes.
+    pub(super) fn document(self, most: usize) -> Result<Document, StateError> {
+        match self {
+            Self::Document(document) => Ok(document),
+            Self::Larger { key, bytes } => Err(StateError::DocumentTooLarge { key, bytes, most }),
+        }
+    }
 }
 
 /// The nearest time that can be: one that was written by hand may be infinite, and does not make its document unreadable.

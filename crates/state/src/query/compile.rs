@@ -68,6 +68,8 @@ pub trait Target {
 /// A table of documents and its declared indexes.
 #[derive(Clone, Debug)]
 pub struct Table {
+    /// As SQL.
+    name: String,
     helper: String,
     indexes: Vec<(Member, IndexType)>,
 }
@@ -75,7 +77,7 @@ pub struct Table {
 impl Table {
     /// The table of the name, with these indexes.
     pub fn new(name: &str, indexes: Vec<(Member, IndexType)>) -> Self {
-        Self { helper: helper_name(name), indexes }
+        Self { name: format!("\"{name}\""), helper: helper_name(name), indexes }
     }
 
     /// The declared indexes.
@@ -181,14 +183,70 @@ fn never() -> Expr {
     Expr::cust("FALSE")
 }
 
+/// How a page in the order of keys is read whose filter no index serves. PostgreSQL knows nothing of how many documents match, expects
+/// nearly all, and reads one after the other in the order of keys until the page is full: that is right if many match, and takes many times
+/// as long as reading the whole table if few do. So the page is read in two tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// As PostgreSQL plans it.
+    Planned,
+    /// Of so many keys, the next ones, in their order.
+    Walk(u64),
+    /// As if the table had no index on keys.
+    Whole,
+}
+
+/// The keys that are looked at first: some for each document of the page, at least and at most so many.
+const MIN_WALKED_KEYS: u64 = 5_000;
+const MAX_WALKED_KEYS: u64 = 20_000;
+const WALKED_KEYS_PER_DOCUMENT: u64 = 15;
+
+/// How the page is read: the second reading is for when the first does not fill it.
+pub fn readings(query: &Query, table: &Table) -> (Reading, Option<Reading>) {
+    let is_guessed = query.filter != Filter::default()
+        && order::is_by_key(query, table)
+        && !is_served(&query.filter, table);
+    let keys = WALKED_KEYS_PER_DOCUMENT * u64::from(query.limit);
+    let keys = keys.clamp(MIN_WALKED_KEYS, MAX_WALKED_KEYS);
+    match is_guessed {
+        false => (Reading::Planned, None),
+        // The number of all that match needs all documents anyway.
+        true if query.matched || query.offset > 0 => (Reading::Whole, None),
+        true => (Reading::Walk(keys), Some(Reading::Whole)),
+    }
+}
+
+/// Whether an index leads to what matches.
+fn is_served(filter: &Filter, table: &Table) -> bool {
+    let condition = |condition: &super::Condition| {
+        let of_name = table.indexes.iter().filter(|(member, _)| member.as_str() == &*condition.name);
+        let indexed: Vec<IndexType> = of_name.map(|(_, index_type)| *index_type).collect();
+        condition::is_served(&condition.test, &indexed)
+    };
+    filter.conditions.iter().any(condition)
+        || filter.groups.iter().any(|group| match group {
+            Group::And(filters) => filters.iter().any(|filter| is_served(filter, table)),
+            Group::Or(filters) => filters.iter().all(|filter| is_served(filter, table)),
+            Group::Not(_) => false,
+        })
+}
+
+/// The next keys of a query, in their order: what [`Reading::Walk`] reads from. Without columns and table.
+pub fn walked(query: &Query, keys: u64) -> SelectStatement {
+    let mut select = Statement::select();
+    select.and_where(of_prefix(query));
+    order::after_key(query, &mut select);
+    select.limit(keys).take()
+}
+
 /// The rows of a page and one more, without columns and table: the caller adds them.
 ///
 /// By key: a range of the primary key. With equality: the GIN index. With a declared index: its range, in its order if the filter
 /// fixes the type of what is sorted by. Otherwise all rows are read and sorted.
-pub fn page(query: &Query, table: &Table) -> Result<SelectStatement, StateError> {
+pub fn page(query: &Query, table: &Table, reading: Reading) -> Result<SelectStatement, StateError> {
     let mut select = Statement::select();
     select.and_where(matching(query, table, order::is_of_an_index(query, table)));
-    order::apply(query, table, &mut select)?;
+    order::apply(query, table, reading, &mut select)?;
     select.limit(query.rows_to_read() as u64);
     if query.offset > 0 {
         select.offset(query.offset);
@@ -205,13 +263,19 @@ pub fn count(query: &Query, table: &Table) -> SelectStatement {
 
 /// Prefix and filter of what is read, perhaps in the order of an index.
 fn matching(query: &Query, table: &Table, in_order: bool) -> Expr {
-    let prefix = query.prefix.as_str();
-    let mut all = Vec::new();
-    all.extend((!prefix.is_empty()).then(|| key_by_bytes().gte(pg::bind::text(prefix))));
-    all.extend(query.prefix.end().map(|end| key_by_bytes().lt(pg::bind::text(end))));
+    let mut all = vec![];
+    all.extend((!query.prefix.as_str().is_empty()).then(|| of_prefix(query)));
     if query.filter != Filter::default() {
         let members: Vec<Member> = query.filter.names().into_iter().filter_map(Member::new).collect();
         all.push(query.filter.to_expr(&OnTable { table, members, in_order }));
     }
+    every(all)
+}
+
+fn of_prefix(query: &Query) -> Expr {
+    let prefix = query.prefix.as_str();
+    let mut all = Vec::new();
+    all.extend((!prefix.is_empty()).then(|| key_by_bytes().gte(pg::bind::text(prefix))));
+    all.extend(query.prefix.end().map(|end| key_by_bytes().lt(pg::bind::text(end))));
     every(all)
 }

@@ -57,7 +57,7 @@ impl Position {
                     .to_owned(),
             )
         })?;
-        let values = values_of(&sort[..self.values.len()], row)?;
+        let values = values_of(&sort[..self.values.len()], row);
         self.values = values.into_iter().map(Known::Here).collect();
         Ok(())
     }
@@ -97,12 +97,12 @@ impl fmt::Write for Hashed {
 
 impl Query {
     /// The cursor of the page after this document.
-    pub(super) fn cursor_after(&self, document: &Document) -> Result<String, StateError> {
-        let values: Vec<Plain> = self.sort_values(document)?.iter().map(encode_value).collect();
+    pub(super) fn cursor_after(&self, document: &Document) -> String {
+        let values: Vec<Plain> = self.sort_values(document).iter().map(encode_value).collect();
         let plain = json!({ "k": document.key.as_str(), "v": document.version.0, "s": values }).to_string();
         let mut bytes = checksum(&self.fingerprint, plain.as_bytes()).to_vec();
         bytes.extend(plain.into_bytes());
-        Ok(URL_SAFE_NO_PAD.encode(bytes))
+        URL_SAFE_NO_PAD.encode(bytes)
     }
 }
 

@@ -210,6 +210,11 @@ pub(crate) fn number_as_indexed(number: &Number) -> Number {
     number.cut(INDEXED_NUMBER_POWER, INDEXED_SCALE)
 }
 
+/// Whether an index tells this text from all others.
+pub(crate) fn is_indexed_whole(text: &str) -> bool {
+    text.chars().count() < INDEXED_CHARACTERS
+}
+
 /// The expression of an index on a member of the table's column `value`, to be written within brackets in `CREATE INDEX`.
 /// Nothing in it comes from outside but the member and the name of the table.
 pub fn index_sql(table: &str, member: &Member, index_type: IndexType) -> String {

@@ -14,7 +14,7 @@ impl Query {
                 row = Some(document);
             }
             if self.prefix.is_of(&document.key) && self.filter.matches(&document.value.to_json()?) {
-                found.push((self.sort_values(document)?, document));
+                found.push((self.sort_values(document), document));
             }
         }
         let matched = found.len() as u64;
@@ -47,12 +47,17 @@ impl Query {
 
     /// The page that these documents make, of which [`Query::rows_to_read`] were asked for. It ends early if their values have more
     /// than [`crate::MAX_ANSWER_BYTES`] together, and has one document at least.
-    pub fn page(&self, mut rows: Vec<Document>, matched: Option<u64>) -> Result<Page, StateError> {
+    pub fn page(&self, rows: Vec<Document>, matched: Option<u64>) -> Result<Page, StateError> {
+        Ok(self.page_of(rows, false, matched))
+    }
+
+    /// The same; `is_cut` says that there are more documents, which were not read.
+    pub(crate) fn page_of(&self, mut rows: Vec<Document>, is_cut: bool, matched: Option<u64>) -> Page {
         let length = fitting(rows.iter()).max(1).min(self.limit as usize);
-        let has_more = rows.len() > length;
+        let has_more = is_cut || rows.len() > length;
         rows.truncate(length);
         let last = rows.last().filter(|_| has_more);
-        let next_cursor = last.map(|last| self.cursor_after(last)).transpose()?;
-        Ok(Page { rows, matched, next_cursor })
+        let next_cursor = last.map(|last| self.cursor_after(last));
+        Page { rows, matched, next_cursor }
     }
 }

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::Query;
 use super::expressions::Member;
-use crate::json::{Json, Number};
-use crate::{Document, StateError};
+use crate::Document;
+use crate::json::{self, Json, Number};
 
 /// The most names to sort by.
 pub const MAX_SORT_TERMS: usize = 8;
@@ -74,7 +74,7 @@ impl Query {
     }
 
     /// By what a document is sorted: for each of the names before the key its value, or nothing.
-    pub(super) fn sort_values(&self, document: &Document) -> Result<Vec<Option<SortValue>>, StateError> {
+    pub(super) fn sort_values(&self, document: &Document) -> Vec<Option<SortValue>> {
         values_of(self.terms().0, document)
     }
 
@@ -97,17 +97,13 @@ impl Query {
     }
 }
 
-pub(super) fn values_of(
-    terms: &[SortTerm],
-    document: &Document,
-) -> Result<Vec<Option<SortValue>>, StateError> {
-    let needs_value = terms.iter().any(|term| matches!(term.name, SortName::Member(_)));
-    let json = if needs_value { document.value.to_json()? } else { Json::Null };
+pub(super) fn values_of(terms: &[SortTerm], document: &Document) -> Vec<Option<SortValue>> {
     let value = |term: &SortTerm| match &term.name {
         SortName::Key => None,
         SortName::CreatedAt => Some(SortValue::Micros(document.created_at.as_micros())),
         SortName::UpdatedAt => Some(SortValue::Micros(document.updated_at.as_micros())),
-        SortName::Member(member) => json.get(member.as_str()).map(SortValue::of),
+        SortName::Member(name) => json::member(document.value.as_str(), name.as_str())
+            .map(|text| SortValue::of(&json::shallow(text))),
     };
-    Ok(terms.iter().map(value).collect())
+    terms.iter().map(value).collect()
 }

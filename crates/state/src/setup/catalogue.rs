@@ -7,6 +7,9 @@ use tokio_postgres::Row;
 use crate::TableName;
 use crate::schema::{RIGHTS, sequence_name};
 
+/// The most pages of a table that are read at a start for the versions in them.
+const MAX_READ_PAGES: i64 = 2_000;
+
 /// What has the name of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Relation {
@@ -92,6 +95,33 @@ pub(super) async fn lacks_statistics(session: &Session, table: &TableName) -> Re
             AND NOT EXISTS (SELECT FROM pg_stats s WHERE s.schemaname = n.nspname AND s.tablename = c.relname)";
     let rows = session.query_once(&Written::new(text, [bind::text(table.quoted())])).await?;
     rows.first().map_or(Ok(false), |found| read(session, found, "lacks"))
+}
+
+/// The highest version of the table if it is beyond the sequence's. Of a table of more than [`MAX_READ_PAGES`] pages a sample is looked at
+/// first: the rows that a copy brings are beyond it everywhere.
+pub(super) async fn version_beyond_sequence(
+    session: &Session,
+    table: &TableName,
+) -> Result<Option<i64>, PgError> {
+    let (name, sequence) = (table.quoted(), sequence_name(table));
+    let pages = "SELECT (pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint) AS pages";
+    let rows = session.query_once(&Written::new(pages, [bind::text(&*name)])).await?;
+    let pages: i64 = rows.first().map_or(Ok(0), |found| read(session, found, "pages"))?;
+    let beyond = async |sample: &str| {
+        let text = format!(
+            "SELECT max(d.version) AS version FROM {name} AS d {sample} \
+             HAVING max(d.version) > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM \"{sequence}\")"
+        );
+        let rows = session.query_once(&Written::new(text, [])).await?;
+        rows.first().map(|found| read(session, found, "version")).transpose()
+    };
+    if pages > MAX_READ_PAGES {
+        let percent = 100.0 * MAX_READ_PAGES as f64 / pages as f64;
+        if beyond(&format!("TABLESAMPLE SYSTEM ({percent:.6})")).await?.is_none() {
+            return Ok(None);
+        }
+    }
+    beyond("").await
 }
 
 async fn columns(session: &Session, table: &TableName) -> Result<Vec<Column>, PgError> {

@@ -81,10 +81,13 @@ fn key(text: &str) -> Key {
 async fn look_at_plans(session: &Session) {
     let (table, value) = (TableName::default(), Value::parse("1").expect("a value"));
     let one = key("b/7");
-    check("get", &plan(session, &get(&table, &one), "'b/7'").await, 1.0);
+    check("get", &plan(session, &get(&table, &one, 10), "'b/7', 10").await, 1.0);
     let keys = [&one];
     let three = "ARRAY['b/7', 'b/8', 'none']";
-    check("get_many", &plan(session, &get_many(&table, &keys), three).await, 3.0);
+    check("probe", &plan(session, &probe(&table, &one), "'b/7'").await, 1.0);
+    check("get_version", &plan(session, &get_version(&table, &one), "'b/7'").await, 1.0);
+    let many = get_many(&table, &keys, 10);
+    check("get_many", &plan(session, &many, &format!("{three}, 10")).await, 3.0);
     let members = get_members(&table, &keys.map(Key::clone), &["a"], 10);
     let literals = format!("{three}, ARRAY['a', 'b'], 10");
     check("get_members", &plan(session, &members, &literals).await, 6.0);
@@ -93,7 +96,8 @@ async fn look_at_plans(session: &Session) {
     check("upsert", &plan(session, &upsert(&table, &one, &value), "'b/7', '1'").await, 1.0);
     check("insert", &plan(session, &insert(&table, &one, &value), "'b/7', '1'").await, 1.0);
     check("replace", &plan(session, &replace(&table, &one, &value), "'b/7', '1'").await, 1.0);
-    check("lock", &plan(session, &lock(&table, &one, true), "'b/7'").await, 1.0);
+    check("lock", &plan(session, &lock(&table, &one), "'b/7'").await, 1.0);
+    check("lock_value", &plan(session, &lock_value(&table, &one, 10), "'b/7', 10").await, 1.0);
     let many = upsert_many(&table, &[(&one, &value)]);
     check("upsert_many", &plan(session, &many, "ARRAY['b/7', 'new'], ARRAY['1', '2']").await, 2.0);
     let many = insert_many(&table, &[(&one, &value)]);
@@ -139,9 +143,12 @@ fn a_value_becomes_a_text_when_its_page_is_known() {
     let query =
         Query::parse(br#"{"filter": {"a": {"$gt": 1}}, "sort": ["a"], "limit": 50}"#).expect("a query");
     let target = compile::Table::new("kv", Vec::new());
-    let text =
-        page(&TableName::default(), &query, &target).expect("no cursor").to_string(PostgresQueryBuilder);
-    let (documents, matching) = text.split_once(" FROM (").expect("a sub-query");
+    let text = page(&TableName::default(), &query, &target, (compile::Reading::Planned, 10))
+        .expect("no cursor")
+        .to_string(PostgresQueryBuilder);
+    let [_, documents, matching] = text.splitn(3, " FROM (").collect::<Vec<_>>()[..] else {
+        panic!("{text}")
+    };
     assert!(documents.contains("value::text"), "{text}");
     assert!(matching.contains("LIMIT 51") && !matching.contains("value::text"), "{text}");
 }

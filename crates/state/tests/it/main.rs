@@ -2,6 +2,7 @@
 
 mod contract;
 mod http;
+mod interrupt;
 mod model;
 mod postgres;
 mod query_drawn;
@@ -12,5 +13,6 @@ mod query_plans;
 mod query_relations;
 mod query_semantics;
 mod query_support;
+mod servers;
 mod setup;
 mod support;

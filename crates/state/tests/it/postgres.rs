@@ -31,7 +31,7 @@ async fn times_that_were_written_by_hand_and_are_none_make_no_document_unreadabl
     assert_eq!(shown("k3").await, "9999-12-31T23:59:59.999999Z");
     assert_eq!(shown("k4").await, "9999-12-31T23:59:59.999999Z");
     // Pages neither repeat nor skip, in either direction.
-    for (sort, expected) in [("created_at", "k0 k1 k2 k3 k4"), ("-updated_at", "k3 k4 k2 k0 k1")] {
+    for (sort, expected) in [("created_at", "k0 k1 k2 k3 k4"), ("-updated_at", "k4 k3 k2 k1 k0")] {
         let (mut found, mut cursor) = (Vec::new(), "null".to_owned());
         loop {
             assert!(found.len() <= times.len(), "{found:?}");
@@ -95,7 +95,7 @@ async fn the_server_stops_sending_what_does_not_fit_into_an_answer() {
     let store = PostgresStore::new(pool.clone(), TableName::default());
     let sql = format!(
         "INSERT INTO test.kv (key, value)
-         SELECT 'k' || n, to_jsonb(repeat('x', {MAX_ANSWER_BYTES} / 10)) FROM generate_series(100, 199) AS n"
+         SELECT 'k' || n, to_jsonb(repeat('x', {MAX_ANSWER_BYTES} / 100)) FROM generate_series(100, 299) AS n"
     );
     db.execute(&sql).await;
     let connection = async || {
@@ -104,9 +104,9 @@ async fn the_server_stops_sending_what_does_not_fit_into_an_answer() {
     };
     for (text, rows, ends_early) in [
         (r#"{"limit":5}"#, 5, false),
-        (r#"{"limit":100}"#, 9, true),
+        (r#"{"limit":150}"#, 99, true),
         (r#"{"limit":5,"matched":true}"#, 5, false),
-        (r#"{"limit":100,"matched":true}"#, 9, true),
+        (r#"{"limit":150,"matched":true}"#, 99, true),
     ] {
         let before = connection().await;
         let page = store.query(&query(text)).await.expect("a page");
@@ -352,7 +352,9 @@ async fn without_an_answer_of_the_server_an_operation_ends_within_its_timeout_an
     }
     for (elapsed, got) in operations.join_all().await {
         assert!(elapsed < TIMEOUT + Duration::from_secs(1), "{elapsed:?}");
-        assert!(matches!(got, Err(StateError::TimedOut { .. } | StateError::Postgres(_))), "{got:?}");
+        let ended =
+            matches!(got, Err(StateError::TimedOut { .. } | StateError::Postgres(_) | StateError::Busy(_)));
+        assert!(ended, "{got:?}");
     }
     server.resume();
     until("an answer", async || store.get(&key("k")).await.is_ok()).await;

@@ -4,7 +4,7 @@ use pg::{PostgresBinderRef, PostgresValues, Session};
 use sea_query::SelectStatement;
 use serde_json::Value;
 use state::query::Query;
-use state::query::compile::{self, Table};
+use state::query::compile::{self, Reading, Table};
 use state::query::expressions::IndexType;
 
 use crate::query_support::{Database, TABLE};
@@ -228,8 +228,94 @@ async fn a_table_without_declared_indexes_is_told_so_and_equality_still_has_its_
     let database = full(true).await;
     let session = database.pool.session("explain").await.expect("PostgreSQL is there");
     let query = Query::parse(br#"{"filter": {"n": 5}}"#).expect("a query");
-    let statement = compile::page(&query, &Table::new(TABLE, Vec::new())).expect("no cursor");
+    let statement =
+        compile::page(&query, &Table::new(TABLE, Vec::new()), Reading::Planned).expect("no cursor");
     let statement = statement.clone().column("key").from(TABLE).take();
     let plan = explain(&session, statement).await;
     assert!(plan.to_string().contains("kv_value_idx") && most_rows(&plan) < 20, "{plan:#}");
+}
+
+/// The background query of the original's clients: few documents are neither done nor without a deadline. Without the index on the status
+/// PostgreSQL expects nearly all of them to match, and walks the keys to the end.
+#[tokio::test]
+async fn what_few_documents_lack_is_found_by_ranges_of_a_declared_index() {
+    let mut database = full(true).await;
+    database
+        .execute(
+            "UPDATE kv SET value = value || jsonb_build_object('status', CASE (value ->> 'n')::int % 500 WHEN 0 THEN 'running' ELSE 'done' END)",
+        )
+        .await;
+    let query = r#"{"prefix": "k/", "filter": {"status": {"$nin": ["done", "failed", "canceled"]}, "t": {"$exists": true}}, "limit": 1000}"#;
+    let parsed = Query::parse(query.as_bytes()).expect("a query");
+    database.index("status", IndexType::Text).await;
+    database.execute("VACUUM ANALYZE kv").await;
+    let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+    let mut problems = Vec::new();
+    for query in [query, &query.replace(r#"{"$nin": ["done", "failed", "canceled"]}"#, r#"{"$ne": "done"}"#)]
+    {
+        let parsed = Query::parse(query.as_bytes()).expect("a query");
+        let statement = database.statement(&parsed).expect("no cursor");
+        check(&mut problems, query, &explain(&session, statement).await, "kv_status_text", 300);
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert_eq!(database.query(&parsed).await.expect("a page").rows.len(), 200);
+}
+
+/// What no index serves is looked for in some thousand keys, and then in the whole table, never by a walk over all keys.
+#[tokio::test]
+async fn what_no_index_serves_is_not_looked_for_key_by_key() {
+    let database = full(true).await;
+    let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+    for filter in [
+        r#"{"nosuch": {"$gt": "x"}}"#,
+        r#"{"nosuch": {"$exists": true}}"#,
+        r#"{"half": {"$nin": [0, 1]}}"#,
+        r#"{"u": {"$gt": "u9999"}, "text": {"$exists": true}}"#,
+        r#"{"$or": [{"u": "u5"}, {"half": {"$gt": 7}}]}"#,
+    ] {
+        let query =
+            Query::parse(format!(r#"{{"filter": {filter}, "limit": 50}}"#).as_bytes()).expect("a query");
+        let (first, second) = compile::readings(&query, &database.table());
+        assert!(matches!(first, Reading::Walk(_)), "{filter}: {first:?}");
+        let walk = explain(&session, database.statement_by(&query, first).expect("no cursor")).await;
+        assert!(most_rows(&walk) <= 5_001, "{filter}:\n{walk:#}");
+        let whole = second.expect("the first may not be enough");
+        let whole = explain(&session, database.statement_by(&query, whole).expect("no cursor")).await;
+        assert!(nodes(&whole).iter().all(|node| node["Node Type"] != "Index Scan"), "{filter}:\n{whole:#}");
+    }
+    // What is served, or is full soon, is read once.
+    for filter in [r#"{"u": "u5"}"#, r#"{"n": {"$gt": 99990}, "nosuch": {"$exists": false}}"#, "{}"] {
+        let query =
+            Query::parse(format!(r#"{{"filter": {filter}, "limit": 50}}"#).as_bytes()).expect("a query");
+        assert_eq!(compile::readings(&query, &database.table()), (Reading::Planned, None), "{filter}");
+    }
+}
+
+/// As the lists of the original's clients are sorted, with the index that an operator gives them.
+#[tokio::test]
+async fn pages_by_the_times_of_documents_are_read_from_an_index_on_the_column() {
+    let database = full(true).await;
+    database
+        .execute(
+            "UPDATE kv SET created_at = timestamptz '2024-01-01Z' + (value ->> 'n')::int * interval '1 s';
+             CREATE INDEX kv_created ON kv (created_at)",
+        )
+        .await;
+    database.execute("VACUUM ANALYZE kv").await;
+    let session = database.pool.session("explain").await.expect("PostgreSQL is there");
+    let mut problems = Vec::new();
+    for text in [
+        r#"{"sort": ["-created_at"], "limit": 50}"#,
+        r#"{"sort": ["created_at"], "prefix": "k/", "limit": 50}"#,
+    ] {
+        let query = Query::parse(text.as_bytes()).expect("a query");
+        let statement = database.statement(&query).expect("no cursor");
+        check(&mut problems, text, &explain(&session, statement).await, "kv_created", 60);
+        let cursor = middle(&database, &query, text).await.expect("there are more");
+        let next = text.replacen('}', &format!(", \"cursor\": {cursor:?}}}"), 1);
+        let query = Query::parse(next.as_bytes()).expect("a cursor of it");
+        let statement = database.statement(&query).expect("the cursor is enough");
+        check(&mut problems, &next, &explain(&session, statement).await, "kv_created", 60);
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -8,7 +8,7 @@ use local_servers::{Postgres, PostgresOptions};
 use pg::{Dsn, PgPool, PoolSettings, RawTimestamp, SessionSettings};
 use sea_query::{Expr, ExprTrait, SelectStatement};
 use state::query::Query;
-use state::query::compile::{self, Table};
+use state::query::compile::{self, Reading, Table};
 use state::query::expressions::{IndexType, Member, helper_functions_sql, index_sql};
 use state::{Document, Key, Page, QUERY_PARAMETERS, StateError, Value, Version};
 use tokio::sync::OnceCell;
@@ -95,11 +95,26 @@ impl Database {
         Table::new(TABLE, self.indexes.clone())
     }
 
-    /// The statement of a page.
+    /// The statement of a page, as it is read first.
     pub(crate) fn statement(&self, query: &Query) -> Result<SelectStatement, StateError> {
-        let mut select = compile::page(query, &self.table())?;
-        select.columns(["key", "version", "created_at"]).from(TABLE);
+        self.statement_by(query, compile::readings(query, &self.table()).0)
+    }
+
+    pub(crate) fn statement_by(
+        &self,
+        query: &Query,
+        reading: Reading,
+    ) -> Result<SelectStatement, StateError> {
+        let mut select = compile::page(query, &self.table(), reading)?;
+        select.columns(["key", "version", "created_at"]);
         select.expr_as(Expr::col("value").cast_as("text"), "value");
+        match reading {
+            Reading::Walk(keys) => {
+                let walked = compile::walked(query, keys).expr(Expr::cust("*")).from(TABLE).take();
+                select.from_subquery(walked, "walked");
+            }
+            Reading::Planned | Reading::Whole => drop(select.from(TABLE)),
+        }
         Ok(select)
     }
 
@@ -125,7 +140,14 @@ impl Database {
         if query.count {
             return Ok(Page { rows: Vec::new(), matched, next_cursor: None });
         }
-        query.page(self.rows(&self.statement(&query)?).await?, matched)
+        let (first, second) = compile::readings(&query, &self.table());
+        // So few keys that the second reading is needed, too.
+        let first = if matches!(first, Reading::Walk(_)) { Reading::Walk(7) } else { first };
+        let mut rows = self.rows(&self.statement_by(&query, first)?).await?;
+        if let Some(second) = second.filter(|_| rows.len() < query.rows_to_read()) {
+            rows = self.rows(&self.statement_by(&query, second)?).await?;
+        }
+        query.page(rows, matched)
     }
 
     async fn rows(&self, select: &SelectStatement) -> Result<Vec<Document>, StateError> {

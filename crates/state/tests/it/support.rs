@@ -73,7 +73,12 @@ impl Db {
     }
 
     pub(crate) fn store(&self) -> PostgresStore {
-        let (dsn, timeout) = (self.dsn(), Duration::from_secs(10));
+        self.store_within(Duration::from_secs(10))
+    }
+
+    /// One whose statements may take so long.
+    pub(crate) fn store_within(&self, timeout: Duration) -> PostgresStore {
+        let dsn = self.dsn();
         let store = PostgresStore::new(pool(&dsn, timeout), TableName::default());
         store.with_pools(pool(&dsn, timeout), pool_with(&dsn, timeout, QUERY_PARAMETERS))
     }

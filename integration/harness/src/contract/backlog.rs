@@ -99,7 +99,9 @@ pub async fn a_backlog_whose_first_entry_is_larger_than_may_be_read_has_that_ent
 }
 
 async fn find(fixture: &impl BacklogFixture, id: EntryId) -> EntryLook {
-    fixture.queries().find_entry(id).await.expect("the stream can be asked")
+    let look = fixture.queries().find_entry(id).await.expect("the stream can be asked");
+    let stream = look.stream.map(|state| StreamState { copied_bytes: 0, ..state });
+    EntryLook { stream, ..look }
 }
 
 async fn unread(fixture: &impl BacklogFixture, after: EntryId) -> UnreadEntries {

@@ -83,7 +83,8 @@ fn id(append: &Append) -> EntryId {
 
 async fn state(fixture: &impl InspectionFixture, channel: Channel) -> Option<OutboundState> {
     let server = fixture.inspection().observe().await.expect("the server is there");
-    server.streams.into_iter().find(|(of, ..)| *of == channel).expect("each channel has one").2
+    let state = server.streams.into_iter().find(|(of, ..)| *of == channel).expect("each channel has one").2;
+    state.map(|state| OutboundState { copied_bytes: 0, ..state })
 }
 
 async fn find(fixture: &impl InspectionFixture, asked: &[(&RouteKey, EntryId)]) -> Vec<bool> {

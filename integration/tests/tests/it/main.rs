@@ -61,6 +61,7 @@ mod schemas;
 mod search;
 mod start;
 mod state;
+mod state_memory;
 mod state_page;
 mod tls;
 mod traces;

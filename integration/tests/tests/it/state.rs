@@ -59,6 +59,31 @@ impl State {
     }
 }
 
+#[tokio::test]
+async fn a_database_that_became_read_only_is_named_once_and_served() {
+    let state = State::new().await;
+    let first = state.process().start().await;
+    assert_eq!(state.ask("PUT", "/keys/a", "1").await.status, 204);
+    first.kill().await;
+    let client = state.database.client().await;
+    let row = client.query_one("SELECT current_database()::text", &[]).await.expect("a name");
+    let read_only =
+        |how: &str| format!("ALTER DATABASE {} {how} default_transaction_read_only", row.get::<_, String>(0));
+    client.batch_execute(&format!("{} = on", read_only("SET"))).await.expect("set");
+    let service = state.process().start().await;
+    for _ in 0..5 {
+        let put = state.ask("PUT", "/keys/a", "2").await;
+        assert_eq!(put.status, 503);
+        assert!(put.body.contains("read-only; nothing was changed"), "{}", put.body);
+        assert_eq!(state.ask("GET", "/keys/a", "").await.status, 200);
+    }
+    let ready = state.ask("GET", "/readyz", "").await;
+    assert!(ready.status == 503 && ready.body.contains("read-only"), "{}", ready.body);
+    let output = service.output().join("\n");
+    assert_eq!(output.matches("PostgreSQL is read-only").count(), 1, "{output}");
+    assert!(!output.contains("unavailable"), "{output}");
+}
+
 /// The exit code and the output of a process that does not start.
 async fn fails_to_start(process: ServiceBuilder) -> (Option<i32>, String) {
     let finished = process.run().await;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
+use domain::intent::MAX_RECIPIENT;
 use state::json::Json;
 use state::{Key, Value};
 use user_directory::USERS_PREFIX;
@@ -134,9 +135,12 @@ fn document(user_id: &str, members: BTreeMap<String, Json>) -> Result<(Key, Valu
     if user_id.is_empty() {
         return Err("its user_id is empty".to_owned());
     }
-    let most = state::MAX_KEY_BYTES - USERS_PREFIX.len();
-    let key = Key::new(&format!("{USERS_PREFIX}{user_id}"));
-    let key = key.map_err(|_| format!("its user_id is longer than {most} bytes"))?;
+    if user_id.len() > MAX_RECIPIENT {
+        return Err(format!(
+            "its user_id is longer than {MAX_RECIPIENT} bytes, so that no intent can name it"
+        ));
+    }
+    let key = Key::new(&format!("{USERS_PREFIX}{user_id}")).map_err(|error| error.to_string())?;
     if members.get(EMAIL).is_some_and(|email| email.as_str().is_none()) {
         return Err("its email is no string".to_owned());
     }

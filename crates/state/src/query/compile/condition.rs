@@ -7,9 +7,10 @@ use sea_query::{BinOper, Expr, ExprTrait, Func};
 use super::{Source, every, never, some};
 use crate::json::{Json, Number};
 use crate::query::expressions::{
-    IndexType, Path, bind_json, bind_number, bind_numbers, by_bytes, cut_as_indexed, number_as_indexed,
+    IndexType, Path, bind_json, bind_number, bind_numbers, by_bytes, cut_as_indexed, is_indexed_whole,
+    number_as_indexed,
 };
-use crate::query::{Comparison, Instant, Operand, Test};
+use crate::query::{Comparison, Instant, Operand, Test, containment};
 
 /// The most elements of `$in` that are looked for in the GIN index. Each is a scan by itself, and planning many takes longer than
 /// reading many rows.
@@ -80,13 +81,17 @@ impl Member<'_> {
         let value = || self.path.value();
         match test {
             Test::Equal(operand) => self.equals(operand),
-            Test::NotEqual(operand) => value().ne(bind_json(operand.to_short_text())),
+            Test::NotEqual(operand) => {
+                let others = self.is_another_text(std::slice::from_ref(operand));
+                every(others.into_iter().chain([value().ne(bind_json(operand.to_short_text()))]))
+            }
             Test::Order(comparison, Operand::String(text)) => self.order_of_text(*comparison, text),
             Test::Order(comparison, Operand::Number(number)) => self.order_of_number(*comparison, number),
             Test::In(operands) => self.is_one_of(operands),
             Test::NotIn(operands) => {
                 let all = Func::cust("ALL").arg(bind::jsonbs(operands.iter().map(Json::to_short_text)));
-                value().is_not_null().and(value().ne(Expr::expr(all)))
+                let exact = value().is_not_null().and(value().ne(Expr::expr(all)));
+                every(self.is_another_text(operands).into_iter().chain([exact]))
             }
             Test::Exists(true) => value().is_not_null(),
             Test::Exists(false) => value().is_null(),
@@ -120,19 +125,18 @@ impl Member<'_> {
         if self.in_order { self.has(operand).and(self.has(operand)) } else { self.has(operand) }
     }
 
-    /// Containment is equality for scalars, and follows from it for all else.
+    /// Containment is equality for scalars, and follows from it for all else. What is equal is found out first, and one step of
+    /// containment is enough for the index.
     fn equals(&self, operand: &Json) -> Expr {
-        let text = operand.to_short_text();
-        let mut all = Vec::new();
-        all.extend(self.equals_by_index(operand));
-        if has_scalar(operand) {
-            let contains = if all.is_empty() { self.found_by_gin(&text) } else { self.has(&text) };
-            all.push(contains);
-        }
-        if matches!(operand, Json::Array(_) | Json::Object(_)) {
-            all.push(self.path.value().eq(bind_json(text)));
-        }
-        every(all)
+        let by_index = self.equals_by_index(operand);
+        let step = containment::steps(operand).and_then(|steps| steps.into_iter().find(has_scalar));
+        let contains = step.map(|step| match (step.to_short_text(), &by_index) {
+            (text, Some(_)) => self.has(&text),
+            (text, None) => self.found_by_gin(&text),
+        });
+        let is_whole = matches!(operand, Json::Array(_) | Json::Object(_));
+        let whole = is_whole.then(|| self.path.value().eq(bind_json(operand.to_short_text())));
+        every(by_index.into_iter().chain(whole).chain(contains))
     }
 
     /// What follows from equality and a declared index can tell.
@@ -177,20 +181,86 @@ impl Member<'_> {
             let cut = bind_numbers(numbers.into_iter().map(number_as_indexed));
             return self.path.indexed(IndexType::Numeric).eq(any(cut)).and(exact);
         }
-        if operands.len() > MAX_ALTERNATIVES || !operands.iter().all(has_scalar) {
+        if operands.len() > MAX_ALTERNATIVES {
             return exact;
         }
-        some(operands.iter().map(|operand| self.found_by_gin(&operand.to_short_text()))).and(exact)
+        let step = |operand| containment::steps(operand)?.into_iter().find(has_scalar);
+        match operands.iter().map(step).collect::<Option<Vec<Json>>>() {
+            Some(steps) => {
+                exact.and(some(steps.iter().map(|operand| self.found_by_gin(&operand.to_short_text()))))
+            }
+            None => exact,
+        }
+    }
+
+    /// What follows if the value is none of the operands, as ranges of a declared index on texts: before, between and behind those that the
+    /// index tells apart, or no text.
+    fn is_another_text(&self, operands: &[Json]) -> Option<Expr> {
+        let texts = told_apart(operands);
+        if !self.is_indexed(IndexType::Text) || texts.is_empty() || texts.len() > MAX_ALTERNATIVES {
+            return None;
+        }
+        let indexed = || self.path.indexed(IndexType::Text);
+        let mut ranges = vec![indexed().is_null(), indexed().lt(bind::text(texts[0]))];
+        for pair in texts.windows(2) {
+            ranges.push(indexed().gt(bind::text(pair[0])).and(indexed().lt(bind::text(pair[1]))));
+        }
+        ranges.extend(texts.last().map(|last| indexed().gt(bind::text(*last))));
+        Some(some(ranges))
     }
 
     /// At the top an array contains a scalar that is one of its elements, within a document it does not.
     fn contains(&self, operand: &Json) -> Expr {
-        let text = operand.to_short_text();
         match operand {
-            Json::Array(_) | Json::Object(_) if has_scalar(operand) => self.found_by_gin(&text),
-            Json::Array(_) | Json::Object(_) => contains(self.path.value(), &text),
-            _ => self.found_by_gin(&text).or(self.found_by_gin(&format!("[{text}]"))),
+            // The parser lets nothing pass that cannot be split.
+            Json::Array(_) | Json::Object(_) => {
+                let steps = containment::steps(operand).unwrap_or_else(|| vec![operand.clone()]);
+                every(steps.iter().map(|step| self.contains_step(step)))
+            }
+            _ => {
+                let text = operand.to_short_text();
+                self.found_by_gin(&text).or(self.found_by_gin(&format!("[{text}]")))
+            }
         }
+    }
+
+    fn contains_step(&self, step: &Json) -> Expr {
+        let text = step.to_short_text();
+        if has_scalar(step) { self.found_by_gin(&text) } else { contains(self.path.value(), &text) }
+    }
+}
+
+/// The texts among the operands that an index has whole, in their order: no longer text has the same beginning there.
+fn told_apart(operands: &[Json]) -> Vec<&str> {
+    let mut texts: Vec<&str> =
+        operands.iter().filter_map(Json::as_str).filter(|text| is_indexed_whole(text)).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    texts
+}
+
+/// Whether an index finds the documents that pass the test, and statistics tell how many they are.
+pub(super) fn is_served(test: &Test, indexed: &[IndexType]) -> bool {
+    let has = |index_type| indexed.contains(&index_type);
+    let in_gin =
+        |operand: &Json| containment::steps(operand).is_some_and(|steps| steps.iter().any(has_scalar));
+    match test {
+        Test::Equal(operand) | Test::Contains(operand) => in_gin(operand),
+        Test::In(operands) => {
+            (operands.len() <= MAX_ALTERNATIVES && operands.iter().all(in_gin))
+                || (has(IndexType::Text) && operands.iter().all(|operand| operand.as_str().is_some()))
+                || (has(IndexType::Numeric) && operands.iter().all(|operand| operand.as_number().is_some()))
+        }
+        Test::NotEqual(operand) => {
+            has(IndexType::Text) && !told_apart(std::slice::from_ref(operand)).is_empty()
+        }
+        Test::NotIn(operands) => {
+            has(IndexType::Text) && (1..=MAX_ALTERNATIVES).contains(&told_apart(operands).len())
+        }
+        Test::Order(_, Operand::String(_)) => has(IndexType::Text),
+        Test::Order(_, Operand::Number(_)) => has(IndexType::Numeric),
+        Test::Before(_) | Test::After(_) => has(IndexType::Timestamptz),
+        Test::Exists(_) => false,
     }
 }
 

@@ -7,7 +7,7 @@ use ambient::Timestamp;
 use pg::bind;
 use sea_query::{Expr, ExprTrait, Func, NullOrdering, Order, SelectStatement};
 
-use super::{Table, every, never};
+use super::{Reading, Table, every, never};
 use crate::StateError;
 use crate::json::Json;
 use crate::query::expressions::{IndexType, Path, bind_number, cut_as_indexed, number_as_indexed};
@@ -16,6 +16,11 @@ use crate::query::{Filter, Group, Operand, Query, SortName, SortTerm, SortValue,
 /// The key in the order of its bytes, also in a table that was made without that collation.
 pub(crate) fn key_by_bytes() -> Expr {
     Expr::cust("(\"key\" COLLATE \"C\")")
+}
+
+/// The same, which no index has.
+fn key_of_no_index() -> Expr {
+    Expr::cust("((\"key\" || '') COLLATE \"C\")")
 }
 
 /// The types of JSON in their order, so that where the name begins is a rank; no name is part of an earlier one.
@@ -117,14 +122,31 @@ impl<'a> Term<'a> {
         }
     }
 
-    /// The column of a time, as documents show it: within the years 1 to 9999, whatever was written there by hand.
-    fn column(&self) -> Expr {
-        let column = Expr::col(match self.name {
+    fn column_name(&self) -> &'static str {
+        match self.name {
             SortName::UpdatedAt => "updated_at",
             _ => "created_at",
-        });
-        let least = Func::greatest([column, bind::instant(Timestamp::MIN)]);
-        Func::least([least.into(), bind::instant(Timestamp::MAX)]).into()
+        }
+    }
+
+    /// The column of a time. An index has it as it is, also what was written by hand and lies beyond the years 1 to 9999.
+    fn column(&self) -> Expr {
+        Expr::col(self.column_name())
+    }
+
+    /// The time of the document at which a page begins. Documents show the nearest time that can be, and a cursor has what they show: where
+    /// that is the first or the last one, the document has the true one.
+    fn instant(&self, micros: i64, key: &str) -> Option<Expr> {
+        let shown = bind::instant(Timestamp::from_micros(micros).ok()?);
+        if ![Timestamp::MIN, Timestamp::MAX].iter().any(|limit| limit.as_micros() == micros) {
+            return Some(shown);
+        }
+        let (column, table) = (self.column_name(), &self.table.name);
+        let (min, max) = (bind::instant(Timestamp::MIN), bind::instant(Timestamp::MAX));
+        let text = format!(
+            "COALESCE((SELECT t.{column} FROM {table} AS t WHERE t.key = $1 AND NOT (t.{column} > $2 AND t.{column} < $3) LIMIT 1), $4)"
+        );
+        Some(Expr::cust_with_exprs(text, [bind::text(key), min, max, shown]))
     }
 
     /// What a declared index has of the member, if its type is fixed.
@@ -166,11 +188,11 @@ impl<'a> Term<'a> {
     }
 
     /// What holds of every row behind, or equal in this term: a range of the index in whose order the page is read.
-    fn bound(&self, value: Option<&SortValue>) -> Option<Expr> {
+    fn bound(&self, value: Option<&SortValue>, key: &str) -> Option<Expr> {
         let not_before =
             |left: Expr, right: Expr| if self.descending { left.lte(right) } else { left.gte(right) };
         match value? {
-            SortValue::Micros(micros) => Some(not_before(self.column(), instant(*micros)?)),
+            SortValue::Micros(micros) => Some(not_before(self.column(), self.instant(*micros, key)?)),
             SortValue::String(text) if self.shape == Shape::Text => {
                 Some(not_before(self.indexed()?, bind::text(cut_as_indexed(text))))
             }
@@ -182,10 +204,10 @@ impl<'a> Term<'a> {
     }
 
     /// Whether a row is behind this value in this term, and whether it is equal.
-    fn after_and_equal(&self, value: Option<&SortValue>) -> (Expr, Expr) {
+    fn after_and_equal(&self, value: Option<&SortValue>, key: &str) -> (Expr, Expr) {
         let Some(path) = self.path() else {
             let bound = value.and_then(|value| match value {
-                SortValue::Micros(micros) => instant(*micros),
+                SortValue::Micros(micros) => self.instant(*micros, key),
                 _ => None,
             });
             let Some(bound) = bound else { return (never(), never()) };
@@ -236,10 +258,6 @@ fn exact(path: &Path<'_>, value: &SortValue) -> Option<(Expr, Expr)> {
     }
 }
 
-fn instant(micros: i64) -> Option<Expr> {
-    Timestamp::from_micros(micros).ok().map(bind::instant)
-}
-
 /// Whether an index has the order of the page: the primary key, or a declared one.
 pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
     let (terms, _) = query.terms();
@@ -248,25 +266,47 @@ pub(super) fn is_of_an_index(query: &Query, table: &Table) -> bool {
     first.is_none_or(|term| term.indexed().is_some())
 }
 
+/// Whether the page is in the order of keys alone.
+pub(super) fn is_by_key(query: &Query, table: &Table) -> bool {
+    let (terms, _) = query.terms();
+    terms.iter().all(|term| Term::new(term, table, &query.filter).shape == Shape::Constant)
+}
+
+/// Sorts by the key alone, and begins after that of the position.
+pub(super) fn after_key(query: &Query, select: &mut SelectStatement) {
+    let (_, key_descends) = query.terms();
+    select.order_by_expr(key_by_bytes(), if key_descends { Order::Desc } else { Order::Asc });
+    if let Some(position) = query.position() {
+        let key = bind::text(position.key().as_str());
+        select.and_where(if key_descends { key_by_bytes().lt(key) } else { key_by_bytes().gt(key) });
+    }
+}
+
 /// Sorts, and begins after the position.
-pub(super) fn apply(query: &Query, table: &Table, select: &mut SelectStatement) -> Result<(), StateError> {
+pub(super) fn apply(
+    query: &Query,
+    table: &Table,
+    reading: Reading,
+    select: &mut SelectStatement,
+) -> Result<(), StateError> {
     let (terms, key_descends) = query.terms();
     let terms: Vec<Term<'_>> = terms.iter().map(|term| Term::new(term, table, &query.filter)).collect();
     for term in &terms {
         term.apply(select);
     }
-    select.order_by_expr(key_by_bytes(), if key_descends { Order::Desc } else { Order::Asc });
+    let by_key = if reading == Reading::Whole { key_of_no_index() } else { key_by_bytes() };
+    select.order_by_expr(by_key, if key_descends { Order::Desc } else { Order::Asc });
     let Some(position) = query.position() else { return Ok(()) };
     let values = position.values()?;
     let key = bind::text(position.key().as_str());
     let key_is_behind = if key_descends { key_by_bytes().lt(key) } else { key_by_bytes().gt(key) };
     // From the last term to the first: behind in it, or equal and behind in the rest.
     let behind = terms.iter().zip(&values).rev().fold(key_is_behind, |rest, (term, value)| {
-        let (after, equal) = term.after_and_equal(value.as_ref());
+        let (after, equal) = term.after_and_equal(value.as_ref(), position.key().as_str());
         after.or(equal.and(rest))
     });
     let first = terms.iter().zip(&values).find(|(term, _)| term.shape != Shape::Constant);
-    let bound = first.and_then(|(term, value)| term.bound(value.as_ref()));
+    let bound = first.and_then(|(term, value)| term.bound(value.as_ref(), position.key().as_str()));
     select.and_where(every(bound.into_iter().chain([behind])));
     Ok(())
 }

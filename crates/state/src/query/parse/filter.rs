@@ -6,12 +6,13 @@ use super::located::{Kind, Located, quoted};
 use super::{NameKind, Names, bad_name};
 use crate::json::{Fault, Json};
 use crate::query::{
-    Comparison, Condition, Filter, Group, Instant, MAX_CONDITIONS, MAX_LOGIC_LEVELS, Operand, Test,
+    Comparison, Condition, Filter, Group, Instant, MAX_CONDITIONS, MAX_CONTAINED_ELEMENTS, MAX_ELEMENTS,
+    MAX_LOGIC_LEVELS, Operand, Test, containment,
 };
 
 /// Reads the outermost object of a filter.
 pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault> {
-    let mut reader = Reader { names, conditions: 0 };
+    let mut reader = Reader { names, conditions: 0, elements: 0 };
     match &located.kind {
         Kind::Object(members) if members.is_empty() => Ok(Filter::default()),
         _ => reader.filter(located, "filter", 0),
@@ -21,6 +22,8 @@ pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault
 struct Reader<'a, N> {
     names: &'a N,
     conditions: usize,
+    /// Of the operands' arrays so far.
+    elements: usize,
 }
 
 impl<N: Names> Reader<'_, N> {
@@ -83,13 +86,13 @@ impl<N: Names> Reader<'_, N> {
         if !has_operators {
             self.count(at)?;
             self.check_kind(kind, name, "a literal", at)?;
-            filter.conditions.push(Condition { name: shared, test: Test::Equal(value.into_operand()?) });
+            filter.conditions.push(Condition { name: shared, test: Test::Equal(self.operand(value)?) });
             return Ok(());
         }
         let what = format!("the object of operators of {}", quoted(name));
         for (operator, (at, operand)) in value.into_members(&what)? {
             self.count(at)?;
-            let test = test(&operator, name, at, operand)?;
+            let test = self.test(&operator, name, at, operand)?;
             if !matches!(test, Test::Before(_) | Test::After(_)) {
                 self.check_kind(kind, name, &operator, at)?;
             }
@@ -114,34 +117,66 @@ impl<N: Names> Reader<'_, N> {
             }
         }
     }
-}
 
-fn test(operator: &str, name: &str, at: usize, operand: Located) -> Result<Test, Fault> {
-    let what = format!("{operator} of {}", quoted(name));
-    let elements = |located: Located| -> Result<Vec<Json>, Fault> {
-        located.into_elements(&what)?.into_iter().map(Located::into_operand).collect()
-    };
-    Ok(match operator {
-        "$eq" => Test::Equal(operand.into_operand()?),
-        "$ne" => Test::NotEqual(operand.into_operand()?),
-        "$gt" => Test::Order(Comparison::Greater, ordered(operand, &what)?),
-        "$gte" => Test::Order(Comparison::GreaterOrEqual, ordered(operand, &what)?),
-        "$lt" => Test::Order(Comparison::Less, ordered(operand, &what)?),
-        "$lte" => Test::Order(Comparison::LessOrEqual, ordered(operand, &what)?),
-        "$in" => Test::In(elements(operand)?),
-        "$nin" => Test::NotIn(elements(operand)?),
-        "$exists" => Test::Exists(operand.into_bool(&what)?),
-        "$contains" => Test::Contains(operand.into_operand()?),
-        "$before" => Test::Before(instant(operand, &what)?),
-        "$after" => Test::After(instant(operand, &what)?),
-        _ => {
-            let reason = match operator.starts_with('$') {
-                true => format!("unknown operator {} of {}", quoted(operator), quoted(name)),
-                false => format!("the member {} among the operators of {}", quoted(operator), quoted(name)),
-            };
-            return Err(Fault::new(at, reason));
+    fn test(&mut self, operator: &str, name: &str, at: usize, operand: Located) -> Result<Test, Fault> {
+        let what = format!("{operator} of {}", quoted(name));
+        Ok(match operator {
+            "$eq" => Test::Equal(self.operand(operand)?),
+            "$ne" => Test::NotEqual(self.operand(operand)?),
+            "$gt" => Test::Order(Comparison::Greater, ordered(operand, &what)?),
+            "$gte" => Test::Order(Comparison::GreaterOrEqual, ordered(operand, &what)?),
+            "$lt" => Test::Order(Comparison::Less, ordered(operand, &what)?),
+            "$lte" => Test::Order(Comparison::LessOrEqual, ordered(operand, &what)?),
+            "$in" => Test::In(self.list(operand, &what)?),
+            "$nin" => Test::NotIn(self.list(operand, &what)?),
+            "$exists" => Test::Exists(operand.into_bool(&what)?),
+            "$contains" => Test::Contains(self.contained(operand, &what)?),
+            "$before" => Test::Before(instant(operand, &what)?),
+            "$after" => Test::After(instant(operand, &what)?),
+            _ => {
+                let reason = match operator.starts_with('$') {
+                    true => format!("unknown operator {} of {}", quoted(operator), quoted(name)),
+                    false => {
+                        format!("the member {} among the operators of {}", quoted(operator), quoted(name))
+                    }
+                };
+                return Err(Fault::new(at, reason));
+            }
+        })
+    }
+
+    fn operand(&mut self, operand: Located) -> Result<Json, Fault> {
+        let at = operand.at;
+        let json = operand.into_json();
+        self.elements += containment::elements(&json);
+        match self.elements > MAX_ELEMENTS {
+            true => Err(Fault::new(at, format!("arrays with more than {MAX_ELEMENTS} elements in all"))),
+            false => Ok(json),
         }
-    })
+    }
+
+    fn list(&mut self, operand: Located, what: &str) -> Result<Vec<Json>, Fault> {
+        let at = operand.at;
+        let elements = operand.into_elements(what)?;
+        match self.operand(Located { at, kind: Kind::Array(elements) })? {
+            Json::Array(elements) => Ok(elements),
+            other => Ok(vec![other]),
+        }
+    }
+
+    fn contained(&mut self, operand: Located, what: &str) -> Result<Json, Fault> {
+        let at = operand.at;
+        let json = self.operand(operand)?;
+        match containment::steps(&json) {
+            Some(_) => Ok(json),
+            None => {
+                let reason = format!(
+                    "an array of {what} has an element whose own arrays have more than {MAX_CONTAINED_ELEMENTS} elements"
+                );
+                Err(Fault::new(at, reason))
+            }
+        }
+    }
 }
 
 fn ordered(operand: Located, what: &str) -> Result<Operand, Fault> {

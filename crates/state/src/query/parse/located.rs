@@ -1,10 +1,11 @@
 //! JSON whose parts know where they stand.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::json::{self, Builder, Fault, Json, Scalar};
-use crate::query::MAX_ELEMENTS;
+use crate::query::{MAX_ELEMENTS, MAX_QUERY_VALUES};
 
 /// A literal may nest as deeply as a document, 64 levels; around it are the query, at most 16 levels of logic, and its operators.
 const MAX_QUERY_LEVELS: usize = 88;
@@ -34,21 +35,10 @@ pub(super) fn quoted(name: &str) -> String {
 
 impl Located {
     pub(super) fn read(text: &[u8]) -> Result<Self, Fault> {
-        json::read(text, MAX_QUERY_LEVELS, Places)
+        json::read(text, MAX_QUERY_LEVELS, Places::default())
     }
 
-    /// An operand. PostgreSQL compares each element of its arrays with each one of a document's, and cannot be interrupted meanwhile: so all
-    /// of its arrays together have no more elements than one may have.
-    pub(super) fn into_operand(self) -> Result<Json, Fault> {
-        let at = self.at;
-        let operand = self.into_json();
-        if elements(&operand) > MAX_ELEMENTS {
-            return Err(Fault::new(at, format!("arrays with more than {MAX_ELEMENTS} elements in all")));
-        }
-        Ok(operand)
-    }
-
-    fn into_json(self) -> Json {
+    pub(super) fn into_json(self) -> Json {
         match self.kind {
             Kind::Null => Json::Null,
             Kind::Scalar(scalar) => scalar,
@@ -102,16 +92,11 @@ impl Located {
     }
 }
 
-/// How many elements the arrays within a value have, without those that are arrays of elements themselves.
-fn elements(json: &Json) -> usize {
-    match json {
-        Json::Array(array) => array.iter().map(|element| elements(element).max(1)).sum(),
-        Json::Object(members) => members.values().map(elements).sum(),
-        _ => 0,
-    }
+/// Builds values that know their place, [`MAX_QUERY_VALUES`] at most.
+#[derive(Default)]
+struct Places {
+    values: Cell<usize>,
 }
-
-struct Places;
 
 impl Builder for Places {
     type Value = Located;
@@ -127,6 +112,7 @@ impl Builder for Places {
     }
 
     fn element(&self, array: &mut Vec<Located>, value: Located, at: usize) -> Result<(), Fault> {
+        self.count(at)?;
         if array.len() == MAX_ELEMENTS {
             return Err(Fault::new(at, format!("an array with more than {MAX_ELEMENTS} elements")));
         }
@@ -141,6 +127,7 @@ impl Builder for Places {
         value: Located,
         at: usize,
     ) -> Result<(), Fault> {
+        self.count(at)?;
         if object.contains_key(&*name) {
             return Err(Fault::new(at, format!("repeated member {}", quoted(&name))));
         }
@@ -154,5 +141,16 @@ impl Builder for Places {
 
     fn object(&self, object: Self::Object, at: usize) -> Located {
         Located { at, kind: Kind::Object(object) }
+    }
+}
+
+impl Places {
+    fn count(&self, at: usize) -> Result<(), Fault> {
+        let values = self.values.get() + 1;
+        self.values.set(values);
+        match values > MAX_QUERY_VALUES {
+            true => Err(Fault::new(at, format!("more than {MAX_QUERY_VALUES} values"))),
+            false => Ok(()),
+        }
     }
 }

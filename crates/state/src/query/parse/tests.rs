@@ -139,6 +139,29 @@ fn every_limit_is_kept_to_the_number() {
     }
     refused(&filter(&format!("{{\"a\": {}}}", nested(250))));
     refused(&filter(&format!("{{\"a\": {{\"$in\": [{}]}}}}", nested(250))));
+    // And those of all operands of a filter.
+    let each = |operator: &str, count: usize| {
+        let conditions: Vec<String> = (0..10)
+            .map(|n| format!("{{\"a{n}\": {{{operator:?}: [{}1]}}}}", "1,".repeat(count - 1)))
+            .collect();
+        filter(&format!("{{\"$or\": [{}]}}", conditions.join(",")))
+    };
+    for operator in ["$eq", "$ne", "$in", "$nin", "$contains"] {
+        accepted(&each(operator, 100));
+        let error = refused(&each(operator, 101));
+        assert!(error.starts_with("arrays with more than 1000 elements in all"), "{operator}: {error}");
+    }
+    let within =
+        |count: usize| filter(&format!("{{\"a\": {{\"$contains\": [1, [{}1]]}}}}", "1,".repeat(count - 1)));
+    accepted(&within(8));
+    let error = refused(&within(9));
+    assert!(error.contains("an element whose own arrays have more than 8 elements"), "{error}");
+    let members = |count: usize| {
+        let all: Vec<String> = (0..count).map(|n| format!("\"m{n}\": 1")).collect();
+        filter(&format!("{{\"a\": {{{}}}}}", all.join(",")))
+    };
+    accepted(&members(9_998));
+    assert!(refused(&members(9_999)).starts_with("more than 10000 values"));
     for (begin, end) in [("{\"$not\": ", "}"), ("{\"$and\": [", "]}"), ("{\"$or\": [", "]}")] {
         let levels =
             |count: usize| filter(&format!("{}{{\"a\": 1}}{}", begin.repeat(count), end.repeat(count)));

@@ -64,12 +64,12 @@ async fn a_patch_of_an_absent_key_is_not_found_whatever_its_conditions(store: im
 }
 
 async fn a_patch_that_makes_too_much_is_invalid_and_changes_nothing(store: impl Store) {
-    let half = "x".repeat(6 * 1024 * 1024);
+    let half = "x".repeat(8 * 1024 * 1024);
     put(&store, "k", &format!(r#"{{"a":"{half}"}}"#)).await;
     let before = get(&store, "k").await;
     let patch = value(&format!(r#"{{"b":"{half}"}}"#));
     let patched = store.patch(&key("k"), &patch, &WriteConditions::default()).await.expect("no failure");
-    assert!(matches!(&patched, Patch::Invalid(reason) if reason.contains("10485760")), "{patched:?}");
+    assert!(matches!(&patched, Patch::Invalid(reason) if reason.contains("at most 15728640")), "{patched:?}");
     assert_eq!(get(&store, "k").await, before);
 }
 

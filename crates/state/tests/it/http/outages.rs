@@ -22,16 +22,20 @@ enum Failure {
     StatementTimedOut,
     NoRights,
     Corrupt,
+    ReadOnly,
+    NoRoom,
     Panics,
     Never,
 }
 
-const ALL: [(Failure, u16, &str); 7] = [
+const ALL: [(Failure, u16, &str); 9] = [
     (Failure::Unavailable, 503, "unavailable"),
     (Failure::TimedOut, 504, "timeout"),
     (Failure::StatementTimedOut, 504, "timeout"),
     (Failure::NoRights, 503, "unavailable"),
     (Failure::Corrupt, 503, "unavailable"),
+    (Failure::ReadOnly, 503, "unavailable"),
+    (Failure::NoRoom, 503, "unavailable"),
     (Failure::Panics, 503, "unavailable"),
     (Failure::Never, 503, "unavailable"),
 ];
@@ -48,6 +52,8 @@ impl Failing {
             Failure::StatementTimedOut => StateError::TimedOut { operation: "ask" },
             Failure::NoRights => StateError::NoRights("kv".to_owned()),
             Failure::Corrupt => StateError::Corrupt { table: "kv".to_owned(), column: "created_at" },
+            Failure::ReadOnly => StateError::ReadOnly,
+            Failure::NoRoom => StateError::NoRoom,
             Failure::Panics => panic!("as the test wants it"),
             Failure::Never => std::future::pending().await,
         })
@@ -142,7 +148,7 @@ impl Store for Held {
     }
 
     async fn list(&self, _: &Prefix, _: Option<&Key>, _: u32) -> Result<KeyPage, StateError> {
-        Ok(KeyPage { keys: Vec::new(), next_after: None })
+        Ok(KeyPage::default())
     }
 
     async fn query(&self, _: &Query) -> Result<Page, StateError> {

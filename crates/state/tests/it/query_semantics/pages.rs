@@ -110,7 +110,7 @@ async fn times_that_no_clock_shows_are_paged_like_others() {
         )
         .await;
     for (sort, expected) in
-        [("created_at", ["c", "e", "f", "a", "b", "d"]), ("-created_at", ["a", "b", "d", "f", "c", "e"])]
+        [("created_at", ["c", "e", "f", "d", "a", "b"]), ("-created_at", ["a", "b", "d", "f", "c", "e"])]
     {
         let mut cursor = "null".to_owned();
         let mut seen = Vec::new();

@@ -102,7 +102,7 @@ async fn a_filter_of_every_limit_at_once_is_planned_and_run() {
     let many = format!("{{\"filter\": {{\"f\": {{\"$in\": [{}, 10]}}}}}}", elements.join(","));
     assert_eq!(found(&database, &documents, &many).await, ["number 10"]);
     let lists: Vec<String> =
-        (0..64).map(|n| format!("{{\"f{n}\": {{\"$in\": [{}]}}}}", elements.join(","))).collect();
+        (0..64).map(|n| format!("{{\"f{n}\": {{\"$in\": [{}]}}}}", elements[..15].join(","))).collect();
     let filter = format!("{{\"$or\": [{}]}}", lists.join(","));
     let logic = format!("{}{filter}{}", "{\"$and\": [".repeat(7), "]}".repeat(7));
     let names = "\"a\",\"-b\",\"c\",\"-d\",\"e\",\"-g\",\"h\",\"-f\"";

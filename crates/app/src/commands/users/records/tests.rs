@@ -49,7 +49,10 @@ fn a_line_that_is_no_user_is_refused_with_its_reason() {
         ("{\"user_id\":7}", "its user_id is no string"),
         ("{\"user_id\":null}", "its user_id is no string"),
         ("{\"user_id\":\"\"}", "its user_id is empty"),
-        (&format!("{{\"user_id\":\"{long}\"}}"), "its user_id is longer than 1018 bytes"),
+        (
+            &format!("{{\"user_id\":\"{long}\"}}"),
+            "its user_id is longer than 128 bytes, so that no intent can name it",
+        ),
         ("{\"user_id\":\"u\",\"email\":null}", "its email is no string"),
         ("{\"user_id\":\"u\",\"email\":7}", "its email is no string"),
         ("{\"user_id\":\"u\",\"email\":[\"a@b\"]}", "its email is no string"),

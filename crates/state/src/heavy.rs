@@ -1,0 +1,27 @@
+//! Work that is in proportion to a large text: it has threads of its own, so that the requests of others do not wait for it.
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// The largest text that is worked on at once, in bytes.
+const MAX_LIGHT_BYTES: usize = 256 * 1024;
+/// How many larger ones are worked on at a time, in the whole process.
+const MAX_HEAVY: usize = 2;
+
+static HEAVY: Semaphore = Semaphore::const_new(MAX_HEAVY);
+
+/// What `work` on a text of so many bytes gives. It goes on if its caller is gone.
+pub(crate) async fn work_on<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if bytes <= MAX_LIGHT_BYTES {
+        return work();
+    }
+    let permit = HEAVY.acquire().await;
+    let done = spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    });
+    match done.await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,83 @@
+//! Reading documents that may be large: what is counted is counted before it is read.
+
+use super::operation::{Counted, Operation, Reading, deadline_of};
+use super::rows::{Found, read_found};
+use super::{MAX_READS, PostgresStore};
+use crate::query::{Query, compile};
+use crate::room::{Held, MAX_UNCOUNTED_DOCUMENT};
+use crate::{Document, Key, MAX_ANSWER_BYTES, Page, StateError, statements};
+
+impl PostgresStore {
+    /// What an answer takes of the room at most.
+    pub(super) fn counted(&self) -> Counted<'_> {
+        Counted { room: &self.room, bytes: self.max_stored_bytes.max(MAX_ANSWER_BYTES), held: None }
+    }
+
+    /// One document. A large one is read again, when its bytes are counted.
+    pub(super) async fn read_one(&self, key: &Key) -> Result<Option<Document>, StateError> {
+        let deadline = deadline_of(&self.pool);
+        let (mut most, mut held) = (MAX_UNCOUNTED_DOCUMENT, Held::default());
+        for _ in 0..MAX_READS {
+            let operation = Operation::open(&self.pool, &self.table, "get a document", deadline).await?;
+            let rows = operation.query(&statements::get(&self.table, key, most)).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            match read_found(&self.table, row)? {
+                Found::Document(document) => {
+                    operation.retire_after(document.value.as_str().len());
+                    return Ok(Some(Document { value: document.value.within(&held), ..document }));
+                }
+                Found::Larger { bytes, .. } if bytes <= self.max_stored_bytes => {
+                    drop((operation, rows, std::mem::take(&mut held)));
+                    (most, held) = (bytes, self.room.take(bytes, deadline).await?);
+                }
+                larger => return larger.document(self.max_stored_bytes).map(Some),
+            }
+        }
+        Err(StateError::NoRoom)
+    }
+
+    /// The page and the number of documents of a query.
+    pub(super) async fn query_within(
+        &self,
+        operation: &Operation<'_>,
+        query: &Query,
+        counted: &mut Counted<'_>,
+    ) -> Result<Option<Page>, StateError> {
+        let is_counted = query.count || query.matched;
+        let count = is_counted.then(|| statements::count(&self.table, query, &self.target));
+        let most = counted.held.as_ref().map_or(MAX_UNCOUNTED_DOCUMENT, |_| self.max_stored_bytes);
+        let page = |reading| {
+            let page =
+                (!query.count).then(|| statements::page(&self.table, query, &self.target, (reading, most)));
+            page.transpose()
+        };
+        let (first, second) = compile::readings(query, &self.target);
+        let (mut counts, mut reading) =
+            operation.query_snapshot(count.as_ref(), page(first)?.as_ref(), counted).await?;
+        if let (Some(second), Reading::Read { found, is_whole: true }) = (second, &reading)
+            && !query.count
+            && found.len() < query.rows_to_read()
+        {
+            (counts, reading) = operation.query_snapshot(None, page(second)?.as_ref(), counted).await?;
+        }
+        let matched = counts.first().map(|row| self.column::<i64>(row, "count")).transpose()?;
+        let matched = matched.map(i64::unsigned_abs);
+        if query.count {
+            return Ok(Some(Page { rows: Vec::new(), matched, next_cursor: None }));
+        }
+        let Reading::Read { found, .. } = reading else { return Ok(None) };
+        let held = counted.held.clone().unwrap_or_default();
+        let (mut documents, mut is_cut) = (Vec::new(), false);
+        for found in found {
+            match found {
+                Found::Document(document) => {
+                    documents.push(Document { value: document.value.within(&held), ..document });
+                }
+                // It is the last one that was read; the page ends before it.
+                Found::Larger { .. } if !documents.is_empty() => is_cut = true,
+                larger => drop(larger.document(self.max_stored_bytes)?),
+            }
+        }
+        Ok(Some(query.page_of(documents, is_cut, matched)))
+    }
+}

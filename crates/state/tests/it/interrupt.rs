@@ -1,0 +1,57 @@
+//! A query ends when its time is over, whatever it compares.
+
+use std::time::Duration;
+
+use state::query::Query;
+use state::{StateError, Store};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{BOUND, Db};
+
+/// Elements of a document's array.
+const ELEMENTS: u32 = 1_000_000;
+
+/// Each operand of many elements costs as many comparisons as the document has elements, for each of them.
+#[tokio::test]
+async fn a_query_that_compares_many_elements_with_many_is_ended_by_the_statement_timeout() {
+    let db = Db::with_table().await;
+    // All elements that are looked for are there, at the end.
+    db.execute(&format!(
+        "INSERT INTO test.kv (key, value)
+         SELECT 'big', jsonb_build_object('a', jsonb_agg(-x ORDER BY x DESC), 'b', 1) FROM generate_series(0, {ELEMENTS}) x"
+    ))
+    .await;
+    let store = db.store_within(Duration::from_millis(500));
+    let last: Vec<String> = (1..=999).map(|n| format!("-{n}")).collect();
+    let last = last.join(",");
+    for filter in [
+        format!(r#"{{"a": {{"$contains": [{last}]}}}}"#),
+        format!(r#"{{"b": 1, "a": {{"$contains": [{last}]}}}}"#),
+        format!(r#"{{"$not": {{"a": {{"$contains": [{last}]}}}}}}"#),
+        format!(r#"{{"$or": [{{"a": {{"$contains": [{last}]}}}}, {{"b": 2}}]}}"#),
+    ] {
+        let query =
+            Query::parse(format!(r#"{{"filter": {filter}, "limit": 1}}"#).as_bytes()).expect("a query");
+        let began = Instant::now();
+        let outcome = store.query(&query).await;
+        assert!(
+            matches!(outcome, Err(StateError::TimedOut { .. })),
+            "{filter:.60}: {:?}",
+            outcome.map(|_| ())
+        );
+        let busy =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'
+                    AND pid <> pg_backend_pid()";
+        while db.value::<i64>(busy).await > 0 {
+            assert!(began.elapsed() < BOUND / 4, "the server still compares: {filter:.60}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    // What is found out otherwise costs nothing of the sort.
+    for filter in [format!(r#"{{"a": [{last}]}}"#), format!(r#"{{"a": {{"$in": [[{last}]]}}}}"#)] {
+        let query =
+            Query::parse(format!(r#"{{"filter": {filter}, "limit": 1}}"#).as_bytes()).expect("a query");
+        let page = store.query(&query).await.unwrap_or_else(|error| panic!("{filter:.60}: {error}"));
+        assert!(page.rows.is_empty());
+    }
+}
