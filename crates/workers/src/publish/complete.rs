@@ -312,6 +312,7 @@ where
         for (change, _) in &committed.done {
             deferred.remove(change.key());
         }
+        let added = !committed.deferred.is_empty();
         for (change, cause) in committed.deferred {
             shared.receipts.hold(X::appended(std::slice::from_ref(&change)).iter());
             let change = change.change();
@@ -322,7 +323,9 @@ where
         }
         self.health.set_deferred(deferred.len());
         drop(deferred);
-        shared.deferred_added.notify_one();
+        if added {
+            shared.deferred_added.notify_one();
+        }
     }
 
     fn report_published(&self, done: &[(Published, Completion)]) {
