@@ -142,10 +142,13 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
+    /// The newest mark may be a lease younger than its acknowledgement.
+    fn compared_window(&self) -> Duration {
+        self.settings.republish_window + self.settings.lease_timeout
+    }
+
     async fn begin_comparison(&self, work: &mut Work, outbox: &str, server: Server) -> Result<(), Outage> {
-        // The newest mark may be a lease younger than its acknowledgement.
-        let window = self.settings.republish_window + self.settings.lease_timeout;
-        let mut start = self.storage.comparison_start(window).await?;
+        let mut start = self.storage.comparison_start(self.compared_window()).await?;
         // What the server before acknowledged is marked, and compared with the rest.
         self.make_marks(work).await?;
         let before = work.comparison.as_ref().map(|comparison| comparison.start.since);
@@ -215,9 +218,13 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let is_held = self.storage.has_claims_until(comparison.start.now).await?;
         let is_unsettled = is_held || comparison.tally.held > 0;
         let is_last = comparison.rounds > 0 && (!is_unsettled || comparison.rounds + 1 >= MAX_ROUNDS);
-        if is_last {
-            self.publisher.record_server(outbox, comparison.server, None).await?;
-        }
+        let unfinished_since = (!is_last).then(|| {
+            // What is marked from now on was delivered after the comparison began, or in a transaction that began not long before. So
+            // servers that replace each other quickly do not make the comparison longer each time.
+            comparison.start.since.max(earlier(comparison.start.now, self.compared_window()))
+        });
+        self.publisher.record_server(outbox, comparison.server, unfinished_since).await?;
+        comparison.start.since = unfinished_since.unwrap_or(comparison.start.since);
         comparison.rounds += 1;
         self.report(&comparison.tally, is_last && is_unsettled);
         comparison.next_round();
@@ -285,6 +292,11 @@ fn outbox_name(identity: &str, types: &EventTypes) -> String {
             format!("{identity}/{:016x}", fnv1a(&names.join(",")))
         }
     }
+}
+
+fn earlier(time: RawTimestamp, by: Duration) -> RawTimestamp {
+    let by = i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
+    RawTimestamp::from_server_micros(time.as_server_micros().saturating_sub(by))
 }
 
 fn shown(time: RawTimestamp) -> String {

@@ -260,3 +260,26 @@ async fn what_was_delivered_before_the_window_is_left_alone() {
     let (_, stand, _) = running.stop().await;
     assert_eq!(stand.published()[5..], ids([6, 6]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_replace_each_other_quickly_make_the_comparison_no_longer() {
+    let running = delivered().await;
+    go_on(MINUTE * 60).await;
+    for _ in 0..100 {
+        running.stand.replace(&[]);
+        go_on(MINUTE / 2).await;
+    }
+    let since = running.stand.with(|state| state.records["memory"]).1.expect("it is not finished");
+    let now = running.memory.now().await;
+    let window = settings().republish_window + LEASE + MINUTE;
+    assert!(since >= (now - window).into(), "{since:?}");
+    let looked_for = running.stand.with(|state| state.looked_for);
+    running.stand.replace(&[]);
+    go_on(MINUTE / 2).await;
+    assert_eq!(
+        running.stand.with(|state| state.looked_for),
+        looked_for + 5,
+        "those of the newest window alone"
+    );
+    running.stop().await;
+}
