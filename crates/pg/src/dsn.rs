@@ -370,6 +370,17 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_parameter_is_named_and_those_of_a_clients_own_pool_are_ignored() {
+        let dsn = Dsn::parse("postgres://me@db/x?pool_max_conns=10&sslmode=disable&pool_min_conns=1");
+        assert_eq!(dsn.expect("parses").config().get_hosts().len(), 1);
+        let error = Dsn::parse("postgres://me@db/x?timezone=UTC").expect_err("the driver does not know it");
+        assert!(error.to_string().contains("timezone"), "{error}");
+        // A ? in a password begins what looks like a parameter.
+        let error = Dsn::parse("postgres://me:pa?S3cret@db/x").expect_err("has a strange host");
+        assert!(!ambient::error_chain(&error).contains("S3cret"), "{error}");
+    }
+
+    #[test]
     fn what_is_shown_is_what_is_in_effect() {
         let text = "postgres://me@a:1,b:2/x?search_path=s&target_session_attrs=read-write&load_balance_hosts=random&connect_timeout=7&options=-c geqo=off";
         assert_eq!(Dsn::parse(text).expect("parses").to_string(), text);

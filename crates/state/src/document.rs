@@ -50,7 +50,7 @@ impl Value {
         Self { held: held.clone(), ..self }
     }
 
-    /// What it is a part of.
+    /// The room that it is counted in.
     pub(crate) fn held(&self) -> &Held {
         &self.held
     }

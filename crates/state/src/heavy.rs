@@ -10,7 +10,7 @@ const MAX_HEAVY: usize = 2;
 
 static HEAVY: Semaphore = Semaphore::const_new(MAX_HEAVY);
 
-/// What `work` on a text of so many bytes gives. It goes on if its caller is gone.
+/// Does `work` on a text of so many bytes. It goes on if its caller is gone.
 pub(crate) async fn work_on<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if bytes <= MAX_LIGHT_BYTES {
         return work();

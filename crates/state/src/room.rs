@@ -15,7 +15,7 @@ use crate::StateError;
 pub(crate) const MAX_UNCOUNTED_DOCUMENT: usize = 256 * 1024;
 /// The most bytes that one operation reads without counting them.
 pub(crate) const MAX_UNCOUNTED_BYTES: usize = 1024 * 1024;
-/// What is counted at once, in bytes.
+/// The unit in which bytes are counted.
 const UNIT: usize = 1024;
 
 /// The room. Clones share it.

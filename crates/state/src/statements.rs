@@ -40,7 +40,7 @@ const STATUS: &str = "CASE jsonb_typeof(d.value -> 'status') WHEN 'string' THEN 
 const UPDATED_AT: &str = "GREATEST(clock_timestamp(), \
      CASE WHEN d.updated_at < '9999-12-31' THEN d.updated_at + interval '1 microsecond' END)";
 
-/// What is read of a row whose value has become the text `text`: the text only if it has no more than so many bytes.
+/// The columns of a row whose value has become the text `text`: the text only if it has at most so many bytes.
 fn up_to(most: &str) -> String {
     format!(
         "key, CASE WHEN octet_length(text) <= {most} THEN text END AS value, octet_length(text)::bigint AS bytes, version, \

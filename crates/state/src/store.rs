@@ -11,7 +11,7 @@ use crate::{
 /// page of a query ends earlier; [`Store::get_many`] fails with [`StateError::TooLarge`].
 pub const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// What is looked for to see whether the table can be read. It need not be there.
+/// The key by which a probe reads the table. It need not be there.
 pub(crate) const PROBE_KEY: &str = "readyz";
 
 /// How many of the documents, from the first on, fit into one answer.

@@ -99,7 +99,7 @@ fn empty(status: StatusCode, version: Option<Version>) -> Response {
     response
 }
 
-/// What all rows of a page are a part of.
+/// The room in which all rows of a page are counted.
 fn held_by(rows: &[Document]) -> Held {
     rows.first().map(|row| row.value.held().clone()).unwrap_or_default()
 }

@@ -13,7 +13,7 @@ use crate::StateError;
 /// How long the log has at most one line about connections that are all in use.
 const BUSY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a request needs of the database.
+/// The right that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Need {
     Read,

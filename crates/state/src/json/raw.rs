@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::Json;
 
-/// The text of a member of an object; `None` if there is none, or if this is no object. Of equal names the last one.
+/// The text of a member of an object; `None` if it is missing, or if this is another value. Of equal names the last one.
 pub(crate) fn member<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Members::of(text)
         .filter(|(found, _)| unescaped(&text[found.clone()]) == name)
@@ -120,7 +120,7 @@ fn unescaped(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where the members of an object begin and end, names with their quotes. None if the text is no object.
+/// The places of an object's members, names with their quotes; no places for another value.
 struct Members<'a> {
     text: &'a [u8],
     at: usize,

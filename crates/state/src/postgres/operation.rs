@@ -31,7 +31,7 @@ pub(super) struct Operation<'a> {
     deadline: Option<Instant>,
 }
 
-/// What is read of several documents.
+/// The outcome of reading several documents.
 pub(super) enum Reading {
     /// Those that fit into an answer, and the one after them. Whether those are all.
     Read { found: Vec<Found>, is_whole: bool },
@@ -42,9 +42,9 @@ pub(super) enum Reading {
 /// The room for what is read.
 pub(super) struct Counted<'a> {
     pub(super) room: &'a Room,
-    /// What an answer takes of it.
+    /// The bytes that an answer takes of it.
     pub(super) bytes: usize,
-    /// What was taken.
+    /// The part that was taken.
     pub(super) held: Option<Held>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Operation<'a> {
         self.run(self.session.query(statement)).await
     }
 
-    /// What `work` gives, if that is in time.
+    /// Waits for `work` until the deadline.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, StateError> {
         match self.deadline {
             None => Ok(work.await),

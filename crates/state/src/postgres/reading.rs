@@ -8,7 +8,7 @@ use crate::room::{Held, MAX_UNCOUNTED_DOCUMENT};
 use crate::{Document, Key, MAX_ANSWER_BYTES, Page, StateError, statements};
 
 impl PostgresStore {
-    /// What an answer takes of the room at most.
+    /// The room, and the most that an answer takes of it.
     pub(super) fn counted(&self) -> Counted<'_> {
         Counted { room: &self.room, bytes: self.max_stored_bytes.max(MAX_ANSWER_BYTES), held: None }
     }

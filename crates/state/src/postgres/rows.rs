@@ -38,7 +38,7 @@ pub(super) fn members_in_order(
     Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
 }
 
-/// What a row is read as.
+/// A row that was read.
 pub(super) enum Found {
     Document(Document),
     /// A document whose value has more bytes than were asked for.
