@@ -54,6 +54,10 @@ const NOISY: [&str; 10] = [
 /// should be.
 const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
 
+/// The library that verifies certificates logs an ERROR for each that is invalid, at each attempt to connect. The service logs the same
+/// text once, as the cause of an outage.
+const CERTIFICATES: &str = "rustls_platform_verifier";
+
 /// The shortest time between two log lines about the exporters.
 const EXPORTER_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -209,7 +213,8 @@ fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
 /// `level` for everything but the noisy libraries, of which warnings are logged at most.
 fn silenced(level: LevelFilter) -> Targets {
     let quiet = NOISY.map(|target| (target, level.min(LevelFilter::WARN)));
-    Targets::new().with_default(level).with_targets(quiet).with_target(NEWER_SCHEMA, LevelFilter::OFF)
+    let silent = [NEWER_SCHEMA, CERTIFICATES].map(|target| (target, LevelFilter::OFF));
+    Targets::new().with_default(level).with_targets(quiet).with_targets(silent)
 }
 
 /// Writes each event as one line.

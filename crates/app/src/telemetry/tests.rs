@@ -98,6 +98,14 @@ fn the_level_holds_for_the_service_and_noisy_libraries_stay_at_warnings() {
 }
 
 #[test]
+fn an_invalid_certificate_is_logged_by_the_service_alone() {
+    let lines = logged(LevelFilter::TRACE, LogFormat::Text, || {
+        tracing::error!(target: "rustls_platform_verifier::verification::others", "failed to verify TLS certificate");
+    });
+    assert_eq!(lines, Vec::<String>::new());
+}
+
+#[test]
 fn a_schema_that_is_newer_than_the_release_is_no_error() {
     let lines = logged(LevelFilter::TRACE, LogFormat::Text, || {
         tracing::error!(target: "refinery_core::traits::missing", "migration V9__x is missing from the filesystem");
