@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a client sends first.
+/// The first bytes of a client.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEAD_BYTES: usize = 9;
 /// The longest header block that is looked at, in bytes: the server library refuses a longer one.
@@ -33,11 +33,11 @@ impl Fragments {
 #[derive(Debug)]
 pub(crate) struct Frames {
     seen: Fragments,
-    /// What is left of the preface or of the frame, and is not looked at.
+    /// The rest of the preface or of the frame, which is not looked at.
     skipped: usize,
     /// The head of the next frame, as far as it has come.
     head: Vec<u8>,
-    /// What is left of a frame with a part of a header block.
+    /// The rest of a frame with a part of a header block.
     in_block: usize,
     flags: u8,
     is_first: bool,
@@ -122,7 +122,7 @@ impl Frames {
     }
 }
 
-/// Whether a `:path` of this header block has a `#`; `None` if it is no header block.
+/// Whether a `:path` of this header block has a `#`; `None` if it cannot be read.
 fn has_fragment(mut block: &[u8]) -> Option<bool> {
     while let Some(first) = block.first() {
         let literal = match first {

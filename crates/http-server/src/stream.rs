@@ -21,7 +21,7 @@ pub(crate) struct Watched<S> {
     activity: Activity,
     is_stalled: bool,
     protocol: Protocol,
-    /// What was received and not handed on.
+    /// Bytes that were received and not handed on.
     kept: BytesMut,
 }
 
