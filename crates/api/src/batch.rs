@@ -34,6 +34,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use crate::at_most::AtMost;
@@ -50,9 +51,9 @@ pub(crate) const MAX_INTENTS: usize = 1_000;
 /// The most recipients of all elements of a batch, as received.
 pub(crate) const MAX_BATCH_RECIPIENTS: usize = 20_000;
 /// The most elements of a batch that are being decided.
-const MAX_ELEMENTS_IN_PROGRESS: usize = 128;
-/// What the result of an element takes at most, in bytes, but for few.
-const RESULT_BYTES: usize = 512;
+const MAX_ELEMENTS_IN_PROGRESS: usize = 256;
+/// What an element takes besides its text, in bytes, but for few: its result, and while it is in progress itself.
+const ELEMENT_BYTES: usize = 1_024;
 const PATH: &str = "/v1/intents:batch";
 
 #[derive(Deserialize)]
@@ -176,7 +177,7 @@ pub(crate) async fn send<P: Ports>(
     let text = Arc::clone(&body);
     let elements = parse_apart(body.len(), occupied.clone(), move || find_elements(&text)).await?;
     charge.further(elements.len() - 1)?;
-    occupied.add(elements.len() * RESULT_BYTES);
+    occupied.add(elements.len() * ELEMENT_BYTES);
     let scope = format!("POST {PATH} {producer}");
     // The request may have waited for room: what its listener counts from the first byte is left.
     let deadline = started + api.settings.batch_timeout;
@@ -258,6 +259,8 @@ async fn decide<P: Ports>(api: Arc<Api<P>>, batch: ReceivedBatch) -> Result<Resp
                 }
                 None => break,
             };
+            // Others have their turn between two elements, which may be large.
+            yield_now().await;
             match batch.decode(place, &api.settings.catalog).await {
                 Ok(element) if keys.insert(element.intent.scope()) => {
                     in_progress.push(submit(&api, &batch, element));

@@ -46,6 +46,13 @@ struct Element<'a> {
     detail: Option<&'a RawValue>,
 }
 
+/// Of an element that is not as expected, what it is about.
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
 /// What is reported of up to a thousand routes.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -103,7 +110,11 @@ pub(crate) async fn record<P: Ports>(
                 let read = element.read(id.as_deref());
                 (id, read)
             }
-            Err(error) => (None, Read::Invalid(format!("The element is not as expected: {error}."))),
+            Err(error) => {
+                let named: Result<Object<Named<'_>>, _> = serde_json::from_str(text.get());
+                let id = named.ok().and_then(|Object(Named { id })| text_of(id));
+                (id, Read::Invalid(format!("The element is not as expected: {error}.")))
+            }
         };
         let (outcome, detail) = match read {
             Read::Report(report) => {

@@ -204,6 +204,11 @@ impl Activity {
         }
     }
 
+    /// The connection is closed when its requests in progress are answered.
+    pub(crate) fn retire(&self) {
+        self.0.unwanted.cancel();
+    }
+
     /// A request was refused for lack of a known token. After some of them the connection is closed.
     pub(crate) fn count_unauthorized(&self) {
         let mut state = self.state();
@@ -211,7 +216,7 @@ impl Activity {
         let too_many = state.unauthorized > MAX_UNAUTHORIZED;
         drop(state);
         if too_many {
-            self.0.unwanted.cancel();
+            self.retire();
         }
     }
 
@@ -327,6 +332,7 @@ mod tests {
     use tokio::time::{advance, timeout};
 
     use super::*;
+    use crate::frames::{Fragments, Frames};
     use crate::stream::Watched;
 
     #[derive(Default)]
@@ -343,7 +349,7 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let activity = Activity::new(Timeouts { read_header: hour, request: hour, idle: hour });
         let (mut client, server) = tokio::io::duplex(1);
-        let mut server = Watched::http2(server, activity.clone());
+        let mut server = Watched::http2(server, activity.clone(), Frames::new(Fragments::default()));
         let _request = activity.begin();
         let answer = tokio::spawn(async move { server.write_all(&[b'x'; 100]).await });
         let (begun, mut passed) = (Instant::now(), pin!(activity.passed()));

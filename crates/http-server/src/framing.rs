@@ -1,4 +1,4 @@
-//! Where the heads of an HTTP/1.1 connection begin and end.
+//! The beginnings and ends of the heads of an HTTP/1.1 connection.
 //!
 //! The server library says how the body of each request is framed ([`Framing::begin`]); here its bytes are counted, so that the head
 //! after it is found. What is wrong in a chunked body is left to the library, which ends the connection.
@@ -19,7 +19,7 @@ pub(crate) enum BodyFraming {
     Chunked,
 }
 
-/// What was found in bytes that arrived.
+/// The findings in bytes that arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scanned {
     /// How many of them belong to the head, or the body, that is read now.
@@ -33,11 +33,11 @@ struct State {
     part: Part,
     /// Whether the target of the last head has a `#`.
     has_fragment: bool,
-    /// Who waits for the service to begin the request whose head was handed on.
+    /// The reader that waits for the service to begin the request whose head was handed on.
     waker: Option<Waker>,
 }
 
-/// What the next byte belongs to.
+/// The part of a request to which the next byte belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// The first line of a head, after so many spaces; `None` before its first byte.
@@ -147,7 +147,7 @@ impl Part {
 mod tests {
     use super::*;
 
-    /// What is handed on of `bytes`, read by read, and the bodies that the service is told of in turn.
+    /// The reads that are handed on of `bytes`, and the bodies that the service is told of in turn.
     fn reads(bytes: &[u8], bodies: &[BodyFraming]) -> Vec<String> {
         let (framing, mut bodies) = (Framing::default(), bodies.iter());
         let (mut rest, mut reads) = (bytes, Vec::new());

@@ -1,4 +1,4 @@
-//! What the server library lets pass in the head of a request, and must not.
+//! Rules about the head of a request that the server library does not check.
 
 use axum::http::header::{HOST, TRANSFER_ENCODING};
 use axum::http::{Request, Version};

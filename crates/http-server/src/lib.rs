@@ -15,6 +15,7 @@ mod body;
 mod budget;
 mod connection;
 mod exchange;
+mod frames;
 mod framing;
 mod head;
 mod listener;

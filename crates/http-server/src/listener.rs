@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Activity;
+use crate::frames::{Fragments, Frames};
 use crate::framing::{BodyFraming, Framing};
 use crate::proxies::Peer;
 use crate::service::{Service, Settings};
@@ -237,7 +238,16 @@ impl Connection {
     async fn serve_http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let (service, peer, activity) = (Arc::clone(&self.service), self.peer, self.activity.clone());
         let executor = StreamExecutor::new(Arc::clone(&service.stalled));
-        let service = service_fn(move |request| Arc::clone(&service).answer(request, peer, &activity, false));
+        let fragments = Fragments::default();
+        let (frames, watched) = (Frames::new(fragments.clone()), self.activity.clone());
+        let service = service_fn(move |request| {
+            // Which of the requests it was is not known: a client that sends such a target has to begin again.
+            let has_fragment = fragments.were_seen();
+            if has_fragment {
+                activity.retire();
+            }
+            Arc::clone(&service).answer(request, peer, &activity, has_fragment)
+        });
         let window = u32::try_from(CONNECTION_BUFFER_BYTES).unwrap_or(u32::MAX);
         let connection = http2::Builder::new(executor)
             .timer(TokioTimer::new())
@@ -246,7 +256,7 @@ impl Connection {
             .initial_stream_window_size(window)
             .initial_connection_window_size(window)
             .max_send_buf_size(CONNECTION_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(Watched::http2(stream, self.activity.clone())), service);
+            .serve_connection(TokioIo::new(Watched::http2(stream, watched, frames)), service);
         self.drive(pin!(connection)).await;
     }
 

@@ -30,7 +30,7 @@ struct State {
     since: Option<Instant>,
     /// The pieces that the server library has and has not written.
     unwritten: usize,
-    /// Who waits until there are none.
+    /// The stream that waits until there are none.
     waker: Option<Waker>,
 }
 

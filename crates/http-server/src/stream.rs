@@ -2,7 +2,7 @@
 //!
 //! With HTTP/1.1 it hands the server library no byte beyond the head that it reads, or beyond the body of the request in progress
 //! ([`Framing`]). So the beginning of each head is known, however requests share packets, and the target of each request is seen as it
-//! was sent: the library drops a fragment from it without a word.
+//! was sent: the library drops a fragment from it without a word. With HTTP/2 that is seen by frames.rs.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,6 +11,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::connection::Activity;
+use crate::frames::Frames;
 use crate::framing::{Framing, Scanned};
 
 /// A stream that reports to the activity of its connection.
@@ -19,21 +20,32 @@ pub(crate) struct Watched<S> {
     stream: S,
     activity: Activity,
     is_stalled: bool,
-    /// With HTTP/1.1.
-    framing: Option<Framing>,
-    /// What was received and not handed on.
+    protocol: Protocol,
+    /// Bytes that were received and not handed on.
     kept: BytesMut,
+}
+
+#[derive(Debug)]
+enum Protocol {
+    Http1(Framing),
+    Http2(Frames),
 }
 
 impl<S> Watched<S> {
     /// With HTTP/1.1.
     pub(crate) fn http1(stream: S, activity: Activity, framing: Framing) -> Self {
-        Self { stream, activity, is_stalled: false, framing: Some(framing), kept: BytesMut::new() }
+        Self {
+            stream,
+            activity,
+            is_stalled: false,
+            protocol: Protocol::Http1(framing),
+            kept: BytesMut::new(),
+        }
     }
 
-    /// With HTTP/2, of whose bytes nothing is known.
-    pub(crate) fn http2(stream: S, activity: Activity) -> Self {
-        Self { stream, activity, is_stalled: false, framing: None, kept: BytesMut::new() }
+    /// With HTTP/2, of whose bytes no beginning of a request is reported.
+    pub(crate) fn http2(stream: S, activity: Activity, frames: Frames) -> Self {
+        Self { stream, activity, is_stalled: false, protocol: Protocol::Http2(frames), kept: BytesMut::new() }
     }
 
     fn wrote(&mut self, outcome: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
@@ -46,7 +58,13 @@ impl<S> Watched<S> {
 
     /// Keeps what of the bytes from `before` on is not to be handed on yet. Returns whether anything is left.
     fn hold_back(&mut self, cx: &Context<'_>, buf: &mut ReadBuf<'_>, before: usize) -> bool {
-        let Some(framing) = &self.framing else { return true };
+        let framing = match &mut self.protocol {
+            Protocol::Http1(framing) => framing,
+            Protocol::Http2(frames) => {
+                frames.scan(&buf.filled()[before..]);
+                return true;
+            }
+        };
         let Scanned { handed_on, head_began } = framing.scan(&buf.filled()[before..], cx.waker());
         if head_began {
             self.activity.head_began();

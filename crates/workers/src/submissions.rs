@@ -49,7 +49,7 @@ use queue::{FairQueue, KeyInProgress, Kind};
 /// The most submissions in one group.
 pub(crate) const MAX_GROUP: usize = 256;
 /// The most elements of batches in one group: few enough that a transaction with them delays none with single intents for long.
-const MAX_ELEMENT_GROUP: usize = 64;
+const MAX_ELEMENT_GROUP: usize = 128;
 /// The most transactions of single intents at a time.
 const MAX_CONCURRENT_GROUPS: usize = 4;
 /// The most transactions of elements at a time.

@@ -6,6 +6,7 @@
 
 pub(crate) mod client;
 mod counted;
+mod fair;
 pub(crate) mod generator;
 mod steady;
 
@@ -86,6 +87,8 @@ pub(crate) struct ApiService {
     /// The token of the producer of all intents, and that of an operator.
     pub(crate) producer: String,
     pub(crate) operator: String,
+    /// The token of another producer.
+    other: String,
     /// Read again while the service runs.
     _tokens: NamedTempFile,
 }
@@ -98,8 +101,9 @@ impl ApiService {
         };
         let producer = token("producer", &Grant::Producer("game_master".to_owned()))?;
         let operator = token("operator", &Grant::Operator)?;
+        let other = token("other", &Grant::Producer(fair::OTHER_PRODUCER.to_owned()))?;
         let tokens = NamedTempFile::new().context("could not create the tokens file")?;
-        std::fs::write(tokens.path(), format!("{}\n{}", producer.entry, operator.entry))?;
+        std::fs::write(tokens.path(), format!("{}\n{}\n{}", producer.entry, operator.entry, other.entry))?;
         let service = testbed
             .service(dsn)
             .env("NOTIFICATION_API_HTTP_ADDR", "127.0.0.1:0")
@@ -107,7 +111,14 @@ impl ApiService {
             .start()
             .await;
         let addr = service.api_addr();
-        Ok(Self { service, addr, producer: producer.token, operator: operator.token, _tokens: tokens })
+        Ok(Self {
+            service,
+            addr,
+            producer: producer.token,
+            operator: operator.token,
+            other: other.token,
+            _tokens: tokens,
+        })
     }
 
     /// What it has logged above `info`, for the error of a run that failed.
@@ -315,6 +326,7 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         figures.extend(replayed.figures(has_most));
     }
     figures.extend(steady::Latency::measure(testbed, size.seconds, size.rounds).await?.figures());
+    figures.extend(fair::figures(testbed, size.seconds, size.rounds).await?);
     let [Requests { connections, singles, .. }, ..] = size.http;
     figures.extend(counted::run(testbed, connections, size.counted).await?);
     let all = kinds.iter().flat_map(|kinds| [&kinds.fresh, &kinds.batches]);

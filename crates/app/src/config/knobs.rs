@@ -146,13 +146,13 @@ knobs! {
         NOTIFICATION_API_MAX_CONNECTIONS = optional("1024", Takes::Number(1, 65_536),
             "The most connections, and the most requests in progress. When there is no room, idle connections are closed; further ones wait in the backlog of the operating system.");
         NOTIFICATION_API_MAX_BUFFERED_BYTES = optional("67108864", Takes::Number(1 << 16, 1 << 34),
-            "What request bodies and answers may occupy together, in bytes; beyond it reading pauses. At least twice the largest body.");
+            "What request bodies and answers may occupy together, in bytes; beyond it reading pauses. At least twice the largest body. Bodies of one token have a quarter, clients without a token a sixteenth besides.");
         NOTIFICATION_API_DRAIN_DELAY = time("0s", Duration::ZERO, HOUR,
             "How long connections are still accepted after the stop, while /readyz answers 503 already, for a load balancer to notice.");
         NOTIFICATION_API_REQUEST_TIMEOUT = time("10s", MS, HOUR,
             "How long a request may take, from its first byte to its answer: 408 if the client was late, else 503.");
         NOTIFICATION_API_RATE_LIMIT = optional("0", Takes::Number(0, 1_000_000),
-            "The requests a second of one token on one replica, with bursts of one second; 0 for no limit.");
+            "The intents a second of one token on one replica, with bursts of one second; any other request counts as one, a batch as all of its intents; 0 for no limit.");
         NOTIFICATION_API_IDEMPOTENCY_LOCK_TTL = time("60s", MS, MAX_LOCK_TTL,
             "How long an idempotency key stays with a request whose replica died. An operator's change of dead letters may take 10 s less than that, \
              even if its request was answered before.");

@@ -1,4 +1,4 @@
-//! From a text to its normal form, within a bounded buffer.
+//! The normal form of a text, made from text to text within a bounded buffer.
 //!
 //! Values are written as they are read. Of an object that is open only the places of its members are kept, eight bytes each; at its end
 //! they are sorted where they stand.
@@ -15,7 +15,7 @@ use super::{
     without_nul,
 };
 
-/// What the normal form of a text is.
+/// The normal form of a text, or that it is too long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NormalForm {
     /// This text.
@@ -40,7 +40,7 @@ pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, JsonError> {
     Ok(NormalForm::Text(String::from_utf8(out.bytes).expect("serde_json writes UTF-8")))
 }
 
-/// What the normal form of a valid JSON text has at least, in bytes: everything but white space, of an escape and of a number one byte.
+/// The least length of the normal form of a valid JSON text, in bytes: everything but white space, of an escape and of a number one byte.
 /// Counts no further than `limit` and one.
 pub fn least_normal_length(text: &str, limit: usize) -> usize {
     let (mut length, mut in_string, mut in_number, mut bytes) = (0, false, false, text.bytes());
@@ -119,7 +119,7 @@ impl Out {
     }
 }
 
-/// Where a member of an open object is written, with its key.
+/// The place of a member of an open object, with its key.
 struct Member {
     start: u32,
     end: u32,

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
@@ -266,4 +267,39 @@ async fn unknown_clients_with_slow_bodies_leave_the_places_to_known_ones() {
     let answer = timeout(Duration::from_secs(2), known.send_request(request)).await;
     assert_eq!(answer.expect("there is a place").expect("an answer").status(), 200);
     requests.into_iter().for_each(|request| request.abort());
+}
+
+#[tokio::test]
+async fn a_target_with_a_fragment_is_400() {
+    let files = Files::new();
+    let certificate = files.renew(true);
+    let server = start(Settings { tls: Some(files.load().expect("a pair")), ..settings() }).await;
+    // A path as RFC 7541 writes it, with its length: as it is, and with Huffman codes.
+    for (path, expected) in
+        [(&b"\x04/one"[..], 0x88), (b"\x06/one#x", 0x8c), (b"\x05/#one", 0x8c), (b"\x83\x63\xfe\xbf", 0x8c)]
+    {
+        let mut stream = connect(server.addr, &certificate, "h2").await.expect("a connection");
+        // GET, https, and an authority.
+        let block = [&[0x82, 0x87, 0x41, 4][..], b"test", &[0x04], path].concat();
+        let length = u8::try_from(block.len()).expect("short");
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let sent = [&preface[..], &settings, &[0, 0, length, 1, 5, 0, 0, 0, 1], &block].concat();
+        stream.write_all(&sent).await.expect("is open");
+        let answer = timeout(LONG, async {
+            loop {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await.expect("a frame");
+                let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+                stream.read_exact(&mut payload).await.expect("a frame");
+                // The first HEADERS.
+                if head[3] == 1 {
+                    return payload;
+                }
+            }
+        });
+        // The status comes first, by its place in the static table, after updates of the size of the dynamic one.
+        let answer = answer.await.expect("an answer");
+        assert_eq!(answer.iter().find(|byte| **byte & 0xe0 != 0x20), Some(&expected), "{path:x?}");
+    }
 }

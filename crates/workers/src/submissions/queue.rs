@@ -16,7 +16,7 @@ use super::Waiting;
 /// The most submissions of a producer, single ones or elements, that wait; further callers wait to be admitted.
 const MAX_WAITING: usize = 1_024;
 
-/// Which submissions wait together.
+/// A kind of submissions, which wait together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Those whose answer is stored.
@@ -45,7 +45,7 @@ struct State {
     is_closed: bool,
 }
 
-/// What waits of one kind.
+/// The submissions of one kind that wait.
 #[derive(Debug, Default)]
 struct Producers {
     /// Those of whom something waits, in the order of their turns.

@@ -33,10 +33,10 @@ pub(super) struct Latency {
 }
 
 /// An intent that was accepted.
-struct Accepted {
+pub(super) struct Accepted {
     id: String,
-    due: Instant,
-    answered: Instant,
+    pub(super) due: Instant,
+    pub(super) answered: Instant,
 }
 
 impl Latency {
@@ -107,7 +107,7 @@ async fn of_http(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Percent
 }
 
 /// An open loop, like [`Steady::send`]: each intent is sent when it is due, if a connection is free.
-async fn send(load: Steady, api: &ApiService) -> anyhow::Result<Vec<Accepted>> {
+pub(super) async fn send(load: Steady, api: &ApiService) -> anyhow::Result<Vec<Accepted>> {
     let (give, mut free) = mpsc::channel(CONNECTIONS);
     for _ in 0..CONNECTIONS {
         give.send(Connection::open(&api.addr).await?).await?;

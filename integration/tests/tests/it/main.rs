@@ -10,6 +10,8 @@ mod api_changes;
 mod api_client;
 mod api_crash;
 mod api_edges;
+mod api_fairness;
+mod api_memory;
 mod api_races;
 mod asyncapi;
 mod audit;

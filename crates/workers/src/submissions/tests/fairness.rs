@@ -9,12 +9,14 @@ fn of(producer: &str, mut submission: Submission) -> Submission {
 }
 
 /// How long each transaction takes.
-const TRANSACTION: Duration = Duration::from_millis(20);
+fn transaction() -> Duration {
+    Duration::from_millis(20)
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_single_intent_waits_for_no_element_of_a_batch() {
     let world = world();
-    world.script.on("accept", |_| Effect::Delay(TRANSACTION));
+    world.script.on("accept", |_| Effect::Delay(transaction()));
     let running = Running::start(&world);
     let elements: Vec<_> = (0..2_000)
         .map(|number| running.spawn(of("greedy", unclaimed(&format!("element-{number}"), "u-1"))))
@@ -23,7 +25,7 @@ async fn a_single_intent_waits_for_no_element_of_a_batch() {
     for number in 0..5 {
         let since = Instant::now();
         let outcome = running.submit(submission(&format!("key-{number}"), "u-2")).await;
-        assert_eq!((name(&outcome), since.elapsed()), ("accepted", TRANSACTION));
+        assert_eq!((name(&outcome), since.elapsed()), ("accepted", transaction()));
     }
     assert!(elements.iter().any(|element| !element.is_finished()), "the elements are all decided");
     for element in elements {
@@ -54,7 +56,7 @@ async fn a_repeated_key_is_passed_by_all_but_its_repeats() {
 #[tokio::test(start_paused = true)]
 async fn producers_take_turns() {
     let world = world();
-    world.script.on("claim_answers", |_| Effect::Delay(TRANSACTION));
+    world.script.on("claim_answers", |_| Effect::Delay(transaction()));
     let running = Running::start(&world);
     let first = running.spawn(submission("first", "u-1"));
     world.script.until(BOUND, || world.script.count("claim_answers") == 1).await;
@@ -65,7 +67,7 @@ async fn producers_take_turns() {
     let since = Instant::now();
     assert_eq!(name(&modest.await), "accepted");
     // The statement that was on its way, and the next one.
-    assert_eq!(since.elapsed(), 2 * TRANSACTION);
+    assert_eq!(since.elapsed(), 2 * transaction());
     assert_eq!(name(&first.await.expect("does not panic")), "accepted");
     greedy.into_iter().for_each(|task| task.abort());
 }

@@ -1,0 +1,149 @@
+//! The latency of one producer's single intents beside what another producer sends: alone, beside batches, beside one key that is repeated,
+//! and beside bodies that are announced and do not come.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::ApiService;
+use super::client::{self, Connection, ROUTES};
+use super::steady;
+use crate::figure::Figure;
+use crate::latency::Percentiles;
+use crate::load::Steady;
+use crate::measure::median;
+use crate::testbed::Testbed;
+
+/// The other producer.
+pub(super) const OTHER_PRODUCER: &str = "game_lobby";
+/// Intents per second of the producer whose latency counts.
+const RATE: u32 = 50;
+/// The highest accepted ratio of its p99 to that alone.
+const P99_RATIO: f64 = 3.0;
+/// Elements of a batch of the other producer.
+const BATCH: u32 = 1_000;
+/// How long a body that does not come is announced before the next one.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(12);
+
+/// What the other producer does meanwhile.
+#[derive(Clone, Copy)]
+enum Neighbour {
+    Nothing,
+    Batches,
+    RepeatedKey,
+    AnnouncedBodies,
+}
+
+impl Neighbour {
+    const LOUD: [(Self, &'static str, u32); 3] = [
+        (Self::Batches, "12 callers of batches of 1,000 of another producer", 12),
+        (Self::RepeatedKey, "64 callers of another producer that repeat one key", 64),
+        (Self::AnnouncedBodies, "8 bodies of 8 MiB of another producer that do not come", 8),
+    ];
+
+    /// One of its callers, until it is dropped.
+    async fn call(self, addr: String, token: String, caller: u32) -> anyhow::Result<()> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Batches => {
+                let mut connection = Connection::open(&addr).await?;
+                for number in 0.. {
+                    let keys = (0..BATCH).map(|place| format!("batch-{caller}-{number}-{place}"));
+                    let intents: Vec<_> = keys.map(|key| intent(Some(&key))).collect();
+                    let body = json!({ "intents": intents }).to_string();
+                    connection.exchange(&client::post("/v1/intents:batch", &token, "", &body)).await?;
+                }
+                Ok(())
+            }
+            Self::RepeatedKey => {
+                let mut connection = Connection::open(&addr).await?;
+                let body = intent(None).to_string();
+                let request = client::post("/v1/intents", &token, "idempotency-key: repeated\r\n", &body);
+                loop {
+                    connection.exchange(&request).await?;
+                }
+            }
+            Self::AnnouncedBodies => loop {
+                let mut stream = TcpStream::connect(&addr).await?;
+                let head = client::post("/v1/intents:batch", &token, "", "");
+                let head = String::from_utf8(head)?.replace("content-length: 0", "content-length: 8388608");
+                stream.write_all(head.as_bytes()).await?;
+                stream.write_all(&[b' '; 20 * 1_024]).await?;
+                let mut answer = Vec::new();
+                // An end is as good as the time.
+                let _ = tokio::time::timeout(ANNOUNCED_FOR, stream.read_to_end(&mut answer)).await;
+            },
+        }
+    }
+}
+
+/// An intent of the other producer.
+fn intent(key: Option<&str>) -> serde_json::Value {
+    let mut intent = json!({
+        "notification_type": "lobby.membership.approved",
+        "audience_kind": "user",
+        "recipient_user_ids": ["u-1"],
+        "occurred_at_ms": 1_775_121_700_000_i64,
+        "payload": {"game_id": "game-1", "game_name": "Nova"},
+    });
+    if let Some(key) = key {
+        intent["idempotency_key"] = key.into();
+    }
+    intent
+}
+
+/// The latency to the answer, in a database of its own.
+async fn measure(
+    testbed: &mut Testbed,
+    seconds: u32,
+    neighbour: Neighbour,
+    callers: u32,
+) -> anyhow::Result<Percentiles> {
+    let dsn = testbed.fresh().await?;
+    let api = ApiService::start(testbed, &dsn).await?;
+    let mut calling = JoinSet::new();
+    for caller in 0..callers {
+        calling.spawn(neighbour.call(api.addr.clone(), api.other.clone(), caller));
+    }
+    let load = Steady { routes: ROUTES, rate: RATE, most: RATE * seconds };
+    let accepted = steady::send(load, &api).await?;
+    calling.shutdown().await;
+    let millis = |one: &steady::Accepted| one.answered.duration_since(one.due).as_secs_f64() * 1_000.0;
+    let latency = Percentiles::of(accepted.iter().map(millis).collect());
+    api.stop(testbed).await;
+    Ok(latency)
+}
+
+/// Alternating rounds alone and beside each neighbour.
+pub(super) async fn figures(
+    testbed: &mut Testbed,
+    seconds: u32,
+    rounds: usize,
+) -> anyhow::Result<Vec<Figure>> {
+    let (mut alone, mut beside) = (Vec::new(), Neighbour::LOUD.map(|_| Vec::new()));
+    for round in 1..=rounds {
+        println!(
+            "http: {RATE} intents/s for {seconds} s, round {round} of {rounds}: alone, then beside another producer"
+        );
+        alone.push(measure(testbed, seconds, Neighbour::Nothing, 0).await?.p99);
+        for ((neighbour, _, callers), p99s) in Neighbour::LOUD.into_iter().zip(&mut beside) {
+            p99s.push(measure(testbed, seconds, neighbour, callers).await?.p99);
+        }
+    }
+    let p99 = |p99s: &[f64]| median(p99s.iter().copied());
+    let shown = |what: &str, p99s: &[f64]| {
+        Figure::shown(format!("{RATE} intents/s, {what}: p99 to the answer"), p99(p99s), "ms")
+            .of_rounds(p99s.iter().copied())
+    };
+    let mut figures = vec![shown("alone", &alone)];
+    for ((_, what, _), p99s) in Neighbour::LOUD.into_iter().zip(&beside) {
+        let each = p99s.iter().zip(&alone).map(|(beside, alone)| beside / alone);
+        let name = format!("{RATE} intents/s, beside {what}: p99, to p99 alone");
+        figures.push(shown(&format!("beside {what}"), p99s));
+        figures.push(Figure::shown(name, p99(p99s) / p99(&alone), "x").of_rounds(each).at_most(P99_RATIO));
+    }
+    Ok(figures)
+}
