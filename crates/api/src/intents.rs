@@ -27,6 +27,8 @@ use crate::view::Accepted;
 
 /// The trace that a request belongs to.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// How often an intent is decided whose record is deleted meanwhile.
+const MAX_DECISIONS: usize = 2;
 /// What an answer that was stored has.
 const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -71,25 +73,38 @@ pub(crate) async fn send<P: Ports>(
         }
     };
     let submission = Submission {
-        intent: intent.clone(),
+        intent,
         stores_answer: true,
         request_trace: trace_parent(&headers),
         held: Held::new(occupied),
     };
-    let outcome = api.submissions.submit(submission).await;
-    match outcome {
-        SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(stored(answer, false)),
-        SubmissionOutcome::Replayed(answer) => Ok(stored(answer, true)),
+    // Retention may delete the record between the decision and its reading: then the key is free, and is decided once more.
+    for _ in 0..MAX_DECISIONS {
+        if let Some(response) = decide(&api, &submission).await? {
+            return Ok(response);
+        }
+    }
+    tracing::warn!("the record of a repeated intent was deleted each time before it could be read");
+    Err(unavailable("the record of the key was deleted meanwhile"))
+}
+
+/// Submits it and answers. `None` if the notification of its key was deleted before it could be read.
+async fn decide<P: Ports>(api: &Api<P>, submission: &Submission) -> Result<Option<Response>, Problem> {
+    match api.submissions.submit(submission.clone()).await {
+        SubmissionOutcome::Accepted { answer: Some(answer), .. } => Ok(Some(stored(answer, false))),
+        SubmissionOutcome::Replayed(answer) => Ok(Some(stored(answer, true))),
         SubmissionOutcome::Accepted { notification_id, .. } => {
-            Ok(duplicate(&accepted(&api, &notification_id).await?))
+            Ok(accepted(api, &notification_id).await?.as_ref().map(duplicate))
         }
         SubmissionOutcome::Duplicate(request) => {
-            Ok(duplicate(&accepted(&api, &request.notification_id).await?))
+            Ok(accepted(api, &request.notification_id).await?.as_ref().map(duplicate))
         }
-        SubmissionOutcome::Conflict(notification_id) => {
-            let other = accepted(&api, &notification_id).await?;
-            Err(idempotency_conflict(&submission::differences(&intent, &other.record)))
-        }
+        SubmissionOutcome::Conflict(notification_id) => match accepted(api, &notification_id).await? {
+            Some(other) => {
+                Err(idempotency_conflict(&submission::differences(&submission.intent, &other.record)))
+            }
+            None => Ok(None),
+        },
         // The other request usually ends long before its claim does.
         SubmissionOutcome::InProgress(retry_after) => {
             Err(in_progress(retry_after.min(idempotency::RETRY_PAUSE)))
@@ -115,13 +130,12 @@ pub fn accepted_answer(acceptance: &Acceptance) -> StoredAnswer {
     StoredAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.expect("it is JSON") }
 }
 
-/// The notification of a key that is taken. Retention may just have deleted it: then the key is free for the next attempt.
+/// The notification of a key that is taken; `None` if retention has deleted it meanwhile.
 async fn accepted<P: Ports>(
     api: &Api<P>,
     notification_id: &NotificationId,
-) -> Result<NotificationDetail, Problem> {
-    let found = api.queries.get_notification(notification_id).await.map_err(|error| store_failed(&error))?;
-    found.ok_or_else(|| unavailable("the record of the key was deleted meanwhile"))
+) -> Result<Option<NotificationDetail>, Problem> {
+    api.queries.get_notification(notification_id).await.map_err(|error| store_failed(&error))
 }
 
 fn duplicate(detail: &NotificationDetail) -> Response {

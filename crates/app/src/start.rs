@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use ambient::RandomTokens;
 use anyhow::Context;
-use domain::ports::StoreError;
-use lock::{LockError, LockManager, TableNames};
+use lock::{LockManager, TableNames};
 use pg::{Dsn, PgError, PgPool, PoolSettings, SessionSettings};
 use store_postgres::{PgQueries, PgStore};
 use store_redis::{KeyUse, RedisClient};
@@ -50,6 +49,8 @@ pub(crate) struct Stores {
     pub(crate) pool: PgPool,
     pub(crate) postgres: PgStore,
     pub(crate) locks: LockManager,
+    /// The time that is left for further checks of the start.
+    pub(crate) checks: DependencyStart,
 }
 
 /// Runs the start sequence.
@@ -77,7 +78,7 @@ pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let locks = open_locks(config)?;
     let tables = checks.until_in_time(|| locks.check_schema()).await;
     tables.with_context(|| format!("the tables of the locks at {dsn} could not be checked"))?;
-    Ok(Stores { redis, pool, postgres, locks })
+    Ok(Stores { redis, pool, postgres, locks, checks })
 }
 
 /// A client of Redis, once Redis has answered.
@@ -154,7 +155,8 @@ fn pool_settings(config: &Config) -> PoolSettings {
 }
 
 async fn migrate(dsn: &Dsn) -> anyhow::Result<()> {
-    let applied = tokio::time::timeout(MIGRATION_TIMEOUT, migrations::migrate(dsn))
+    let migrating = repeat_if_late(|| migrations::migrate(dsn));
+    let applied = tokio::time::timeout(MIGRATION_TIMEOUT, migrating)
         .await
         .with_context(|| {
             format!(
@@ -229,7 +231,7 @@ fn open_locks(config: &Config) -> anyhow::Result<LockManager> {
 }
 
 /// The time that a dependency has to answer at the start, for all calls together.
-struct DependencyStart {
+pub(crate) struct DependencyStart {
     dependency: &'static str,
     limit: Duration,
     deadline: Instant,
@@ -252,12 +254,12 @@ impl DependencyStart {
     }
 
     /// The same for a call that may find what no other attempt changes: it is repeated only if it took too long.
-    async fn until_in_time<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
+    pub(crate) async fn until_in_time<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
         E: Into<anyhow::Error>,
     {
-        self.retry_if(took_too_long, ask).await
+        self.retry_if(|error| pg::is_late(error.as_ref()), ask).await
     }
 
     async fn retry_if<T, E, F>(
@@ -293,10 +295,23 @@ impl DependencyStart {
     }
 }
 
-/// Whether a statement was not answered in time.
-fn took_too_long(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        matches!(cause.downcast_ref(), Some(StoreError::TimedOut { .. }))
-            || matches!(cause.downcast_ref(), Some(LockError::Store(PgError::TimedOut { .. })))
-    })
+/// Repeats a check that took too long, for [`START_TIMEOUT`] in all, and never ends one: for those that may take as long as they need.
+pub(crate) async fn repeat_if_late<T, E, F>(mut check: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+    E: std::error::Error + 'static,
+{
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        match check().await {
+            Err(error) if pg::is_late(&error) && Instant::now() + START_RETRY_INTERVAL < deadline => {
+                tracing::debug!(
+                    error = domain::ports::error_chain(&error),
+                    "a check of the start is repeated"
+                );
+                tokio::time::sleep(START_RETRY_INTERVAL).await;
+            }
+            outcome => return outcome,
+        }
+    }
 }

@@ -78,6 +78,7 @@ impl PostgresStore {
         session.prepare(&statements::complete(&[])).await?;
         session.prepare(&statements::abandon(&[])).await?;
         session.prepare(&statements::extend(&[], LockTtl::default())).await?;
+        session.prepare(&statements::begin_again([].into_iter())).await?;
         session.prepare(&statements::sweep(1)).await?;
         match missing_rights(&session, &required_rights()).await?.first() {
             None => Ok(()),
@@ -93,6 +94,7 @@ impl Store for PostgresStore {
             let session = self.pool.session("look up idempotency keys").await?;
             let rows = session.query(&statements::lookup(batch)).await?;
             let by_key = by_key(&rows)?;
+            begin_again(&session, &by_key).await?;
             for lookup in batch {
                 let row = by_key.get(&(lookup.scope.as_str(), lookup.key.as_str()));
                 let found = row.map(|row| read(row)).transpose()?;
@@ -228,6 +230,7 @@ async fn ask(
         let asked: Vec<&ClaimRequest> = open.iter().map(|position| requests[*position]).collect();
         let rows = session.query(&statements::claim(&asked, commit)).await?;
         let by_key = by_key(&rows)?;
+        begin_again(session, &by_key).await?;
         for &position in &open {
             if let Some(row) = by_key.get(&key_of(&requests[position].id)) {
                 found[position] = read(row)?;
@@ -244,6 +247,25 @@ async fn ask(
 /// Rows of [`statements::claim`] or [`statements::lookup`] by scope and key.
 fn by_key(rows: &[Row]) -> Result<HashMap<(&str, &str), &Row>, IdempotencyError> {
     rows.iter().map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row))).collect()
+}
+
+/// Shortens claims of a clock that was set back since: a process that crashed would keep its keys until the clock has caught up.
+async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> Result<(), IdempotencyError> {
+    let mut ahead = Vec::new();
+    for (key, row) in found {
+        let is_ahead: Option<bool> = column(row, "is_ahead")?;
+        if is_ahead == Some(true) {
+            ahead.push(*key);
+        }
+    }
+    if ahead.is_empty() {
+        return Ok(());
+    }
+    match session.execute(&statements::begin_again(ahead.iter().copied())).await {
+        // Another request does it, or the holder is about to end its claim.
+        Ok(_) | Err(PgError::Locked { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A row of [`statements::claim`] or [`statements::lookup`].

@@ -69,6 +69,7 @@ enum Step {
 #[derive(Iden, Clone, Copy)]
 enum Computed {
     FreeInMs,
+    IsAhead,
 }
 
 fn now() -> Expr {
@@ -93,6 +94,31 @@ fn is_given() -> Expr {
 
 fn is_live() -> Expr {
     Expr::col((Keys::Table, Keys::ExpiresAt)).gte(now())
+}
+
+/// Whether a claim was made by a clock that was ahead of the server's present one, by more than clocks of replicas may differ.
+fn is_ahead() -> Expr {
+    Expr::col((Keys::Table, Keys::State))
+        .eq(bind::text(PENDING))
+        .and(Expr::cust("idempotency_keys.created_at > now() + interval '1 second'"))
+}
+
+/// Lets those of the claims that were made by a clock that was ahead begin now: they end when their holders expect it, and not when the clock
+/// has caught up.
+pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> UpdateStatement {
+    let given = Query::select()
+        .expr_as(by_bytes(keys.clone().map(|(scope, _)| scope)), Given::Scope)
+        .expr_as(by_bytes(keys.map(|(_, key)| key)), Given::Key)
+        .take();
+    let column = |column: Keys| Expr::col((Keys::Table, column));
+    Query::update()
+        .table(Keys::Table)
+        .value(Keys::ExpiresAt, now().add(column(Keys::ExpiresAt).sub(column(Keys::CreatedAt))))
+        .value(Keys::CreatedAt, now())
+        .from(TableRef::SubQuery(given.into(), Given::Table.into_iden()))
+        .and_where(is_given())
+        .and_where(is_ahead())
+        .take()
 }
 
 fn step(name: impl IntoIden, query: impl Into<SubQueryStatement>) -> CommonTableExpression {
@@ -130,6 +156,7 @@ pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectSt
         .expr_as(Expr::cust("NULL::text"), Keys::State)
         .expr_as(Expr::cust("NULL::text"), Keys::Fingerprint)
         .expr_as(Expr::cust("NULL::bigint"), Computed::FreeInMs)
+        .expr_as(Expr::cust("NULL::boolean"), Computed::IsAhead)
         .expr_as(Expr::cust("NULL::int"), Keys::ResponseStatus)
         .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseHeaders)
         .expr_as(Expr::cust("NULL::bytea"), Keys::ResponseBody)
@@ -164,6 +191,7 @@ fn live() -> SelectStatement {
             Expr::cust("ceil(extract(epoch FROM idempotency_keys.expires_at - now()) * 1000)::bigint"),
             Computed::FreeInMs,
         )
+        .expr_as(is_ahead(), Computed::IsAhead)
         .columns([
             (Keys::Table, Keys::ResponseStatus),
             (Keys::Table, Keys::ResponseHeaders),

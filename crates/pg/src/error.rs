@@ -9,8 +9,6 @@ use std::fmt;
 
 use tokio_postgres::error::{DbError, SqlState};
 
-use crate::pool::NoneFree;
-
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why an operation on PostgreSQL failed.
@@ -234,6 +232,27 @@ pub fn is_unusable_pooler(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// Whether an error is, or was caused by, something that took too long: a statement, a lock, a connection, or the wait for one.
+pub fn is_late(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let slow = [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE];
+        let cancelled = |error: &ServerError| slow.contains(&error.0.state);
+        let slow_to_open = |OpenError(failures): &OpenError| {
+            failures.iter().any(|failure| matches!(failure.cause, OpenFailureCause::Late(_)))
+        };
+        if error.is::<DeadlinePassed>()
+            || error.is::<NoneFree>()
+            || error.downcast_ref().is_some_and(cancelled)
+            || error.downcast_ref().is_some_and(slow_to_open)
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 impl OpenError {
     /// What the last of the servers that answered said.
     fn server(&self) -> Option<&ServerError> {
@@ -284,6 +303,11 @@ impl fmt::Display for OpenFailureCause {
         }
     }
 }
+
+/// Every connection of a pool was in use for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection was free within {0:?}")]
+pub(crate) struct NoneFree(pub(crate) std::time::Duration);
 
 /// A deadline passed.
 #[derive(Debug, thiserror::Error)]

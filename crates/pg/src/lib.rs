@@ -27,7 +27,7 @@ mod version;
 
 pub use connect::OPEN_TIMEOUT;
 pub use dsn::{Dsn, DsnError};
-pub use error::{PgError, ServerError, is_unusable_pooler};
+pub use error::{PgError, ServerError, is_late, is_unusable_pooler};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
 pub use pool::{PgPool, PoolSettings, SessionSettings};

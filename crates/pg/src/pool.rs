@@ -14,7 +14,7 @@ use deadpool_postgres::{ClientWrapper, Runtime};
 use tokio_postgres::{CancelToken, Config};
 
 use crate::connect::{Connector, Opened};
-use crate::error::OpenError;
+use crate::error::{NoneFree, OpenError};
 use crate::pooler::OwnSession;
 use crate::session::Session;
 use crate::{Dsn, DsnError, PgError};
@@ -184,11 +184,6 @@ impl Manager for Connections {
         })
     }
 }
-
-/// Every connection of a pool was in use for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("no connection was free within {0:?}")]
-pub(crate) struct NoneFree(Duration);
 
 /// The settings of every session: the caller's own, and the deadlines of [`PgPool`]. Dates are ISO dates in UTC.
 ///

@@ -10,6 +10,8 @@
 //!    record stays if a route of it is live, or was not locked.
 //! 3. It deletes the others and the receipts of their routes. A transaction that writes a receipt has locked its route.
 //!
+//! A record whose key was promised for longer is listed like any other, and stays: neither lock nor count finds it.
+//!
 //! A crash at any of these steps leaves all records of the chunk as they were, or none of them.
 
 use std::collections::{HashMap, HashSet};
@@ -189,6 +191,15 @@ pub(crate) fn time_of(cutoff: Cutoff) -> Expr {
     Expr::expr(Func::least([bind::instant(cutoff.at), by_the_database]))
 }
 
+/// Whether the time has passed for which the key of a record was promised, by both clocks. A replica with a shorter retention than the one that
+/// accepted the record would forget the key too early.
+fn promise_has_passed(cutoff: Cutoff) -> Expr {
+    let age = i64::try_from(cutoff.age.as_micros()).unwrap_or(i64::MAX);
+    let present = bind::instant(cutoff.at).add(bind::bigint(age).mul(Expr::cust("interval '1 microsecond'")));
+    let earlier = Func::least([present, Expr::cust("now()")]);
+    Expr::col((Records::Table, Records::IdempotencyExpiresAt)).lte(earlier)
+}
+
 /// The bytes that a column takes in its row, or outside of it, compressed as it is.
 pub(crate) fn stored_bytes<T: sea_query::IntoColumnRef>(column: T) -> Expr {
     Expr::expr(Func::cust("pg_column_size").arg(Expr::col(column)))
@@ -264,6 +275,7 @@ pub(crate) fn lock_records(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
         .from(Records::Table)
         .and_where(Expr::col(Records::NotificationId).eq(any(bind::texts(ids))))
         .and_where(Expr::col(Records::AcceptedAt).lt(time_of(cutoff)))
+        .and_where(promise_has_passed(cutoff))
         .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
         .take()
 }
@@ -298,6 +310,7 @@ pub(crate) fn count_routes(ids: &[&str], cutoff: Cutoff) -> SelectStatement {
         )
         .and_where(Expr::col((Records::Table, Records::NotificationId)).eq(any(bind::texts(ids))))
         .and_where(Expr::col((Records::Table, Records::AcceptedAt)).lt(time_of(cutoff)))
+        .and_where(promise_has_passed(cutoff))
         .group_by_col((Records::Table, Records::NotificationId))
         .take()
 }

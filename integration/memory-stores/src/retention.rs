@@ -41,7 +41,9 @@ impl RetentionStore<NotificationId> for MemoryDatabase {
         let mut removal = Removal::default();
         for id in keys {
             match tables.records.get(*id) {
-                Some(record) if record.content.accepted_at < cutoff.at => {}
+                Some(record)
+                    if record.content.accepted_at < cutoff.at
+                        && record.idempotency_expires_at <= cutoff.at + cutoff.age => {}
                 Some(_) | None => continue,
             }
             if tables.routes_of(id).any(|row| row.status.is_live()) {

@@ -105,7 +105,8 @@ pub(super) async fn prepare(
     let tls = api.tls.as_ref().map(|(certificates, key)| Tls::load(certificates, key)).transpose();
     let tls = tls.context("the certificate of the API cannot be used")?;
     let keys = PostgresStore::new(stores.pool.clone());
-    keys.check_schema().await.context("the table of idempotency keys cannot be used")?;
+    let checked = stores.checks.until_in_time(|| keys.check_schema()).await;
+    checked.context("the table of idempotency keys cannot be used")?;
     let keys = Observed::new(keys, Arc::new(KeyMetrics(metrics.clone())));
     let addr = &api.addr;
     let cannot_listen = || format!("could not listen on {addr} (NOTIFICATION_API_HTTP_ADDR)");

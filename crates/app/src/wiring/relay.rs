@@ -82,7 +82,9 @@ async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Resu
     let pool = start::open_pool(&config.relay.outbox.dsn, pool_settings(&config.relay)).await?;
     let relay = WiredRelay::new(&config.relay, relay_id, &redis, &pool)?;
     let dsn = &config.relay.outbox.dsn;
-    relay.check().await.with_context(|| format!("the outbox at {dsn} cannot be used"))?;
+    start::repeat_if_late(|| relay.check())
+        .await
+        .with_context(|| format!("the outbox at {dsn} cannot be used"))?;
     Ok(relay)
 }
 

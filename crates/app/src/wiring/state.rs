@@ -82,8 +82,8 @@ async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyho
     let lists = pool(LIST_CONNECTIONS, state::PLANNER_PARAMETERS)?;
     let queries = pool(QUERY_CONNECTIONS, state::QUERY_PARAMETERS)?;
     let indexes = &config.indexes;
-    let set_up =
-        PostgresStore::setup(dsn, session_settings(state::PLANNER_PARAMETERS), &config.table, indexes);
+    let session = session_settings(state::PLANNER_PARAMETERS);
+    let set_up = start::repeat_if_late(|| PostgresStore::setup(dsn, session, &config.table, indexes));
     set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
     let store = PostgresStore::new(documents, config.table.clone()).with_pools(lists, queries);
     let listeners = Listeners {

@@ -267,10 +267,36 @@ async fn no_plan_reads_the_whole_table() {
     // The pool gives the connection that was used last.
     let session = pool.session("explain").await.expect("connects");
     let explain = session.raw(PREPARED).await.expect("listed");
-    assert_eq!(explain.len(), 7, "look-up, claim, complete, complete free, abandon, extend, sweep");
+    assert_eq!(
+        explain.len(),
+        8,
+        "look-up, claim, complete, complete free, abandon, extend, begin again, sweep"
+    );
     for sql in explain {
         let plan = session.raw(&sql).await.expect("explained").join("\n");
         let reads_all = plan.contains("Seq Scan on idempotency_keys");
         assert!(plan.contains("Index Scan") && !reads_all, "{plan}");
+    }
+}
+
+// I-13
+#[tokio::test]
+async fn a_claim_from_a_clock_that_was_set_back_is_over_after_its_time_and_not_before() {
+    let hour_ms = 3_600_000;
+    for reads in [false, true] {
+        let db = Db::new().await;
+        db.execute(&format!("UPDATE fake_clock SET now_ms = now_ms + {hour_ms}")).await;
+        db.claimed("k").await;
+        db.execute(&format!("UPDATE fake_clock SET now_ms = now_ms - {hour_ms}")).await;
+        // Met by a request that claims, or by one that only reads.
+        if reads {
+            drop(db.store().lookup(&[lookup("k", "f")]).await.expect("no failure"));
+        } else {
+            assert!(is_pending(&db.claim(&request("k", "f")).await));
+        }
+        db.pass(LOCK).await;
+        assert!(is_pending(&db.claim(&request("k", "f")).await), "reads: {reads}");
+        db.pass(TICK).await;
+        assert!(matches!(db.claim(&request("k", "f")).await, Claim::New), "reads: {reads}");
     }
 }

@@ -60,7 +60,7 @@ impl World {
     }
 
     async fn delete_first(&self) -> Removal {
-        let cutoff = Cutoff { at: at(1), age: Duration::ZERO };
+        let cutoff = Cutoff { at: at(1), age: Duration::from_secs(30 * 24 * 60 * 60) };
         let id = NotificationId::from("1-0".to_owned());
         self.store.delete_expired(&[&id], cutoff).await.expect("PostgreSQL is there")
     }

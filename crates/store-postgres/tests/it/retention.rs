@@ -9,8 +9,11 @@ use tokio_postgres::Client;
 use super::*;
 
 /// What is older than `time`, also by the clock of the database.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Longer ago than keys are promised for.
 fn before(time: Timestamp) -> Cutoff {
-    Cutoff { at: time, age: Duration::ZERO }
+    Cutoff { at: time, age: DAY * 30 }
 }
 
 fn removed(removed: u64) -> Removal {
@@ -169,7 +172,6 @@ async fn a_record_accepted_at_the_cutoff_stays() {
 // INV-14
 #[tokio::test]
 async fn a_clock_that_is_60_days_fast_removes_nothing_that_is_young_by_the_clock_of_the_database() {
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let world = World::new().await;
     let now = SystemClock.now();
     world.accept([1], now - DAY * 31).await;
@@ -187,7 +189,7 @@ async fn a_clock_that_is_60_days_fast_removes_nothing_that_is_young_by_the_clock
     }
     let fast = Cutoff::new(now + DAY * 60, DAY * 30);
     assert_eq!(world.delete(&["1-0", "2-0"], fast).await, removed(1));
-    let all = world.expired_malformed(before(now), None, 10).await;
+    let all = world.expired_malformed(Cutoff { at: now, age: Duration::ZERO }, None, 10).await;
     assert_eq!(world.delete_malformed(&all, fast).await, removed(1));
     assert_eq!(world.records().await, ["2-0"]);
     assert_eq!(world.malformed_left().await, ["4-0"]);

@@ -46,6 +46,7 @@ macro_rules! retention_contract {
             a_skipped_route_is_never_due_and_goes_with_its_record,
             a_record_with_a_locked_route_stays_and_the_others_go,
             a_record_that_is_not_old_enough_stays_even_if_it_is_named,
+            a_record_whose_key_was_promised_for_longer_stays,
             malformed_intents_older_than_the_cutoff_are_listed_and_removed,
         );
     };
@@ -53,7 +54,8 @@ macro_rules! retention_contract {
 
 /// Removes what was written before `seconds`, by either clock: the database's own is months later.
 fn before(seconds: i64) -> Cutoff {
-    Cutoff::new(at(seconds + 60), Duration::from_secs(60))
+    const MONTH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+    Cutoff::new(at(seconds) + MONTH, MONTH)
 }
 
 /// Completes all routes of all records: the pushes as published, the e-mails as dead letters.
@@ -182,6 +184,16 @@ pub async fn a_record_that_is_not_old_enough_stays_even_if_it_is_named(fixture: 
     complete_all(&fixture).await;
     assert_eq!(delete(&fixture, &["1-0", "2-0"], before(1)).await.removed, 1);
     assert_eq!(records(&fixture).await, ["2-0"]);
+}
+
+pub async fn a_record_whose_key_was_promised_for_longer_stays(fixture: impl RetentionFixture) {
+    accept(fixture.store(), [1], at(0)).await;
+    complete_all(&fixture).await;
+    // A replica that keeps records for a minute, and one that keeps them for a month.
+    let minute = Cutoff::new(at(120), Duration::from_secs(60));
+    assert_eq!(delete(&fixture, &["1-0"], minute).await, Removal::default());
+    assert_eq!(records(&fixture).await, ["1-0"]);
+    assert_eq!(delete(&fixture, &["1-0"], before(60)).await.removed, 1);
 }
 
 pub async fn malformed_intents_older_than_the_cutoff_are_listed_and_removed(fixture: impl RetentionFixture) {

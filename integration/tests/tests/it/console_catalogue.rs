@@ -50,7 +50,8 @@ async fn each_example_of_the_catalogue_is_accepted_as_it_is_copied() {
     };
     let entries: String = producers.iter().map(entry).collect();
     std::fs::write(&tokens.0, format!("{TOKENS}\n{entries}")).expect("the file is written");
-    let service = with_api(world.service(), &tokens).env("NOTIFICATION_CONSOLE", "on").start().await;
+    let service =
+        with_api(unhurried(world.service()), &tokens).env("NOTIFICATION_CONSOLE", "on").start().await;
     let mut browser = Browser::default();
     assert_eq!(browser.sign_in(&service.api_addr(), OPERATOR).await.status, 303);
     let mut sent = 0;

@@ -260,7 +260,7 @@ async fn receipts_outlive_a_crash_and_go_with_their_record() {
     assert_eq!(outcomes(&next, OPERATOR, &[report(&young[0], "delivered")]).await, ["recorded"]);
     world
         .execute(
-            "UPDATE records SET accepted_at = accepted_at - interval '31 days' WHERE idempotency_key = 'k-1'",
+            "UPDATE records SET accepted_at = accepted_at - interval '31 days', idempotency_expires_at = idempotency_expires_at - interval '31 days' WHERE idempotency_key = 'k-1'",
         )
         .await;
     wait_for("retention has deleted the old record", BOUND, async || {

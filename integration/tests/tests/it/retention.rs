@@ -15,7 +15,7 @@ async fn exactly_the_rows_older_than_their_retention_are_deleted_and_live_routes
     world.settled(4).await;
     service.kill().await;
     // Two are old; one of them has a route that still waits, long from now.
-    world.execute("UPDATE records SET accepted_at = accepted_at - interval '31 days' WHERE idempotency_key IN ('game-1:turn-0', 'game-1:turn-1')").await;
+    world.execute("UPDATE records SET accepted_at = accepted_at - interval '31 days', idempotency_expires_at = idempotency_expires_at - interval '31 days' WHERE idempotency_key IN ('game-1:turn-0', 'game-1:turn-1')").await;
     world
         .execute(
             "UPDATE routes SET status = 'failed', next_attempt_at = now() + interval '1 day' WHERE route_id = 'push:user:u-1'",
@@ -82,7 +82,7 @@ async fn with_an_old_dead_letter(world: &World) {
         .client()
         .await
         .batch_execute(
-            "UPDATE records SET accepted_at = accepted_at - interval '31 days';
+            "UPDATE records SET accepted_at = accepted_at - interval '31 days', idempotency_expires_at = idempotency_expires_at - interval '31 days';
              UPDATE routes SET status = 'dead_letter', attempt_count = max_attempts, dead_lettered_at = now()
              WHERE route_id = 'push:user:u-1';
              INSERT INTO dead_letters

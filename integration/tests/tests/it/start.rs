@@ -69,6 +69,20 @@ async fn a_check_that_takes_too_long_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_table_that_another_transaction_has_locked_at_the_start_is_waited_for() {
+    let world = World::new().await;
+    let holder = world.database.client().await;
+    holder
+        .batch_execute("BEGIN; LOCK TABLE idempotency_keys IN ACCESS EXCLUSIVE MODE")
+        .await
+        .expect("locked");
+    let service = world.service().spawn();
+    wait_for("the check is repeated", BOUND, async || service.logged("waiting for a dependency")).await;
+    holder.batch_execute("COMMIT").await.expect("free again");
+    wait_for("it is ready", BOUND, async || service.logged("the service is ready")).await;
+}
+
+#[tokio::test]
 async fn the_name_of_a_replica_is_in_the_log_and_in_readyz() {
     let world = World::new().await;
     let named = world.service().env("NOTIFICATION_REPLICA_ID", "web-1").start().await;
