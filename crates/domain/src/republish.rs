@@ -52,18 +52,19 @@ impl SeenStream {
 }
 
 /// A range of ids that no entry of a stream has had on the present server: `after` is the last id that the stream had generated
-/// when the server was first used after a start or a promotion, and `before` the first id that was appended since.
+/// before a publisher appended to it after a start or a promotion, and `before` the first id that was appended then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// Ids up to this one existed before the server started.
     pub after: EntryId,
-    /// Ids from this one on were appended since; `None` if nothing was appended yet.
+    /// Ids from this one on were appended since; `None` if nothing was appended yet: then the last id that the stream generated says
+    /// as much.
     pub before: Option<EntryId>,
 }
 
 impl Gap {
     fn contains(&self, id: EntryId) -> bool {
-        id > self.after && self.before.is_none_or(|before| id < before)
+        id > self.after && self.before.is_some_and(|before| id < before)
     }
 }
 
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_came_back_empty_has_lost_everything_and_one_that_went_on_nothing() {
-        let empty = stream(None, &[(0, None)]);
+        let empty = OutboundState { last_generated: id(0), ..stream(None, &[(0, None)]) };
         assert_eq!(entry_state(id(5), false, Some(&empty)), EntryState::Lost);
         let filled_again = stream(Some(20), &[(0, Some(20))]);
         assert_eq!(entry_state(id(5), false, Some(&filled_again)), EntryState::Lost);

@@ -64,6 +64,8 @@ pub(crate) struct Connector {
     /// Whether a pooler has shown that it keeps a session for each client.
     keeps_sessions: AtomicBool,
     announced: Option<Arc<Notify>>,
+    /// The session is used for one question, and is not checked.
+    plain: bool,
 }
 
 impl fmt::Debug for Connector {
@@ -84,7 +86,13 @@ impl Connector {
             last_good: dsn.last_good().clone(),
             keeps_sessions: AtomicBool::new(false),
             announced: None,
+            plain: false,
         })
+    }
+
+    /// The same, without the settings and the check of a session that is kept: a server that is too old may not know them.
+    pub(crate) fn plain(self) -> Self {
+        Self { plain: true, ..self }
     }
 
     /// The same, and every announcement on a channel that a connection listens to is passed on to `announced`.
@@ -153,6 +161,10 @@ impl Connector {
 
     /// Opens a connection whose settings are in force: a pooler may drop them, or refuse a connection that brings some.
     async fn connect(&self, config: &Config) -> Result<Opened, OpenFailureCause> {
+        if self.plain {
+            let (client, connection) = self.dial(config).await.map_err(OpenFailureCause::driver)?;
+            return Ok(Opened { client, connection, pooled: None });
+        }
         let mark = Mark::new();
         let mut marked = config.clone();
         marked.options(format!("{} {}", self.options, mark.option()));

@@ -82,9 +82,10 @@ pub(crate) async fn see(client: &Client) -> Result<SessionSeen, OpenFailureCause
         _ => None,
     });
     let row = row.ok_or(OpenFailureCause::SharedSession)?;
-    let pid = row.get(0).and_then(|pid| pid.parse().ok()).ok_or(OpenFailureCause::SharedSession)?;
+    let column = |index| row.try_get(index).ok().flatten();
+    let pid = column(0).and_then(|pid| pid.parse().ok()).ok_or(OpenFailureCause::SharedSession)?;
     // What was reset is empty, not NULL.
-    Ok(SessionSeen { mark: row.get(1).filter(|mark| !mark.is_empty()).map(str::to_owned), pid })
+    Ok(SessionSeen { mark: column(1).filter(|mark| !mark.is_empty()).map(str::to_owned), pid })
 }
 
 /// Whether the connection leads to the server itself: nothing between them could know the id of a process that is still to be

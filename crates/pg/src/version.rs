@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::connect::{Opened, connect};
+use crate::connect::{Connector, Opened};
 use crate::error::DeadlinePassed;
 use crate::{Dsn, PgError};
 
@@ -16,7 +16,10 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// string alone: a server that is too old refuses sessions whose settings it does not know.
 pub async fn server_version(dsn: &Dsn) -> Result<u32, PgError> {
     const OPERATION: &str = "reach PostgreSQL";
-    let Opened { client, connection, .. } = connect(dsn, dsn.config(), OPERATION).await?;
+    let connector =
+        Connector::new(dsn, dsn.config()).map_err(|error| PgError::unavailable(OPERATION, error))?;
+    let opened = connector.plain().open().await;
+    let Opened { client, connection, .. } = opened.map_err(|error| PgError::unavailable(OPERATION, error))?;
     let answer = timeout(VERSION_TIMEOUT, client.simple_query("SHOW server_version_num")).await;
     drop(client);
     connection.abort();
@@ -35,6 +38,7 @@ mod tests {
     use local_servers::{Postgres, PostgresOptions};
 
     use super::*;
+    use crate::connect::connect;
 
     #[tokio::test]
     async fn the_version_is_that_of_the_server() {

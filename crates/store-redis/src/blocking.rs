@@ -29,6 +29,8 @@ struct Slot {
     /// Counts the calls of `close`: a connection from before the last one is not used again.
     generation: u64,
     idle: Option<Connection>,
+    /// How the server of the last connection identified itself.
+    server: Option<Vec<String>>,
 }
 
 impl BlockingConnection {
@@ -50,7 +52,7 @@ impl BlockingConnection {
         };
         let mut connection = match idle {
             Some(connection) => connection,
-            None => self.client.dedicated(operation).await?,
+            None => self.open(operation).await?,
         };
         let limit = block + self.client.operation_timeout();
         let reply = ask_within(operation, &mut connection, command, max_bytes, limit).await?;
@@ -61,6 +63,28 @@ impl BlockingConnection {
             }
         }
         Ok(reply)
+    }
+
+    /// A new connection. It is refused once if it leads to another server than the one before: the stream may have lost entries, and the
+    /// caller determines again where to resume.
+    async fn open(&self, operation: &'static str) -> Result<Connection, StoreError> {
+        let mut connection = self.client.dedicated(operation).await?;
+        let info = redis::cmd("INFO").arg("server").arg("replication").to_owned();
+        let limit = self.client.operation_timeout();
+        let info = ask_within(operation, &mut connection, &info, MAX_KEPT_BUFFER_BYTES, limit).await?;
+        let info: String = info.and_then(|info| redis::from_redis_value(info).ok()).unwrap_or_default();
+        let ids: Vec<String> = info
+            .lines()
+            .filter(|line| line.starts_with("run_id:") || line.starts_with("master_replid:"))
+            .map(str::to_owned)
+            .collect();
+        let former = self.slot().server.replace(ids.clone());
+        match former {
+            Some(former) if former != ids => {
+                Err(unavailable(operation, "Redis is another server than before"))
+            }
+            _ => Ok(connection),
+        }
     }
 
     /// Closes the connection; a command that waits keeps its own until it ends.

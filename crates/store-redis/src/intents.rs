@@ -40,7 +40,7 @@ pub struct RedisIntentStream {
     server: Script,
     look: Script,
     /// The last state that cost Redis a large copy, and when that was.
-    copied: Arc<Mutex<Option<(Instant, Option<StreamState>)>>>,
+    copied: Arc<Mutex<Option<Copied>>>,
 }
 
 impl std::fmt::Debug for RedisIntentStream {
@@ -66,19 +66,18 @@ impl RedisIntentStream {
 
     /// The state of the stream, at most [`LARGE_COPY_INTERVAL`] old if it costs Redis a copy of large entries.
     async fn inspect_rarely(&self) -> Result<Option<StreamState>, StoreError> {
-        if let Some((at, state)) = *self.copied()
-            && at.elapsed() < LARGE_COPY_INTERVAL
-        {
-            return Ok(state);
+        let copied = *self.copied();
+        if let Some(copied) = copied.filter(|copied| copied.at.elapsed() < LARGE_COPY_INTERVAL) {
+            return Ok(Some(copied.state));
         }
         let state = self.inspect().await?;
-        let is_large = state.is_some_and(|state| state.copied_bytes > MAX_COPIED_BYTES);
-        *self.copied() = is_large.then(|| (Instant::now(), state));
+        let large = state.filter(|state| state.copied_bytes > MAX_COPIED_BYTES);
+        *self.copied() = large.map(|state| Copied { at: Instant::now(), state });
         Ok(state)
     }
 
     /// Nothing panics while the lock is held.
-    fn copied(&self) -> MutexGuard<'_, Option<(Instant, Option<StreamState>)>> {
+    fn copied(&self) -> MutexGuard<'_, Option<Copied>> {
         self.copied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,6 +137,13 @@ impl RedisIntentStream {
         }
         Ok((found, false))
     }
+}
+
+/// The state of a stream that cost Redis a large copy.
+#[derive(Clone, Copy)]
+struct Copied {
+    at: Instant,
+    state: StreamState,
 }
 
 /// From which end of the stream entries are listed.

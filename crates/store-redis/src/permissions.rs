@@ -7,10 +7,10 @@ use domain::ports::StoreError;
 use redis::{Script, Value};
 
 use crate::connect::{RedisClient, ScriptCall, is_missing_permission, unexpected};
-use crate::keyspace::OWN_KEYS;
+use crate::keyspace::server_changes;
 
 const TRY: &str = include_str!("scripts/try_commands.lua");
-/// The last part of the keys that only this check uses.
+/// In the place of a stream in the key that only this check uses. The other keys of the service begin with `notification:` as well.
 const CHECKED: &str = "permission_check";
 
 /// What the commands on a key are for.
@@ -72,8 +72,8 @@ impl RedisClient {
     /// Which of the commands that the service uses on its own keys and on these streams Redis does not permit, in words; empty if
     /// it permits all.
     pub async fn missing_permissions(&self, streams: &[(KeyUse, &str)]) -> Result<Vec<String>, StoreError> {
-        let own = OWN_KEYS.map(|prefix| format!("{prefix}{CHECKED}"));
-        let keys = own.iter().map(|key| (KeyUse::Own, key.as_str())).chain(streams.iter().copied());
+        let own = server_changes(CHECKED);
+        let keys = [(KeyUse::Own, own.as_str())].into_iter().chain(streams.iter().copied());
         let mut missing = Vec::new();
         for (purpose, key) in keys {
             for found in self.try_commands(key, purpose.commands()).await? {

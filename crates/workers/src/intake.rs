@@ -347,13 +347,14 @@ where
             StreamCheck::Absent => return Ok(Step::Blocked(checkpoint::absent(idle.processed))),
             StreamCheck::Continues | StreamCheck::ContinuesIfPresent | StreamCheck::Gap(_) => {}
         }
-        let missed = self.reader.missed_after(idle.processed, idle.has_more).await?;
-        Ok(match missed {
-            Some(entry_id) => Step::Blocked(format!(
-                "reads return nothing although the stream has entry {entry_id}: the connection is replaced"
-            )),
-            None => Step::Continue,
-        })
+        let Some(entry_id) = self.reader.missed_after(idle.processed, idle.has_more).await? else {
+            return Ok(Step::Continue);
+        };
+        // The next connection may lead to another server: determine again where to resume.
+        self.forget();
+        Ok(Step::Blocked(format!(
+            "reads return nothing although the stream has entry {entry_id}: the connection is replaced"
+        )))
     }
 }
 

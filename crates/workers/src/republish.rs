@@ -98,6 +98,8 @@ struct Watch {
 struct PendingChange {
     /// The server after it.
     server: ServerId,
+    /// Streams as they were on this server before their last id fell. New entries raise it again.
+    fallen: Vec<SeenStream>,
     /// Since when both stores have answered.
     settled_since: Instant,
     /// Whether it has been logged.
@@ -140,10 +142,15 @@ where
             watch.saved = Some(saved);
         }
         self.touch_names(&seen, watch).await?;
-        if seen.iter().any(|(_, now)| find(&watch.known, now).is_some_and(|known| now.may_have_lost(known))) {
+        let lost = |(_, now): &(Channel, SeenStream)| {
+            find(&watch.known, now).filter(|known| now.may_have_lost(known)).cloned()
+        };
+        let suspected: Vec<SeenStream> = seen.iter().filter_map(lost).collect();
+        let has_fallen = watch.change.as_ref().is_some_and(|change| !change.fallen.is_empty());
+        if !suspected.is_empty() || has_fallen {
             // PostgreSQL must have answered since the change, too.
             self.load(&seen).await?;
-            return match watch.is_settled(&server.server) {
+            return match watch.is_settled(&server.server, suspected) {
                 true => self.reconcile_if_elected(watch, &seen, stop).await,
                 false => Ok(()),
             };
@@ -200,9 +207,10 @@ where
     ) -> Result<(), StoreError> {
         let saved = self.load(seen).await?;
         let repeats = watch.repeat_at.is_some_and(|at| Instant::now() >= at);
+        let fallen = watch.change.as_ref().map(|change| change.fallen.clone()).unwrap_or_default();
         let suspects: Vec<Suspect<'_>> = seen
             .iter()
-            .filter_map(|(channel, now)| suspect(*channel, now, &saved, &watch.known, repeats))
+            .filter_map(|(channel, now)| suspect(*channel, now, &saved, &fallen, repeats))
             .collect();
         if let Some(change) = &mut watch.change {
             change.failure = None;
@@ -210,8 +218,9 @@ where
         let is_reported = watch.change.as_ref().is_some_and(|change| change.reported);
         if !suspects.is_empty() && !self.compare(&suspects, is_reported, over).await? {
             // What delayed it may last longer than a pass.
-            if let Some(change) = &mut watch.change {
-                (change.settled_since, change.reported) = (Instant::now(), true);
+            match &mut watch.change {
+                Some(change) => (change.settled_since, change.reported) = (Instant::now(), true),
+                None => watch.repeat_at = Some(Instant::now() + REPEAT_DELAY),
             }
             return Ok(());
         }
@@ -242,15 +251,22 @@ where
 }
 
 impl Watch {
-    /// Whether both stores have answered for long enough since the present change; called when both have answered.
-    fn is_settled(&mut self, server: &ServerId) -> bool {
+    /// Whether both stores have answered for long enough since the present change; called when both have answered. `suspected` are
+    /// streams as they were before a change that was just observed.
+    fn is_settled(&mut self, server: &ServerId, suspected: Vec<SeenStream>) -> bool {
         let change = self.change.take().filter(|change| change.server == *server);
-        let change = change.unwrap_or_else(|| PendingChange {
+        let mut change = change.unwrap_or_else(|| PendingChange {
             server: server.clone(),
+            fallen: Vec::new(),
             settled_since: Instant::now(),
             reported: false,
             failure: None,
         });
+        for stream in suspected.into_iter().filter(|stream| stream.server == *server) {
+            if find(&change.fallen, &stream).is_none() {
+                change.fallen.push(stream);
+            }
+        }
         let settled_since = change.settled_since;
         self.change = Some(change);
         settled_since.elapsed() >= SETTLE_TIME
@@ -270,15 +286,14 @@ fn suspect<'a>(
     channel: Channel,
     now: &'a SeenStream,
     saved: &[SavedStream],
-    known: &[SeenStream],
+    fallen: &[SeenStream],
     repeats: bool,
 ) -> Option<Suspect<'a>> {
     let saved = saved.iter().find(|saved| saved.seen.stream == now.stream);
     let repeated_since = saved.and_then(|saved| saved.compare_again_since);
     // What was on the server before the saved one has been compared.
-    let of_server = find(known, now).filter(|known| known.server == now.server);
-    let former = [saved.map(|saved| &saved.seen), of_server].into_iter().flatten();
-    let former = former.into_iter().find(|former| now.may_have_lost(former)).cloned();
+    let changed = saved.map(|saved| &saved.seen).filter(|saved| now.may_have_lost(saved));
+    let former = changed.or_else(|| find(fallen, now)).cloned();
     if former.is_none() && !(repeats && repeated_since.is_some()) {
         return None;
     }

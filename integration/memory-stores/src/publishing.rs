@@ -66,6 +66,9 @@ impl State {
     /// The changes of server of a stream, with that to the present one.
     pub(super) fn changes_of(&self, channel: Channel) -> Vec<(ServerId, Gap)> {
         let (server, mut changes) = (self.server(), self.changes.get(&channel).cloned().unwrap_or_default());
+        if changes.first().is_some_and(|(_, gap)| gap.before.is_none()) {
+            changes.remove(0);
+        }
         if changes.first().is_none_or(|(latest, _)| *latest != server) {
             let after = self.streams.get(&channel).map_or(EntryId::ZERO, |stream| stream.last_generated);
             changes.insert(0, (server, Gap { after, before: None }));
@@ -257,13 +260,13 @@ impl LeaseStore for MemoryPublishing {
     ) -> Result<bool, StoreError> {
         let until = self.clock.now() + ttl;
         let mut state = lock(&self.state);
-        if state.server() != *server {
-            return Ok(false);
-        }
+        let (is_same, now) = (state.server() == *server, self.clock.now());
         for (key, id) in receipts {
-            state.put_receipt(key, id, until);
+            if is_same || matches!(state.holder(key, now), Some(Holder::Receipt(held)) if held == id) {
+                state.put_receipt(key, id, until);
+            }
         }
-        Ok(true)
+        Ok(is_same)
     }
 }
 

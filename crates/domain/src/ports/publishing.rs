@@ -72,8 +72,8 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Extends receipts while their completion cannot be committed, and writes those that have expired again; each comes with the
-    /// id of its entry. Writes nothing and returns `false` if `server`, which acknowledged the entries, has been replaced: they may
-    /// not exist on the present one.
+    /// id of its entry. If `server`, which acknowledged the entries, has been replaced, they may not exist on the present one: then
+    /// receipts that exist are extended, none is written, and `false` is returned.
     fn extend_receipts(
         &self,
         server: &ServerId,

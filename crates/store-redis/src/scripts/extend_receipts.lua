@@ -1,10 +1,16 @@
--- Writes receipts over whatever the keys hold, if this is the server that acknowledged the entries: they are in the stream.
+-- Writes receipts over whatever the keys hold, if this is the server that acknowledged the entries: they are in the stream. Another
+-- server has a receipt only if it has the entry, so there receipts are extended and none is written.
 -- KEYS: leases. ARGV: run id and replication id of that server, TTL in ms, then the entry id of each key.
--- Returns 1, or 0 if this is another server; then nothing is written.
+-- Returns 1, or 0 if this is another server.
 local run_id, replication_id = server()
-if run_id ~= ARGV[1] or replication_id ~= ARGV[2] then return 0 end
+local is_same = run_id == ARGV[1] and replication_id == ARGV[2]
 for i, key in ipairs(KEYS) do
-  local set = redis.pcall('SET', key, receipt(ARGV[i + 3]), 'PX', ARGV[3])
-  if set.err then return set end
+  local value = receipt(ARGV[i + 3])
+  if is_same then
+    local set = redis.pcall('SET', key, value, 'PX', ARGV[3])
+    if set.err then return set end
+  elseif redis.pcall('GET', key) == value then
+    redis.call('PEXPIRE', key, ARGV[3])
+  end
 end
-return 1
+return is_same and 1 or 0

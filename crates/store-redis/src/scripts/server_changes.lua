@@ -1,21 +1,25 @@
 -- Prepended, after server.lua and stream_state.lua, to the scripts that use an outbound stream as a whole.
 
 -- The servers that a stream was on, latest first: one line each of the server, the last id that the stream had generated there
--- before anything was appended, and the first id that was appended since, or `-`. Ids between these two never existed on that
--- server. The line of this server is added if it is absent; returns whether it was.
+-- before a publisher of this version appended, and the first id that one appended since, or `-`. Ids between these two never existed
+-- on that server. While nothing was appended, the line of this server has the present last id, and a server on which nothing was
+-- appended leaves none. Returns the lines, and whether they differ from what is noted.
 local MAX_CHANGES = 16
 local function server_changes(stream, key, run_id, replication_id)
   local server = run_id .. '/' .. replication_id
   local noted = redis.pcall('GET', key)
   if type(noted) ~= 'string' then noted = '' end
-  if string.sub(noted, 1, #server + 1) == server .. ' ' then return noted, false end
+  local newest = string.match(noted, '^[^\n]*')
+  local is_open = string.sub(newest, -2) == ' -'
+  if not is_open and string.sub(newest, 1, #server + 1) == server .. ' ' then return noted, false end
   local found = redis.call('TYPE', stream).ok == 'stream' and state(stream)
   local lines = {server .. ' ' .. (found and found[2] or '0-0') .. ' -'}
-  for line in string.gmatch(noted, '[^\n]+') do
+  for line in string.gmatch(is_open and string.sub(noted, #newest + 2) or noted, '[^\n]+') do
     if #lines == MAX_CHANGES then break end
     lines[#lines + 1] = line
   end
-  return table.concat(lines, '\n'), true
+  local text = table.concat(lines, '\n')
+  return text, text ~= noted
 end
 
 -- Writes the changes if they are new, or if `first`, the first id that this call appended, is the first one on this server.

@@ -25,7 +25,11 @@ const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often processed entries are removed from the stream, where that is configured.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 /// The entries that are read at once to find the last one with an outcome.
-const WITNESS_PAGE: ReadLimit = ReadLimit { entries: 100, bytes: 4 * 1024 * 1024 };
+const WITNESS_PAGE: ReadLimit = ReadLimit { entries: MAX_WITNESS_ENTRIES, bytes: MAX_WITNESS_BYTES };
+/// The most of them.
+const MAX_WITNESS_ENTRIES: usize = 100;
+/// The most bytes that Redis may send for them.
+const MAX_WITNESS_BYTES: usize = 4 * 1024 * 1024;
 /// The most such pages. A stream without an outcome among so many entries is read from its beginning, which gives duplicates only.
 const MAX_WITNESS_PAGES: usize = 100;
 
@@ -166,9 +170,9 @@ where
         self.report_ignored(&resume, &cached);
 
         let former = self.store.load_intents_server(stream).await?;
+        let state = self.intents.inspect().await?;
         let server = self.intents.server().await?;
         let is_other = former.as_ref().is_some_and(|former| *former != server);
-        let state = self.intents.inspect().await?;
         let processed = match checkpoint::check_stream(resume.after, state) {
             StreamCheck::Absent => return Ok(Resumed::Absent(absent(resume.after))),
             StreamCheck::Continues => resume.after,
@@ -268,14 +272,9 @@ where
         is_other: bool,
         reader: &Reader<'_, I, C>,
     ) -> Result<EntryId, StoreError> {
-        let one = ReadLimit { entries: 1, ..WITNESS_PAGE };
-        let (newest, is_all) = self.intents.list_newest(processed, one).await?;
-        let is_present = match newest.first() {
-            Some(entry) => entry.id == processed,
-            // An entry that is too large to be read is there, and an empty list is of a stream that was trimmed meanwhile.
-            None => !is_all,
-        };
-        if newest.is_empty() || (is_present && !is_other) {
+        let before = processed.before().unwrap_or(EntryId::ZERO);
+        let is_present = self.intents.first_after(before).await? == Some(processed);
+        if is_present && !is_other {
             return Ok(processed);
         }
         match self.last_known(processed, reader).await? {
@@ -283,10 +282,9 @@ where
             // Its outcome may have been deleted by retention.
             None if is_present => Ok(processed),
             known => {
-                let before = known.unwrap_or(EntryId::ZERO);
                 let next = self.intents.first_after(processed).await?;
                 self.report_cut_or_recreation(processed, next.unwrap_or(processed), known);
-                Ok(before)
+                Ok(known.unwrap_or(EntryId::ZERO))
             }
         }
     }
@@ -356,10 +354,12 @@ where
         self.trim().await;
     }
 
-    /// Saves the server that the stream is on, once there is a checkpoint beside which it is saved.
+    /// Saves the server that the stream is on, once the checkpoint is one of that server: until a batch moves the checkpoint of a stream
+    /// that lost its tail, the next term must find the loss, too.
     async fn save_server(&mut self) {
-        let has_checkpoint = self.position.as_ref().is_some_and(|position| position.durable.is_some());
-        let Some(server) = self.unsaved_server.take_if(|_| has_checkpoint) else { return };
+        let is_settled =
+            self.position.as_ref().is_some_and(|position| position.durable == Some(position.processed));
+        let Some(server) = self.unsaved_server.take_if(|_| is_settled) else { return };
         if let Err(error) = self.store.save_intents_server(&self.settings.stream, &server).await {
             tracing::debug!(
                 error = error_chain(&error),

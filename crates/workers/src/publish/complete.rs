@@ -177,6 +177,7 @@ where
                 && let Some(published) = X::acknowledged(&mut part)
             {
                 if let Err(error) = self.confirm(published, shared).await {
+                    shared.receipts.hold(published.iter());
                     shared.pause_after(&error).await?;
                     parts.push_front((part, confirmed_at));
                     continue;
@@ -280,6 +281,7 @@ where
             if part.is_empty() {
                 continue;
             }
+            shared.receipts.hold(X::appended(&part).iter());
             let started = Instant::now();
             let result = X::commit(&self.routes, &part, self.clock.now(), RowLocks::Skip).await;
             let took = started.elapsed();

@@ -66,8 +66,7 @@ impl Receipts {
         }
     }
 
-    /// Receipts of entries that another server acknowledged are not renewed any more: before their completions are committed, the
-    /// entries are looked for on the present server, and held again.
+    /// On another server than the one that acknowledged an entry, its receipt is renewed if it exists, and not written again.
     async fn renew<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Result<(), StoreError> {
         let mut of_server: HashMap<ServerId, Vec<(RouteKey, String)>> = HashMap::new();
         for (key, entry) in self.held().iter() {
@@ -78,10 +77,7 @@ impl Receipts {
             for chunk in held.chunks(RENEWED_AT_ONCE) {
                 let receipts: Vec<(&RouteKey, &str)> =
                     chunk.iter().map(|(key, id)| (key, id.as_str())).collect();
-                if !leases.extend_receipts(&server, &receipts, ttl).await? {
-                    self.held().retain(|_, entry| entry.server != server);
-                    break;
-                }
+                leases.extend_receipts(&server, &receipts, ttl).await?;
             }
         }
         Ok(())

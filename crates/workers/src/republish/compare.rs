@@ -15,7 +15,7 @@ use domain::route::{Channel, LiveRoute, RouteKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Republisher, Suspect};
+use super::{Republisher, Suspect, TOUCH_INTERVAL};
 use crate::batch_limit::BatchLimit;
 use crate::passes::pause;
 
@@ -79,7 +79,7 @@ where
         let since = suspects.iter().map(|suspect| suspect.since).min().unwrap_or(Timestamp::MIN);
         let accepted_since = since - self.settings.window - ACCEPTED_EARLIER;
         let Some(last) = self.store.get_last_record().await? else { return Ok(true) };
-        let names = self.store.list_outbound_names(accepted_since).await?;
+        let names = self.store.list_outbound_names(accepted_since - TOUCH_INTERVAL * 2).await?;
         let mut streams = Vec::with_capacity(suspects.len());
         for suspect in suspects {
             let Suspect { channel, former, now, .. } = suspect;
@@ -108,10 +108,13 @@ where
         report(&streams);
         let is_complete = compared? && streams.iter().all(|(_, tally)| tally.held == 0);
         for (suspect, tally) in &streams {
+            if !is_complete {
+                continue;
+            }
+            report_lost(suspect, tally);
             // A comparison that is repeated finds them again.
-            if is_complete && suspect.former.is_some() {
+            if suspect.former.is_some() {
                 self.metrics.lost_entries(suspect.channel, tally.lost + tally.without_stream);
-                report_lost(suspect, tally);
             }
         }
         Ok(is_complete)

@@ -242,7 +242,8 @@ pub async fn receipts_go_with_their_record_and_no_other_does(fixture: impl Recei
     let (second, third) = (id(10, Channel::Email), id(11, Channel::Push));
     let reports = [&first, &push, &second, &third].map(|id| about(id, Delivered));
     assert_eq!(record(store, &reports).await, [RECORDED; 4]);
-    let cutoff = Cutoff::new(at(120), Duration::from_secs(60));
+    const MONTH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+    let cutoff = Cutoff::new(at(60) + MONTH, MONTH);
     let expired = store.list_expired(cutoff, None, 10).await.expect("the store is there");
     assert_eq!(expired.iter().map(|expired| expired.rows).collect::<Vec<_>>(), [5, 4, 4]);
     let removal = store.delete_expired(&[&NotificationId::from("1-0".to_owned())], cutoff).await;

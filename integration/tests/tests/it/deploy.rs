@@ -184,7 +184,8 @@ fn versions_are_those_of_the_workspace() {
         assert!(kustomization.contains(&format!("newTag: {version}\n")), "{folder}");
     }
     let changes = read("CHANGELOG.md");
-    let newest = changes.lines().find_map(|line| line.strip_prefix("## ")?.split(' ').next());
+    let mut releases = changes.lines().filter_map(|line| line.strip_prefix("## ")?.split(' ').next());
+    let newest = releases.find(|release| *release != "Unreleased");
     assert_eq!(newest, Some(version));
     let page = read("docs/deployment.md");
     for (before, after) in [("notification_", "-1_"), ("notification:", "")] {

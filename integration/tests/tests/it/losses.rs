@@ -75,8 +75,7 @@ async fn completions_that_wait_while_redis_loses_their_entries_are_published_aga
     world.check_after_loss(0..28).await;
 }
 
-// INV-13
-// CRASH-23
+// INV-13, CRASH-23
 #[tokio::test]
 async fn entries_that_redis_loses_while_postgresql_is_down_are_published_again() {
     let redis =

@@ -113,17 +113,14 @@ async fn a_redis_before_7_ends_the_start_of_the_service_and_of_a_relay() {
 }
 
 #[tokio::test]
-async fn a_redis_that_may_not_be_asked_for_its_version_is_used() {
+async fn a_redis_that_may_not_be_asked_about_itself_ends_the_start_which_names_the_permission() {
     let outbox = Outbox::new().await;
     let mut redis = outbox.world.redis().await;
     let forbid = redis::cmd("ACL").arg(&["SETUSER", "default", "-info"]).to_owned();
     forbid.exec_async(&mut redis).await.expect("Redis is there");
-    let relay = outbox.relay().start().await;
-    outbox.insert(0..1).await;
-    outbox.drained().await;
-    outbox.check_stream(0..1).await;
-    let line = relay.logged("Redis does not disclose its version, which is not checked");
-    assert_eq!(line.expect("it says so")["level"], "WARN");
+    let expected = "this user has no permissions to run the 'info' command";
+    refuses(outbox.relay(), expected).await;
+    refuses(outbox.world.service(), expected).await;
 }
 
 #[tokio::test]

@@ -71,6 +71,8 @@ impl Operation<'_> {
         let token = &valid.headers.iter().find(|(name, _)| name == "Authorization").expect("there is one").1;
         let bare = || valid.with("the token", &[401]).without_header("Authorization");
         all.push(bare());
+        // Too many unknown tokens of an address are refused for a while.
+        let unknown = || valid.with("the token", &[401, 429]).without_header("Authorization");
         for wrong in [
             "Bearer unknown",
             "Bearer",
@@ -79,9 +81,9 @@ impl Operation<'_> {
             &token.replace("Bearer ", ""),
             &"x".repeat(600),
         ] {
-            all.push(bare().with_header("Authorization", wrong));
+            all.push(unknown().with_header("Authorization", wrong));
         }
-        all.push(valid.with("two tokens", &[401]).with_header("Authorization", token));
+        all.push(valid.with("two tokens", &[401, 429]).with_header("Authorization", token));
         let producer = known.producers.values().next().expect("a producer");
         for (role, token) in [("operator", &known.operator), ("producer", producer)] {
             if !self.takes(role) {
