@@ -50,6 +50,8 @@ pub struct Session {
     given_up: AtomicBool,
     committing: AtomicBool,
     broken: AtomicBool,
+    /// The connection is not used again, whatever ends its transaction.
+    discarded: AtomicBool,
     checks: bool,
 }
 
@@ -118,6 +120,7 @@ impl Session {
             given_up: AtomicBool::new(false),
             committing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            discarded: AtomicBool::new(false),
             checks: false,
         }
     }
@@ -312,7 +315,7 @@ impl Session {
     /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted server: each
     /// of them would cost its next caller a whole timeout.
     fn discard(&self) {
-        self.broken.store(true, Ordering::SeqCst);
+        self.discarded.store(true, Ordering::SeqCst);
         if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
             pool.retain(|_, _| false);
         }
@@ -353,7 +356,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let given_up = self.in_flight.load(Ordering::SeqCst) > 0 || self.given_up.load(Ordering::SeqCst);
-        let unknown = given_up || self.broken.load(Ordering::SeqCst);
+        let unknown = given_up || self.broken.load(Ordering::SeqCst) || self.discarded.load(Ordering::SeqCst);
         let Some(object) = self.object.take().filter(|_| unknown) else { return };
         // Without a runtime nothing can be sent: the process ends.
         match (Object::pool(&object), Handle::try_current()) {

@@ -344,9 +344,7 @@ async fn a_relay_goes_on_by_itself_after_the_type_of_a_column_was_changed() {
     let columns = columns.map(|column| format!("ALTER COLUMN {column} TYPE timestamptz(3)")).join(", ");
     outbox.execute(&format!("ALTER TABLE openoutbox_events {columns}")).await;
     outbox.insert(1..3).await;
-    if tokio::time::timeout(std::time::Duration::from_secs(25), outbox.drained()).await.is_err() {
-        panic!("{:#?}", relay.output())
-    }
+    outbox.drained().await;
     shows(&relay, "running").await;
     outbox.check_stream(0..3).await;
 }
