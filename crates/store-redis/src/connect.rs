@@ -288,8 +288,9 @@ const OUTAGES: [&str; 13] = [
 
 /// Parts of the texts with which Redis reports that this connection may not use a command or a key: a permission that the user
 /// lacks, or a command that was renamed. Every command of the kind fails, whatever its arguments.
-const MISSING_PERMISSIONS: [&str; 6] = [
+const MISSING_PERMISSIONS: [&str; 7] = [
     "NOPERM",
+    "has no permissions to",
     "can't run this command",
     "can't access at least one of the keys",
     "ACL failure in script",

@@ -90,7 +90,7 @@ impl OutboundInspection for MemoryPublishing {
     async fn observe(&self) -> Result<OutboundServer, StoreError> {
         let mut state = lock(&self.state);
         for channel in Channel::ALL {
-            state.note_changes(channel, None);
+            state.note_changes(channel);
         }
         let stream = |channel: Channel| (channel, channel.as_str().to_owned(), state.outbound(channel));
         Ok(OutboundServer { server: state.server(), streams: Channel::ALL.into_iter().map(stream).collect() })

@@ -76,12 +76,9 @@ impl State {
         changes
     }
 
-    /// Notes the present server, and the first id that was appended on it.
-    pub(super) fn note_changes(&mut self, channel: Channel, appended: Option<EntryId>) {
-        let mut changes = self.changes_of(channel);
-        if let Some((_, gap)) = changes.first_mut() {
-            gap.before = gap.before.or(appended);
-        }
+    /// Notes the present server.
+    pub(super) fn note_changes(&mut self, channel: Channel) {
+        let changes = self.changes_of(channel);
         self.changes.insert(channel, changes);
     }
 
@@ -114,7 +111,7 @@ impl State {
         if self.refusing.contains(&channel) {
             return Append::Refused("WRONGTYPE Operation against a key of another type".to_owned());
         }
-        self.note_changes(channel, None);
+        let mut changes = self.changes_of(channel);
         let stream = self.streams.entry(channel).or_default();
         let (last, millis) = (stream.last_generated, u64::try_from(now.as_millis()).unwrap_or(0));
         let id = match millis > last.millis {
@@ -124,7 +121,10 @@ impl State {
         let fields = entry.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
         stream.entries.push((id, fields));
         stream.last_generated = id;
-        self.note_changes(channel, Some(id));
+        if let Some((_, gap)) = changes.first_mut() {
+            gap.before = gap.before.or(Some(id));
+        }
+        self.changes.insert(channel, changes);
         self.put_receipt(key, &id.to_string(), now + receipt_ttl);
         self.done(id.to_string())
     }

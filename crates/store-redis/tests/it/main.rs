@@ -11,6 +11,7 @@ mod leader_notice;
 mod leases;
 mod outbound;
 mod outbox;
+mod permissions;
 
 use std::time::Duration;
 
