@@ -4,27 +4,28 @@
 use std::collections::BTreeSet;
 
 use harness::{Service, wait_for};
+use tokio_postgres::Client;
 
 use crate::restore::{Snapshot, ask, world_with_snapshots};
 use crate::world::*;
 
 const COMPARED: &str = "the stream was compared with the published routes";
-/// The advisory lock for which every change of a route waits while [`hold_completions`] is in force.
+/// The advisory lock for which every change of a route waits once [`hold_completions`] was called.
 const GATE: i64 = 77;
 
-/// Makes every completion wait as long as another session holds [`GATE`]. The rows are not locked.
-async fn hold_completions(world: &World) {
-    world
-        .database
-        .client()
-        .await
+/// Makes every completion wait until the session that is returned is dropped. The rows are not locked.
+async fn hold_completions(world: &World) -> Client {
+    let holder = world.database.client().await;
+    holder
         .batch_execute(&format!(
             "CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS
                 $$ BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NEW; END $$;
-             CREATE TRIGGER gate BEFORE UPDATE ON routes FOR EACH ROW EXECUTE FUNCTION wait_for_gate();"
+             CREATE TRIGGER gate BEFORE UPDATE ON routes FOR EACH ROW EXECUTE FUNCTION wait_for_gate();
+             SELECT pg_advisory_lock({GATE});"
         ))
         .await
         .expect("the role owns the table");
+    holder
 }
 
 async fn appended(world: &World, entries: usize) {
@@ -60,9 +61,7 @@ async fn completions_that_wait_while_redis_loses_their_entries_are_published_aga
     let service = world.service().start().await;
     world.send(0..3).await;
     world.settled(3).await;
-    hold_completions(&world).await;
-    let holder = world.database.client().await;
-    holder.execute(&format!("SELECT pg_advisory_lock({GATE})"), &[]).await.expect("it is free");
+    let holder = hold_completions(&world).await;
     let snapshot = Snapshot::of(&world).await;
     world.send(3..28).await;
     appended(&world, 28 * 4).await;
@@ -84,9 +83,7 @@ async fn entries_that_redis_loses_while_postgresql_is_down_are_published_again()
     let _service = world.service().start().await;
     world.send(0..3).await;
     world.settled(3).await;
-    hold_completions(&world).await;
-    let holder = world.database.client().await;
-    holder.execute(&format!("SELECT pg_advisory_lock({GATE})"), &[]).await.expect("it is free");
+    let holder = hold_completions(&world).await;
     let snapshot = Snapshot::of(&world).await;
     world.send(3..28).await;
     appended(&world, 28 * 4).await;
