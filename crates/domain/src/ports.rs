@@ -43,8 +43,8 @@ pub use queries::{LeaderLookup, Queries, StreamQueries};
 pub use receipts::ReceiptStore;
 pub use replicas::{Activity, ActivityQueries, BlockedReport, ReplicaReport, ReplicaStore, WorkerReport};
 pub use republish::{
-    FoundEntries, OutboundInspection, OutboundServer, PublishedEntry, PublishedPage, RepublishStore,
-    SavedStream,
+    FoundEntries, MAX_FOUND_ENTRIES, OutboundInspection, OutboundServer, PublishedEntry, PublishedPage,
+    RepublishStore, SavedStream,
 };
 pub use retention::{Cutoff, Expired, KeySweep, Removal, RetentionStore};
 pub use routes::{Completion, DueCursor, DueOrder, DuePage, RouteStore, RowLocks};

@@ -26,10 +26,13 @@ pub struct StreamTarget {
 const APPEND: &str = include_str!("scripts/append.lua");
 const ADD_ENTRY_FUNCTION: &str = include_str!("scripts/add_entry.lua");
 const SERVER_CHANGES_FUNCTIONS: &str = include_str!("scripts/server_changes.lua");
+/// The most changes of server that are noted of an outbound stream: the oldest one is forgotten.
+const MAX_SERVER_CHANGES: usize = 16;
 
 /// A script that uses an outbound stream as a whole.
 fn stream_script(body: &str) -> Script {
-    stream_state::script(&[server::FUNCTION, SERVER_CHANGES_FUNCTIONS, body].concat())
+    let bound = format!("local MAX_CHANGES = {MAX_SERVER_CHANGES}\n");
+    stream_state::script(&[server::FUNCTION, &bound, SERVER_CHANGES_FUNCTIONS, body].concat())
 }
 
 /// A script that appends entries under receipts.

@@ -32,6 +32,9 @@ pub struct FoundEntries {
     pub present: Vec<bool>,
 }
 
+/// The most entries that callers look for with one call of [`OutboundInspection::find_entries`]: the server does nothing else meanwhile.
+pub const MAX_FOUND_ENTRIES: usize = 256;
+
 /// Inspects the outbound streams as a whole, and appends the entries that they lost.
 pub trait OutboundInspection: Send + Sync {
     /// The server and its streams at one moment. A server that is a replica is [`StoreError::Unavailable`].

@@ -1,10 +1,9 @@
--- Prepended, after server.lua and stream_state.lua, to the scripts that use an outbound stream as a whole.
+-- Prepended, after server.lua, stream_state.lua and MAX_CHANGES, to the scripts that use an outbound stream as a whole.
 
 -- The servers that a stream was on, latest first: one line each of the server, the last id that the stream had generated there
 -- before a publisher of this version appended, and the first id that one appended since, or `-`. Ids between these two never existed
 -- on that server. While nothing was appended, the line of this server has the present last id, and a server on which nothing was
 -- appended leaves none. Returns the lines, and whether they differ from what is noted.
-local MAX_CHANGES = 16
 local function server_changes(stream, key, run_id, replication_id)
   local server = run_id .. '/' .. replication_id
   local noted = redis.pcall('GET', key)

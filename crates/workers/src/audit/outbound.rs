@@ -4,13 +4,13 @@ use ambient::Clock;
 use domain::audit::{Discrepancy, DiscrepancyKind, OutboundName, OutboundVerdict, judge_outbound};
 use domain::entry::EntryId;
 use domain::ports::{
-    AuditStore, CheckpointCache, LeaderLookup, OutboundInspection, StoreError, StreamEntry, StreamReader,
+    AuditStore, CheckpointCache, LeaderLookup, MAX_FOUND_ENTRIES, OutboundInspection, StoreError,
+    StreamEntry, StreamReader,
 };
 use domain::republish::entry_state;
 use domain::route::{Channel, RouteKey};
 
 use super::entries::{before, is_suspected};
-use super::records::MAX_FOUND_ENTRIES;
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, READ_LIMIT, retry, still_found};
 
 impl<S, R, O, C, L, K, P> Audit<S, R, O, C, L, K, P>

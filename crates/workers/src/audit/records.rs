@@ -7,17 +7,14 @@ use domain::audit::{
 };
 use domain::entry::EntryId;
 use domain::ports::{
-    AuditStore, AuditedPage, CheckpointCache, ChildTable, FoundEntries, LeaderLookup, OutboundInspection,
-    RecordCursor, StoreError, StreamReader,
+    AuditStore, AuditedPage, CheckpointCache, ChildTable, FoundEntries, LeaderLookup, MAX_FOUND_ENTRIES,
+    OutboundInspection, RecordCursor, StoreError, StreamReader,
 };
 use domain::record::NotificationId;
 use domain::republish::entry_state;
 use domain::route::{Channel, RouteKey};
 
 use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, retry, still_found};
-
-/// The most entries that one script looks for.
-pub(super) const MAX_FOUND_ENTRIES: usize = 256;
 
 /// What was found out about a page.
 #[derive(Default)]

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ambient::{Clock, Jitter, Tokens};
 use domain::entry::EntryId;
-use domain::ports::{LeaseStore, Outbound, OutboundInspection, Published, RouteStore, StoreError};
+use domain::ports::{
+    LeaseStore, MAX_FOUND_ENTRIES, Outbound, OutboundInspection, Published, RouteStore, StoreError,
+};
 use domain::republish::{EntryState, entry_state};
 use domain::route::RouteKey;
 
@@ -16,8 +18,6 @@ use super::{RoutePublisher, Shared};
 /// How old an acknowledgement may be when its completion is sent to PostgreSQL. A comparison of the streams begins later after a
 /// change of server ([`crate::republish`]), so it sees the completions that were sent before the change.
 pub(super) const MAX_UNCONFIRMED: Duration = Duration::from_secs(1);
-/// The most entries that one call looks for.
-const MAX_FOUND_ENTRIES: usize = 256;
 
 /// Completions whose acknowledgements were confirmed.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Append, Election, OutboundInspection, Published, PublishedEntry, RecordCursor, RepublishStore,
-    StoreError, Swap, error_chain,
+    Append, Election, MAX_FOUND_ENTRIES, OutboundInspection, Published, PublishedEntry, RecordCursor,
+    RepublishStore, StoreError, Swap, error_chain,
 };
 use domain::republish::{EntryState, entry_state};
 use domain::route::{Channel, LiveRoute, RouteKey};
@@ -24,8 +24,6 @@ use crate::passes::pause;
 const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);
 /// Records that are listed together.
 const PAGE_RECORDS: usize = 256;
-/// Entries that are looked for together.
-const CHUNK_ENTRIES: usize = 256;
 /// Routes whose content is read and appended together.
 const APPEND_ROUTES: usize = 64;
 /// The most bytes of one append.
@@ -107,14 +105,13 @@ where
         let compared = self.compare_pages(&mut streams, accepted_since, &last, stop).await;
         report(&streams);
         let is_complete = compared? && streams.iter().all(|(_, tally)| tally.held == 0);
-        for (suspect, tally) in &streams {
-            if !is_complete {
-                continue;
-            }
-            report_lost(suspect, tally);
-            // A comparison that is repeated finds them again.
-            if suspect.former.is_some() {
-                self.metrics.lost_entries(suspect.channel, tally.lost + tally.without_stream);
+        if is_complete {
+            for (suspect, tally) in &streams {
+                report_lost(suspect, tally);
+                // A comparison that is repeated finds them again.
+                if suspect.former.is_some() {
+                    self.metrics.lost_entries(suspect.channel, tally.lost + tally.without_stream);
+                }
             }
         }
         Ok(is_complete)
@@ -143,7 +140,7 @@ where
             for (suspect, tally) in streams.iter_mut() {
                 let of_channel: Vec<&PublishedEntry> =
                     page.entries.iter().filter(|entry| entry.channel == suspect.channel).collect();
-                for chunk in of_channel.chunks(CHUNK_ENTRIES) {
+                for chunk in of_channel.chunks(MAX_FOUND_ENTRIES) {
                     self.compare_chunk(suspect.channel, chunk, tally, stop).await?;
                 }
             }
