@@ -15,10 +15,12 @@ use std::time::Duration;
 use ambient::error_chain;
 use domain::ports::StoreError;
 use outbox::{
-    Content, Deadline, DeliveredEvent, Event, Publication, Publisher, PublisherOutage, Server, ServerId,
+    Content, Deadline, DeliveredEvent, Event, Progress, Publication, Publisher, PublisherOutage, Recorded,
+    Server, ServerId, ServerRecord,
 };
 use pg::RawTimestamp;
-use store_redis::{OutboxAppend, OutboxEntry, RedisOutboxStreams, outbox_receipt};
+use store_redis::{OutboxAppend, OutboxEntry, OutboxProgress, RedisOutboxStreams, outbox_receipt};
+use uuid::Uuid;
 
 use self::entries::EntryCache;
 
@@ -90,8 +92,8 @@ impl<M: Mapping> StreamPublisher<M> {
         Ok(appended)
     }
 
-    /// Whether each event has a receipt or an entry; one that goes to no stream counts as one that has.
-    async fn find_published(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
+    /// Whether each event has a receipt; one that goes to no stream counts as one that has.
+    async fn find_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, StoreError> {
         let receipt = |event: &DeliveredEvent| {
             let stream = self.mapping.stream(&event.event_type)?;
             Some(outbox_receipt(stream, self.mapping.producer(), &event.event_id.to_string()))
@@ -99,15 +101,7 @@ impl<M: Mapping> StreamPublisher<M> {
         let receipts: Vec<Option<String>> = events.iter().map(receipt).collect();
         let asked: Vec<String> = receipts.iter().flatten().cloned().collect();
         let mut found = self.streams.find_receipts(&asked).await?.into_iter();
-        let mut published: Vec<bool> =
-            receipts.iter().map(|receipt| receipt.is_none() || found.next().unwrap_or(false)).collect();
-        // A receipt ends some time after its append, and the entry may be there for longer.
-        for (event, published) in events.iter().zip(&mut published).filter(|(_, published)| !**published) {
-            let Some(stream) = self.mapping.stream(&event.event_type) else { continue };
-            let ids = self.entries.of(&self.streams, stream, self.mapping.id_field()).await?;
-            *published = ids.contains(&event.event_id);
-        }
-        Ok(published)
+        Ok(receipts.iter().map(|receipt| receipt.is_none() || found.next().unwrap_or(false)).collect())
     }
 }
 
@@ -155,26 +149,51 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
     async fn server(&self, outbox: &str) -> Result<Server, PublisherOutage> {
         let server = self.streams.server(outbox).await;
         let server = server.map_err(outage("could not ask which Redis server this is"))?;
-        Ok(server.map_or(Server::LASTING, |server| Server {
-            id: ServerId(server.number),
-            is_compared: server.is_compared,
-            unfinished_since: server.unfinished_since.map(RawTimestamp::from_server_micros),
-        }))
+        let Some(server) = server else { return Ok(Server::lasting()) };
+        let progress = server.progress.map(|progress| match progress {
+            OutboxProgress::Settled(until) => Progress::Settled(RawTimestamp::from_server_micros(until)),
+            OutboxProgress::Unfinished { since, comparison } => {
+                Progress::Unfinished { since: RawTimestamp::from_server_micros(since), comparison }
+            }
+        });
+        let record = progress.map(|progress| ServerRecord { is_own: server.is_own, progress });
+        Ok(Server { id: ServerId(server.number), record, seen: server.seen })
     }
 
     async fn record_server(
         &self,
         outbox: &str,
-        server: ServerId,
-        unfinished_since: Option<RawTimestamp>,
-    ) -> Result<(), PublisherOutage> {
-        let since = unfinished_since.map(RawTimestamp::as_server_micros);
-        let recorded = self.streams.record_server(outbox, server.0, since).await;
-        recorded.map_err(outage("could not record which Redis server was compared"))
+        server: &Server,
+        progress: Progress,
+    ) -> Result<Recorded, PublisherOutage> {
+        let progress = match progress {
+            Progress::Settled(until) => OutboxProgress::Settled(until.as_server_micros()),
+            Progress::Unfinished { since, comparison } => {
+                OutboxProgress::Unfinished { since: since.as_server_micros(), comparison }
+            }
+        };
+        let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, progress).await;
+        let is_written = recorded.map_err(outage("could not record which Redis server was compared"))?;
+        Ok(if is_written { Recorded::Written } else { Recorded::Changed })
     }
 
-    async fn find(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
-        self.find_published(events).await.map_err(outage("could not look for events that were delivered"))
+    async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+        self.find_receipts(events)
+            .await
+            .map_err(outage("could not look for the receipts of delivered events"))
+    }
+
+    async fn has_entries(
+        &self,
+        events: &[DeliveredEvent],
+        round: u64,
+    ) -> Result<Option<Vec<bool>>, PublisherOutage> {
+        // Only events that go to a stream lack a receipt.
+        let stream = |event| self.mapping.stream(event).unwrap_or_default();
+        let events: Vec<(&str, Uuid)> =
+            events.iter().map(|event| (stream(&event.event_type), event.event_id)).collect();
+        let found = self.entries.find(&self.streams, self.mapping.id_field(), round, &events).await;
+        found.map_err(outage("could not look for the entries of delivered events"))
     }
 }
 

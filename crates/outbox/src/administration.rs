@@ -1,5 +1,9 @@
 //! What operators do with an outbox in PostgreSQL.
 
+mod requeue;
+
+pub use requeue::{RequeuePlan, RequeueReport, RequeueRequest, SHOWN_BY_DRY_RUN};
+
 use std::ops::Range;
 
 use ambient::Timestamp;
@@ -20,8 +24,6 @@ use crate::{ChannelName, OutboxError, REAPED, Stats, TableName, notify_sql, sche
 const MAX_CHUNK: u32 = 1_000;
 /// The most DEAD events that are listed.
 pub const MAX_LISTED: u32 = 1_000;
-/// How many DEAD events a dry run shows.
-pub const SHOWN_BY_DRY_RUN: u32 = 20;
 /// The largest payload that is shown.
 const MAX_SHOWN_BYTES: i64 = 1024 * 1024;
 /// The advisory lock of [`Administration::migrate`]: "outboxmg" in ASCII.
@@ -104,15 +106,6 @@ pub enum Requeued {
     Unknown,
 }
 
-/// The DEAD or DELIVERED events that were requeued, or would be.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RequeuedDone {
-    /// How many.
-    pub count: u64,
-    /// Of a dry run, the first [`SHOWN_BY_DRY_RUN`].
-    pub first: Vec<StoredEvent>,
-}
-
 impl StoredEvent {
     /// Whether its lease had expired: then it may be published although it is DEAD, because no relay has marked it.
     pub fn was_reaped(&self) -> bool {
@@ -135,6 +128,12 @@ impl Administration {
     pub async fn check(&self) -> Result<Checked, OutboxError> {
         let session = self.pool.session("check the outbox table").await?;
         check::check(&session, &self.table).await
+    }
+
+    /// Checks that the role may ask which outbox this is. A relay asks if it compares delivered events.
+    pub async fn check_identity(&self) -> Result<(), OutboxError> {
+        let session = self.pool.session("check the identity of the outbox").await?;
+        check::check_identity(&session).await
     }
 
     /// Creates the table and its indexes where they are missing, and the trigger that announces inserts if there is a channel. Several
@@ -207,13 +206,9 @@ impl Administration {
         limit: u32,
     ) -> Result<Vec<StoredEvent>, OutboxError> {
         let session = self.pool.session("list dead events of the outbox").await?;
-        let statement = statements::list_done(
-            &self.table,
-            Prunable::Dead,
-            event_type,
-            RawTimestamp::NEG_INFINITY,
-            limit.min(MAX_LISTED),
-        );
+        let all = RawTimestamp::NEG_INFINITY..=RawTimestamp::INFINITY;
+        let limit = limit.min(MAX_LISTED);
+        let statement = statements::list_done(&self.table, Prunable::Dead, event_type, &all, limit);
         session.query(&statement).await?.iter().map(read).collect()
     }
 
@@ -253,51 +248,6 @@ impl Administration {
             }));
         }
         Ok(outcomes)
-    }
-
-    /// Lets all DEAD events, or those of one type, be tried again; those that die meanwhile stay. Each chunk is a transaction of its
-    /// own: after an error some are requeued.
-    pub async fn requeue_dead(
-        &self,
-        event_type: Option<&str>,
-        dry_run: bool,
-    ) -> Result<RequeuedDone, OutboxError> {
-        self.requeue_done(Prunable::Dead, event_type, RawTimestamp::NEG_INFINITY, dry_run).await
-    }
-
-    /// Lets all events that were DELIVERED at `since` or later, or those of one type, be published again, unless the publisher still
-    /// has receipts for them; those that are delivered meanwhile stay. Each chunk is a transaction of its own: after an error some
-    /// are requeued.
-    pub async fn requeue_delivered(
-        &self,
-        event_type: Option<&str>,
-        since: Timestamp,
-        dry_run: bool,
-    ) -> Result<RequeuedDone, OutboxError> {
-        self.requeue_done(Prunable::Delivered, event_type, since.into(), dry_run).await
-    }
-
-    async fn requeue_done(
-        &self,
-        which: Prunable,
-        event_type: Option<&str>,
-        since: RawTimestamp,
-        dry_run: bool,
-    ) -> Result<RequeuedDone, OutboxError> {
-        const OPERATION: &str = "requeue events of the outbox";
-        let session = self.pool.session(OPERATION).await?;
-        if dry_run {
-            let counted =
-                session.query(&statements::count_done(&self.table, which, event_type, since)).await?;
-            let list = statements::list_done(&self.table, which, event_type, since, SHOWN_BY_DRY_RUN);
-            let first = session.query(&list).await?.iter().map(read).collect::<Result<_, _>>()?;
-            return Ok(RequeuedDone { count: count(&counted)?, first });
-        }
-        let cutoff = cutoff(&session, std::time::Duration::ZERO).await?;
-        drop(session);
-        let statement = |chunk| statements::requeue_done(&self.table, which, event_type, chunk);
-        let count = self.in_chunks(OPERATION, since..cutoff, statement).await?;
-        Ok(RequeuedDone { count, first: Vec::new() })
     }
 }
 

@@ -27,6 +27,19 @@ pub(crate) struct Indexes {
     pub(crate) delivered: bool,
 }
 
+/// What tells an outbox from those of other clusters.
+const IDENTITY_FUNCTION: &str = "pg_control_system()";
+
+/// Checks that the outbox can be told from others, which a relay needs that compares what its publisher holds.
+pub(crate) async fn check_identity(session: &Session) -> Result<(), OutboxError> {
+    let text = "SELECT has_function_privilege($1, 'EXECUTE') AS found";
+    let rows = session.query_once(&Written::new(text, [bind::text(IDENTITY_FUNCTION)])).await?;
+    match rows.first().map(|row| column::<bool>(row, "found")).transpose()? {
+        Some(true) => Ok(()),
+        _ => Err(OutboxError::NoFunctionRight(IDENTITY_FUNCTION)),
+    }
+}
+
 /// The name as text, from which the server finds the table.
 fn name(table: &TableName) -> sea_query::Expr {
     bind::text(table.quoted())

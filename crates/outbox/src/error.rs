@@ -36,6 +36,9 @@ pub enum OutboxError {
         /// The rights, separated by commas.
         rights: String,
     },
+    /// The role may not execute a function by which the outbox is told from others.
+    #[error("the role lacks the right EXECUTE on the function {0}")]
+    NoFunctionRight(&'static str),
 }
 
 impl OutboxError {

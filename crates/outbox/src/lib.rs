@@ -29,8 +29,8 @@ mod statements;
 mod table;
 
 pub use administration::{
-    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, Requeued, RequeuedDone, SHOWN_BY_DRY_RUN,
-    StoredEvent,
+    Administration, EventDetail, MAX_LISTED, PruneRequest, Pruned, RequeuePlan, RequeueReport,
+    RequeueRequest, Requeued, SHOWN_BY_DRY_RUN, StoredEvent,
 };
 pub use age::{Age, AgeError};
 pub use check::Checked;
@@ -40,14 +40,17 @@ pub(crate) use event::REAPED;
 pub use event::{Content, Event, MAX_ERROR_CHARS};
 pub use memory::MemoryStorage;
 pub use postgres::PostgresStorage;
-pub use publisher::{Deadline, Publication, Publisher, PublisherOutage, Server, ServerId};
+pub use publisher::{
+    Deadline, Progress, Publication, Publisher, PublisherOutage, Recorded, Server, ServerId, ServerRecord,
+};
 pub use relay::{Observer, Relay, RelayId, RelayIdError, RelaySettings, RelayState, RelayStatus};
 pub use retry::RetryPolicy;
 pub use schema::{ChannelName, ChannelNameError, notify_sql, schema_sql};
 pub use statements::PLANNER_PARAMETERS;
 pub use storage::{
-    Claim, ClaimRequest, ClaimToken, ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage,
-    EventTypes, Failure, FailureKind, Marked, Position, ReapRequest, Reaped, Stats, Storage,
+    Claim, ClaimRequest, ClaimToken, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes, Failure,
+    FailureKind, Marked, NewestCursor, NewestPage, Position, ReapRequest, Reaped, RequeuedDelivered, Stats,
+    Storage,
 };
 pub use table::{TableName, TableNameError};
 

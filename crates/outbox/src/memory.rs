@@ -2,7 +2,7 @@
 
 mod row;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,15 +13,17 @@ use uuid::Uuid;
 
 use self::row::{Row, Status, choose, is_of};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage,
-    EventTypes, Failure, FailureKind, Marked, NewEvent, OutboxError, Position, REAPED, ReapRequest, Reaped,
-    Stats, Storage, StoredEvent,
+    Claim, ClaimRequest, ClaimToken, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes, Failure,
+    FailureKind, Marked, NewEvent, NewestCursor, NewestPage, OutboxError, Position, REAPED, ReapRequest,
+    Reaped, RequeuedDelivered, Stats, Storage, StoredEvent,
 };
 
 /// An outbox in memory; clones share it. Its clock starts at a given time and goes with the runtime's.
 #[derive(Clone, Debug)]
 pub struct MemoryStorage {
     rows: Arc<Mutex<BTreeMap<Uuid, Row>>>,
+    /// Events that another transaction has locked.
+    locked: Arc<Mutex<HashSet<Uuid>>>,
     start: Timestamp,
     started: Instant,
 }
@@ -29,7 +31,7 @@ pub struct MemoryStorage {
 impl MemoryStorage {
     /// An empty outbox, whose clock shows `start` now.
     pub fn new(start: Timestamp) -> Self {
-        Self { rows: Arc::default(), start, started: Instant::now() }
+        Self { rows: Arc::default(), locked: Arc::default(), start, started: Instant::now() }
     }
 
     /// The time by its clock.
@@ -77,6 +79,15 @@ impl MemoryStorage {
         })
     }
 
+    /// Has another transaction lock these events, and no others: they can neither be marked nor requeued.
+    pub fn lock(&self, event_ids: &[Uuid]) {
+        *self.locked() = event_ids.iter().copied().collect();
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn rows(&self) -> MutexGuard<'_, BTreeMap<Uuid, Row>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,8 +100,9 @@ impl MemoryStorage {
         id: impl Fn(&T) -> Uuid,
         change: impl Fn(&mut Row, &T),
     ) -> Vec<Marked> {
-        let mut rows = self.rows();
+        let (mut rows, locked) = (self.rows(), self.locked());
         let mut mark = |element: &T| match rows.get_mut(&id(element)) {
+            Some(_) if locked.contains(&id(element)) => Marked::Busy,
             Some(row) if row.locked.as_ref().is_some_and(|(holder, _)| holder == token) => {
                 change(row, element);
                 Marked::Applied
@@ -107,7 +119,7 @@ impl Storage for MemoryStorage {
         types: &EventTypes,
         after: Option<&Position>,
     ) -> Result<Option<Duration>, OutboxError> {
-        let (now, rows) = (self.now(), self.rows());
+        let (now, rows) = (Self::now(self), self.rows());
         let next = rows
             .values()
             .filter(|row| row.status == Status::Pending && is_of(types, row))
@@ -118,7 +130,7 @@ impl Storage for MemoryStorage {
     }
 
     async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claim, OutboxError> {
-        let now = self.now();
+        let now = Self::now(self);
         let mut rows = self.rows();
         let chosen = choose(&rows, now, request);
         let mut events = Vec::with_capacity(chosen.events.len());
@@ -133,7 +145,7 @@ impl Storage for MemoryStorage {
     }
 
     async fn first_claimable(&self, request: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
-        Ok(choose(&self.rows(), self.now(), request).events.first().copied())
+        Ok(choose(&self.rows(), Self::now(self), request).events.first().copied())
     }
 
     async fn mark_delivered_batch(
@@ -141,7 +153,7 @@ impl Storage for MemoryStorage {
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let now = self.now();
+        let now = Self::now(self);
         Ok(self.mark(
             token,
             event_ids,
@@ -157,7 +169,7 @@ impl Storage for MemoryStorage {
         token: &ClaimToken,
         failures: &[Failure],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let now = self.now();
+        let now = Self::now(self);
         Ok(self.mark(
             token,
             failures,
@@ -173,7 +185,7 @@ impl Storage for MemoryStorage {
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let now = self.now();
+        let now = Self::now(self);
         Ok(self.mark(
             token,
             event_ids,
@@ -189,7 +201,7 @@ impl Storage for MemoryStorage {
         request: &ReapRequest,
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
     ) -> Result<Reaped, OutboxError> {
-        let now = self.now();
+        let now = Self::now(self);
         let mut rows = self.rows();
         let ended = |row: &&mut Row| {
             is_of(&request.types, row)
@@ -211,11 +223,18 @@ impl Storage for MemoryStorage {
         Ok("memory".to_owned())
     }
 
-    async fn comparison_start(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
-        let (now, rows) = (self.now(), self.rows());
-        let delivered = rows.values().filter(|row| row.status == Status::Delivered);
-        let newest = delivered.map(|row| row.updated_at).max().unwrap_or(now);
-        Ok(ComparisonStart { now: now.into(), since: (newest - window).into() })
+    async fn now(&self) -> Result<RawTimestamp, OutboxError> {
+        Ok(Self::now(self).into())
+    }
+
+    async fn newest_delivered(
+        &self,
+        types: &EventTypes,
+        _: Option<NewestCursor>,
+    ) -> Result<NewestPage, OutboxError> {
+        let rows = self.rows();
+        let ours = rows.values().filter(|row| row.status == Status::Delivered && is_of(types, row));
+        Ok(NewestPage { newest: ours.map(|row| row.updated_at.into()).max(), next: None })
     }
 
     async fn list_delivered(
@@ -240,20 +259,24 @@ impl Storage for MemoryStorage {
         Ok(DeliveredPage { events, next })
     }
 
-    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<Vec<Uuid>, OutboxError> {
-        let (now, mut rows) = (self.now(), self.rows());
-        let mut requeued = Vec::new();
+    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<RequeuedDelivered, OutboxError> {
+        let (now, mut rows, locked) = (Self::now(self), self.rows(), self.locked());
+        let mut outcome = RequeuedDelivered::default();
         for event in events {
             let row = rows.get_mut(&event.event_id);
             let Some(row) = row.filter(|row| row.status == Status::Delivered && row.delivered() == *event)
             else {
                 continue;
             };
+            if locked.contains(&event.event_id) {
+                outcome.locked.push(event.event_id);
+                continue;
+            }
             (row.status, row.attempts, row.available_at, row.updated_at) = (Status::Pending, 0, now, now);
             row.last_error.clear();
-            requeued.push(event.event_id);
+            outcome.requeued.push(event.event_id);
         }
-        Ok(requeued)
+        Ok(outcome)
     }
 
     async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
@@ -262,7 +285,7 @@ impl Storage for MemoryStorage {
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {
-        let (now, rows) = (self.now(), self.rows());
+        let (now, rows) = (Self::now(self), self.rows());
         let count = |of: &dyn Fn(&Row) -> bool| {
             limit.min(rows.values().filter(|row| is_of(types, row) && of(row)).count() as u64)
         };

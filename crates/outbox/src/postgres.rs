@@ -21,13 +21,15 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use self::dead::DeadCount;
+use self::delivered::one;
+pub(crate) use self::delivered::requeue_as_read;
 use crate::check::{self, Checked, Indexes};
 use crate::row_id::RowId;
 use crate::statements::{self, Claiming, Locks, Purpose};
 use crate::{
-    Claim, ClaimRequest, ClaimToken, ComparisonStart, Content, DeliveredCursor, DeliveredEvent,
-    DeliveredPage, Event, EventTypes, Failure, FailureKind, Marked, OutboxError, Position, ReapRequest,
-    Reaped, Stats, Storage, TableName,
+    Claim, ClaimRequest, ClaimToken, Content, DeliveredCursor, DeliveredEvent, DeliveredPage, Event,
+    EventTypes, Failure, FailureKind, Marked, NewestCursor, NewestPage, OutboxError, Position, ReapRequest,
+    Reaped, RequeuedDelivered, Stats, Storage, TableName,
 };
 
 /// How long it is taken for granted which indexes there are.
@@ -44,7 +46,7 @@ pub struct PostgresStorage {
     table: TableName,
     /// When they were looked at, and which there are.
     indexes: Arc<Mutex<Option<(Instant, Indexes)>>>,
-    /// Where there is no index of them.
+    /// The count of DEAD events, for a table without an index of them.
     dead: Arc<Mutex<DeadCount>>,
 }
 
@@ -206,8 +208,18 @@ impl Storage for PostgresStorage {
         self.name_of_table().await
     }
 
-    async fn comparison_start(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
-        self.start_of_comparison(window).await
+    async fn now(&self) -> Result<RawTimestamp, OutboxError> {
+        let session = self.pool.session("read the clock of the outbox").await?;
+        let rows = session.query(&statements::cutoff(Duration::ZERO)).await?;
+        column(one(&session, &rows)?, "cutoff")
+    }
+
+    async fn newest_delivered(
+        &self,
+        types: &EventTypes,
+        cursor: Option<NewestCursor>,
+    ) -> Result<NewestPage, OutboxError> {
+        self.page_of_newest(types, cursor).await
     }
 
     async fn list_delivered(
@@ -220,10 +232,8 @@ impl Storage for PostgresStorage {
         self.page_of_delivered(types, since, cursor, limit).await
     }
 
-    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<Vec<Uuid>, OutboxError> {
-        let session = self.pool.session("send events of the outbox again").await?;
-        let rows = session.query(&statements::requeue_delivered(&self.table, events)).await?;
-        Ok(ids(&rows)?.into_iter().collect())
+    async fn requeue_delivered(&self, events: &[DeliveredEvent]) -> Result<RequeuedDelivered, OutboxError> {
+        self.requeue_as_read(events).await
     }
 
     async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {

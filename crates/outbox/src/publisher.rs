@@ -1,6 +1,7 @@
 //! Where events go: the port that a relay publishes through.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pg::RawTimestamp;
@@ -11,30 +12,71 @@ use crate::{DeliveredEvent, Event};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct ServerId(pub u64);
 
-/// A moment by the publisher's own clock: after it, the publisher itself refuses to publish for a claim. Another server than
-/// the one whose clock that is refuses too.
+/// A moment by the publisher's own clock: after it, the publisher itself refuses to publish for a claim. A server other than the one
+/// whose clock it is refuses as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
     /// The moment, in milliseconds.
     pub unix_ms: u64,
-    /// Whose clock it is.
+    /// The server whose clock it is.
     pub server: ServerId,
 }
 
-/// The server that acknowledges what is published now.
+/// How far an outbox was compared with a server, by the clock of the outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Every event that was DELIVERED at this time or before was published before this was recorded, on a server that was compared.
+    Settled(RawTimestamp),
+    /// What was DELIVERED at this time or later is still to be compared.
+    Unfinished {
+        /// The time.
+        since: RawTimestamp,
+        /// Which comparison it is: relays that compare the same loss share it, and the next loss has another.
+        comparison: u64,
+    },
+}
+
+/// The record of an outbox that a server holds. A server that returns from an older state has an older record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerRecord {
+    /// Whether it was made with the server that is there, and not with one before it.
+    pub is_own: bool,
+    /// What it says.
+    pub progress: Progress,
+}
+
+/// The server that acknowledges what is published now.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
-    /// Which one it is.
+    /// The identity of the server.
     pub id: ServerId,
-    /// Whether it holds all that was acknowledged before, as far as a comparison has shown.
-    pub is_compared: bool,
-    /// The beginning of a comparison that a relay began and did not finish.
-    pub unfinished_since: Option<RawTimestamp>,
+    /// The record that it holds; `None` if it has none.
+    pub record: Option<ServerRecord>,
+    /// The value of the record as it was read, by which a change is noticed.
+    pub seen: Arc<[u8]>,
 }
 
 impl Server {
-    /// One that loses nothing.
-    pub const LASTING: Self = Self { id: ServerId(0), is_compared: true, unfinished_since: None };
+    /// A server that loses nothing.
+    pub fn lasting() -> Self {
+        let record = ServerRecord { is_own: true, progress: Progress::Settled(RawTimestamp::NEG_INFINITY) };
+        Self { id: ServerId(0), record: Some(record), seen: Arc::default() }
+    }
+
+    /// What the record says if it was made with this server.
+    pub(crate) fn own_progress(&self) -> Option<Progress> {
+        self.record.filter(|record| record.is_own).map(|record| record.progress)
+    }
+}
+
+/// Whether a record was written.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recorded {
+    /// It was.
+    Written,
+    /// It was not: another server is there, or the record is not the one that was seen. The next look shows what is there.
+    Changed,
 }
 
 /// What became of one event.
@@ -76,29 +118,40 @@ pub trait Publisher: Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<Publication>, PublisherOutage>> + Send;
 
-    /// The server that acknowledges now, as of not long ago, and whether it was compared with the events of `outbox` that are
-    /// DELIVERED. A publisher whose acknowledgements last needs this and what follows no more than by default.
+    /// The server that acknowledges now, as of not long ago, and its record of `outbox`. A publisher whose acknowledgements last needs
+    /// this and what follows no more than by default.
     fn server(&self, _outbox: &str) -> impl Future<Output = Result<Server, PublisherOutage>> + Send {
-        async { Ok(Server::LASTING) }
+        async { Ok(Server::lasting()) }
     }
 
-    /// Records with `server` itself that it was compared with `outbox`, or since when its events are still to be compared. Fails
-    /// if another server is there.
+    /// Records with the server itself how far it was compared with `outbox`, if it is still there with the record that `server` shows.
     fn record_server(
         &self,
         _outbox: &str,
-        _server: ServerId,
-        _unfinished_since: Option<RawTimestamp>,
-    ) -> impl Future<Output = Result<(), PublisherOutage>> + Send {
-        async { Ok(()) }
+        _server: &Server,
+        _progress: Progress,
+    ) -> impl Future<Output = Result<Recorded, PublisherOutage>> + Send {
+        async { Ok(Recorded::Written) }
     }
 
-    /// Whether each of the events is published, as far as the publisher can tell: one that it does not find is published again.
-    fn find(
+    /// Whether the publisher has a receipt for each of the events.
+    fn has_receipts(
         &self,
         events: &[DeliveredEvent],
     ) -> impl Future<Output = Result<Vec<bool>, PublisherOutage>> + Send {
         let found = vec![true; events.len()];
         async { Ok(found) }
+    }
+
+    /// Whether each of the events is published all the same, as far as the publisher can find out: an event that it does not find is
+    /// published again. `None` after a part of the work: the same call continues it. What was read may be used again within
+    /// `round`, and in no other.
+    fn has_entries(
+        &self,
+        events: &[DeliveredEvent],
+        _round: u64,
+    ) -> impl Future<Output = Result<Option<Vec<bool>>, PublisherOutage>> + Send {
+        let found = vec![true; events.len()];
+        async { Ok(Some(found)) }
     }
 }

@@ -13,13 +13,13 @@ mod reap;
 mod stats;
 
 pub(crate) use admin::{
-    Chunk, Prunable, count_done, count_prunable, cutoff, existing, get, list_done, prune, requeue,
-    requeue_done,
+    Chunk, Prunable, count_done, count_prunable, cutoff, existing, get, list_done, list_requeueable, prune,
+    requeue,
 };
 pub(crate) use claim::{Claiming, Purpose, claim, claim_begin, due_in};
 pub(crate) use delivered::{
-    Newest, blocks, comparison_start, has_claims_until, identity, list_delivered, list_delivered_of_blocks,
-    newest_delivered_of_blocks, requeue_delivered,
+    blocks, has_claims_until, identity, list_delivered, list_delivered_of_blocks, newest_delivered,
+    newest_delivered_of_blocks, requeue_as_read, still_as_read,
 };
 pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};
 pub(crate) use reap::{begin_again, expired_leases, reap};

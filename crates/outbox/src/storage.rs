@@ -146,31 +146,51 @@ pub struct DeliveredEvent {
     pub delivered_at: RawTimestamp,
 }
 
-/// When a comparison of what is DELIVERED began, and how far back it goes, by the clock of the store.
+/// The place at which the search for the newest DELIVERED event continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ComparisonStart {
-    /// Now.
-    pub now: RawTimestamp,
-    /// The window before the newest event that is DELIVERED.
-    pub since: RawTimestamp,
+pub enum NewestCursor {
+    /// Before this time: no later event is of the types.
+    Before(RawTimestamp),
+    /// This block is next, in the order of the table's blocks; with the newest time of those before it.
+    Block(u32, Option<RawTimestamp>),
 }
 
-/// Where a list of what is DELIVERED continues.
+/// A part of the search for the newest DELIVERED event.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewestPage {
+    /// The newest time of delivery, as far as the search came.
+    pub newest: Option<RawTimestamp>,
+    /// The place at which the search continues; `None` at its end.
+    pub next: Option<NewestCursor>,
+}
+
+/// The outcome of requeueing events that are DELIVERED. Those that are in neither list were changed meanwhile.
+#[must_use]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct RequeuedDelivered {
+    /// They are PENDING.
+    pub requeued: Vec<Uuid>,
+    /// Another transaction has locked them: they are DELIVERED as they were read.
+    pub locked: Vec<Uuid>,
+}
+
+/// The place at which a list of DELIVERED events continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveredCursor {
     /// After this event, in the order of delivery.
     After(RawTimestamp, Uuid),
-    /// In the order of the table's blocks, at this one: there is no index of what is DELIVERED.
+    /// This block is next, in the order of the table's blocks: the table has no index of DELIVERED events.
     Block(u32),
 }
 
-/// A part of the list of what is DELIVERED.
+/// A part of the list of DELIVERED events.
 #[must_use]
 #[derive(Clone, PartialEq, Debug)]
 pub struct DeliveredPage {
-    /// The events, at most as many as were asked for, unless they are in the order of the table.
+    /// The events: at most the limit of the request, unless they are in the order of the table's blocks.
     pub events: Vec<DeliveredEvent>,
-    /// Where it continues; `None` at the end.
+    /// The place at which the list continues; `None` at the end.
     pub next: Option<DeliveredCursor>,
 }
 
@@ -187,7 +207,7 @@ pub struct ReapRequest {
     pub except: Vec<Uuid>,
 }
 
-/// What became of the leases of one call.
+/// The outcome of one call for the leases.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Reaped {
@@ -274,12 +294,16 @@ pub trait Storage: Send + Sync + 'static {
     /// The name of this outbox, unlike that of any other, for as long as it exists.
     fn identity(&self) -> impl Future<Output = Result<String, OutboxError>> + Send;
 
-    /// The beginning of a comparison that goes back `window` before the newest event that is DELIVERED: what was delivered last
-    /// was acknowledged last, however long ago.
-    fn comparison_start(
+    /// Now, by the clock of the store.
+    fn now(&self) -> impl Future<Output = Result<RawTimestamp, OutboxError>> + Send;
+
+    /// Looks for the newest time at which an event of these types was DELIVERED, in a bounded part of the outbox. Times in the
+    /// future, written by another clock, do not count.
+    fn newest_delivered(
         &self,
-        window: Duration,
-    ) -> impl Future<Output = Result<ComparisonStart, OutboxError>> + Send;
+        types: &EventTypes,
+        cursor: Option<NewestCursor>,
+    ) -> impl Future<Output = Result<NewestPage, OutboxError>> + Send;
 
     /// Some of the events of these types that were DELIVERED at `since` or later.
     fn list_delivered(
@@ -290,12 +314,11 @@ pub trait Storage: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<DeliveredPage, OutboxError>> + Send;
 
-    /// PENDING as new, those of the events that are still DELIVERED as they were read and that no other transaction has locked.
-    /// Returns their ids.
+    /// Sets events to PENDING, as if they were new, if they are still DELIVERED as they were read and no other transaction has locked them.
     fn requeue_delivered(
         &self,
         events: &[DeliveredEvent],
-    ) -> impl Future<Output = Result<Vec<Uuid>, OutboxError>> + Send;
+    ) -> impl Future<Output = Result<RequeuedDelivered, OutboxError>> + Send;
 
     /// Whether an event is held under a claim that was made at this time or before: it may still be marked as DELIVERED.
     fn has_claims_until(&self, time: RawTimestamp) -> impl Future<Output = Result<bool, OutboxError>> + Send;

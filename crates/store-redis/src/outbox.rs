@@ -4,9 +4,11 @@
 //! by Redis's own clock, so that a relay that was paused on its way there appends nothing (ADR 0032). It is a time by the clock of
 //! one server: no other server appends for that claim ([`server`]).
 
+mod entries;
 mod server;
 
-pub use server::{OutboxServer, OutboxTarget};
+pub use entries::NewestEntries;
+pub use server::{OutboxProgress, OutboxServer, OutboxTarget};
 
 use std::borrow::Cow;
 use std::collections::HashMap;

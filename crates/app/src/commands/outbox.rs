@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use outbox::{
-    Administration, ChannelName, OutboxError, PruneRequest, Requeued, StoredEvent, TableName, notify_sql,
-    schema_sql,
+    Administration, ChannelName, OutboxError, PruneRequest, RequeueReport, RequeueRequest, Requeued,
+    StoredEvent, TableName, notify_sql, schema_sql,
 };
 use pg::{PgPool, PoolSettings, SessionSettings};
 use serde_json::json;
@@ -169,18 +169,15 @@ impl Commands {
 
     /// Requeues what is DEAD, or what was DELIVERED since a time.
     async fn requeue_all(&self, args: &RequeueArgs, out: &mut impl Write) -> Result<(), Failure> {
-        let event_type = args.event_type.as_deref();
-        let since = match args.delivered_since {
-            Some(moment) => Some(moment.before(self.explained(self.administration.now().await).await?)),
-            None => None,
+        let until = self.explained(self.administration.now().await).await?;
+        let request = RequeueRequest {
+            delivered_since: args.delivered_since.map(|moment| moment.before(until)),
+            event_type: args.event_type.as_deref(),
+            until,
         };
-        let requeue = async |dry_run| match since {
-            Some(since) => self.administration.requeue_delivered(event_type, since, dry_run).await,
-            None => self.administration.requeue_dead(event_type, dry_run).await,
-        };
-        let status = if since.is_some() { "DELIVERED" } else { "DEAD" };
+        let status = if request.delivered_since.is_some() { "DELIVERED" } else { "DEAD" };
         if args.dry_run || !args.yes {
-            let plan = self.explained(requeue(true).await).await?;
+            let plan = self.explained(self.administration.plan_requeue(&request).await).await?;
             if args.dry_run && args.output.json {
                 let first: Vec<_> = plan.first.iter().map(show::event_json).collect();
                 return Ok(print_json(
@@ -201,10 +198,46 @@ impl Commands {
                 return Err(anyhow::anyhow!("nothing was requeued").into());
             }
         }
-        let done = self.explained(requeue(false).await).await?;
-        match args.output.json {
-            true => Ok(print_json(out, &json!({ "requeued": done.count, "dry_run": false }))?),
-            false => Ok(print_line(out, &format!("{} events are requeued", done.count))?),
+        let report = self.administration.requeue_all(&request).await;
+        self.report_requeue(report, args.output.json, out).await
+    }
+
+    /// Prints what was done; fails if something was not.
+    async fn report_requeue(
+        &self,
+        report: RequeueReport,
+        json: bool,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        let RequeueReport { requeued, locked, refused, error } = report;
+        if error.is_none() || requeued > 0 {
+            let ids: Vec<String> = refused.iter().map(|(event_id, _)| event_id.to_string()).collect();
+            let document =
+                json!({ "requeued": requeued, "locked": locked, "refused": ids, "dry_run": false });
+            match json {
+                true => print_json(out, &document)?,
+                false => print_line(out, &format!("{requeued} events are requeued"))?,
+            }
+        }
+        let mut left: Vec<String> = Vec::new();
+        if locked > 0 {
+            left.push(format!(
+                "{locked} events are not requeued: other transactions have locked them. When these are over, run the command again"
+            ));
+        }
+        left.extend(
+            refused
+                .iter()
+                .map(|(event_id, why)| format!("{event_id} is not requeued: its table refuses: {why}")),
+        );
+        match error {
+            Some(error) => {
+                let failed = self.explained::<()>(Err(error)).await;
+                left.push(format!("stopped before the end: {requeued} events are requeued"));
+                Ok(failed.context(left.join("\n"))?)
+            }
+            None if left.is_empty() => Ok(()),
+            None => Err(anyhow::anyhow!(left.join("\n")).into()),
         }
     }
 

@@ -1,58 +1,70 @@
 //! Which events have an entry in a stream, for those whose receipt has ended.
 //!
-//! The newest entries are read once, from the end of the stream back. What comes later has a receipt. An event is recognised by its
-//! id; one whose payload has an idempotency key of its own is not, and counts as not found.
+//! The newest entries are read once in each round of a comparison, from the end of the stream back, as far as the events are not found.
+//! What comes later has a receipt. An event is recognised by its id; one whose payload has an idempotency key of its own is not, and
+//! counts as not found.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use domain::ports::StoreError;
-use store_redis::RedisOutboxStreams;
+use store_redis::{NewestEntries, RedisOutboxStreams};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// The most entries that are read.
-const MAX_ENTRIES: u32 = 100_000;
-/// Entries that are read with one call.
-const PAGE_ENTRIES: u32 = 100;
-/// How long what was read is used. A receipt lives for longer.
-const MAX_AGE: Duration = Duration::from_secs(20);
+/// How long one call reads entries before it lets the relay do other things.
+const MAX_READ_TIME: Duration = Duration::from_millis(50);
 
-/// The ids of the newest entries of a stream.
+/// What was read of streams in one round.
 #[derive(Debug, Default)]
-pub(super) struct EntryCache(Mutex<Option<Read>>);
+pub(super) struct EntryCache(Mutex<RoundEntries>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
+struct RoundEntries {
+    round: u64,
+    streams: HashMap<String, Read>,
+}
+
+/// The ids of the entries of a stream, as far as it was read.
+#[derive(Debug)]
 struct Read {
-    stream: String,
-    at: Instant,
-    ids: Arc<HashSet<Uuid>>,
+    ids: HashSet<Uuid>,
+    rest: NewestEntries,
 }
 
 impl EntryCache {
-    /// The ids that the newest entries of `stream` have in `field`.
-    pub(super) async fn of(
+    /// Whether each event has an entry in its stream, by the ids in `field`. `None` after [`MAX_READ_TIME`], if
+    /// there may be more.
+    pub(super) async fn find(
         &self,
         streams: &RedisOutboxStreams,
-        stream: &str,
-        field: &str,
-    ) -> Result<Arc<HashSet<Uuid>>, StoreError> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(read) = known.filter(|read| read.stream == stream && read.at.elapsed() < MAX_AGE) {
-            return Ok(read.ids);
+        field: &'static str,
+        round: u64,
+        events: &[(&str, Uuid)],
+    ) -> Result<Option<Vec<bool>>, StoreError> {
+        let begun = Instant::now();
+        let mut cache = self.0.lock().await;
+        if cache.round != round {
+            *cache = RoundEntries { round, streams: HashMap::new() };
         }
-        let at = Instant::now();
-        let (mut ids, mut from) = (HashSet::new(), "+".to_owned());
-        for _ in 0..MAX_ENTRIES / PAGE_ENTRIES {
-            let (last, values) = streams.list_values_down(stream, &from, PAGE_ENTRIES, field).await?;
-            ids.extend(values.iter().filter_map(|value| Uuid::try_parse_ascii(value).ok()));
-            let Some(last) = last else { break };
-            from = format!("({last}");
+        for (stream, event_id) in events {
+            if !cache.streams.contains_key(*stream) {
+                let read = Read { ids: HashSet::new(), rest: streams.newest_entries(stream, field) };
+                cache.streams.insert((*stream).to_owned(), read);
+            }
+            let Some(read) = cache.streams.get_mut(*stream) else { continue };
+            while !read.ids.contains(event_id) && !read.rest.is_over() {
+                if begun.elapsed() >= MAX_READ_TIME {
+                    return Ok(None);
+                }
+                let values = read.rest.read().await?;
+                read.ids.extend(values.iter().filter_map(|value| Uuid::try_parse_ascii(value).ok()));
+            }
         }
-        let ids = Arc::new(ids);
-        let read = Read { stream: stream.to_owned(), at, ids: Arc::clone(&ids) };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
-        Ok(ids)
+        let is_there = |(stream, event_id): &(&str, Uuid)| {
+            cache.streams.get(*stream).is_some_and(|read| read.ids.contains(event_id))
+        };
+        Ok(Some(events.iter().map(is_there).collect()))
     }
 }

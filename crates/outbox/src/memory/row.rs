@@ -161,7 +161,7 @@ fn slots(rows: &BTreeMap<Uuid, Row>, now: Timestamp, request: &ClaimRequest) -> 
     window.iter().map(&mut slot).collect()
 }
 
-/// What a claim takes.
+/// The events that a claim takes.
 pub(super) struct Chosen {
     pub(super) events: Vec<Uuid>,
     pub(super) next: Option<Position>,

@@ -1,4 +1,5 @@
-//! Counting DEAD events of a table that has no index of them: some blocks with each sample, so that its cost does not depend on the table.
+//! The count of DEAD events in a table without an index of them: each sample reads some blocks, so that its cost does not depend on the
+//! size of the table.
 
 use std::time::Duration;
 
@@ -15,16 +16,16 @@ const MAX_SAMPLE_TIME: Duration = Duration::from_millis(500);
 /// A count that goes through the table again and again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeadCount {
-    /// Where it continues.
+    /// The block at which the count continues.
     block: u32,
-    /// What it has found so far.
+    /// The number of events that this count has found so far.
     found: u64,
-    /// What the one before it found in the whole table.
+    /// The number of events that the previous count found in the whole table.
     complete: u64,
 }
 
 impl PostgresStorage {
-    /// Continues the count. Returns what the last complete one found, or more if this one has found more.
+    /// Continues the count. Returns the result of the last complete count, or of this one if that is higher.
     pub(super) async fn count_dead_by_blocks(
         &self,
         session: &Session,

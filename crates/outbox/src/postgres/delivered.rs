@@ -1,15 +1,19 @@
 //! Listing what is DELIVERED: by its index, or block by block of a table that lacks it.
 
-use std::time::Duration;
-
 use pg::{PgError, RawTimestamp, Session};
 use tokio_postgres::Row;
+use uuid::Uuid;
 
-use super::{PostgresStorage, column};
+use super::{PostgresStorage, column, ids};
 use crate::row_id::RowId;
-use crate::statements::{self, Newest};
-use crate::{ComparisonStart, DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes, OutboxError};
+use crate::statements::{self, Prunable};
+use crate::{
+    DeliveredCursor, DeliveredEvent, DeliveredPage, EventTypes, NewestCursor, NewestPage, OutboxError,
+    RequeuedDelivered, TableName,
+};
 
+/// Events of a table with types of other relays among which one statement looks for the newest.
+const NEWEST_PAGE_EVENTS: u32 = 10_000;
 /// The blocks that are read with one statement.
 pub(super) const BLOCKS_PER_STATEMENT: u32 = 512;
 
@@ -20,25 +24,54 @@ impl PostgresStorage {
         column(one(&session, &rows)?, "identity")
     }
 
-    pub(super) async fn start_of_comparison(&self, window: Duration) -> Result<ComparisonStart, OutboxError> {
-        let has_index = self.indexes().await?.delivered;
+    pub(super) async fn page_of_newest(
+        &self,
+        types: &EventTypes,
+        cursor: Option<NewestCursor>,
+    ) -> Result<NewestPage, OutboxError> {
+        let has_index = match cursor {
+            Some(NewestCursor::Before(_)) => true,
+            Some(NewestCursor::Block(..)) => false,
+            None => self.indexes().await?.delivered,
+        };
         let session = self.pool.session("look for the newest delivered event of the outbox").await?;
-        let newest =
-            if has_index { Newest::ByIndex } else { Newest::Known(self.newest_by_blocks(&session).await?) };
-        let rows = session.query(&statements::comparison_start(&self.table, window, newest)).await?;
-        let row = one(&session, &rows)?;
-        Ok(ComparisonStart { now: column(row, "now")?, since: column(row, "since")? })
+        if has_index {
+            let before = match cursor {
+                Some(NewestCursor::Before(at)) => Some(at),
+                _ => None,
+            };
+            let limit = if *types == EventTypes::All { 1 } else { NEWEST_PAGE_EVENTS };
+            let statement = statements::newest_delivered(&self.table, types, before, limit);
+            let rows = session.query(&statement).await?;
+            let row = one(&session, &rows)?;
+            let newest: Option<RawTimestamp> = column(row, "newest")?;
+            let is_full = column::<i64>(row, "events")? >= i64::from(limit);
+            let next = match newest.is_none() && is_full {
+                true => Some(NewestCursor::Before(column(row, "last")?)),
+                false => None,
+            };
+            return Ok(NewestPage { newest, next });
+        }
+        let (from, newest) = match cursor {
+            Some(NewestCursor::Block(from, newest)) => (from, newest),
+            _ => (0, None),
+        };
+        let to = from.saturating_add(BLOCKS_PER_STATEMENT);
+        let statement = statements::newest_delivered_of_blocks(&self.table, types, from..to);
+        let rows = session.query(&statement).await?;
+        let newest = newest.max(column::<Option<RawTimestamp>>(one(&session, &rows)?, "newest")?);
+        let next = (to < self.blocks(&session).await?).then_some(NewestCursor::Block(to, newest));
+        Ok(NewestPage { newest, next })
     }
 
-    async fn newest_by_blocks(&self, session: &Session) -> Result<Option<RawTimestamp>, OutboxError> {
-        let blocks = self.blocks(session).await?;
-        let mut newest = None;
-        for block in (0..blocks).step_by(BLOCKS_PER_STATEMENT as usize) {
-            let range = block..block.saturating_add(BLOCKS_PER_STATEMENT);
-            let rows = session.query(&statements::newest_delivered_of_blocks(&self.table, range)).await?;
-            newest = newest.max(column::<Option<RawTimestamp>>(one(session, &rows)?, "newest")?);
-        }
-        Ok(newest)
+    pub(super) async fn requeue_as_read(
+        &self,
+        events: &[DeliveredEvent],
+    ) -> Result<RequeuedDelivered, OutboxError> {
+        let read: Vec<(Uuid, RawTimestamp)> =
+            events.iter().map(|event| (event.event_id, event.delivered_at)).collect();
+        let session = self.pool.session("send events of the outbox again").await?;
+        requeue_as_read(&session, &self.table, Prunable::Delivered, &read).await
     }
 
     pub(super) async fn blocks(&self, session: &Session) -> Result<u32, OutboxError> {
@@ -83,7 +116,26 @@ impl PostgresStorage {
     }
 }
 
-fn one<'a>(session: &Session, rows: &'a [Row]) -> Result<&'a Row, OutboxError> {
+/// Sets events to PENDING that are as they were read, and finds out which of the others are locked.
+pub(crate) async fn requeue_as_read(
+    session: &Session,
+    table: &TableName,
+    which: Prunable,
+    events: &[(Uuid, RawTimestamp)],
+) -> Result<RequeuedDelivered, OutboxError> {
+    let requeued = ids(&session.query(&statements::requeue_as_read(table, which, events)).await?)?;
+    let left: Vec<(Uuid, RawTimestamp)> =
+        events.iter().filter(|(id, _)| !requeued.contains(id)).copied().collect();
+    let locked = match left.is_empty() {
+        true => Vec::new(),
+        false => {
+            ids(&session.query(&statements::still_as_read(table, which, &left)).await?)?.into_iter().collect()
+        }
+    };
+    Ok(RequeuedDelivered { requeued: requeued.into_iter().collect(), locked })
+}
+
+pub(super) fn one<'a>(session: &Session, rows: &'a [Row]) -> Result<&'a Row, OutboxError> {
     Ok(rows.first().ok_or_else(|| PgError::unavailable(session.operation(), "no row"))?)
 }
 

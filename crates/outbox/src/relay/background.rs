@@ -29,7 +29,9 @@ pub(crate) async fn reap(
 ) {
     let (mut failing, mut set_aside) = (false, SetAside::default());
     while !stop.is_cancelled() {
-        let outcome = reap_all(storage, settings, jitter, &mut set_aside, stop).await;
+        // A stop ends it at any point: what is not reaped now is reaped by another relay.
+        let reaping = reap_all(storage, settings, jitter, &mut set_aside);
+        let Some(outcome) = stop.run_until_cancelled(reaping).await else { break };
         if let Some(error) = first_failure(&mut failing, outcome) {
             tracing::warn!(error, "leases of outbox events could not be reaped; trying again");
         }
@@ -42,10 +44,9 @@ async fn reap_all(
     settings: &RelaySettings,
     jitter: &dyn Jitter,
     set_aside: &mut SetAside,
-    stop: &CancellationToken,
 ) -> Result<(), OutboxError> {
     let mut reaped = 0;
-    while !stop.is_cancelled() {
+    loop {
         let request = ReapRequest {
             types: settings.types.clone(),
             lease_timeout: settings.lease_timeout,

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ambient::{Clock, Jitter, RandomJitter, RandomTokens, SystemClock, Tokens, error_chain};
 use pg::Dsn;
-use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::background;
-use super::marks::Marks;
 use super::pass::{Outage, Pass, Work};
 use super::wake::{self, Source, Wake};
 use super::{Observer, RelaySettings, RelayState, RelayStatus};
@@ -111,19 +111,19 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                     tokio::select! {
                         () = stop.cancelled() => {}
                         () = wake.announced() => work.looks_first = false,
-                        () = tokio::time::sleep(time) => work.looks_first = true,
+                        () = sleep(time) => work.looks_first = true,
                     }
                 }
                 Err(outage) => {
                     self.paused(&outage);
                     // Cancelled, the loop ends.
-                    let _: Option<()> = stop.run_until_cancelled(tokio::time::sleep(outage_pause)).await;
+                    let _: Option<()> = stop.run_until_cancelled(sleep(outage_pause)).await;
                     outage_pause = (outage_pause * 2).min(OUTAGE_PAUSE_MAX);
                 }
             }
         }
         work.release_ahead();
-        self.flush(&mut work.marks).await;
+        self.finish(&mut work).await;
     }
 
     fn idle_time(&self, work: &Work, wake: &Wake, due_in: Option<Duration>) -> Duration {
@@ -134,21 +134,26 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             Some(Duration::ZERO) => self.settings.poll_interval,
             Some(due_in) => longest.min(due_in),
         };
-        let time = work.comparison.as_ref().map_or(time, |comparison| time.min(comparison.continues_in()));
+        let time = work.comparing.continues_in().map_or(time, |continues_in| time.min(continues_in));
         if work.marks.is_empty() { time } else { time.min(MARK_RETRY_INTERVAL) }
     }
 
-    /// Makes the marks that are left when the relay stops.
-    async fn flush(&self, marks: &mut Marks) {
-        let begun = Instant::now();
-        while !marks.is_empty() && begun.elapsed() < MAX_FLUSH_TIME {
-            if let Err(error) = marks.flush(&self.storage, &self.observer).await {
-                self.paused(&error.into());
+    /// Makes the marks that are left when the relay stops, and records what is settled. The leases of events that are not marked in
+    /// time are reaped.
+    async fn finish(&self, work: &mut Work) {
+        let finishing = async {
+            while !work.marks.is_empty() {
+                if let Err(error) = work.marks.flush(&self.storage, &self.observer).await {
+                    self.paused(&error.into());
+                }
+                if !work.marks.is_empty() {
+                    sleep(MARK_RETRY_INTERVAL).await;
+                }
             }
-            if !marks.is_empty() {
-                tokio::time::sleep(MARK_RETRY_INTERVAL).await;
-            }
-        }
+            self.record_at_stop(work).await;
+        };
+        // Marks that are late are tried in halves, each of which may be late. Without all marks, the relay stops all the same.
+        let _: Result<(), Elapsed> = timeout(MAX_FLUSH_TIME, finishing).await;
     }
 
     fn running(&self) {
@@ -169,6 +174,176 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                 "outbox relay paused; it claims nothing until this is available again"
             );
             self.observer.state(&state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pg::{PgError, RawTimestamp};
+    use uuid::Uuid;
+
+    use super::super::chunk::Outcomes;
+    use super::*;
+    use crate::{
+        Claim, ClaimRequest, ClaimToken, Deadline, DeliveredCursor, DeliveredEvent, DeliveredPage, Event,
+        EventTypes, Failure, FailureKind, Marked, NewestCursor, NewestPage, OutboxError, Position, Progress,
+        Publication, PublisherOutage, ReapRequest, Reaped, RelayId, RequeuedDelivered, Server, ServerRecord,
+        Stats,
+    };
+
+    /// A storage whose statements are cancelled after 5 s, and a publisher that publishes nothing.
+    #[derive(Clone, Copy)]
+    struct Late {
+        /// The publisher has lost an event, and only requeueing it is late.
+        has_lost: bool,
+    }
+
+    const LATE: Late = Late { has_lost: false };
+    /// How long an operation takes that halves what is late again and again.
+    const HALVING: Duration = Duration::from_secs(3_600);
+
+    async fn late<T>() -> Result<T, OutboxError> {
+        sleep(Duration::from_secs(5)).await;
+        let source = "canceling statement due to statement timeout".into();
+        Err(PgError::TimedOut { operation: "mark events of the outbox", source }.into())
+    }
+
+    impl Storage for Late {
+        async fn due_in(
+            &self,
+            _: &EventTypes,
+            _: Option<&Position>,
+        ) -> Result<Option<Duration>, OutboxError> {
+            late().await
+        }
+
+        async fn claim_batch(&self, _: &ClaimRequest) -> Result<Claim, OutboxError> {
+            late().await
+        }
+
+        async fn first_claimable(&self, _: &ClaimRequest) -> Result<Option<Uuid>, OutboxError> {
+            late().await
+        }
+
+        async fn mark_delivered_batch(&self, _: &ClaimToken, _: &[Uuid]) -> Result<Vec<Marked>, OutboxError> {
+            late().await
+        }
+
+        async fn mark_failed_batch(&self, _: &ClaimToken, _: &[Failure]) -> Result<Vec<Marked>, OutboxError> {
+            late().await
+        }
+
+        async fn release_batch(&self, _: &ClaimToken, _: &[Uuid]) -> Result<Vec<Marked>, OutboxError> {
+            late().await
+        }
+
+        async fn reap_expired_leases(
+            &self,
+            _: &ReapRequest,
+            _: &(dyn Fn(u32) -> FailureKind + Send + Sync),
+        ) -> Result<Reaped, OutboxError> {
+            sleep(HALVING).await;
+            late().await
+        }
+
+        async fn identity(&self) -> Result<String, OutboxError> {
+            if self.has_lost { Ok("outbox".to_owned()) } else { late().await }
+        }
+
+        async fn now(&self) -> Result<RawTimestamp, OutboxError> {
+            Ok(RawTimestamp::INFINITY)
+        }
+
+        async fn newest_delivered(
+            &self,
+            _: &EventTypes,
+            _: Option<NewestCursor>,
+        ) -> Result<NewestPage, OutboxError> {
+            Ok(NewestPage { newest: None, next: None })
+        }
+
+        async fn list_delivered(
+            &self,
+            _: &EventTypes,
+            _: RawTimestamp,
+            _: Option<DeliveredCursor>,
+            _: u32,
+        ) -> Result<DeliveredPage, OutboxError> {
+            let delivered_at = RawTimestamp::NEG_INFINITY;
+            let event = DeliveredEvent { event_id: Uuid::nil(), event_type: "t".to_owned(), delivered_at };
+            Ok(DeliveredPage { events: vec![event], next: None })
+        }
+
+        async fn requeue_delivered(&self, _: &[DeliveredEvent]) -> Result<RequeuedDelivered, OutboxError> {
+            sleep(HALVING).await;
+            late().await
+        }
+
+        async fn has_claims_until(&self, _: RawTimestamp) -> Result<bool, OutboxError> {
+            Ok(false)
+        }
+
+        async fn stats(&self, _: &EventTypes, _: u64) -> Result<Stats, OutboxError> {
+            late().await
+        }
+    }
+
+    impl Publisher for Late {
+        async fn deadline(&self, _: Duration) -> Result<Deadline, PublisherOutage> {
+            unreachable!("nothing is claimed")
+        }
+
+        async fn publish(&self, _: &[Event], _: Deadline) -> Result<Vec<Publication>, PublisherOutage> {
+            unreachable!("nothing is claimed")
+        }
+
+        async fn server(&self, _: &str) -> Result<Server, PublisherOutage> {
+            let progress = Progress::Unfinished { since: RawTimestamp::NEG_INFINITY, comparison: 1 };
+            let unfinished = ServerRecord { is_own: true, progress };
+            let record = if self.has_lost { Some(unfinished) } else { Server::lasting().record };
+            Ok(Server { record, ..Server::lasting() })
+        }
+
+        async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+            Ok(vec![false; events.len()])
+        }
+
+        async fn has_entries(
+            &self,
+            events: &[DeliveredEvent],
+            _: u64,
+        ) -> Result<Option<Vec<bool>>, PublisherOutage> {
+            Ok(Some(vec![false; events.len()]))
+        }
+    }
+
+    // O-22
+    #[tokio::test(start_paused = true)]
+    async fn marks_that_are_all_late_delay_a_stop_by_20_s_and_not_by_their_lease() {
+        let id = RelayId::parse("relay").expect("a name");
+        let mut work = Work::new(Instant::now(), 1);
+        let delivered = (1..=100).map(Uuid::from_u128).collect();
+        let lease_end = Instant::now() + Duration::from_secs(60);
+        work.marks.add(ClaimToken::new(&id, "1"), lease_end, Outcomes { delivered, ..Outcomes::default() });
+        let begun = Instant::now();
+        Relay::new(LATE, LATE, (), RelaySettings::new(id)).finish(&mut work).await;
+        assert_eq!(begun.elapsed(), MAX_FLUSH_TIME);
+    }
+
+    // O-22
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_waits_neither_for_leases_that_are_being_reaped_nor_for_lost_events_that_are_being_requeued()
+     {
+        for stand_in in [LATE, Late { has_lost: true }] {
+            let (stop, begun) = (CancellationToken::new(), Instant::now());
+            let id = RelayId::parse("relay").expect("a name");
+            let relay = Relay::new(stand_in, stand_in, (), RelaySettings::new(id));
+            tokio::join!(relay.run(stop.clone()), async {
+                sleep(Duration::from_secs(1)).await;
+                stop.cancel();
+            });
+            assert_eq!(begun.elapsed(), Duration::from_secs(5), "the statements that were on their way");
         }
     }
 }

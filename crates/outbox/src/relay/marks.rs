@@ -32,23 +32,36 @@ impl Held {
 
 /// The marks of a relay that are still to be made, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(VecDeque<Held>);
+pub(crate) struct Marks {
+    held: VecDeque<Held>,
+    /// Whether an event was marked as DELIVERED.
+    has_delivered: bool,
+}
 
 impl Marks {
     pub(crate) fn add(&mut self, token: ClaimToken, lease_end: Instant, outcomes: Outcomes) {
         let held = Held { token, lease_end, outcomes };
         if held.len() > 0 {
-            self.0.push_back(held);
+            self.held.push_back(held);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.held.is_empty()
     }
 
     /// Whether nothing may be claimed until some are made.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.iter().map(Held::len).sum::<usize>() >= MAX_HELD_MARKS
+        self.held.iter().map(Held::len).sum::<usize>() >= MAX_HELD_MARKS
+    }
+
+    /// Whether an event was marked as DELIVERED since this was forgotten.
+    pub(crate) fn has_delivered(&self) -> bool {
+        self.has_delivered
+    }
+
+    pub(crate) fn forget_delivered(&mut self) {
+        self.has_delivered = false;
     }
 
     /// Tries each once. An error ends the round: the store does not answer.
@@ -57,19 +70,19 @@ impl Marks {
         storage: &impl Storage,
         observer: &impl Observer,
     ) -> Result<(), OutboxError> {
-        for _ in 0..self.0.len() {
-            let Some(mut held) = self.0.pop_front() else { break };
+        for _ in 0..self.held.len() {
+            let Some(mut held) = self.held.pop_front() else { break };
             if Instant::now() >= held.lease_end {
                 give_up(&held, observer);
                 continue;
             }
-            let done = mark(&mut held, storage, observer).await;
+            let done = mark(&mut held, &mut self.has_delivered, storage, observer).await;
             let left = held.len() > 0;
             match done {
-                Ok(()) if left => self.0.push_back(held),
+                Ok(()) if left => self.held.push_back(held),
                 Ok(()) => {}
                 Err(error) => {
-                    self.0.push_front(held);
+                    self.held.push_front(held);
                     return Err(error);
                 }
             }
@@ -79,7 +92,12 @@ impl Marks {
 }
 
 /// Makes the marks, and leaves in `held` those that are busy, and after an error those that were not made.
-async fn mark(held: &mut Held, storage: &impl Storage, observer: &impl Observer) -> Result<(), OutboxError> {
+async fn mark(
+    held: &mut Held,
+    has_delivered: &mut bool,
+    storage: &impl Storage,
+    observer: &impl Observer,
+) -> Result<(), OutboxError> {
     let Held { token, outcomes, lease_end } = held;
     let (mut lost, mut refused) = (Vec::new(), Vec::new());
     let outcome = async {
@@ -87,6 +105,8 @@ async fn mark(held: &mut Held, storage: &impl Storage, observer: &impl Observer)
         let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;
         let applied = take(&mut outcomes.delivered, &marked, |id| *id, &mut lost);
         observed(observer, "delivered", applied.len());
+        // After an error some may be marked all the same.
+        *has_delivered |= !applied.is_empty() || error.is_err();
         error?;
         let part = Part::Failed(&outcomes.failed);
         let (marked, error) = mark_parts(storage, token, part, *lease_end, &mut refused).await;

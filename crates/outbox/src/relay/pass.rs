@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::{Judge, Outcomes, chunk_end, keys_are_many};
-use super::comparison::Comparison;
+use super::comparison::Comparing;
 use super::engine::{MARK_RETRY_INTERVAL, Relay};
 use super::marks::Marks;
 use super::scan::Scan;
@@ -63,10 +63,8 @@ pub(super) struct Work {
     /// The position of such claims.
     fresh_scan: Scan,
     set_aside: SetAside,
-    /// The name of the outbox, once it was asked for.
-    pub(super) outbox: Option<String>,
-    /// Of what is DELIVERED with what the publisher holds.
-    pub(super) comparison: Option<Comparison>,
+    /// The comparison of DELIVERED events with those that the publisher holds.
+    pub(super) comparing: Comparing,
     /// Whether the next pass looks for due events before it claims.
     pub(super) looks_first: bool,
 }
@@ -83,8 +81,7 @@ impl Work {
             marks_tried: now,
             ahead: None,
             was_locked: false,
-            outbox: None,
-            comparison: None,
+            comparing: Comparing::default(),
             looks_first: true,
         }
     }
@@ -141,6 +138,10 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if let Err(outage) = self.compare(work, stop).await {
             work.release_ahead();
             return Err(outage);
+        }
+        if stop.is_cancelled() {
+            // The loop ends, and releases what was claimed ahead.
+            return Ok(Pass::Busy);
         }
         let claimed = match work.ahead.take() {
             Some(claimed) => claimed,

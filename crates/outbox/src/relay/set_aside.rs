@@ -1,4 +1,4 @@
-//! Events that their table refuses to change: a constraint or a trigger of the producer's. The others go on without them.
+//! Events that their table refuses to change, because of a constraint or a trigger of the producer. The relay continues without them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// Before such an event is tried again; it doubles.
+/// The first pause before such an event is tried again; each further pause is twice as long.
 const MIN_PAUSE: Duration = Duration::from_secs(60);
-/// Before any try.
+/// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
-/// The most events.
+/// The most events that are set aside.
 const MAX_SET_ASIDE: usize = 1_000;
 
-/// The events that are set aside, and until when.
+/// The events that are set aside: until when, and the length of the pause.
 #[derive(Debug, Default)]
 pub(super) struct SetAside(HashMap<Uuid, (Instant, Duration)>);
 
 impl SetAside {
     /// Sets an event aside, and returns for how long; `None` if there are too many.
     pub(super) fn add(&mut self, event_id: Uuid, now: Instant) -> Option<Duration> {
-        // Of what was not refused again its pause is forgotten.
+        // An event that was not refused again begins with the shortest pause.
         self.0.retain(|_, (until, pause)| now < *until + *pause);
         let pause = self.0.get(&event_id).map_or(MIN_PAUSE, |(_, pause)| (*pause * 2).min(MAX_PAUSE));
         if self.0.len() >= MAX_SET_ASIDE && !self.0.contains_key(&event_id) {
@@ -30,7 +30,7 @@ impl SetAside {
         Some(pause)
     }
 
-    /// Those that are set aside now.
+    /// The events that are set aside now.
     pub(super) fn event_ids(&self, now: Instant) -> Vec<Uuid> {
         self.0.iter().filter(|(_, (until, _))| now < *until).map(|(id, _)| *id).collect()
     }

@@ -1,5 +1,6 @@
 //! What operators do: prune, list, requeue.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pg::sql::Written;
@@ -17,7 +18,7 @@ pub(crate) enum Prunable {
 }
 
 impl Prunable {
-    fn columns(self) -> (&'static str, &'static str) {
+    pub(super) fn columns(self) -> (&'static str, &'static str) {
         match self {
             Self::Delivered => ("DELIVERED", "delivered_at"),
             Self::Dead => ("DEAD", "updated_at"),
@@ -76,27 +77,38 @@ const SHOWN: &str =
     e.status, e.attempts, left(e.last_error, 2000) AS last_error, e.available_at, e.created_at, e.updated_at,
     octet_length(e.payload)::bigint AS payload_bytes";
 
-/// DEAD or DELIVERED events since a time, the latest first.
+/// DEAD or DELIVERED events of these times, the latest first.
 ///
 /// Plan: the index of these events, backwards up to the limit.
 pub(crate) fn list_done(
     table: &TableName,
     which: Prunable,
     event_type: Option<&str>,
-    since: RawTimestamp,
+    times: &RangeInclusive<RawTimestamp>,
     limit: u32,
 ) -> Written {
-    let (status, column) = which.columns();
     let mut parameters = Parameters::default();
-    let of_type = of_type(&mut parameters, event_type);
-    let since = parameters.add(bind::raw_instant(since));
+    let done = done(&mut parameters, which, event_type, times);
     let limit = parameters.add(bind::bigint(limit.into()));
     let text = format!(
-        "SELECT {SHOWN} FROM {} e WHERE e.status = '{status}' {of_type} AND e.{column} >= {since}
-         ORDER BY e.{column} DESC LIMIT {limit}",
-        table.quoted()
+        "SELECT {SHOWN} FROM {} e WHERE {done} ORDER BY e.{} DESC LIMIT {limit}",
+        table.quoted(),
+        which.columns().1
     );
     Written::new(text, parameters.0)
+}
+
+/// The condition that the row `e` is DEAD or DELIVERED, of this type, and of these times.
+fn done(
+    parameters: &mut Parameters,
+    which: Prunable,
+    event_type: Option<&str>,
+    times: &RangeInclusive<RawTimestamp>,
+) -> String {
+    let (status, column) = which.columns();
+    let of_type = of_type(parameters, event_type);
+    let [from, to] = [times.start(), times.end()].map(|time| parameters.add(bind::raw_instant(*time)));
+    format!("e.status = '{status}' {of_type} AND e.{column} >= {from} AND e.{column} <= {to}")
 }
 
 fn of_type(parameters: &mut Parameters, event_type: Option<&str>) -> String {
@@ -138,49 +150,40 @@ pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
     Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// PENDING as new, some of those that are DEAD or DELIVERED, the oldest first; leaves out what another transaction has locked.
-/// Returns how many there were, and the time of the last.
+/// DEAD or DELIVERED events of these times, the oldest first, but for some; with the time by which they are ordered.
 ///
-/// Plan: the index of these events up to the limit, then the primary key.
-pub(crate) fn requeue_done(
+/// Plan: the index of these events in its order up to the limit.
+pub(crate) fn list_requeueable(
     table: &TableName,
     which: Prunable,
     event_type: Option<&str>,
-    chunk: Chunk,
+    times: &RangeInclusive<RawTimestamp>,
+    except: &[Uuid],
+    limit: u32,
 ) -> Written {
-    let ((status, column), t) = (which.columns(), table.quoted());
+    let column = which.columns().1;
     let mut parameters = Parameters::default();
-    let of_type = of_type(&mut parameters, event_type);
-    let from = parameters.add(bind::raw_instant(chunk.from));
-    let cutoff = parameters.add(bind::raw_instant(chunk.cutoff));
-    let limit = parameters.add(bind::bigint(chunk.limit.into()));
+    let done = done(&mut parameters, which, event_type, times);
+    let except = parameters.add(bind::uuids(except.iter().map(|id| id.into_bytes())));
+    let limit = parameters.add(bind::bigint(limit.into()));
     let text = format!(
-        "WITH chosen AS MATERIALIZED (
-            SELECT e.event_id, e.{column} AS at FROM {t} e
-            WHERE e.status = '{status}' {of_type} AND e.{column} >= {from} AND e.{column} <= {cutoff}
-            ORDER BY e.{column} LIMIT {limit} FOR UPDATE SKIP LOCKED),
-        changed AS (UPDATE {t} e SET {REQUEUED} WHERE e.event_id = ANY (ARRAY(SELECT event_id FROM chosen)))
-        SELECT count(*) AS events, max(at) AS last FROM chosen"
+        "SELECT e.event_id, e.{column} AS at FROM {} e WHERE {done} AND NOT e.event_id = ANY ({except})
+         ORDER BY e.{column} LIMIT {limit}",
+        table.quoted()
     );
     Written::new(text, parameters.0)
 }
 
-/// Counts DEAD or DELIVERED events since a time.
+/// Counts DEAD or DELIVERED events of these times.
 ///
 /// Plan: the index of these events.
 pub(crate) fn count_done(
     table: &TableName,
     which: Prunable,
     event_type: Option<&str>,
-    since: RawTimestamp,
+    times: &RangeInclusive<RawTimestamp>,
 ) -> Written {
-    let (status, column) = which.columns();
     let mut parameters = Parameters::default();
-    let of_type = of_type(&mut parameters, event_type);
-    let since = parameters.add(bind::raw_instant(since));
-    let text = format!(
-        "SELECT count(*) AS events FROM {} e WHERE e.status = '{status}' {of_type} AND e.{column} >= {since}",
-        table.quoted()
-    );
-    Written::new(text, parameters.0)
+    let done = done(&mut parameters, which, event_type, times);
+    Written::new(format!("SELECT count(*) AS events FROM {} e WHERE {done}", table.quoted()), parameters.0)
 }

@@ -25,12 +25,12 @@ pub(crate) enum Claiming {
     ByScan,
 }
 
-/// What the statement of a claim is for.
+/// The purpose of a claim's statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// The events are DELIVERING afterwards.
+    /// To claim the events: they are DELIVERING afterwards.
     Take,
-    /// Which events those would be; they are locked until the transaction ends.
+    /// To read which events would be claimed; they are locked until the transaction ends.
     Look,
 }
 

@@ -1,21 +1,17 @@
-//! What is DELIVERED: listed for a comparison with what the publisher holds, and PENDING again if that has lost it.
-
-use std::time::Duration;
+//! DELIVERED events: listed for a comparison with the publisher, and set to PENDING again if the publisher has lost them.
 
 use pg::sql::Written;
 use pg::{RawTimestamp, bind};
 use uuid::Uuid;
 
 use super::Parameters;
-use super::admin::REQUEUED;
-use crate::{DeliveredEvent, EventTypes, TableName};
+use super::admin::{Prunable, REQUEUED};
+use crate::{EventTypes, TableName};
 
-/// What is kept of a type, in characters.
+/// The length to which a type is cut, in characters.
 const CLIPPED: usize = 255;
-/// A century: the server's times begin some time before it.
-const MAX_WINDOW_MS: i64 = 3_155_760_000_000;
 
-/// The cluster, the database and the table; a table that is renamed keeps it.
+/// Reads the identity of the outbox: the cluster, the database and the table. A table that is renamed keeps it.
 pub(crate) fn identity(table: &TableName) -> Written {
     let text = format!(
         "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
@@ -25,46 +21,53 @@ pub(crate) fn identity(table: &TableName) -> Written {
     Written::new(text, [])
 }
 
-/// Now, and the window before the newest event that is DELIVERED, which a clock that was set back cannot put into the future. `newest`
-/// is that event's time where there is no index of what is DELIVERED.
+/// The newest time of delivery of events of these types in a page of DELIVERED events, from the newest or from before a time back; how many
+/// events the page has, and the time of the last. All events of that time are part of the page. An event whose time is in the
+/// future, because the clock was ahead, does not count.
 ///
-/// Plan: the index of what is DELIVERED, backwards, one entry.
-pub(crate) fn comparison_start(table: &TableName, window: Duration, newest: Newest) -> Written {
+/// Plan: the index of what is DELIVERED, backwards, up to the limit, and then the events of the last time.
+pub(crate) fn newest_delivered(
+    table: &TableName,
+    types: &EventTypes,
+    before: Option<RawTimestamp>,
+    limit: u32,
+) -> Written {
+    let t = table.quoted();
     let mut parameters = Parameters::default();
-    let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX).min(MAX_WINDOW_MS);
-    let window = parameters.add(bind::bigint(window));
-    let newest = match newest {
-        Newest::ByIndex => format!(
-            "(SELECT e.delivered_at FROM {} e WHERE e.status = 'DELIVERED' AND e.delivered_at <= now()
-              ORDER BY e.delivered_at DESC LIMIT 1)",
-            table.quoted()
-        ),
-        Newest::Known(None) => "NULL::timestamptz".to_owned(),
-        Newest::Known(Some(newest)) => parameters.add(bind::raw_instant(newest)),
-    };
+    let ours = parameters.types(types);
+    let before = before.map_or_else(String::new, |at| {
+        format!("AND e.delivered_at < {}", parameters.add(bind::raw_instant(at)))
+    });
+    let limit = parameters.add(bind::bigint(limit.into()));
     let text = format!(
-        "SELECT now() AS now, coalesce({newest}, now()) - {window} * interval '1 millisecond' AS since"
+        "WITH page AS MATERIALIZED (
+            SELECT e.delivered_at, {ours} AS ours FROM {t} e
+            WHERE e.status = 'DELIVERED' AND e.delivered_at <= now() {before}
+            ORDER BY e.delivered_at DESC LIMIT {limit}),
+        page_end AS MATERIALIZED (SELECT count(*) AS events, min(delivered_at) AS last FROM page)
+        SELECT coalesce(
+            (SELECT max(delivered_at) FROM page WHERE ours),
+            (SELECT e.delivered_at FROM {t} e
+             WHERE e.status = 'DELIVERED' AND e.delivered_at = (SELECT last FROM page_end) AND {ours} LIMIT 1)
+        ) AS newest, events, last FROM page_end"
     );
     Written::new(text, parameters.0)
 }
 
-/// How the newest event that is DELIVERED is found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Newest {
-    ByIndex,
-    /// It was looked for, block by block.
-    Known(Option<RawTimestamp>),
-}
-
-/// The newest time of delivery in some blocks of the table.
+/// The newest time of delivery of events of these types in some blocks of the table.
 ///
 /// Plan: these blocks.
-pub(crate) fn newest_delivered_of_blocks(table: &TableName, blocks: std::ops::Range<u32>) -> Written {
+pub(crate) fn newest_delivered_of_blocks(
+    table: &TableName,
+    types: &EventTypes,
+    blocks: std::ops::Range<u32>,
+) -> Written {
     let mut parameters = Parameters::default();
+    let ours = parameters.types(types);
     let within = within(&mut parameters, blocks);
     let text = format!(
         "SELECT max(e.delivered_at) AS newest FROM {} e
-         WHERE {within} AND e.status || '' = 'DELIVERED' AND e.delivered_at <= now()",
+         WHERE {within} AND e.status || '' = 'DELIVERED' AND e.delivered_at <= now() AND {ours}",
         table.quoted()
     );
     Written::new(text, parameters.0)
@@ -100,7 +103,7 @@ pub(crate) fn list_delivered(
     Written::new(text, parameters.0)
 }
 
-/// The same of some blocks of the table, in any order.
+/// Lists the DELIVERED events in some blocks of the table, in any order.
 ///
 /// Plan: these blocks.
 pub(crate) fn list_delivered_of_blocks(
@@ -137,27 +140,46 @@ pub(crate) fn blocks(table: &TableName) -> Written {
     Written::new(text, [])
 }
 
-/// PENDING as new, those that are DELIVERED since the time that was read and that no other transaction has locked; returns their ids.
+/// Sets events to PENDING, as if they were new, if they still have the status with the time that was read and no other transaction has
+/// locked them; returns their ids.
 ///
 /// Plan: the primary key, to lock and to change.
-pub(crate) fn requeue_delivered(table: &TableName, events: &[DeliveredEvent]) -> Written {
+pub(crate) fn requeue_as_read(
+    table: &TableName,
+    which: Prunable,
+    events: &[(Uuid, RawTimestamp)],
+) -> Written {
     let t = table.quoted();
     let text = format!(
         "UPDATE {t} e SET {REQUEUED}
          WHERE e.event_id = ANY (ARRAY(
-            SELECT e.event_id FROM {t} e
-            WHERE e.event_id = ANY ($1) AND e.status || '' = 'DELIVERED'
-              AND e.delivered_at = ($2)[array_position($1, e.event_id)]
-            FOR UPDATE SKIP LOCKED))
-         RETURNING e.event_id"
+            SELECT e.event_id FROM {t} e WHERE {} FOR UPDATE SKIP LOCKED))
+         RETURNING e.event_id",
+        as_read(which)
     );
-    Written::new(
-        text,
-        [
-            bind::uuids(events.iter().map(|event| event.event_id.into_bytes())),
-            bind::raw_instants(events.iter().map(|event| event.delivered_at)),
-        ],
+    Written::new(text, read_times(events))
+}
+
+/// Those of the events that still have the status with the time that was read.
+///
+/// Plan: the primary key.
+pub(crate) fn still_as_read(table: &TableName, which: Prunable, events: &[(Uuid, RawTimestamp)]) -> Written {
+    let text = format!("SELECT e.event_id FROM {} e WHERE {}", table.quoted(), as_read(which));
+    Written::new(text, read_times(events))
+}
+
+fn as_read(which: Prunable) -> String {
+    let (status, column) = which.columns();
+    format!(
+        "e.event_id = ANY ($1) AND e.status || '' = '{status}' AND e.{column} = ($2)[array_position($1, e.event_id)]"
     )
+}
+
+fn read_times(events: &[(Uuid, RawTimestamp)]) -> [sea_query::Expr; 2] {
+    [
+        bind::uuids(events.iter().map(|(event_id, _)| event_id.into_bytes())),
+        bind::raw_instants(events.iter().map(|(_, at)| *at)),
+    ]
 }
 
 /// Whether an event is held under a claim that was made at a time or before.

@@ -64,15 +64,17 @@ pub(crate) fn reap(
             SELECT e.event_id FROM {t} e
             WHERE e.event_id = ANY ($1) AND e.status || '' = 'DELIVERING'
               AND (e.locked_at IS NULL OR e.locked_at < now() - {lease})
-              AND greatest(e.attempts, 0) < ($2)[array_position($1, e.event_id)]
+              AND least(greatest(e.attempts, 0), {}) < ($2)[array_position($1, e.event_id)]
             FOR UPDATE SKIP LOCKED))
          RETURNING e.event_id",
         outcome("NULL::text"),
+        // One below the highest number, which no failure can exceed.
+        i32::MAX - 1,
     );
     Written::new(text, parameters.0)
 }
 
-/// Lets leases begin now that begin in the future: another clock wrote them, or a hand. Returns the ids of their events.
+/// Lets leases begin now that begin in the future, because a clock that was ahead or a person wrote them. Returns the ids of their events.
 ///
 /// Plan: the index of leases, from its end.
 pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> Written {

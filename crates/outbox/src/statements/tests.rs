@@ -203,18 +203,29 @@ async fn look_at_plans(key: &str, statistics: Statistics) {
     let expired: Vec<_> = ids.iter().map(|id| (*id, 1, FailureKind::Dead)).collect();
     check("reaping", &plan(&session, &reap(&table, &reaping, &expired)).await, count);
     check("requeueing", &plan(&session, &requeue(&table, &ids)).await, count);
+    let (from, cutoff) = (RawTimestamp::NEG_INFINITY, RawTimestamp::INFINITY);
+    let all = from..=cutoff;
     check(
         "listing",
-        &plan(&session, &list_done(&table, Prunable::Dead, None, RawTimestamp::NEG_INFINITY, LIMIT)).await,
+        &plan(&session, &list_done(&table, Prunable::Dead, None, &all, LIMIT)).await,
         LIMIT.into(),
     );
-    let (from, cutoff) = (pg::RawTimestamp::NEG_INFINITY, pg::RawTimestamp::INFINITY);
     let chunk = Chunk { from, cutoff, limit: LIMIT };
-    check(
-        "requeueing the dead",
-        &plan(&session, &requeue_done(&table, Prunable::Dead, None, chunk)).await,
-        LIMIT.into(),
-    );
+    let listing = list_requeueable(&table, Prunable::Dead, None, &all, &[Uuid::nil()], LIMIT);
+    check("listing what to requeue", &plan(&session, &listing).await, LIMIT.into());
+    let dead: Vec<(Uuid, RawTimestamp)> = ids.iter().map(|id| (*id, cutoff)).collect();
+    for statement in
+        [requeue_as_read(&table, Prunable::Dead, &dead), still_as_read(&table, Prunable::Dead, &dead)]
+    {
+        check("requeueing the dead", &plan(&session, &statement).await, count);
+    }
+    let after = Some((from, Uuid::nil()));
+    let listing = list_delivered(&table, &EventTypes::All, from, after, LIMIT);
+    check("listing what is delivered", &plan(&session, &listing).await, u64::from(LIMIT) + 100);
+    for types in [EventTypes::All, EventTypes::Only(vec!["another".to_owned()])] {
+        let newest = newest_delivered(&table, &types, Some(cutoff), LIMIT);
+        check("the newest that is delivered", &plan(&session, &newest).await, LIMIT.into());
+    }
     for which in [Prunable::Delivered, Prunable::Dead] {
         check("pruning", &plan(&session, &prune(&table, which, chunk)).await, LIMIT.into());
     }

@@ -23,8 +23,8 @@ use self::claims::{
     reaped_events_are_claimed_together_and_fewer_each_time,
 };
 use self::delivered::{
-    a_comparison_goes_back_from_the_newest_delivered_event, claims_that_were_made_before_a_time_are_seen,
-    only_what_is_delivered_as_it_was_read_is_pending_again, what_was_delivered_is_listed_in_parts_to_the_end,
+    claims_that_were_made_before_a_time_are_seen, only_what_is_delivered_as_it_was_read_is_pending_again,
+    the_newest_delivered_event_is_the_newest_of_the_types, what_was_delivered_is_listed_in_parts_to_the_end,
 };
 use crate::support::{LEASE, MINUTE, TICK, World, event, id, ids, kind, next_token, request};
 
@@ -84,7 +84,7 @@ on_all_storages! {
     the_next_due_event_tells_how_long_to_wait
     what_was_delivered_is_listed_in_parts_to_the_end
     only_what_is_delivered_as_it_was_read_is_pending_again
-    a_comparison_goes_back_from_the_newest_delivered_event
+    the_newest_delivered_event_is_the_newest_of_the_types
     claims_that_were_made_before_a_time_are_seen
 }
 

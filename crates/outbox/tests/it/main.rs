@@ -2,6 +2,7 @@
 
 mod claims;
 mod contract;
+mod delivered_pages;
 mod model;
 mod postgres;
 mod relay;
@@ -9,5 +10,7 @@ mod relay_ahead;
 mod relay_fixture;
 mod relay_loss;
 mod relay_postgres;
+mod relay_rounds;
+mod relay_servers;
 mod support;
 mod table;

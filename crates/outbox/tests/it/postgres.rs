@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use outbox::{
-    Age, ClaimRequest, Content, EventTypes, FailureKind, Marked, PruneRequest, Pruned, ReapRequest, Requeued,
-    Stats, Storage,
+    Age, ClaimRequest, Content, EventTypes, FailureKind, Marked, PruneRequest, Pruned, ReapRequest,
+    RequeueRequest, Requeued, Stats, Storage,
 };
 
 use crate::support::{Db, LEASE, MINUTE, TICK, World, id, ids, kind, request, until};
@@ -104,6 +104,19 @@ async fn a_lease_without_a_holder_or_a_time_is_reaped_and_one_that_is_held_is_no
     assert_eq!((&*db.status(id(2)).await, &*db.status(id(3)).await), ("DELIVERING", "PENDING"));
 }
 
+// O-13
+#[tokio::test]
+async fn a_lease_of_an_event_with_the_highest_number_of_attempts_is_reaped() {
+    let db = Db::new().await;
+    db.add(1, "").await;
+    db.execute(
+        "UPDATE openoutbox_events SET status = 'DELIVERING', locked_at = '-infinity', attempts = 2147483647",
+    )
+    .await;
+    assert_eq!((db.reap().await, db.reap().await), (1, 0));
+    assert_eq!(&*db.status(id(1)).await, "DEAD");
+}
+
 #[tokio::test]
 async fn rows_that_were_edited_by_hand_harm_only_themselves() {
     let db = Db::new().await;
@@ -168,13 +181,20 @@ async fn dead_events_are_listed_shown_and_requeued() {
     assert_eq!(outcomes, [Requeued::Done, Requeued::NotDead, Requeued::Unknown]);
     let requeued = db.get(id(1)).await.expect("it exists");
     assert_eq!((&*requeued.status, requeued.attempts, &*requeued.last_error), ("PENDING", 0, ""));
-    let dry = administration.requeue_dead(None, true).await.expect("counted");
+    let all = dead_until_now(&db).await;
+    let dry = administration.plan_requeue(&all).await.expect("counted");
     assert_eq!((dry.count, dry.first.len()), (1, 1));
-    assert_eq!(administration.requeue_dead(Some("other"), false).await.expect("none").count, 0);
-    assert_eq!(administration.requeue_dead(None, false).await.expect("requeued").count, 1);
+    let others = RequeueRequest { event_type: Some("other"), ..all };
+    assert_eq!(administration.requeue_all(&others).await.requeued, 0);
+    assert_eq!(administration.requeue_all(&all).await.requeued, 1);
     assert_eq!(administration.list_dead(None, 10).await.expect("listed"), []);
     assert_eq!(db.release(&token, &ids([3])).await, [Marked::Applied]);
     assert_eq!(db.claim(10).await.1, ids([1, 2, 3, 4]));
+}
+
+/// What is DEAD now.
+async fn dead_until_now(db: &Db) -> RequeueRequest<'static> {
+    RequeueRequest { delivered_since: None, event_type: None, until: db.now().await }
 }
 
 #[tokio::test]
@@ -188,8 +208,9 @@ async fn the_dead_of_one_type_are_requeued_chunk_by_chunk_whatever_died_between_
          FROM generate_series(1, 5000) n",
     )
     .await;
-    let requeued = db.administration().requeue_dead(Some("odd"), false).await.expect("requeued");
-    assert_eq!(requeued.count, 2500);
+    let odd = RequeueRequest { event_type: Some("odd"), ..dead_until_now(&db).await };
+    let report = db.administration().requeue_all(&odd).await;
+    assert_eq!((report.requeued, report.locked, report.error.is_none()), (2500, 0, true), "{report:?}");
     let of = async |status: &str| {
         let sql = format!(
             "SELECT string_agg(DISTINCT event_type, ',') || ' ' || count(*) FROM openoutbox_events WHERE status = '{status}'"

@@ -185,7 +185,7 @@ pub(crate) async fn with_events(numbers: impl IntoIterator<Item = u64>, key: &st
     memory
 }
 
-/// Lets the clock go on by so much, with everything that happens meanwhile.
+/// Lets the paused clock of the runtime continue by so much, with everything that happens meanwhile.
 pub(crate) async fn go_on(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -95,6 +95,15 @@ async fn each_right_that_is_missing_is_named() {
 }
 
 #[tokio::test]
+async fn the_right_to_ask_which_cluster_it_is_is_named_if_it_is_missing() {
+    let db = Db::new().await;
+    db.administration().check_identity().await.expect("everyone has it");
+    db.execute("REVOKE EXECUTE ON FUNCTION pg_control_system FROM PUBLIC").await;
+    let error = db.administration().check_identity().await.expect_err("refused").to_string();
+    assert_eq!(error, "the role lacks the right EXECUTE on the function pg_control_system()");
+}
+
+#[tokio::test]
 async fn the_statements_of_the_check_create_the_indexes_that_are_missing() {
     let db = Db::without_indexes().await;
     let checked = db.storage().check().await.expect("passes");

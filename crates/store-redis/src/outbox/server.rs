@@ -1,8 +1,9 @@
 //! The Redis server that acknowledges appends: an acknowledgement belongs to the server that gave it (ADR 0048).
 //!
 //! Another run id or replication id is another server, which may lack what the one before had acknowledged. A record in Redis holds
-//! which server was compared with an outbox, or since when its events are still to be compared. A loss takes the record along, or
-//! leaves that of an older server: either way the server that is there is not the recorded one.
+//! the server that was compared with an outbox, and up to when all of its events are there, or since when they are still to be
+//! compared. A loss takes the record along, or leaves an older one of another server, which says up to when that state had everything.
+//! A record is written only in place of the one that was read: what was emptied meanwhile stays without a record.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,15 +30,31 @@ pub struct OutboxTarget {
     pub producer: String,
 }
 
-/// The server that appends now.
+/// How far an outbox was compared. Times are microseconds by the clock of the outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutboxProgress {
+    /// What was delivered until then is in Redis, or was when this was recorded.
+    Settled(i64),
+    /// What was delivered since then is still to be compared.
+    Unfinished {
+        /// The time.
+        since: i64,
+        /// Which comparison it is.
+        comparison: u64,
+    },
+}
+
+/// The server that appends now.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxServer {
     /// Numbers the servers in the order in which this process has met them.
     pub number: u64,
-    /// Whether it holds all that was acknowledged before, as far as a comparison has shown.
-    pub is_compared: bool,
-    /// The beginning of a comparison that was not finished, as it was recorded.
-    pub unfinished_since: Option<i64>,
+    /// Whether the record was made with this server.
+    pub is_own: bool,
+    /// What the record says; `None` if there is none.
+    pub progress: Option<OutboxProgress>,
+    /// The value of the record; empty if there is none.
+    pub seen: Arc<[u8]>,
 }
 
 /// A script that calls `server_identity()`.
@@ -56,7 +73,6 @@ pub(super) struct Watch {
     observe: Script,
     record: Script,
     find: Script,
-    list: Script,
     known: Arc<Mutex<Known>>,
 }
 
@@ -64,42 +80,42 @@ pub(super) struct Watch {
 struct Known {
     number: u64,
     identity: Arc<str>,
-    record: Record,
+    record: Arc<[u8]>,
     /// `None` if the next look must ask Redis.
     at: Option<Instant>,
 }
 
-/// The value of the record: `<identity> <microseconds, or - for none>`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Record {
-    identity: String,
-    unfinished_since: Option<i64>,
+/// Reads a record: the server that it was made with, and what it says. One that cannot be read counts as none.
+fn parse(record: &[u8]) -> Option<(&str, OutboxProgress)> {
+    let words: Vec<&str> = str::from_utf8(record).ok()?.split(' ').collect();
+    match words[..] {
+        [identity, "settled", until] => Some((identity, OutboxProgress::Settled(until.parse().ok()?))),
+        [identity, "unfinished", since, comparison] => {
+            let (since, comparison) = (since.parse().ok()?, comparison.parse().ok()?);
+            Some((identity, OutboxProgress::Unfinished { since, comparison }))
+        }
+        _ => None,
+    }
 }
 
-impl Record {
-    /// One that cannot be read counts as none.
-    fn parse(text: &str) -> Self {
-        match text.split_once(' ') {
-            Some((identity, "-")) => Self { identity: identity.to_owned(), unfinished_since: None },
-            Some((identity, since)) => match since.parse() {
-                Ok(since) => Self { identity: identity.to_owned(), unfinished_since: Some(since) },
-                Err(_) => Self::default(),
-            },
-            None => Self::default(),
+fn to_text(identity: &str, progress: OutboxProgress) -> String {
+    match progress {
+        OutboxProgress::Settled(until) => format!("{identity} settled {until}"),
+        OutboxProgress::Unfinished { since, comparison } => {
+            format!("{identity} unfinished {since} {comparison}")
         }
-    }
-
-    fn to_text(&self) -> String {
-        let since = self.unfinished_since.map_or_else(|| "-".to_owned(), |since| since.to_string());
-        format!("{} {since}", self.identity)
     }
 }
 
 impl Known {
     fn server(&self) -> OutboxServer {
-        let Record { identity, unfinished_since } = &self.record;
-        let is_compared = *identity == *self.identity && unfinished_since.is_none();
-        OutboxServer { number: self.number, is_compared, unfinished_since: *unfinished_since }
+        let read = parse(&self.record);
+        OutboxServer {
+            number: self.number,
+            is_own: read.is_some_and(|(identity, _)| *identity == *self.identity),
+            progress: read.map(|(_, progress)| progress),
+            seen: Arc::clone(&self.record),
+        }
     }
 }
 
@@ -129,13 +145,12 @@ impl RedisOutboxStreams {
             observe: script(include_str!("../scripts/observe_outbox_server.lua")),
             record: script(include_str!("../scripts/record_outbox_server.lua")),
             find: Script::new(include_str!("../scripts/find_outbox_receipts.lua")),
-            list: Script::new(include_str!("../scripts/list_outbox_entries.lua")),
             known: Arc::default(),
         };
         Self { watch: Some(watch), ..self }
     }
 
-    /// The server that is there, as of not long ago, and whether it was compared with `outbox`; `None` if it is not watched.
+    /// The server that is there, as of not long ago, and its record of `outbox`; `None` if it is not watched.
     pub async fn server(&self, outbox: &str) -> Result<Option<OutboxServer>, StoreError> {
         const OPERATION: &str = "ask which Redis server this is";
         let Some(watch) = &self.watch else { return Ok(None) };
@@ -153,13 +168,13 @@ impl RedisOutboxStreams {
             return Err(unavailable(OPERATION, "Redis gave no information about itself"));
         };
         self.read_clock(u64::try_from(*unix_ms).unwrap_or_default());
-        let (identity, record) = (String::from_utf8_lossy(identity), String::from_utf8_lossy(record));
+        let identity = String::from_utf8_lossy(identity);
         let mut known = watch.known();
         if *known.identity != *identity {
             known.number += 1;
             known.identity = identity.into();
         }
-        (known.record, known.at) = (Record::parse(&record), Some(Instant::now()));
+        (known.record, known.at) = (record.as_slice().into(), Some(Instant::now()));
         Ok(Some(known.server()))
     }
 
@@ -168,31 +183,30 @@ impl RedisOutboxStreams {
         self.watch.as_ref().map_or(0, |watch| watch.known().number)
     }
 
-    /// Records that the server of that number was compared with `outbox`, or since when its events are still to be compared. Fails if it
-    /// is not there any more.
+    /// Records how far the server of that number was compared with `outbox`, in place of the record that was `seen`. False if the server or
+    /// the record is another: then the next look asks Redis.
     pub async fn record_server(
         &self,
         outbox: &str,
         number: u64,
-        unfinished_since: Option<i64>,
-    ) -> Result<(), StoreError> {
+        seen: &[u8],
+        progress: OutboxProgress,
+    ) -> Result<bool, StoreError> {
         const OPERATION: &str = "record which Redis server was compared with the outbox";
-        let Some(watch) = &self.watch else { return Ok(()) };
-        let identity = watch.identity(number).ok_or_else(|| other_server(OPERATION))?;
-        let record = Record { identity: (*identity).to_owned(), unfinished_since };
+        let Some(watch) = &self.watch else { return Ok(true) };
+        let Some(identity) = watch.identity(number) else { return Ok(false) };
+        let record = to_text(&identity, progress);
         let key = outbox_server(&watch.target.stream, &watch.target.producer, outbox);
         let mut call = ScriptCall::new(&watch.record, [key].iter());
-        call.arg(&*identity).arg(record.to_text());
-        let answer = self.client.script(OPERATION, &call).await?;
-        if answer != Value::Int(1) {
-            watch.forget();
-            return Err(other_server(OPERATION));
-        }
+        call.arg(&*identity).arg(seen).arg(&record);
+        let written =
+            self.client.script(OPERATION, &call).await.inspect_err(|_| watch.forget())? == Value::Int(1);
         let mut known = watch.known();
-        if known.number == number {
-            known.record = record;
+        match written && known.number == number {
+            true => known.record = record.into_bytes().into(),
+            false => known.at = None,
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Which of the receipts exist.
@@ -211,31 +225,6 @@ impl RedisOutboxStreams {
         }
         Ok(found)
     }
-
-    /// The values of a field in at most `limit` entries of a stream, from the highest id at or below `from` down, and the id of the
-    /// last entry that was read. Values are clipped to 64 bytes.
-    pub async fn list_values_down(
-        &self,
-        stream: &str,
-        from: &str,
-        limit: u32,
-        field: &str,
-    ) -> Result<(Option<String>, Vec<Vec<u8>>), StoreError> {
-        const OPERATION: &str = "look for the entries of events";
-        let Some(watch) = &self.watch else { return Ok((None, Vec::new())) };
-        let mut call = ScriptCall::new(&watch.list, [stream].into_iter());
-        call.arg(from).arg(limit).arg(field);
-        let values = match self.client.script(OPERATION, &call).await? {
-            Value::Array(values) => values,
-            other => return Err(unexpected(OPERATION, &other)),
-        };
-        let mut values = values.into_iter().filter_map(|value| match value {
-            Value::BulkString(bytes) => Some(bytes),
-            _ => None,
-        });
-        let last = values.next().map(|id| String::from_utf8_lossy(&id).into_owned());
-        Ok((last.filter(|id| !id.is_empty()), values.collect()))
-    }
 }
 
 #[cfg(test)]
@@ -244,12 +233,25 @@ mod tests {
 
     #[test]
     fn a_record_is_read_back_and_anything_else_is_none() {
-        for unfinished_since in [None, Some(0), Some(i64::MIN), Some(1_775_121_700_000_000)] {
-            let record = Record { identity: "run/replication".to_owned(), unfinished_since };
-            assert_eq!(Record::parse(&record.to_text()), record);
+        let unfinished = OutboxProgress::Unfinished { since: i64::MIN, comparison: u64::MAX };
+        for progress in
+            [OutboxProgress::Settled(0), OutboxProgress::Settled(1_775_121_700_000_000), unfinished]
+        {
+            let text = to_text("run/replication", progress);
+            assert_eq!(parse(text.as_bytes()), Some(("run/replication", progress)));
         }
-        for text in ["", "run/replication", "run/replication ", "run/replication later", "1 2 3"] {
-            assert_eq!(Record::parse(text), Record::default(), "{text}");
+        for text in [
+            "",
+            "run/replication",
+            "run -",
+            "run 7",
+            "run settled",
+            "run settled x",
+            "run unfinished 7",
+            "1 2 3 4",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
+        assert_eq!(parse(b"\xff settled 1"), None);
     }
 }

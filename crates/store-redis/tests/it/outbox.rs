@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use domain::ports::StoreError;
-use store_redis::{OutboxAppend, OutboxEntry, OutboxTarget, RedisOutboxStreams, outbox_receipt};
+use store_redis::{
+    OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, OutboxTarget, RedisOutboxStreams, outbox_receipt,
+};
 
 use crate::*;
 
@@ -177,38 +179,96 @@ async fn another_server_appends_nothing_for_a_claim_of_the_one_before() {
     assert_eq!(events_in(&world, STREAM).await, ["e-1"]);
 }
 
+async fn server(streams: &RedisOutboxStreams, outbox: &str) -> OutboxServer {
+    streams.server(outbox).await.expect("Redis is there").expect("it is watched")
+}
+
 #[tokio::test]
-async fn a_server_is_compared_once_that_is_recorded_for_the_same_outbox() {
-    let world = World::new().await;
+async fn a_record_is_that_of_its_outbox_and_of_the_server_that_it_was_made_with() {
+    let mut world = World::new().await;
     let streams = watching(&world);
-    let server = async |streams: &RedisOutboxStreams, outbox| {
-        streams.server(outbox).await.expect("Redis is there").expect("it is watched")
-    };
     let new = server(&streams, "table").await;
-    assert_eq!((new.is_compared, new.unfinished_since), (false, None));
-    streams.record_server("table", new.number, Some(-7)).await.expect("it is there");
+    assert_eq!((new.is_own, new.progress, &*new.seen), (false, None, &b""[..]));
+    let unfinished = OutboxProgress::Unfinished { since: -7, comparison: 1 };
+    assert_eq!(streams.record_server("table", new.number, &new.seen, unfinished).await.ok(), Some(true));
     let begun = server(&watching(&world), "table").await;
-    assert_eq!((begun.is_compared, begun.unfinished_since), (false, Some(-7)));
-    streams.record_server("table", new.number, None).await.expect("it is there");
+    assert_eq!((begun.is_own, begun.progress), (true, Some(unfinished)));
+    let (seen, settled) = (server(&streams, "table").await.seen, OutboxProgress::Settled(9));
+    assert_eq!(streams.record_server("table", new.number, &seen, settled).await.ok(), Some(true));
     let done = server(&watching(&world), "table").await;
-    assert_eq!((done.is_compared, done.unfinished_since), (true, None));
-    assert!(!server(&watching(&world), "another table").await.is_compared);
+    assert_eq!((done.is_own, done.progress), (true, Some(settled)));
+    assert_eq!(server(&watching(&world), "another table").await.progress, None);
+    world.ask::<String>(&["SAVE"]).await;
+    world.redis.stop().await;
+    world.redis.start_again().await.expect("it starts");
+    world.client.ping().await.ok();
+    let restored = server(&watching(&world), "table").await;
+    assert_eq!((restored.is_own, restored.progress), (false, Some(settled)));
+}
+
+#[tokio::test]
+async fn a_record_is_written_only_in_place_of_the_one_that_was_seen() {
+    let world = World::new().await;
+    let (streams, other) = (watching(&world), watching(&world));
+    let (seen, seen_by_other) = (server(&streams, "table").await, server(&other, "table").await);
+    let begun = |comparison| OutboxProgress::Unfinished { since: 0, comparison };
+    let record = async |streams: &RedisOutboxStreams, seen: &OutboxServer, progress| {
+        streams.record_server("table", seen.number, &seen.seen, progress).await.expect("Redis is there")
+    };
+    assert!(record(&streams, &seen, begun(1)).await);
+    assert!(!record(&other, &seen_by_other, begun(2)).await, "another relay was quicker");
+    let seen_by_other = server(&other, "table").await;
+    assert_eq!(seen_by_other.progress, Some(begun(1)), "the next look asks Redis");
+    let seen = server(&streams, "table").await;
+    let _: () = world.ask(&["FLUSHALL"]).await;
+    assert!(!record(&streams, &seen, OutboxProgress::Settled(1)).await, "it was emptied");
+    assert_eq!(server(&streams, "table").await.progress, None);
+}
+
+/// All ids in the stream, as far as they are read, from the newest entry back.
+async fn newest(streams: &RedisOutboxStreams) -> Vec<String> {
+    let (mut reading, mut found) = (streams.newest_entries(STREAM, "id"), Vec::new());
+    while !reading.is_over() {
+        let page = reading.read().await.expect("Redis is there");
+        found.extend(page.into_iter().map(|id| String::from_utf8_lossy(&id).into_owned()));
+    }
+    found
 }
 
 #[tokio::test]
 async fn receipts_are_found_and_entries_are_listed_from_the_newest_down() {
     let world = World::new().await;
     let streams = watching(&world);
-    streams.server("table").await.expect("Redis is there");
+    server(&streams, "table").await;
+    assert_eq!(newest(&streams).await, [""; 0], "there is no stream");
     let events = [event("e-1", ""), event("e-2", ""), event("e-3", "")];
     let _ = append(&streams, &events).await.expect("Redis is there");
     let receipts = [&events[0], &event("e-4", ""), &events[2]].map(|event| event.receipt.clone());
     assert_eq!(streams.find_receipts(&receipts).await.expect("Redis is there"), [true, false, true]);
-    let (last, values) = streams.list_values_down(STREAM, "+", 2, "id").await.expect("Redis is there");
-    assert_eq!(values, [b"e-3", b"e-2"]);
-    let from = format!("({}", last.expect("there were entries"));
-    let (last, values) = streams.list_values_down(STREAM, &from, 2, "id").await.expect("Redis is there");
-    assert_eq!((last.is_some(), values), (true, vec![b"e-1".to_vec()]));
-    let (last, _) = streams.list_values_down(STREAM, "(0-1", 2, "id").await.expect("Redis is there");
-    assert_eq!(last, None);
+    assert_eq!(newest(&streams).await, ["e-3", "e-2", "e-1"]);
+    let fill = "for n = 1, 1000 do redis.call('XADD', KEYS[1], '*', 'id', n) end";
+    let _: () = world.ask(&["EVAL", fill, "1", STREAM]).await;
+    let expected: Vec<String> = (1..=1000).rev().map(|n| n.to_string()).collect();
+    assert_eq!(newest(&streams).await[..1000], expected);
+    let _: () = world.ask(&["DEL", STREAM]).await;
+    let _: () = world.ask(&["SET", STREAM, "no stream"]).await;
+    assert_eq!(newest(&streams).await, [""; 0], "it is no stream");
+}
+
+#[tokio::test]
+async fn large_entries_are_read_in_small_pages_and_one_that_is_larger_than_any_event_ends_the_reading() {
+    let world = World::new().await;
+    let streams = watching(&world);
+    let add = "for n = 1, ARGV[2] do redis.call('XADD', KEYS[1], '*', 'payload', string.rep('x', ARGV[1]), 'id', ARGV[3] .. n) end";
+    let mib = |count: u32| (count * 1024 * 1024).to_string();
+    let fill = async |bytes: String, count: &str, name: &str| {
+        let _: () = world.ask(&["EVAL", add, "1", STREAM, &bytes, count, name]).await;
+    };
+    fill("1".to_owned(), "3", "old-").await;
+    fill(mib(20), "1", "foreign-").await;
+    fill(mib(6), "12", "large-").await;
+    fill("1".to_owned(), "200", "small-").await;
+    let found = newest(&streams).await;
+    assert_eq!(found.len(), 212, "{found:?}");
+    assert_eq!(found.last().map(String::as_str), Some("large-1"));
 }

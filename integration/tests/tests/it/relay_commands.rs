@@ -130,7 +130,8 @@ async fn requeue_of_all_dead_events_asks_and_a_dry_run_changes_nothing() {
 
     let of_type = ["outbox", "requeue", "--dead", "--type", "game.finished", "--yes", "--json"];
     let done = outbox.command(&of_type).await;
-    assert_eq!(lines(&done.stdout), [json!({"requeued": 1, "dry_run": false})], "{done:?}");
+    let expected = json!({"requeued": 1, "locked": 0, "refused": [], "dry_run": false});
+    assert_eq!(lines(&done.stdout), [expected], "{done:?}");
     assert_eq!(outbox.count("DEAD").await, 2);
     let done = outbox.command(&["outbox", "requeue", "--dead", "--yes"]).await;
     assert_eq!((done.code, outbox.count("DEAD").await), (Some(0), 0), "{done:?}");
@@ -208,4 +209,69 @@ async fn a_command_without_a_connection_string_or_a_table_says_so() {
     let refused = refused.arguments(["outbox", "stats"]).run().await;
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(!refused.stderr.contains("s3cret"), "{refused:?}");
+}
+
+/// An outbox with the DELIVERED events 0 to 9.
+async fn outbox_with_delivered_events() -> Outbox {
+    let outbox = Outbox::new().await;
+    outbox.insert(0..10).await;
+    outbox
+        .execute(
+            "UPDATE openoutbox_events SET status = 'DELIVERED', delivered_at = now() - interval '1 minute'",
+        )
+        .await;
+    outbox
+}
+
+const REQUEUE_DELIVERED: [&str; 4] = ["outbox", "requeue", "--delivered-since", "1h"];
+
+#[tokio::test]
+async fn requeue_of_delivered_events_counts_what_is_locked_and_ends_with_1() {
+    let outbox = outbox_with_delivered_events().await;
+    let open = outbox.database.client().await;
+    let lock =
+        format!("BEGIN; SELECT 1 FROM openoutbox_events WHERE event_id = '{}' FOR UPDATE", event_id(4));
+    open.batch_execute(&lock).await.expect("it is locked");
+    let done = outbox.command(&[&REQUEUE_DELIVERED[..], &["--yes", "--json"]].concat()).await;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let expected = json!({"requeued": 9, "locked": 1, "refused": [], "dry_run": false});
+    assert_eq!(lines(&done.stdout), [expected]);
+    assert!(done.stderr.contains("other transactions have locked"), "{done:?}");
+    open.batch_execute("COMMIT").await.expect("it is released");
+    let done = outbox.command(&[&REQUEUE_DELIVERED[..], &["--yes"]].concat()).await;
+    assert_eq!((done.code, done.stdout.trim()), (Some(0), "1 events are requeued"), "{done:?}");
+    assert_eq!(outbox.count("PENDING").await, 10);
+}
+
+#[tokio::test]
+async fn requeue_of_delivered_events_counts_the_same_events_in_a_dry_run_and_without() {
+    let outbox = outbox_with_delivered_events().await;
+    let future = format!(
+        "UPDATE openoutbox_events SET delivered_at = now() + interval '1 hour' WHERE event_id = '{}'",
+        event_id(4)
+    );
+    outbox.execute(&future).await;
+    let dry = outbox.command(&[&REQUEUE_DELIVERED[..], &["--dry-run", "--json"]].concat()).await;
+    let plan = lines(&dry.stdout).remove(0);
+    assert_eq!((&plan["count"], plan["first"].as_array().map(Vec::len)), (&json!(9), Some(9)), "{dry:?}");
+    let done = outbox.command(&[&REQUEUE_DELIVERED[..], &["--yes"]].concat()).await;
+    assert_eq!((done.code, done.stdout.trim()), (Some(0), "9 events are requeued"), "{done:?}");
+}
+
+#[tokio::test]
+async fn requeue_of_delivered_events_names_what_a_trigger_refuses_and_requeues_the_others() {
+    let outbox = outbox_with_delivered_events().await;
+    outbox
+        .execute(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'never'; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE ON openoutbox_events FOR EACH ROW
+                WHEN (OLD.event_id = '{}') EXECUTE FUNCTION refuse()",
+            event_id(4)
+        ))
+        .await;
+    let done = outbox.command(&[&REQUEUE_DELIVERED[..], &["--yes"]].concat()).await;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stdout.contains("9 events are requeued"), "{done:?}");
+    assert!(done.stderr.contains(&event_id(4)), "{done:?}");
+    assert_eq!(outbox.count("PENDING").await, 9);
 }

@@ -63,7 +63,8 @@ pub(super) async fn only_what_is_delivered_as_it_was_read_is_pending_again(world
     let mut events = listed(world, &EventTypes::All, RawTimestamp::NEG_INFINITY).await;
     events.sort_by_key(|event| event.event_id);
     world.pass(TICK).await;
-    assert_eq!(world.storage().requeue_delivered(&events[..1]).await.expect("no failure"), ids([1]));
+    let outcome = world.storage().requeue_delivered(&events[..1]).await.expect("no failure");
+    assert_eq!((outcome.requeued, outcome.locked), (ids([1]), Vec::new()));
     let (token, claimed) = world.claim(1).await;
     assert_eq!(claimed, ids([4]), "what was requeued fell due later");
     let _ = world.release(&token, &claimed).await;
@@ -72,20 +73,39 @@ pub(super) async fn only_what_is_delivered_as_it_was_read_is_pending_again(world
     let foreign = DeliveredEvent { event_id: id(9), ..events[0].clone() };
     events.push(foreign);
     let requeued = world.storage().requeue_delivered(&events).await.expect("no failure");
-    assert_eq!(requeued.into_iter().collect::<BTreeSet<_>>(), ids([2, 3]).into_iter().collect());
+    assert_eq!(requeued.locked, Vec::<Uuid>::new());
+    assert_eq!(requeued.requeued.into_iter().collect::<BTreeSet<_>>(), ids([2, 3]).into_iter().collect());
     for (number, status) in [(1, "DELIVERED"), (2, "PENDING"), (3, "PENDING"), (4, "DELIVERED")] {
         assert_eq!(world.status(id(number)).await, status, "{number}");
     }
 }
 
-pub(super) async fn a_comparison_goes_back_from_the_newest_delivered_event(world: &impl World) {
+/// The newest time at which an event of these types was delivered.
+async fn newest(world: &impl World, types: &EventTypes) -> Option<RawTimestamp> {
+    let mut cursor = None;
+    loop {
+        let page = world.storage().newest_delivered(types, cursor).await.expect("no failure");
+        cursor = page.next;
+        if cursor.is_none() {
+            return page.newest;
+        }
+    }
+}
+
+pub(super) async fn the_newest_delivered_event_is_the_newest_of_the_types(world: &impl World) {
     let now = world.now().await;
-    let start = world.storage().comparison_start(MINUTE).await.expect("no failure");
-    assert_eq!((start.now, start.since), (now.into(), (now - MINUTE).into()), "there is none");
+    assert_eq!(world.storage().now().await.expect("no failure"), now.into());
+    assert_eq!(newest(world, &EventTypes::All).await, None, "there is none");
     deliver(world, 1).await;
     world.pass(MINUTE * 60).await;
-    let start = world.storage().comparison_start(MINUTE).await.expect("no failure");
-    assert_eq!((start.now, start.since), ((now + MINUTE * 60).into(), (now - MINUTE).into()));
+    let other = outbox::NewEvent { event_type: "other".to_owned(), ..event(2, "") };
+    world.insert(other, world.now().await).await;
+    let (token, claimed) = world.claim(10).await;
+    let _ = world.deliver(&token, &claimed).await;
+    assert_eq!(newest(world, &EventTypes::All).await, Some((now + MINUTE * 60).into()));
+    let types = |name: &str| EventTypes::Only(vec![name.to_owned()]);
+    assert_eq!(newest(world, &types("t")).await, Some(now.into()));
+    assert_eq!(newest(world, &types("unknown")).await, None);
 }
 
 pub(super) async fn claims_that_were_made_before_a_time_are_seen(world: &impl World) {

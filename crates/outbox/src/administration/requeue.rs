@@ -1,0 +1,191 @@
+//! Requeueing all events that are DEAD, or that were DELIVERED since a time.
+//!
+//! Events are listed in the order of their times and changed by their ids, so that one that is locked or refused is named and hides no
+//! other.
+
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ambient::{Timestamp, error_chain};
+use pg::RawTimestamp;
+use uuid::Uuid;
+
+use super::{Administration, MAX_CHUNK, StoredEvent, count, read};
+use crate::OutboxError;
+use crate::postgres::{column, requeue_as_read};
+use crate::row_id::RowId;
+use crate::statements::{self, Prunable};
+
+/// How many events a dry run shows.
+pub const SHOWN_BY_DRY_RUN: u32 = 20;
+/// How often events are tried again that another transaction has locked.
+const LOCKED_RETRIES: u32 = 3;
+/// The pause before such a try.
+const LOCKED_PAUSE: Duration = Duration::from_secs(1);
+/// The most locked events that are tried again.
+const MAX_LOCKED: usize = 10_000;
+/// The most events that the table refuses, after which nothing more is requeued.
+const MAX_REFUSED: usize = 1_000;
+
+/// The events that are to be requeued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequeueRequest<'a> {
+    /// Those that were DELIVERED at this time or later; `None` for those that are DEAD.
+    pub delivered_since: Option<Timestamp>,
+    /// Only those of this type.
+    pub event_type: Option<&'a str>,
+    /// Only those that were delivered, or died, at this time or before: [`Administration::now`].
+    pub until: Timestamp,
+}
+
+impl RequeueRequest<'_> {
+    fn which(&self) -> Prunable {
+        if self.delivered_since.is_some() { Prunable::Delivered } else { Prunable::Dead }
+    }
+
+    fn times(&self) -> RangeInclusive<RawTimestamp> {
+        self.delivered_since.map_or(RawTimestamp::NEG_INFINITY, RawTimestamp::from)..=self.until.into()
+    }
+}
+
+/// The events that would be requeued.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequeuePlan {
+    /// How many.
+    pub count: u64,
+    /// The first [`SHOWN_BY_DRY_RUN`].
+    pub first: Vec<StoredEvent>,
+}
+
+/// What became of the events that were to be requeued.
+#[must_use]
+#[derive(Default, Debug)]
+pub struct RequeueReport {
+    /// How many are PENDING.
+    pub requeued: u64,
+    /// How many stay as they are because other transactions have locked them.
+    pub locked: u64,
+    /// Those that the table refuses to change, and why.
+    pub refused: Vec<(Uuid, String)>,
+    /// Why it ended before the end.
+    pub error: Option<OutboxError>,
+}
+
+impl Administration {
+    /// Counts what [`Administration::requeue_all`] would requeue.
+    pub async fn plan_requeue(&self, request: &RequeueRequest<'_>) -> Result<RequeuePlan, OutboxError> {
+        let (which, times) = (request.which(), request.times());
+        let session = self.pool.session("count events of the outbox").await?;
+        let counting = statements::count_done(&self.table, which, request.event_type, &times);
+        let counted = session.query(&counting).await?;
+        let list = statements::list_done(&self.table, which, request.event_type, &times, SHOWN_BY_DRY_RUN);
+        let first = session.query(&list).await?.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(RequeuePlan { count: count(&counted)?, first })
+    }
+
+    /// Lets events be tried or published again, as if they were new. An event that the publisher has a receipt for is not published
+    /// again. Each chunk is a transaction of its own, so after an error some are requeued.
+    pub async fn requeue_all(&self, request: &RequeueRequest<'_>) -> RequeueReport {
+        let mut report = RequeueReport::default();
+        report.error = self.requeue_pages(request, &mut report).await.err();
+        report
+    }
+
+    async fn requeue_pages(
+        &self,
+        request: &RequeueRequest<'_>,
+        report: &mut RequeueReport,
+    ) -> Result<(), OutboxError> {
+        let (which, mut times) = (request.which(), request.times());
+        let (mut locked, mut passed) = (Vec::new(), Vec::new());
+        loop {
+            let session = self.pool.session("list events of the outbox").await?;
+            let listing = statements::list_requeueable(
+                &self.table,
+                which,
+                request.event_type,
+                &times,
+                &passed,
+                MAX_CHUNK,
+            );
+            let read = |row| Ok((column::<RowId>(row, "event_id")?.0, column::<RawTimestamp>(row, "at")?));
+            let page =
+                session.query(&listing).await?.iter().map(read).collect::<Result<Vec<_>, OutboxError>>()?;
+            drop(session);
+            let held = self.requeue_page(which, &page, report).await?;
+            report.locked += held.len() as u64;
+            let room = MAX_LOCKED.saturating_sub(locked.len());
+            locked.extend(held.iter().copied().take(room));
+            match page.last() {
+                Some((_, last)) if page.len() >= MAX_CHUNK as usize => {
+                    // The next page begins among events of the same time, of which those that did not change are still there.
+                    if last > times.start() {
+                        passed.clear();
+                    }
+                    let refused = report.refused.iter().map(|(event_id, _)| *event_id);
+                    let unchanged: HashSet<Uuid> =
+                        held.iter().map(|(event_id, _)| *event_id).chain(refused).collect();
+                    let of_last = page.iter().filter(|(id, at)| at == last && unchanged.contains(id));
+                    passed.extend(of_last.map(|(event_id, _)| *event_id));
+                    times = *last..=*times.end();
+                }
+                _ => break,
+            }
+        }
+        for _ in 0..LOCKED_RETRIES {
+            if locked.is_empty() {
+                break;
+            }
+            tokio::time::sleep(LOCKED_PAUSE).await;
+            let mut left = Vec::new();
+            for chunk in locked.chunks(MAX_CHUNK as usize) {
+                left.extend(self.requeue_page(which, chunk, report).await?);
+            }
+            report.locked -= (locked.len() - left.len()) as u64;
+            locked = left;
+        }
+        Ok(())
+    }
+
+    /// Requeues events, in halves where the table refuses some or takes too long; returns those that are locked.
+    async fn requeue_page(
+        &self,
+        which: Prunable,
+        page: &[(Uuid, RawTimestamp)],
+        report: &mut RequeueReport,
+    ) -> Result<Vec<(Uuid, RawTimestamp)>, OutboxError> {
+        let (mut parts, mut locked) = (vec![page], Vec::new());
+        while let Some(part) = parts.pop() {
+            let error = match self.requeue_part(which, part).await {
+                Ok(outcome) => {
+                    report.requeued += outcome.requeued.len() as u64;
+                    locked.extend(part.iter().filter(|(id, _)| outcome.locked.contains(id)));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match (error.is_about_rows() && report.refused.len() < MAX_REFUSED, part) {
+                (true, [(event_id, _)]) => report.refused.push((*event_id, error_chain(&error))),
+                (true, [_, _, ..]) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                _ => return Err(error),
+            }
+        }
+        Ok(locked)
+    }
+
+    async fn requeue_part(
+        &self,
+        which: Prunable,
+        part: &[(Uuid, RawTimestamp)],
+    ) -> Result<crate::RequeuedDelivered, OutboxError> {
+        if part.is_empty() {
+            return Ok(crate::RequeuedDelivered::default());
+        }
+        let session = self.pool.session("requeue events of the outbox").await?;
+        requeue_as_read(&session, &self.table, which, part).await
+    }
+}

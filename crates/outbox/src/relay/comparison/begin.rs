@@ -1,0 +1,104 @@
+//! The beginning of a comparison: from when on events are compared.
+
+use pg::RawTimestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Comparison, HeldEvents, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier, shown};
+use crate::relay::engine::Relay;
+use crate::relay::pass::{Outage, Work};
+use crate::{Observer, Progress, Publisher, Recorded, Server, Storage};
+
+impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+    /// Begins a comparison, or joins the one that another relay has begun with this server. If the record was changed meanwhile, or at
+    /// a stop, it does neither.
+    pub(super) async fn begin(
+        &self,
+        work: &mut Work,
+        outbox: &str,
+        server: &Server,
+        stop: &CancellationToken,
+    ) -> Result<(), Outage> {
+        let now = self.storage.now().await?;
+        // Events that the previous server acknowledged are marked first, so that they are compared as well.
+        self.make_marks(work).await?;
+        let (mut since, mut had_nothing) = match recorded_time(server, now) {
+            Some(recorded) => (recorded, false),
+            None => {
+                let Some(newest) = stop.run_until_cancelled(self.find_newest(work)).await else {
+                    return Ok(());
+                };
+                let newest = newest?;
+                let window = self.settings.republish_window + self.settings.lease_timeout;
+                (earlier(newest.unwrap_or(now), window), newest.is_none())
+            }
+        };
+        if let Some(before) = &work.comparing.current {
+            since = since.min(before.recorded);
+            had_nothing = false;
+        }
+        let joined = match server.own_progress() {
+            Some(Progress::Unfinished { comparison, since }) => Some((comparison, since)),
+            _ => None,
+        };
+        let id = joined.map_or_else(|| self.new_id(), |(id, _)| id);
+        if joined.is_none_or(|(_, recorded)| since < recorded) {
+            let progress = Progress::Unfinished { since, comparison: id };
+            if self.publisher.record_server(outbox, server, progress).await? == Recorded::Changed {
+                return Ok(());
+            }
+        }
+        tracing::info!(
+            relay = self.settings.relay_id.as_str(),
+            delivered_since = shown(since),
+            "another server acknowledges outbox events, which may lack some of them: comparing"
+        );
+        work.comparing.search = None;
+        self.report_partly(work.comparing.current.take());
+        let begun_at = Instant::now();
+        work.comparing.current = Some(Comparison {
+            server: server.id,
+            id,
+            begun: now,
+            since,
+            recorded: since,
+            had_nothing,
+            round: None,
+            rounds: 0,
+            held: HeldEvents::default(),
+            limit: PAGE_EVENTS,
+            continues_at: begun_at,
+            claims_wait_until: begun_at + MAX_CLAIM_WAIT,
+        });
+        Ok(())
+    }
+
+    /// The newest time at which an event of the relay's types was DELIVERED. After an error the search continues where it was.
+    async fn find_newest(&self, work: &mut Work) -> Result<Option<RawTimestamp>, Outage> {
+        loop {
+            let page = self.storage.newest_delivered(&self.settings.types, work.comparing.search).await?;
+            work.comparing.search = page.next;
+            if page.next.is_none() {
+                return Ok(page.newest);
+            }
+        }
+    }
+
+    fn new_id(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.tokens.next();
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+/// The time from which a record has events compared. A time in the future was written by another clock, and says nothing.
+fn recorded_time(server: &Server, now: RawTimestamp) -> Option<RawTimestamp> {
+    match server.record?.progress {
+        Progress::Settled(until) if until <= now => Some(just_after(until)),
+        Progress::Unfinished { since, .. } if since <= now => Some(since),
+        _ => None,
+    }
+}
+
+fn just_after(time: RawTimestamp) -> RawTimestamp {
+    RawTimestamp::from_server_micros(time.as_server_micros().saturating_add(1))
+}

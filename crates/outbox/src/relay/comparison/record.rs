@@ -1,0 +1,77 @@
+//! The record that everything is settled, kept up to date while events are delivered.
+//!
+//! After a loss, or a restart without one, what was delivered since the record is compared. So a record that is seconds old keeps
+//! that small, however long the relay was idle since.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Demand, demand};
+use crate::relay::engine::Relay;
+use crate::relay::pass::{Outage, Work};
+use crate::{Observer, Progress, Publisher, Recorded, Server, Storage};
+
+/// The pause between two records while events are delivered.
+const RECORD_INTERVAL: Duration = Duration::from_secs(10);
+
+impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+    /// Records that all is settled, if events were delivered since and the last record is not new.
+    pub(super) async fn refresh(
+        &self,
+        work: &mut Work,
+        outbox: &str,
+        server: &Server,
+    ) -> Result<Recorded, Outage> {
+        let is_new = work.comparing.recorded_at.is_some_and(|at| at.elapsed() < RECORD_INTERVAL);
+        if is_new || !work.marks.has_delivered() {
+            return Ok(Recorded::Written);
+        }
+        self.record_settled(work, outbox, server).await
+    }
+
+    /// The last record before the relay ends. What fails leaves an older record, from which the next relay compares.
+    pub(in crate::relay) async fn record_at_stop(&self, work: &mut Work) {
+        let Some(outbox) = work.comparing.outbox.clone().filter(|_| work.marks.has_delivered()) else {
+            return;
+        };
+        let recorded = async {
+            let server = self.publisher.server(&outbox).await?;
+            match demand(work.comparing.current.as_ref(), &server) {
+                Demand::Settled => self.record_settled(work, &outbox, &server).await.map(drop),
+                Demand::Continue(_) | Demand::Begin => Ok(()),
+            }
+        };
+        if let Err(outage) = recorded.await {
+            tracing::debug!(
+                error = ambient::error_chain(&outage),
+                "the relay ends without recording what is settled"
+            );
+        }
+    }
+
+    async fn record_settled(
+        &self,
+        work: &mut Work,
+        outbox: &str,
+        server: &Server,
+    ) -> Result<Recorded, Outage> {
+        let progress = Progress::Settled(self.storage.now().await?);
+        let recorded = self.publisher.record_server(outbox, server, progress).await?;
+        if recorded == Recorded::Written {
+            self.recorded(work);
+        }
+        Ok(recorded)
+    }
+
+    /// The comparison is over, and its last record says so.
+    pub(super) fn ended(&self, work: &mut Work) {
+        work.comparing.current = None;
+        self.recorded(work);
+    }
+
+    fn recorded(&self, work: &mut Work) {
+        work.comparing.recorded_at = Some(Instant::now());
+        work.marks.forget_delivered();
+    }
+}

@@ -1,0 +1,194 @@
+//! A round: all events since a time are compared once, in steps that are short enough to claim between them.
+
+use pg::{PgError, RawTimestamp};
+use tokio::time::Instant;
+
+use super::tally::{Tally, report_given_up};
+use super::{Comparison, Demand, MAX_ROUNDS, REPEAT_INTERVAL, demand, earlier};
+use crate::relay::engine::Relay;
+use crate::relay::pass::Outage;
+use crate::{DeliveredCursor, DeliveredEvent, Observer, OutboxError, Progress, Publisher, Recorded, Storage};
+
+/// Events that are made PENDING together.
+const REQUEUE_EVENTS: usize = 500;
+/// The most lost events of a round that the table refuses one by one.
+const MAX_REFUSED: usize = 100;
+
+/// A round that is not over.
+#[derive(Debug)]
+pub(super) struct Round {
+    /// Unlike that of any other round.
+    number: u64,
+    started: RawTimestamp,
+    /// Whether a claim was held at its start that was made before the comparison began.
+    claims_held: bool,
+    place: Place,
+    pub(super) tally: Tally,
+}
+
+/// The next step of a round.
+#[derive(Debug)]
+enum Place {
+    /// List the events there.
+    List(Option<DeliveredCursor>),
+    /// Look for the entries of these events, which have no receipts; then list on.
+    Look(Vec<DeliveredEvent>, Option<DeliveredCursor>),
+    /// All events were compared.
+    End,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Another one follows.
+    More,
+    /// The server has another record than this relay knew: the next look shows it.
+    Changed,
+    /// The comparison is over.
+    Ended,
+}
+
+impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+    /// Takes the next step of a comparison.
+    pub(super) async fn step(
+        &self,
+        comparison: &mut Comparison,
+        rounds: &mut u64,
+        outbox: &str,
+    ) -> Result<Step, Outage> {
+        let Some(round) = &mut comparison.round else {
+            *rounds += 1;
+            return self.start_round(comparison, *rounds).await.map(|()| Step::More);
+        };
+        match &round.place {
+            Place::List(cursor) => {
+                let cursor = *cursor;
+                self.list(comparison, cursor).await.map(|()| Step::More)
+            }
+            Place::Look(suspects, next) => {
+                let Some(found) = self.publisher.has_entries(suspects, round.number).await? else {
+                    return Ok(Step::More);
+                };
+                let lost = suspects.iter().zip(found).filter(|(_, found)| !found);
+                let lost: Vec<DeliveredEvent> = lost.map(|(event, _)| event.clone()).collect();
+                let next = next.map_or(Place::End, |next| Place::List(Some(next)));
+                self.requeue(comparison, &lost).await?;
+                if let Some(round) = &mut comparison.round {
+                    round.place = next;
+                }
+                Ok(Step::More)
+            }
+            Place::End => self.end_round(comparison, outbox).await,
+        }
+    }
+
+    async fn start_round(&self, comparison: &mut Comparison, number: u64) -> Result<(), Outage> {
+        let started = self.storage.now().await?;
+        // Asked before the round: a mark that is made while events are compared may be missed by it.
+        let claims_held = self.storage.has_claims_until(comparison.begun).await?;
+        let (place, tally) = (Place::List(None), Tally::default());
+        comparison.round = Some(Round { number, started, claims_held, place, tally });
+        let held = comparison.held.take();
+        let requeued = self.requeue(comparison, &held).await;
+        if requeued.is_err() {
+            // The round starts again, with all of them.
+            comparison.held.add(held.iter());
+            comparison.round = None;
+        }
+        requeued
+    }
+
+    async fn list(&self, comparison: &mut Comparison, cursor: Option<DeliveredCursor>) -> Result<(), Outage> {
+        let Comparison { since, limit, round: Some(round), .. } = comparison else { return Ok(()) };
+        let listed = self.storage.list_delivered(&self.settings.types, *since, cursor, *limit).await;
+        let page = match listed {
+            Err(OutboxError::Postgres(PgError::TimedOut { .. })) if *limit > 1 => {
+                *limit /= 2;
+                return Ok(());
+            }
+            page => page?,
+        };
+        let found = self.publisher.has_receipts(&page.events).await?;
+        round.tally.compared += page.events.len();
+        let suspects = page.events.into_iter().zip(found).filter(|(_, found)| !found);
+        let suspects: Vec<DeliveredEvent> = suspects.map(|(event, _)| event).collect();
+        round.place = match (suspects.is_empty(), page.next) {
+            (false, next) => Place::Look(suspects, next),
+            (true, Some(next)) => Place::List(Some(next)),
+            (true, None) => Place::End,
+        };
+        Ok(())
+    }
+
+    /// Makes lost events PENDING, in halves where the table refuses some. What is locked, or refused together with too many others, is
+    /// held for the next round.
+    async fn requeue(&self, comparison: &mut Comparison, lost: &[DeliveredEvent]) -> Result<(), Outage> {
+        let Comparison { held, round: Some(round), .. } = comparison else { return Ok(()) };
+        let tally = &mut round.tally;
+        let mut parts: Vec<&[DeliveredEvent]> = lost.chunks(REQUEUE_EVENTS).rev().collect();
+        while let Some(part) = parts.pop() {
+            let error = match self.storage.requeue_delivered(part).await {
+                Ok(outcome) => {
+                    held.add(part.iter().filter(|event| outcome.locked.contains(&event.event_id)));
+                    tally.requeued(part, outcome.requeued);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match (error.is_about_rows(), part) {
+                // A table that refuses so many refuses the others, too.
+                (true, _) if tally.refused.len() >= MAX_REFUSED => held.add(part.iter()),
+                (true, [event]) => tally.refused.push(event.event_id),
+                (true, [_, _, ..]) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                _ => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records and reports a round.
+    async fn end_round(&self, comparison: &mut Comparison, outbox: &str) -> Result<Step, Outage> {
+        let Some(round) = &comparison.round else { return Ok(Step::More) };
+        let is_unsettled = round.claims_held || !comparison.held.is_empty();
+        let may_be_last = comparison.rounds > 0 || (comparison.had_nothing && round.tally.compared == 0);
+        let is_given_up = is_unsettled && comparison.rounds + 1 >= MAX_ROUNDS;
+        let is_last = (may_be_last && !is_unsettled) || is_given_up;
+        let next_since = match comparison.held.is_full() {
+            true => comparison.since,
+            // A mark that was on its way at the start has a time from before.
+            false => comparison.since.max(earlier(round.started, self.settings.lease_timeout)),
+        };
+        let since = comparison.held.oldest().map_or(next_since, |oldest| oldest.min(next_since));
+        let progress = match is_last {
+            true => Progress::Settled(self.storage.now().await?),
+            false => Progress::Unfinished { since, comparison: comparison.id },
+        };
+        let server = self.publisher.server(outbox).await?;
+        match demand(Some(comparison), &server) {
+            // Another relay knows of more to compare.
+            Demand::Continue(recorded) if recorded < comparison.recorded => return Ok(Step::Changed),
+            // Another relay has shown that there is less left to compare.
+            Demand::Continue(recorded) if !is_last && recorded > since => comparison.recorded = recorded,
+            Demand::Continue(_) => {
+                if self.publisher.record_server(outbox, &server, progress).await? == Recorded::Changed {
+                    return Ok(Step::Changed);
+                }
+                comparison.recorded = since;
+            }
+            Demand::Settled | Demand::Begin => return Ok(Step::Changed),
+        }
+        if let Some(round) = comparison.round.take() {
+            self.report(&round.tally, comparison.held.len());
+        }
+        if is_given_up {
+            report_given_up(self.settings.relay_id.as_str(), &comparison.held);
+        }
+        comparison.since = next_since;
+        comparison.rounds += 1;
+        comparison.continues_at = Instant::now() + REPEAT_INTERVAL;
+        Ok(if is_last { Step::Ended } else { Step::More })
+    }
+}

@@ -1,0 +1,133 @@
+//! What a round has found, and the lost events that are left for the next one.
+
+use std::collections::BTreeMap;
+
+use pg::RawTimestamp;
+use uuid::Uuid;
+
+use super::{Comparison, shown};
+use crate::relay::engine::Relay;
+use crate::relay::marks::list_ids;
+use crate::{DeliveredEvent, Observer, Publisher, Storage};
+
+/// The most lost events that wait for another round; with more, the next round compares from the same time.
+const MAX_HELD_EVENTS: usize = 10_000;
+/// The most ids that are kept for the report of a round.
+const MAX_REPORTED_IDS: usize = 500;
+
+/// The result of a round.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) compared: usize,
+    requeued: Vec<Uuid>,
+    requeued_count: usize,
+    /// The first and the last time of delivery of requeued events.
+    range: Option<(RawTimestamp, RawTimestamp)>,
+    /// The lost events that the table refuses to change.
+    pub(super) refused: Vec<Uuid>,
+}
+
+impl Tally {
+    pub(super) fn requeued(&mut self, part: &[DeliveredEvent], requeued: Vec<Uuid>) {
+        for event in part.iter().filter(|event| requeued.contains(&event.event_id)) {
+            let (first, last) = self.range.unwrap_or((event.delivered_at, event.delivered_at));
+            self.range = Some((first.min(event.delivered_at), last.max(event.delivered_at)));
+        }
+        self.requeued_count += requeued.len();
+        if self.requeued.len() < MAX_REPORTED_IDS {
+            self.requeued.extend(requeued);
+        }
+    }
+}
+
+/// Lost events that could not be made PENDING yet: another transaction has locked them, or the table refuses many.
+#[derive(Debug, Default)]
+pub(super) struct HeldEvents {
+    events: BTreeMap<Uuid, DeliveredEvent>,
+    /// Whether some had no room.
+    is_full: bool,
+}
+
+impl HeldEvents {
+    pub(super) fn add<'a>(&mut self, events: impl Iterator<Item = &'a DeliveredEvent>) {
+        for event in events {
+            if self.events.len() < MAX_HELD_EVENTS || self.events.contains_key(&event.event_id) {
+                self.events.insert(event.event_id, event.clone());
+            } else {
+                self.is_full = true;
+            }
+        }
+    }
+
+    /// Takes all, to be tried again.
+    pub(super) fn take(&mut self) -> Vec<DeliveredEvent> {
+        std::mem::take(self).events.into_values().collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// The earliest time at which one was delivered.
+    pub(super) fn oldest(&self) -> Option<RawTimestamp> {
+        self.events.values().map(|event| event.delivered_at).min()
+    }
+}
+
+/// Reports what stays lost after the last round.
+pub(super) fn report_given_up(relay: &str, held: &HeldEvents) {
+    tracing::error!(
+        relay,
+        events = held.len(),
+        event_ids = %list_ids(held.events.keys().copied()),
+        "events or claims of the outbox were held by other transactions for too long to be compared; requeue these delivered events by hand"
+    );
+}
+
+impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
+    /// Reports what a round has done that will not end, because another comparison takes its place.
+    pub(super) fn report_partly(&self, comparison: Option<Comparison>) {
+        let Some(Comparison { round: Some(round), held, .. }) = comparison else { return };
+        if round.tally.requeued_count > 0 || !round.tally.refused.is_empty() {
+            self.report(&round.tally, held.len());
+        }
+    }
+
+    pub(super) fn report(&self, tally: &Tally, held: usize) {
+        let relay = self.settings.relay_id.as_str();
+        if let Some((first, last)) = tally.range {
+            self.observer.requeued(tally.requeued_count);
+            tracing::warn!(
+                relay,
+                events = tally.requeued_count,
+                event_ids = %list_ids(tally.requeued.iter().copied()),
+                first_delivered_at = shown(first),
+                last_delivered_at = shown(last),
+                "delivered outbox events were lost by their server; they are PENDING again"
+            );
+        }
+        if !tally.refused.is_empty() {
+            tracing::error!(
+                relay,
+                events = tally.refused.len(),
+                event_ids = %list_ids(tally.refused.iter().copied()),
+                "delivered outbox events were lost by their server, and their table refuses to make them PENDING; requeue them by hand"
+            );
+        }
+        tracing::info!(
+            relay,
+            compared = tally.compared,
+            requeued = tally.requeued_count,
+            held,
+            "delivered outbox events were compared with what their server holds"
+        );
+    }
+}

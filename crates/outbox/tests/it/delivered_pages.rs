@@ -1,0 +1,66 @@
+//! DELIVERED events of a table in PostgreSQL, in pages.
+
+use outbox::{EventTypes, Storage};
+use pg::RawTimestamp;
+
+use crate::support::{Db, MINUTE, World};
+
+/// Looks for the newest delivered event of these types; returns it and how many pages were read.
+async fn newest(db: &Db, types: &EventTypes) -> (Option<RawTimestamp>, usize) {
+    let (mut cursor, mut pages) = (None, 0);
+    loop {
+        let page = db.storage().newest_delivered(types, cursor).await.expect("no failure");
+        pages += 1;
+        cursor = page.next;
+        if cursor.is_none() {
+            return (page.newest, pages);
+        }
+    }
+}
+
+fn only_t() -> EventTypes {
+    EventTypes::Only(vec!["t".to_owned()])
+}
+
+#[tokio::test]
+async fn the_newest_delivered_event_of_a_type_is_found_page_by_page_behind_many_of_others() {
+    let db = Db::new().await;
+    let now = db.now().await;
+    // Half of the others were delivered at one moment, more than a page has.
+    db.execute(
+        "INSERT INTO openoutbox_events (event_id, event_type, payload, status, delivered_at)
+         SELECT gen_random_uuid(), 'other', '', 'DELIVERED', now() - greatest(n, 12000) * interval '1 microsecond'
+         FROM generate_series(1, 24000) n;
+         INSERT INTO openoutbox_events (event_id, event_type, payload, status, delivered_at)
+         VALUES (gen_random_uuid(), 't', '', 'DELIVERED', now() - interval '1 hour'),
+                (gen_random_uuid(), 't', '', 'DELIVERED', now() - interval '2 hours'),
+                (gen_random_uuid(), 't', '', 'DELIVERED', now() + interval '2 hours')",
+    )
+    .await;
+    let (found, pages) = newest(&db, &only_t()).await;
+    assert_eq!(found, Some((now - MINUTE * 60).into()));
+    assert!((2..=4).contains(&pages), "{pages}");
+    let in_a_tie = "UPDATE openoutbox_events SET event_type = 't' WHERE event_id =
+        (SELECT max(event_id::text)::uuid FROM openoutbox_events WHERE delivered_at = now() - interval '12000 microseconds')";
+    db.execute(in_a_tie).await;
+    let found = newest(&db, &only_t()).await.0;
+    assert_eq!(found, Some((now - std::time::Duration::from_micros(12_000)).into()));
+}
+
+#[tokio::test]
+async fn the_newest_delivered_event_is_found_block_by_block_without_an_index() {
+    let db = Db::without_indexes().await;
+    let now = db.now().await;
+    db.execute(
+        "ALTER TABLE openoutbox_events ALTER COLUMN payload SET STORAGE PLAIN;
+         INSERT INTO openoutbox_events (event_id, event_type, payload, status, delivered_at)
+         SELECT gen_random_uuid(), CASE WHEN n <= 10 THEN 't' ELSE 'other' END,
+                convert_to(repeat('x', 6000), 'UTF8'), 'DELIVERED', now() - n * interval '1 minute'
+         FROM generate_series(1, 1200) n",
+    )
+    .await;
+    assert_eq!(newest(&db, &only_t()).await, (Some((now - MINUTE).into()), 3), "a page has 512 blocks");
+    assert_eq!(newest(&db, &EventTypes::All).await, (Some((now - MINUTE).into()), 3));
+    db.execute("DELETE FROM openoutbox_events WHERE event_type = 't'").await;
+    assert_eq!(newest(&db, &only_t()).await.0, None);
+}

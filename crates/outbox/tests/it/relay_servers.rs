@@ -1,0 +1,179 @@
+//! A publisher whose servers replace each other and lose events.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outbox::{
+    Deadline, DeliveredEvent, Event, Progress, Publication, Publisher, PublisherOutage, Recorded, Server,
+    ServerId, ServerRecord,
+};
+use pg::RawTimestamp;
+use uuid::Uuid;
+
+use crate::relay_fixture::{Running, go_on, settings, with_events};
+use crate::support::{MINUTE, ids};
+
+/// The record of each outbox: the server that it was made with, and what it says.
+type Records = HashMap<String, (u64, Progress)>;
+type OnSettle = dyn FnOnce(&mut HashSet<Uuid>, &mut Records) + Send;
+
+/// A publisher on one server after the other; clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Servers(Arc<Mutex<State>>);
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) server: u64,
+    /// What the server holds.
+    pub(crate) held: HashSet<Uuid>,
+    pub(crate) records: Records,
+    /// The rounds in which entries were looked for.
+    pub(crate) rounds: Vec<u64>,
+    /// How often records were written.
+    pub(crate) recorded: usize,
+    /// What happens when events are looked for.
+    pub(crate) on_look: Option<Box<dyn FnMut() + Send>>,
+    /// What happens before the record is written that ends a comparison.
+    pub(crate) on_settle: Option<Box<OnSettle>>,
+    /// Everything that was ever published.
+    pub(crate) published: Vec<Uuid>,
+    /// How many events were looked for.
+    pub(crate) looked_for: usize,
+    pub(crate) away: bool,
+}
+
+impl Servers {
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.0.lock().expect("no panic"))
+    }
+
+    /// Another server takes over, which lacks these events. Its record is from before any was delivered, as is the state that it
+    /// returns from.
+    pub(crate) fn replace(&self, lost: &[Uuid]) {
+        self.with(|state| {
+            state.server += 1;
+            state.held.retain(|id| !lost.contains(id));
+            let before = RawTimestamp::from_server_micros(0);
+            state.records.insert("memory".to_owned(), (0, Progress::Settled(before)));
+        });
+    }
+
+    /// Another server takes over in this state: what it holds, and its record.
+    pub(crate) fn restore(&self, held: &[Uuid], record: Option<(u64, Progress)>) {
+        self.with(|state| {
+            state.server += 1;
+            state.held = held.iter().copied().collect();
+            state.records = record.map(|record| ("memory".to_owned(), record)).into_iter().collect();
+        });
+    }
+
+    pub(crate) fn record(&self) -> (u64, Progress) {
+        self.with(|state| state.records["memory"])
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.record().1, Progress::Settled(_))
+    }
+
+    pub(crate) fn published(&self) -> Vec<Uuid> {
+        self.with(|state| state.published.clone())
+    }
+}
+
+fn outage() -> PublisherOutage {
+    PublisherOutage { operation: "could not reach the stand-in", source: "it is away".into() }
+}
+
+impl Publisher for Servers {
+    async fn deadline(&self, _: Duration) -> Result<Deadline, PublisherOutage> {
+        self.with(|state| match state.away {
+            true => Err(outage()),
+            false => Ok(Deadline { unix_ms: 0, server: ServerId(state.server) }),
+        })
+    }
+
+    async fn publish(
+        &self,
+        events: &[Event],
+        deadline: Deadline,
+    ) -> Result<Vec<Publication>, PublisherOutage> {
+        self.with(|state| {
+            if state.away || deadline.server.0 != state.server {
+                return Err(outage());
+            }
+            for event in events.iter().filter(|event| state.held.insert(event.event_id)) {
+                state.published.push(event.event_id);
+            }
+            Ok(events.iter().map(|_| Publication::Done).collect())
+        })
+    }
+
+    async fn server(&self, outbox: &str) -> Result<Server, PublisherOutage> {
+        self.with(|state| {
+            let record = state.records.get(outbox).copied();
+            let shown =
+                record.map(|(server, progress)| ServerRecord { is_own: server == state.server, progress });
+            match state.away {
+                true => Err(outage()),
+                false => Ok(Server { id: ServerId(state.server), record: shown, seen: seen(record) }),
+            }
+        })
+    }
+
+    async fn record_server(
+        &self,
+        outbox: &str,
+        server: &Server,
+        progress: Progress,
+    ) -> Result<Recorded, PublisherOutage> {
+        self.with(|state| {
+            if let Some(happens) = state.on_settle.take_if(|_| matches!(progress, Progress::Settled(_))) {
+                happens(&mut state.held, &mut state.records);
+            }
+            if server.id.0 != state.server || server.seen != seen(state.records.get(outbox).copied()) {
+                return Ok(Recorded::Changed);
+            }
+            state.recorded += 1;
+            state.records.insert(outbox.to_owned(), (server.id.0, progress));
+            Ok(Recorded::Written)
+        })
+    }
+
+    async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {
+        self.with(|state| {
+            state.looked_for += events.len();
+            if let Some(happens) = &mut state.on_look {
+                happens();
+            }
+            Ok(events.iter().map(|event| state.held.contains(&event.event_id)).collect())
+        })
+    }
+
+    async fn has_entries(
+        &self,
+        events: &[DeliveredEvent],
+        round: u64,
+    ) -> Result<Option<Vec<bool>>, PublisherOutage> {
+        self.with(|state| {
+            // Each round reads two pages.
+            state.rounds.push(round);
+            let is_read = state.rounds.iter().filter(|read| **read == round).count() > 1;
+            let is_there = |event: &DeliveredEvent| state.held.contains(&event.event_id);
+            Ok(is_read.then(|| events.iter().map(is_there).collect()))
+        })
+    }
+}
+
+fn seen(record: Option<(u64, Progress)>) -> Arc<[u8]> {
+    format!("{record:?}").into_bytes().into()
+}
+
+/// A relay that has delivered events 1 to 5, and compared the server.
+pub(crate) async fn delivered() -> Running<Servers> {
+    let running = Running::start(with_events(1..=5, "k").await, Servers::default(), settings());
+    go_on(MINUTE * 2).await;
+    assert_eq!(running.stand.published(), ids(1..=5));
+    assert!(running.stand.is_settled(), "nothing is left to compare");
+    running
+}

@@ -1,0 +1,136 @@
+//! The newest entries of a stream, read from its end back to find events whose receipts have ended.
+//!
+//! Entries of other producers may be of any size. So pages are read on a connection of their own that takes a bounded reply, as
+//! intake does, and are small where entries are large: Redis is never held by a script that copies payloads.
+
+use domain::entry::EntryId;
+use domain::ports::StoreError;
+use redis::cmd;
+
+use super::RedisOutboxStreams;
+use crate::blocking::ask_within;
+use crate::connect::{RedisClient, TimedOut};
+use crate::intents::entries;
+use crate::socket::Connection;
+
+/// The most entries of a stream that are read.
+const MAX_ENTRIES: usize = 100_000;
+/// The most bytes of a stream that are read.
+const MAX_BYTES: usize = 256 * 1024 * 1024;
+/// The most entries that are read with one call.
+const MAX_PAGE_ENTRIES: usize = 16;
+/// The largest reply: no event of an outbox has a larger entry.
+const MAX_PAGE_BYTES: usize = 17 * 1024 * 1024;
+/// Above this, the next page has fewer entries.
+const PREFERRED_PAGE_BYTES: usize = 1024 * 1024;
+
+/// The values of a field in the newest entries of a stream, a page at a time.
+pub struct NewestEntries {
+    client: RedisClient,
+    stream: String,
+    field: &'static str,
+    connection: Option<Connection>,
+    /// The oldest entry that was read.
+    before: Option<EntryId>,
+    page_entries: usize,
+    /// So many entries are read one by one, because one of them was too large for a page.
+    singles: usize,
+    entries: usize,
+    bytes: usize,
+    is_over: bool,
+}
+
+impl std::fmt::Debug for NewestEntries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewestEntries").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl RedisOutboxStreams {
+    /// The values that the newest entries of a stream have in `field`.
+    pub fn newest_entries(&self, stream: &str, field: &'static str) -> NewestEntries {
+        NewestEntries {
+            client: self.client.clone(),
+            stream: stream.to_owned(),
+            field,
+            connection: None,
+            before: None,
+            page_entries: 1,
+            singles: 0,
+            entries: 0,
+            bytes: 0,
+            is_over: false,
+        }
+    }
+}
+
+impl NewestEntries {
+    /// Whether nothing more is read: the stream ends, the bounds of one reading are reached, or an entry follows that is larger than that of
+    /// any event.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The values of the next page, from the newest entry back. It may have none and not be the last. If the call is dropped, the
+    /// next one reads the page again.
+    pub async fn read(&mut self) -> Result<Vec<Vec<u8>>, StoreError> {
+        const OPERATION: &str = "look for the entries of events";
+        if self.is_over {
+            return Ok(Vec::new());
+        }
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.client.dedicated(OPERATION).await?,
+        };
+        let asked = if self.singles > 0 { 1 } else { self.page_entries.min(MAX_ENTRIES - self.entries) };
+        let begin = self.before.map_or_else(|| "+".to_owned(), |before| format!("({before}"));
+        let command =
+            cmd("XREVRANGE").arg(&self.stream).arg(begin).arg("-").arg("COUNT").arg(asked).to_owned();
+        let bound = self.client.operation_timeout();
+        let reply = match ask_within(OPERATION, &mut connection, &command, MAX_PAGE_BYTES, bound).await {
+            Ok(Some(reply)) => reply,
+            // Of one entry, it belongs to no event, and its id cannot be found cheaply.
+            Ok(None) if asked == 1 => {
+                self.is_over = true;
+                return Ok(Vec::new());
+            }
+            Ok(None) => {
+                self.singles = asked;
+                return Ok(Vec::new());
+            }
+            Err(error) if is_late(&error) && asked > 1 => {
+                self.singles = asked;
+                return Ok(Vec::new());
+            }
+            // It is no stream.
+            Err(StoreError::Refused { .. }) => {
+                self.is_over = true;
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error),
+        };
+        let received = connection.received();
+        let page = entries(OPERATION, reply)?;
+        self.connection = Some(connection);
+        self.before = page.last().map(|last| last.id).or(self.before);
+        self.entries += asked;
+        self.bytes += received;
+        self.is_over = page.len() < asked || self.entries >= MAX_ENTRIES || self.bytes >= MAX_BYTES;
+        self.singles = self.singles.saturating_sub(1);
+        if received > PREFERRED_PAGE_BYTES || self.singles > 0 {
+            self.page_entries = (asked / 2).max(1);
+        } else if received <= PREFERRED_PAGE_BYTES / 2 {
+            self.page_entries = (asked * 2).min(MAX_PAGE_ENTRIES);
+        }
+        let field = self.field.as_bytes();
+        let value = |entry: domain::entry::RawEntry| {
+            entry.fields.0.into_iter().find(|(name, _)| name == field).map(|(_, value)| value)
+        };
+        Ok(page.into_iter().filter_map(value).collect())
+    }
+}
+
+/// Whether the time of the read passed, and the server did not refuse or end the connection.
+fn is_late(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { source, .. } if source.is::<TimedOut>())
+}
