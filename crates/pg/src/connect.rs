@@ -9,22 +9,23 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ambient::{Jitter, RandomJitter};
+use futures_util::{FutureExt, TryFutureExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::dsn::Dsn;
-use crate::error::{OpenError, OpenFailure, OpenFailureCause};
+use crate::error::{DeadlinePassed, OpenError, OpenFailure, OpenFailureCause};
 use crate::hosts::{SingleHost, hosts_of};
-use crate::pooler::{self, Mark, OwnSession, SECOND_TIMEOUT};
+use crate::pooler::{self, Comparisons, Mark, OwnSession};
 use crate::{DsnError, PgError, options};
 
 /// How long one attempt to open a connection takes at most, unless `connect_timeout` says otherwise.
@@ -61,8 +62,7 @@ pub(crate) struct Connector {
     attempt_timeout: Duration,
     shuffled: bool,
     last_good: LastGood,
-    /// Whether a pooler has shown that it keeps a session for each client.
-    keeps_sessions: AtomicBool,
+    comparisons: Comparisons,
     announced: Option<Arc<Notify>>,
     /// The session is used for one question, and is not checked.
     plain: bool,
@@ -84,7 +84,7 @@ impl Connector {
             attempt_timeout: config.get_connect_timeout().copied().unwrap_or(ATTEMPT_TIMEOUT),
             shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
             last_good: dsn.last_good().clone(),
-            keeps_sessions: AtomicBool::new(false),
+            comparisons: dsn.comparisons().clone(),
             announced: None,
             plain: false,
         })
@@ -142,10 +142,9 @@ impl Connector {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let allowed = self.attempt_timeout.min(share.saturating_sub(started.elapsed()) / count);
         for config in addresses {
-            cause = match timeout(allowed, self.connect(&config)).await {
-                Ok(Ok(opened)) => return Ok(opened),
-                Ok(Err(cause)) => cause,
-                Err(_) => OpenFailureCause::late(allowed),
+            cause = match self.connect(&config, allowed).await {
+                Ok(opened) => return Ok(opened),
+                Err(cause) => cause,
             };
         }
         Err(cause)
@@ -159,26 +158,51 @@ impl Connector {
         });
     }
 
-    /// Opens a connection whose settings are in force: a pooler may drop them, or refuse a connection that brings some.
-    async fn connect(&self, config: &Config) -> Result<Opened, OpenFailureCause> {
+    /// Opens a connection whose settings are in force, within the time that is allowed: a pooler may drop them, or refuse a
+    /// connection that brings some.
+    async fn connect(&self, config: &Config, allowed: Duration) -> Result<Opened, OpenFailureCause> {
+        let deadline = Instant::now() + allowed;
+        let mark = Mark::new();
+        let (client, connection) = timeout_at(deadline, self.log_in(config, &mark))
+            .await
+            .map_err(|_| OpenFailureCause::late(allowed))?
+            .map_err(OpenFailureCause::driver)?;
         if self.plain {
-            let (client, connection) = self.dial(config).await.map_err(OpenFailureCause::driver)?;
             return Ok(Opened { client, connection, pooled: None });
         }
-        let mark = Mark::new();
+        let seen = timeout_at(deadline, pooler::see(&client))
+            .await
+            .map_err(|_| OpenFailureCause::NoSession(DeadlinePassed(allowed)))??;
+        let in_force = mark.is_on(&seen);
+        let pooled = if in_force && pooler::is_direct(&client, &seen).await {
+            None
+        } else {
+            let comparison = self.comparisons.of(config);
+            let mut refusal = None;
+            let own = self.own_session(&client, &mark, in_force, config, &mut refusal);
+            let own = timeout_at(deadline, own).await.unwrap_or_else(|_| {
+                Err(if comparison.has_passed() {
+                    OpenFailureCause::late(allowed)
+                } else {
+                    OpenFailureCause::NotShown(refusal.map(Box::new))
+                })
+            });
+            Some(own?)
+        };
+        Ok(Opened { client, connection, pooled })
+    }
+
+    /// With the options and the mark, unless they are refused.
+    async fn log_in(&self, config: &Config, mark: &Mark) -> Result<Dialled, tokio_postgres::Error> {
+        if self.plain {
+            return self.dial(config).await;
+        }
         let mut marked = config.clone();
         marked.options(format!("{} {}", self.options, mark.option()));
-        let (client, connection) = match self.dial(&marked).await {
+        match self.dial(&marked).await {
             Err(error) if pooler::refuses_options(&error) => self.dial(config).await,
             dialled => dialled,
         }
-        .map_err(OpenFailureCause::driver)?;
-        let seen = pooler::see(&client).await?;
-        let in_force = mark.is_on(&seen);
-        let direct = in_force && pooler::is_direct(&client, &seen).await;
-        let pooled =
-            if direct { None } else { Some(self.own_session(&client, &mark, in_force, config).await?) };
-        Ok(Opened { client, connection, pooled })
     }
 
     /// The session that `client` has for itself, with the settings of `config`.
@@ -188,34 +212,32 @@ impl Connector {
         mark: &Mark,
         in_force: bool,
         config: &Config,
+        refusal: &mut Option<OpenFailureCause>,
     ) -> Result<OwnSession, OpenFailureCause> {
+        let set = async |settings: &[(String, String)]| {
+            client.batch_execute(&options::statement(settings)).await.map_err(OpenFailureCause::driver)
+        };
         if !in_force {
-            mark.set(client).await?;
+            set(&[mark.setting()]).await?;
         }
-        let session = OwnSession::of(client, mark).await?;
-        session.still_serves(client).await?;
-        if !self.keeps_sessions.load(Ordering::Relaxed) {
-            // Where it cannot be had, all connections of the pooler may be in use; the next connection tries it again.
-            if let Ok(Ok((other, _))) = timeout(SECOND_TIMEOUT, self.dial(config)).await {
-                session.is_not_shared(client, &other).await?;
-                self.keeps_sessions.store(true, Ordering::Relaxed);
-            }
-        }
-        // Not before, because they would become those of another client.
+        let second = || {
+            let other = async { self.dial(config).await.map(|(other, _)| other) };
+            other.map_err(OpenFailureCause::driver).boxed()
+        };
+        let session = OwnSession::shown(client, mark, self.comparisons.of(config), &second, refusal).await?;
+        // Not before, because it would change the session of another client.
         if !in_force {
-            let settings = options::settings(&self.options).ok_or(OpenFailureCause::Options)?;
-            if !settings.is_empty() {
-                let set = options::statement(&settings);
-                client.batch_execute(&set).await.map_err(OpenFailureCause::driver)?;
-                session.still_serves(client).await?;
-            }
+            let mut settings = vec![mark.setting(), ("client_encoding".to_owned(), "UTF8".to_owned())];
+            settings.extend(
+                config.get_application_name().map(|name| ("application_name".to_owned(), name.to_owned())),
+            );
+            settings.extend(options::settings(&self.options).ok_or(OpenFailureCause::Options)?);
+            // What the client before left in the session, if the pooler does not reset it: settings, role, locks, prepared statements.
+            client.batch_execute("DISCARD ALL").await.map_err(OpenFailureCause::driver)?;
+            set(&settings).await?;
+            session.still_serves(client).await?;
         }
         Ok(session)
-    }
-
-    /// After a connection was found to share its session: the next one is checked as if it were the first.
-    pub(crate) fn doubt_sessions(&self) {
-        self.keeps_sessions.store(false, Ordering::Relaxed);
     }
 
     async fn dial(&self, config: &Config) -> Result<Dialled, tokio_postgres::Error> {

@@ -16,6 +16,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::connect::LastGood;
+use crate::pooler::Comparisons;
 
 /// A parsed connection string. `Debug` and `Display` show it without its password.
 #[derive(Clone)]
@@ -27,6 +28,7 @@ pub struct Dsn {
     roots: Option<Roots>,
     /// Shared by all clones.
     last_good: LastGood,
+    comparisons: Comparisons,
 }
 
 /// What a server's certificate is checked against instead of the system's roots.
@@ -58,9 +60,9 @@ pub enum DsnError {
     },
 }
 
-/// Settings of a client's own pool begin with it; this one has others.
+/// The prefix of settings for a client's own pool. They are ignored: the pool of this crate has other settings.
 const IGNORED_PREFIX: &str = "pool_";
-/// What the driver knows.
+/// The parameters that the driver supports.
 const DRIVER_PARAMETERS: [&str; 21] = [
     "user",
     "password",
@@ -113,7 +115,7 @@ impl Dsn {
                 continue;
             }
             let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            // What is no name may be a part of a password that was not escaped.
+            // Anything else than a name may be a part of a password that was not escaped.
             if is_name && !DRIVER_PARAMETERS.contains(&&*name) {
                 return Err(DsnError::Parameter(format!("its parameter {name} is not known")));
             }
@@ -151,7 +153,9 @@ impl Dsn {
             config.options(format!("{given}-c search_path={}", escape_option(path)));
         }
         let roots = extras.root_certificate.map(Roots::read).transpose()?;
-        Ok(Self { config, search_path: extras.search_path, options, roots, last_good: LastGood::default() })
+        let search_path = extras.search_path;
+        let (last_good, comparisons) = Default::default();
+        Ok(Self { config, search_path, options, roots, last_good, comparisons })
     }
 
     /// The driver's settings.
@@ -162,6 +166,11 @@ impl Dsn {
     /// The host that worked last.
     pub(crate) fn last_good(&self) -> &LastGood {
         &self.last_good
+    }
+
+    /// What poolers have shown.
+    pub(crate) fn comparisons(&self) -> &Comparisons {
+        &self.comparisons
     }
 
     /// How to connect by TLS; `None` for plain text.

@@ -196,8 +196,12 @@ pub(crate) enum OpenFailureCause {
     NoAddress,
     /// It took too long.
     Late(DeadlinePassed),
+    /// It took too long after the connection was accepted.
+    NoSession(DeadlinePassed),
     /// A pooler lets several clients share one session of the server.
     SharedSession,
+    /// There was no second connection through the pooler to show that it does not. Holds why it was refused.
+    NotShown(Option<Box<OpenFailureCause>>),
     /// A pooler does not pass on the options of the connection string, which hold more than settings.
     Options,
 }
@@ -239,7 +243,8 @@ pub fn is_late(error: &(dyn Error + 'static)) -> bool {
         let slow = [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE];
         let cancelled = |error: &ServerError| slow.contains(&error.0.state);
         let slow_to_open = |OpenError(failures): &OpenError| {
-            failures.iter().any(|failure| matches!(failure.cause, OpenFailureCause::Late(_)))
+            use OpenFailureCause::{Late, NoSession, NotShown};
+            failures.iter().any(|failure| matches!(failure.cause, Late(_) | NoSession(_) | NotShown(_)))
         };
         if error.is::<DeadlinePassed>()
             || error.is::<NoneFree>()
@@ -296,6 +301,27 @@ impl fmt::Display for OpenFailureCause {
                  settings, locks and notifications of the session are lost: set pool_mode = session for this database in the \
                  pooler, or name PostgreSQL itself in the connection string",
             ),
+            Self::NoSession(error) => write!(
+                f,
+                "the connection was accepted, but the first statement got {error}: if a pooler is between, all its connections to \
+                 PostgreSQL may be in use; let it open more of them (PgBouncer: default_pool_size), or name PostgreSQL itself in \
+                 the connection string"
+            ),
+            Self::NotShown(cause) => {
+                f.write_str(
+                    "it could not be shown that the pooler keeps a session of PostgreSQL for each client, because that takes a second \
+                     connection, ",
+                )?;
+                match cause {
+                    Some(cause) => write!(f, "which failed ({cause})")?,
+                    None => f.write_str("which was not served in time")?,
+                }
+                f.write_str(
+                    ": set pool_mode = session for this database in the pooler and leave room for one more connection there \
+                     (PgBouncer: default_pool_size, max_client_conn; connect_timeout in the connection string if the network is \
+                     slow), or name PostgreSQL itself in the connection string",
+                )
+            }
             Self::Options => f.write_str(
                 "a pooler does not pass on the options of the connection string, and they hold more than settings \
                  (-c name=value): leave the others out, or name PostgreSQL itself in the connection string",

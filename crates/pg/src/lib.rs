@@ -1,12 +1,15 @@
 //! The shared code of all crates that use PostgreSQL. It knows no table, planner setting or application name: callers choose
 //! those.
 //!
-//! [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts
-//! that serves; `pooler.rs` finds out whether a pooler is between, and whether it can be used; [`PgPool`] keeps connections whose every statement has a deadline on both ends; [`Session`] is one of them,
-//! borrowed for one operation and closed if it was left in an unknown state; [`bind`] makes parameters whose type the
-//! server and the client agree on, [`sql`] the statements on batches of them; [`listen()`] hears what is
-//! announced on a channel; [`row`] reads columns by name; [`rights`] says
-//! what the role may not do; [`server_version`] says how old the server is; [`migrate()`] applies migrations under an advisory lock.
+//! - [`Dsn`] reads a connection string and hides its password; `connect.rs` opens a connection to the first of its hosts that serves.
+//! - `pooler.rs` finds out whether a pooler is between this process and the server, and whether it can be used.
+//! - [`PgPool`] keeps connections whose every statement has a deadline on both ends, set in `session_settings.rs`.
+//! - [`Session`] is one of them, borrowed for one operation and closed if it was left in an unknown state.
+//! - [`bind`] makes parameters whose type the server and the client agree on, [`sql`] the statements on batches of them, and
+//!   [`Prepared`] is such a statement, ready to run.
+//! - [`row`] reads columns by name; [`listen()`] receives the notifications of a channel.
+//! - [`rights`] lists the rights that the role lacks; [`server_version`] reads the version of the server; [`migrate()`] applies
+//!   migrations under an advisory lock.
 
 pub mod bind;
 mod connect;
@@ -18,10 +21,12 @@ mod migrate;
 mod options;
 mod pool;
 mod pooler;
+mod prepared;
 mod raw_timestamp;
 pub mod rights;
 pub mod row;
 mod session;
+mod session_settings;
 pub mod sql;
 mod version;
 
@@ -30,8 +35,10 @@ pub use dsn::{Dsn, DsnError};
 pub use error::{PgError, ServerError, is_late, is_unusable_pooler};
 pub use listen::{Listener, MAX_CHANNEL_BYTES, listen};
 pub use migrate::{MIGRATION_LOCK_TIMEOUT, Migration, MigrationSettings, migrate};
-pub use pool::{PgPool, PoolSettings, SessionSettings};
+pub use pool::{PgPool, PoolSettings};
+pub use prepared::{PostgresBinderRef, Prepared};
 pub use raw_timestamp::RawTimestamp;
 pub use sea_query_postgres::PostgresValues;
-pub use session::{MAX_GIVEN_UP, MAX_PREPARED, PostgresBinderRef, Prepared, Session};
+pub use session::{MAX_GIVEN_UP, MAX_PREPARED, Session};
+pub use session_settings::SessionSettings;
 pub use version::server_version;

@@ -1,8 +1,8 @@
 //! Hearing what is announced with `NOTIFY`, on a connection of its own.
 //!
 //! An announcement is a hint: those that come together are one, and those that are made while no connection listens are lost. So
-//! a listener looks for itself once it listens, and now and then. A server that is gone is noticed by keepalives, and by
-//! [`Listener::check`] where something between keeps the connection open.
+//! a listener looks for itself once it listens, and now and then. A server that is gone is noticed by keepalives.
+//! [`Listener::check`] notices it where something between keeps the connection open, and a pooler that exchanges the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::connect::{Connector, Opened};
 use crate::error::DeadlinePassed;
-use crate::pool::session_config;
+use crate::session_settings::session_config;
 use crate::{Dsn, PgError, SessionSettings};
 
 /// The longest name of a channel that the server takes.
@@ -22,6 +23,8 @@ pub const MAX_CHANNEL_BYTES: usize = 63;
 /// How long the server may take to answer a listener.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
 const OPERATION: &str = "listen for announcements of PostgreSQL";
+const LISTENS: &str =
+    "SELECT FROM pg_catalog.pg_listening_channels() AS listening (channel) WHERE listening.channel = $1";
 
 /// A connection that listens to one channel. It ends when it is dropped.
 #[derive(Debug)]
@@ -29,6 +32,7 @@ pub struct Listener {
     client: Client,
     connection: JoinHandle<()>,
     announced: Arc<Notify>,
+    channel: String,
 }
 
 /// Listens to `channel`, whose name is taken as it is, case included.
@@ -41,8 +45,9 @@ pub async fn listen(dsn: &Dsn, channel: &str, session: SessionSettings) -> Resul
         .open()
         .await
         .map_err(|error| PgError::unavailable(OPERATION, error))?;
-    let listener = Listener { client, connection, announced };
-    listener.run(&format!("LISTEN \"{}\"", channel.replace('"', "\"\""))).await?;
+    let listener = Listener { client, connection, announced, channel: channel.to_owned() };
+    let listen = format!("LISTEN \"{}\"", channel.replace('"', "\"\""));
+    answer(listener.client.batch_execute(&listen)).await?;
     Ok(listener)
 }
 
@@ -57,16 +62,24 @@ impl Listener {
         }
     }
 
-    /// Asks the server for an answer, to find out that it is there.
+    /// Checks that the server is there, and that the session which serves the connection listens to the channel: a pooler may have exchanged
+    /// it for another.
     pub async fn check(&self) -> Result<(), PgError> {
-        self.run("SELECT 1").await
-    }
-
-    async fn run(&self, sql: &str) -> Result<(), PgError> {
-        match timeout(LISTENER_TIMEOUT, self.client.batch_execute(sql)).await {
-            Ok(done) => done.map_err(|error| PgError::from_driver(OPERATION, error)),
-            Err(_) => Err(PgError::unavailable(OPERATION, DeadlinePassed(LISTENER_TIMEOUT))),
+        let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&self.channel, Type::TEXT)];
+        let listening = answer(self.client.query_typed(LISTENS, &parameters)).await?;
+        if listening.is_empty() {
+            Err(PgError::unavailable(OPERATION, "the session of PostgreSQL no longer listens to the channel"))
+        } else {
+            Ok(())
         }
+    }
+}
+
+/// What the server answers to a listener, if it does in time.
+async fn answer<T>(asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, PgError> {
+    match timeout(LISTENER_TIMEOUT, asked).await {
+        Ok(done) => done.map_err(|error| PgError::from_driver(OPERATION, error)),
+        Err(_) => Err(PgError::unavailable(OPERATION, DeadlinePassed(LISTENER_TIMEOUT))),
     }
 }
 
@@ -94,7 +107,7 @@ mod tests {
         server.execute("postgres", r#"NOTIFY "New ""Events""""#).await.expect("announced");
         timeout(BOUND, listener.heard()).await.expect("in time").expect("it is connected");
         listener.check().await.expect("it is there");
-        let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'SELECT 1'";
+        let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_listening_channels%' AND pid <> pg_backend_pid()";
         server.execute("postgres", ended).await.expect("ended");
         timeout(BOUND, listener.heard()).await.expect("in time").expect_err("the connection has ended");
     }

@@ -7,7 +7,7 @@ use refinery::Runner;
 use tokio_postgres::error::SqlState;
 
 use crate::connect::{Opened, connect};
-use crate::pool::session_config;
+use crate::session_settings::session_config;
 use crate::{Dsn, PgError, SessionSettings};
 
 /// How long one process waits for another that is migrating.
@@ -46,12 +46,12 @@ pub async fn migrate(
     const OPERATION: &str = "apply the migrations";
     let lock_key = settings.lock_key;
     let runner = runner(migrations).map_err(|error| PgError::unavailable(OPERATION, error))?;
-    let Opened { mut client, .. } =
+    let Opened { mut client, pooled, .. } =
         connect(dsn, &session_config(dsn, settings.session, None), OPERATION).await?;
     let failed = |error: tokio_postgres::Error| PgError::unavailable(OPERATION, error);
     let limit = MIGRATION_LOCK_TIMEOUT.as_millis();
     client.batch_execute(&format!("SET lock_timeout = {limit}")).await.map_err(failed)?;
-    client.execute("SELECT pg_advisory_lock($1)", &[&lock_key]).await.map_err(|error| {
+    client.batch_execute(&format!("SELECT pg_advisory_lock({lock_key})")).await.map_err(|error| {
         if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
             let waited = format!(
                 "another process has been migrating for over {MIGRATION_LOCK_TIMEOUT:?}; to find it: {}",
@@ -61,10 +61,23 @@ pub async fn migrate(
         }
         failed(error)
     })?;
-    client.batch_execute("RESET lock_timeout").await.map_err(failed)?;
-    let report =
-        runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))?;
-    Ok(report.applied_migrations().len())
+    let applied = async {
+        client.batch_execute("RESET lock_timeout").await.map_err(failed)?;
+        if let Some(session) = pooled {
+            session
+                .still_serves(&client)
+                .await
+                .map_err(|cause| PgError::unavailable(OPERATION, cause.to_string()))?;
+        }
+        // The names that it prepares statements under mean nothing else: the session is this client's, and was empty.
+        runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))
+    }
+    .await;
+    // A pooler keeps the session after the connection has ended.
+    let unlocked = client.batch_execute(&format!("SELECT pg_advisory_unlock({lock_key})")).await;
+    let applied = applied?.applied_migrations().len();
+    unlocked.map_err(failed)?;
+    Ok(applied)
 }
 
 fn runner(migrations: &[Migration]) -> Result<Runner, refinery::Error> {

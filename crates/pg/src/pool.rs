@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,33 +15,11 @@ use deadpool_postgres::{ClientWrapper, Runtime};
 use tokio_postgres::{CancelToken, Config};
 
 use crate::connect::{Connector, Opened};
-use crate::error::{NoneFree, OpenError};
+use crate::error::{NoneFree, OpenError, OpenFailureCause};
 use crate::pooler::OwnSession;
 use crate::session::Session;
+use crate::session_settings::{SessionSettings, session_config};
 use crate::{Dsn, DsnError, PgError};
-
-/// When the first keepalive probe is sent on an idle connection, the interval of the next ones, and how many may remain
-/// unanswered before the connection is closed: 15 s in all, which is less than another process waits for a migration
-/// ([`crate::MIGRATION_LOCK_TIMEOUT`]).
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_COUNT: u32 = 2;
-/// The longest that a statement waits for a row or key that another transaction has locked. Transactions of a service
-/// take milliseconds, so what holds a lock for longer is an open transaction of another client, and the caller decides
-/// what to do without that row.
-const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
-/// For sessions without a statement timeout, as in a migration: how long the server waits for an acknowledgement,
-/// and for the next statement of a transaction.
-const MIGRATION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What a caller chooses about its sessions, besides the deadlines that every session has.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct SessionSettings {
-    /// Shown in `pg_stat_activity`, unless the connection string has another name; empty for none.
-    pub application_name: &'static str,
-    /// Server parameters by name, such as those of the planner that the caller's statements need.
-    pub parameters: &'static [(&'static str, &'static str)],
-}
 
 /// The settings of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +46,7 @@ impl PgPool {
     pub fn new(dsn: &Dsn, settings: PoolSettings) -> Result<Self, DsnError> {
         let config = session_config(dsn, settings.session, Some(settings.operation_timeout));
         // Opening has a bound of its own, and what is in the pool is checked without asking the server.
-        let pool = Pool::builder(Connections(Connector::new(dsn, &config)?))
+        let pool = Pool::builder(Connections::new(dsn, &config)?)
             .max_size(settings.max_connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(settings.operation_timeout))
@@ -82,7 +61,7 @@ impl PgPool {
     /// noticed all the same.
     pub fn without_deadlines(dsn: &Dsn, session: SessionSettings) -> Result<Self, DsnError> {
         let config = session_config(dsn, session, None);
-        let pool = Pool::builder(Connections(Connector::new(dsn, &config)?))
+        let pool = Pool::builder(Connections::new(dsn, &config)?)
             .max_size(1)
             .build()
             .map_err(|error| DsnError::Parameter(format!("no pool can be made: {error}")))?;
@@ -137,14 +116,23 @@ impl PgPool {
     }
 }
 
-/// Opens what a pool keeps.
+/// Opens and checks the connections of a pool.
 #[derive(Debug)]
-pub(crate) struct Connections(Connector);
+pub(crate) struct Connections {
+    connector: Connector,
+    /// How many checks of borrowed connections were late. Each leaves all connections unusable that were opened before it: they probably lead
+    /// to the same unreachable server, and would cost their borrower a whole timeout each.
+    late_checks: AtomicU64,
+}
 
 impl Connections {
+    fn new(dsn: &Dsn, config: &Config) -> Result<Self, DsnError> {
+        Ok(Self { connector: Connector::new(dsn, config)?, late_checks: AtomicU64::new(0) })
+    }
+
     /// Asks the server to cancel what a connection runs. Whether it does cannot be known.
     pub(crate) async fn cancel(&self, token: CancelToken) {
-        self.0.cancel(token).await;
+        self.connector.cancel(token).await;
     }
 }
 
@@ -154,6 +142,8 @@ pub(crate) struct PooledClient {
     client: ClientWrapper,
     /// The session of the server that it has for itself, if a pooler is between. No statement is prepared on it then: see `pooler.rs`.
     pub(crate) behind_pooler: Option<OwnSession>,
+    /// How many checks had been late when it was opened.
+    late_checks: u64,
 }
 
 impl Deref for PooledClient {
@@ -169,8 +159,13 @@ impl Manager for Connections {
     type Error = OpenError;
 
     async fn create(&self) -> Result<PooledClient, OpenError> {
-        let Opened { client, connection, pooled } = self.0.open().await?;
-        Ok(PooledClient { client: ClientWrapper::new(client, connection), behind_pooler: pooled })
+        let late_checks = self.late_checks.load(Ordering::Relaxed);
+        let Opened { client, connection, pooled } = self.connector.open().await?;
+        Ok(PooledClient {
+            client: ClientWrapper::new(client, connection),
+            behind_pooler: pooled,
+            late_checks,
+        })
     }
 
     async fn recycle(&self, client: &mut PooledClient, _: &Metrics) -> RecycleResult<OpenError> {
@@ -178,50 +173,16 @@ impl Manager for Connections {
             return Err(RecycleError::message("the connection has ended"));
         }
         let Some(session) = &client.behind_pooler else { return Ok(()) };
+        if client.late_checks < self.late_checks.load(Ordering::Relaxed) {
+            return Err(RecycleError::message("the check of another connection was late"));
+        }
         session.still_serves(client).await.map_err(|cause| {
-            self.0.doubt_sessions();
+            if matches!(cause, OpenFailureCause::Late(_)) {
+                self.late_checks.fetch_add(1, Ordering::Relaxed);
+            }
             RecycleError::message(cause.to_string())
         })
     }
-}
-
-/// The settings of every session: the caller's own, and the deadlines of [`PgPool`]. Dates are ISO dates in UTC.
-///
-/// The DSN's own `options` come first, so what is set here wins.
-pub(crate) fn session_config(
-    dsn: &Dsn,
-    settings: SessionSettings,
-    operation_timeout: Option<Duration>,
-) -> Config {
-    let mut config = dsn.config().clone();
-    let mut options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
-    options.push_str("-c timezone=UTC -c datestyle=ISO");
-    for (name, value) in settings.parameters {
-        options.push_str(&format!(" -c {name}={value}"));
-    }
-    if let Some(limit) = operation_timeout {
-        let (statement, lock) = (limit.as_millis(), (limit / 4).min(LOCK_TIMEOUT_MAX).as_millis());
-        options.push_str(&format!(" -c statement_timeout={statement} -c lock_timeout={lock}"));
-    }
-    let idle_timeout = operation_timeout.unwrap_or(MIGRATION_IDLE_TIMEOUT);
-    options.push_str(&format!(
-        " -c idle_in_transaction_session_timeout={millis} -c tcp_user_timeout={millis} \
-         -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={KEEPALIVE_COUNT}",
-        KEEPALIVE_IDLE.as_secs(),
-        KEEPALIVE_INTERVAL.as_secs(),
-        millis = idle_timeout.as_millis(),
-    ));
-    config.tcp_user_timeout(idle_timeout);
-    config.options(options);
-    if config.get_application_name().is_none() && !settings.application_name.is_empty() {
-        config.application_name(settings.application_name);
-    }
-    config
-        .keepalives(true)
-        .keepalives_idle(KEEPALIVE_IDLE)
-        .keepalives_interval(KEEPALIVE_INTERVAL)
-        .keepalives_retries(KEEPALIVE_COUNT);
-    config
 }
 
 #[cfg(test)]
@@ -235,39 +196,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(4);
 
-    #[test]
-    fn every_session_has_the_guards_against_an_unreachable_peer() {
-        let dsn = Dsn::parse("postgres://me@db/x").expect("a connection string");
-        for operation_timeout in [None, Some(TIMEOUT)] {
-            let config = session_config(&dsn, SessionSettings::default(), operation_timeout);
-            let options = config.get_options().unwrap_or_default();
-            for guard in [
-                "idle_in_transaction_session_timeout",
-                "tcp_user_timeout",
-                "tcp_keepalives_idle",
-                "tcp_keepalives_interval",
-                "tcp_keepalives_count",
-            ] {
-                assert!(options.contains(&format!("-c {guard}=")), "{guard}: {options}");
-            }
-            assert_eq!(options.contains("statement_timeout"), operation_timeout.is_some(), "{options}");
-            assert!(config.get_tcp_user_timeout().is_some());
-        }
-    }
-
     fn settings(max_connections: usize, operation_timeout: Duration) -> PoolSettings {
         PoolSettings { max_connections, operation_timeout, session: SessionSettings::default() }
-    }
-
-    #[test]
-    fn a_session_has_the_name_and_the_parameters_of_its_caller_unless_the_string_has_a_name() {
-        let settings = SessionSettings { application_name: "mine", parameters: &[("jit", "off")] };
-        let dsn = Dsn::parse("postgres://me@db/x").expect("a connection string");
-        let config = session_config(&dsn, settings, None);
-        assert_eq!(config.get_application_name(), Some("mine"));
-        assert!(config.get_options().unwrap_or_default().contains("-c jit=off"), "{config:?}");
-        let dsn = Dsn::parse("postgres://me@db/x?application_name=other").expect("a connection string");
-        assert_eq!(session_config(&dsn, settings, None).get_application_name(), Some("other"));
     }
 
     fn pool(hosts: &str, operation_timeout: Duration) -> PgPool {

@@ -5,28 +5,32 @@
 //! another process prepared under it. So the crate uses prepared statements only on a connection that demonstrably leads to the
 //! server itself: the server shows the process id that it gave for cancelling, and a pooler gives one of its own. Any other
 //! connection sends each statement with its text, and must show that it has one session of the server for itself: when
-//! it is opened, and whenever it is borrowed.
+//! it is opened, and whenever it is borrowed. [`OwnSession`] decides this, and nothing else does.
 
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ambient::{RandomTokens, Tokens};
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
 use crate::error::{OpenFailureCause, ServerError};
 
-/// A setting without a meaning for the server. Its value tells one session from all others.
+/// A setting without a meaning for the server. Its value distinguishes a session from all others.
 const MARK: &str = "pg_client.mark";
-/// How often two sessions are compared.
+/// How often the two connections are compared.
 const ROUNDS: usize = 4;
-/// How long the second of them may take for each of its steps.
-pub(crate) const SECOND_TIMEOUT: Duration = Duration::from_millis(500);
+/// Before the next try to open the second connection, if the pooler refused it.
+const SECOND_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a borrowed connection may take to show that its session is still its own.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -42,32 +46,72 @@ pub(crate) struct SessionSeen {
 }
 
 /// The session of the server that a connection through a pooler has for itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct OwnSession(SessionSeen);
+#[derive(Debug)]
+pub(crate) struct OwnSession {
+    seen: SessionSeen,
+    comparison: Arc<Comparison>,
+}
+
+/// Opens a connection to the pooler.
+pub(crate) type Dial<'a> = dyn Fn() -> BoxFuture<'a, Result<Client, OpenFailureCause>> + Sync + 'a;
+
+/// Whether a comparison of two connections has shown that the pooler at an address keeps a session for each client. It is forgotten with
+/// the last connection to that address, because the pooler may have been started again in another mode.
+#[derive(Default, Debug)]
+pub(crate) struct Comparison {
+    passed: AtomicBool,
+    /// Connections that are opened at the same time wait for one comparison instead of making one each.
+    running: tokio::sync::Mutex<()>,
+}
+
+/// The comparisons by address, for everything that was made from one connection string.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Comparisons(Arc<std::sync::Mutex<HashMap<String, Weak<Comparison>>>>);
+
+impl Comparisons {
+    /// That of the address in `config`.
+    pub(crate) fn of(&self, config: &Config) -> Arc<Comparison> {
+        let address =
+            format!("{:?} {:?} {:?}", config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, comparison| comparison.strong_count() > 0);
+        if let Some(known) = all.get(&address).and_then(Weak::upgrade) {
+            return known;
+        }
+        let comparison = Arc::default();
+        all.insert(address, Arc::downgrade(&comparison));
+        comparison
+    }
+}
+
+impl Comparison {
+    pub(crate) fn has_passed(&self) -> bool {
+        self.passed.load(Ordering::SeqCst)
+    }
+}
 
 impl Mark {
     pub(crate) fn new() -> Self {
         Self(RandomTokens.next().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// It sets the mark with a new connection.
+    /// The option that sets the mark when a connection is opened.
     pub(crate) fn option(&self) -> String {
         format!("-c {MARK}={}", self.0)
     }
 
-    /// Whether the options of the connection, all or none of which are in force, are.
+    /// Whether the mark is on the session. If it is, all options of the connection are in force, and otherwise none.
     pub(crate) fn is_on(&self, seen: &SessionSeen) -> bool {
         seen.mark.as_ref() == Some(&self.0)
     }
 
-    /// Sets it on a session whose options are not in force.
-    pub(crate) async fn set(&self, client: &Client) -> Result<(), OpenFailureCause> {
-        let set = format!("SET {MARK} = '{}'", self.0);
-        client.batch_execute(&set).await.map_err(OpenFailureCause::driver)
+    /// The setting by name and value, for a session whose options are not in force.
+    pub(crate) fn setting(&self) -> (String, String) {
+        (MARK.to_owned(), self.0.clone())
     }
 }
 
-/// Whether a server or a pooler refused the connection for what it asks to be set.
+/// Whether a server or a pooler refused the connection because of its options.
 pub(crate) fn refuses_options(error: &tokio_postgres::Error) -> bool {
     let refusals = [SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED];
     error.code().is_some_and(|state| refusals.contains(state))
@@ -95,30 +139,60 @@ pub(crate) async fn is_direct(client: &Client, seen: &SessionSeen) -> bool {
 }
 
 impl OwnSession {
-    /// Takes the session that serves `client` now for its own, if that shows the mark.
-    pub(crate) async fn of(client: &Client, mark: &Mark) -> Result<Self, OpenFailureCause> {
+    /// The session that serves `client` and has the mark, once it is shown that the pooler keeps it for this client. Without `comparison` having
+    /// passed, that takes a connection of `second`; until the caller stops waiting, another is opened if the pooler refuses one, and
+    /// `refusal` holds the reason. Changes nothing in the session.
+    pub(crate) async fn shown(
+        client: &Client,
+        mark: &Mark,
+        comparison: Arc<Comparison>,
+        second: &Dial<'_>,
+        refusal: &mut Option<OpenFailureCause>,
+    ) -> Result<Self, OpenFailureCause> {
         let seen = see(client).await?;
-        if mark.is_on(&seen) { Ok(Self(seen)) } else { Err(OpenFailureCause::SharedSession) }
+        if !mark.is_on(&seen) {
+            return Err(OpenFailureCause::SharedSession);
+        }
+        let session = Self { seen, comparison };
+        session.still_serves(client).await?;
+        let running = session.comparison.running.lock().await;
+        while !session.comparison.has_passed() {
+            match session.compare(client, second).await {
+                Ok(()) => session.comparison.passed.store(true, Ordering::SeqCst),
+                Err(OpenFailureCause::SharedSession) => return Err(OpenFailureCause::SharedSession),
+                Err(cause) if client.is_closed() => return Err(cause),
+                Err(cause) => {
+                    *refusal = Some(cause);
+                    sleep(SECOND_RETRY_INTERVAL).await;
+                }
+            }
+        }
+        drop(running);
+        Ok(session)
     }
 
-    /// Whether the same session serves it still.
+    /// Checks that the same session still serves `client`. If not, the next connection to the pooler is compared again.
     pub(crate) async fn still_serves(&self, client: &Client) -> Result<(), OpenFailureCause> {
         let seen = timeout(CHECK_TIMEOUT, see(client)).await;
         let seen = seen.map_err(|_| OpenFailureCause::late(CHECK_TIMEOUT))??;
-        if seen == self.0 { Ok(()) } else { Err(OpenFailureCause::SharedSession) }
+        if seen == self.seen {
+            return Ok(());
+        }
+        self.comparison.passed.store(false, Ordering::SeqCst);
+        Err(OpenFailureCause::SharedSession)
     }
 
-    /// Whether the session stays that of `client` while `other`, a second connection to the same pooler, has transactions. A pooler with
-    /// an idle session gives it to whoever comes next: without a second client, one session would seem to stay.
-    pub(crate) async fn is_not_shared(
-        &self,
-        client: &Client,
-        other: &Client,
-    ) -> Result<(), OpenFailureCause> {
+    /// Checks that the session stays with `client` while a second connection to the same pooler runs transactions. A pooler lends
+    /// an idle session to the next client: without a second client, `client` would get the same session each time.
+    async fn compare(&self, client: &Client, second: &Dial<'_>) -> Result<(), OpenFailureCause> {
+        let other = second().await?;
+        // A pooler accepts a connection before it has a session for it. Once it has one, only a pooler that shares sessions refuses a
+        // transaction.
+        see(&other).await?;
         for _ in 0..ROUNDS {
             other.batch_execute("BEGIN").await.map_err(no_transactions)?;
-            let seen = see(other).await?;
-            if seen.pid == self.0.pid || seen.mark == self.0.mark {
+            let seen = see(&other).await?;
+            if seen.pid == self.seen.pid || seen.mark == self.seen.mark {
                 return Err(OpenFailureCause::SharedSession);
             }
             self.still_serves(client).await?;

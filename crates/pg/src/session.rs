@@ -1,22 +1,19 @@
 //! One operation on a borrowed connection, with a deadline.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use deadpool::managed::{Object, Pool};
 use futures_util::{SinkExt, TryStreamExt};
-use sea_query::QueryStatementWriter;
-use sea_query_postgres::{PostgresBinder, PostgresValues};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Row, SimpleQueryMessage, Statement};
+use tokio_postgres::{Row, SimpleQueryMessage};
 
 use crate::PgError;
 use crate::error::{DeadlinePassed, leaves_connection_usable};
 use crate::pool::{Connections, PooledClient};
+use crate::prepared::{PostgresBinderRef, Prepared, SharedText, untyped};
 
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
@@ -34,19 +31,20 @@ pub const MAX_GIVEN_UP: Duration = Duration::from_secs(10);
 /// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
 /// dropped while a statement is on its way or a transaction is open.
 ///
-/// A statement that is given up, because its caller or its deadline does not wait longer, is cancelled: the server would finish it for
-/// nobody. Until the server has ended it, for at most [`MAX_GIVEN_UP`], its connection counts against the pool: otherwise statements
-/// that cannot be interrupted would run beside those of the connection that takes its place, in any number. Two are not
-/// cancelled: COMMIT, because that would end its wait for a synchronous standby, and the transaction would be visible without being
-/// safe (such a COMMIT waits in the server for as long as the standby is away, whatever its client does); and one without a deadline,
-/// such as the build of an index, which goes on and is found done by the next process.
+/// A statement is given up when its caller stops waiting or its deadline passes. It is cancelled then, because no caller needs its result.
+/// Until the server has ended it, for at most [`MAX_GIVEN_UP`], its connection counts against the pool: otherwise any number of statements
+/// that cannot be interrupted would run beside those of the connections that replace it. Two kinds of statements are not cancelled:
+///
+/// - COMMIT, because cancelling ends its wait for a synchronous standby, and the transaction would be visible without being replicated.
+///   Such a COMMIT waits in the server for as long as the standby is unavailable, whatever its client does.
+/// - A statement without a deadline, such as the build of an index: it continues, and the next process finds its result.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
     operation: &'static str,
     pub(crate) deadline: Option<Deadline>,
     in_flight: AtomicUsize,
-    /// Its deadline passed while the server had not answered.
+    /// The deadline passed before the server responded.
     given_up: AtomicBool,
     committing: AtomicBool,
     broken: AtomicBool,
@@ -60,48 +58,6 @@ pub struct Session {
 pub(crate) struct Deadline {
     at: Instant,
     allowed: Duration,
-}
-
-/// A statement with its parameters.
-#[derive(Debug)]
-pub struct Prepared {
-    sql: String,
-    values: PostgresValues,
-    /// The one that the server has prepared; none behind a pooler, where its name may mean another one.
-    statement: Option<Statement>,
-    shared: Option<(usize, SharedText)>,
-}
-
-/// A text that is sent without a copy of it.
-#[derive(Debug)]
-struct SharedText(Arc<str>);
-
-impl ToSql for SharedText {
-    fn to_sql(
-        &self,
-        sql_type: &Type,
-        out: &mut BytesMut,
-    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        (&*self.0).to_sql(sql_type, out)
-    }
-
-    fn accepts(sql_type: &Type) -> bool {
-        <&str as ToSql>::accepts(sql_type)
-    }
-
-    to_sql_checked!();
-}
-
-impl Prepared {
-    fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let mut params = self.values.as_params();
-        if let Some((index, text)) = &self.shared
-            && let Some(param) = params.get_mut(*index)
-        {
-            *param = text;
-        }
-        params
-    }
 }
 
 impl Session {
@@ -125,7 +81,7 @@ impl Session {
         }
     }
 
-    /// Lets [`Session::prepare`] find out behind a pooler too whether the server takes a statement, which costs a round trip each time.
+    /// Lets [`Session::prepare`] check behind a pooler, too, whether the server accepts a statement. Each check costs a round trip.
     pub fn checking(mut self) -> Self {
         self.checks = true;
         self
@@ -139,7 +95,7 @@ impl Session {
         let (sql, values) = query.build_ref();
         let prepare = async |client: &PooledClient| match &client.behind_pooler {
             None => client.prepare_cached(&sql).await.map(Some),
-            // In one message, so that nobody else can use the name.
+            // In one message, so that no other client of the pooler can use the name.
             Some(_) if self.checks => {
                 let check = format!("PREPARE pg_client_check AS {sql}; DEALLOCATE pg_client_check");
                 client.batch_execute(&check).await.map(|()| None)
@@ -242,7 +198,7 @@ impl Session {
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, PgError> {
         self.guard(async |client| {
-            // For this one time: the driver knows no way without a name, and within the transaction it means this statement.
+            // Prepared for this call only. The driver cannot copy without a name, and within the transaction the name means this statement.
             let statement = client.prepare(sql).await?;
             let mut sink = std::pin::pin!(client.copy_in(&statement).await?);
             for piece in pieces {
@@ -375,32 +331,10 @@ async fn end_given_up(pool: Pool<Connections>, object: Object<Connections>, canc
         if cancels {
             pool.manager().cancel(object.cancel_token()).await;
         }
-        // Answered after everything that was sent before it. A connection that is closed is an answer too.
+        // The server responds to this after everything that was sent before it. A closed connection ends the wait, too.
         drop(object.simple_query("").await);
     };
-    // The bound is the answer if none comes.
+    // Without a response the bound ends the wait.
     drop(timeout(MAX_GIVEN_UP, ended).await);
     drop(Object::take(object));
-}
-
-/// The server infers each type from the cast beside the parameter (bind.rs).
-fn untyped<'a>(params: &[&'a (dyn ToSql + Sync)]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
-    params.iter().map(|param| (*param, Type::UNKNOWN)).collect()
-}
-
-/// A statement of the query builder.
-pub trait PostgresBinderRef: Sync {
-    /// Its text and its parameters.
-    fn build_ref(&self) -> (String, PostgresValues);
-
-    /// A text in the place of one of the parameters: see [`crate::sql::Written::with_text`].
-    fn shared(&self) -> Option<(usize, Arc<str>)> {
-        None
-    }
-}
-
-impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {
-    fn build_ref(&self) -> (String, PostgresValues) {
-        self.build_postgres(sea_query::PostgresQueryBuilder)
-    }
 }

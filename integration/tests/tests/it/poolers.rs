@@ -9,6 +9,8 @@ use crate::world::*;
 
 /// How long a start may take that cannot succeed.
 const REFUSAL_BOUND: Duration = Duration::from_secs(60);
+/// How long relays that share sessions may take to claim an event, unless they wait for the pooler.
+const NOTICE_BOUND: Duration = Duration::from_secs(5);
 /// What an operator sets who looks up the message that PgBouncer gives first.
 const IGNORED: (&str, &str) = ("ignore_startup_parameters", "options,extra_float_digits");
 
@@ -35,9 +37,17 @@ fn state_store(dsn: String) -> ServiceBuilder {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_pooler_in_session_mode_service_relay_state_store_and_commands_work() {
-    for settings in [&[][..], &[IGNORED]] {
+    // The last one keeps in its sessions what each client leaves there.
+    for settings in [&[][..], &[IGNORED], &[IGNORED, ("server_reset_query", "")]] {
         let outbox = Outbox::new().await;
         let pooler = pooler(outbox.database.port(), "session", 60, settings).await;
+        let migrate = ServiceBuilder::default()
+            .arguments(["migrate"])
+            .env("NOTIFICATION_POSTGRES_PRIMARY_DSN", outbox.world.database.dsn_via(pooler.port()));
+        for _ in 0..2 {
+            let migrated = migrate.clone().run().await;
+            assert_eq!(migrated.code, Some(0), "{settings:?}: {migrated:?}");
+        }
         let relay = outbox.relay_via(outbox.world.redis.port(), pooler.port()).start().await;
         let service = outbox.world.service_via(outbox.world.redis.port(), pooler.port()).start().await;
         let message = "PostgreSQL is behind a pooler in session mode; each statement is sent with its text";
@@ -105,6 +115,43 @@ async fn a_pooler_that_shares_sessions_ends_every_start_with_1_and_says_what_to_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_shares_sessions_and_has_room_for_one_connection_ends_every_start_with_1() {
+    let outbox = &Outbox::new().await;
+    let service = |port| outbox.world.service_via(outbox.world.redis.port(), port);
+    let relay = |port| outbox.relay_via(outbox.world.redis.port(), port);
+    let state = |port| state_store(outbox.world.database.dsn_via(port));
+    let command = |arguments: &'static [&'static str], port| {
+        let builder = ServiceBuilder::default().arguments(arguments.iter().copied());
+        let builder = builder.env("NOTIFICATION_POSTGRES_PRIMARY_DSN", outbox.world.database.dsn_via(port));
+        builder.env("NOTIFICATION_OUTBOX_DSN", outbox.database.dsn_via(port))
+    };
+    let mut poolers = Vec::new();
+    for _ in 0..5 {
+        let settings = [IGNORED, ("max_client_conn", "1")];
+        poolers.push(pooler(outbox.database.port(), "transaction", 20, &settings).await);
+    }
+    let ports: Vec<_> = poolers.iter().map(PgBouncer::port).collect();
+    let processes = [
+        service(ports[0]),
+        relay(ports[1]),
+        state(ports[2]),
+        command(&["migrate"], ports[3]),
+        command(&["outbox", "stats"], ports[4]),
+    ];
+    // At the same time: those that wait for their database take half a minute.
+    let processes = processes.map(|process| (format!("{process:?}"), process.spawn()));
+    for (case, mut process) in processes {
+        let code = process.wait_exit(REFUSAL_BOUND).await.code();
+        let output = process.output().join("\n");
+        assert_eq!(code, Some(1), "{case}\n{output}");
+        for said in ["could not be shown", "pool_mode = session", "max_client_conn"] {
+            assert!(output.contains(said), "{said}: {case}\n{output}");
+        }
+        assert!(!output.contains("behind a pooler in session mode"), "{case}\n{output}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn relays_whose_pooler_is_changed_to_share_sessions_mark_nothing_that_is_not_on_the_stream() {
     const EVENTS: u32 = 3_000;
     let outbox = Outbox::new().await;
@@ -119,9 +166,17 @@ async fn relays_whose_pooler_is_changed_to_share_sessions_mark_nothing_that_is_n
         // The relays give back what they have claimed meanwhile, beside the marks of others.
         outbox.world.redis.pause();
         outbox.insert(begin..begin + 300).await;
-        wait_for("some are claimed", BOUND, async || (outbox.count("DELIVERING").await > 0).then_some(()))
-            .await;
+        let claimed = wait_for("some are claimed", BOUND, async || {
+            (outbox.count("DELIVERING").await > 0).then_some(())
+        });
+        let is_claimed = tokio::time::timeout(NOTICE_BOUND, claimed).await.is_ok();
         outbox.world.redis.resume();
+        if !is_claimed {
+            // Every relay has noticed the change, and claims nothing until it is taken back.
+            pooler.set_pool("session", 40).expect("it is reloaded");
+            outbox.drained().await;
+            pooler.set_pool("transaction", 2).expect("it is reloaded");
+        }
     }
     let delivered = async || {
         let sql = "SELECT event_id::text FROM openoutbox_events WHERE status = 'DELIVERED'";

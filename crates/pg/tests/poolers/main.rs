@@ -1,13 +1,16 @@
 //! PostgreSQL behind a real PgBouncer, in each of its modes.
 
-use std::time::Duration;
+mod comparison;
+mod left_behind;
+
+use std::time::{Duration, Instant};
 
 use local_servers::{PgBouncer, PgBouncerOptions, Postgres, PostgresOptions};
 use pg::sql::Written;
 use pg::{Dsn, PgError, PgPool, PoolSettings, Session, SessionSettings, bind, is_unusable_pooler};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What an operator sets who looks up the message that PgBouncer gives first.
+/// The setting that PgBouncer's first error message suggests to an operator.
 const IGNORED: (&str, &str) = ("ignore_startup_parameters", "options,extra_float_digits");
 
 async fn postgres() -> Postgres {
@@ -35,16 +38,33 @@ fn pool(port: u16) -> PgPool {
     PgPool::new(&dsn(port), settings).expect("a pool")
 }
 
+fn settings(max_connections: usize) -> PoolSettings {
+    PoolSettings { max_connections, operation_timeout: TIMEOUT, session: SessionSettings::default() }
+}
+
 async fn session(pool: &PgPool) -> Session {
     pool.session("test").await.expect("a connection")
 }
 
-/// What a pool says that cannot be used.
+/// The error of a pool that cannot be used.
 async fn refusal(port: u16) -> PgError {
     match pool(port).session("test").await {
         Ok(_) => panic!("the pooler was not noticed"),
         Err(error) => error,
     }
+}
+
+/// The cause of an error, which names the host and what to change.
+fn cause(error: &PgError) -> String {
+    std::error::Error::source(error).expect("it has a cause").to_string()
+}
+
+/// A client of the pooler that is not ours.
+async fn client(port: u16, database: &str) -> tokio_postgres::Client {
+    let addr = format!("postgres://postgres@127.0.0.1:{port}/{database}");
+    let (client, connection) = tokio_postgres::connect(&addr, tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    client
 }
 
 async fn shown(session: &Session, name: &str) -> String {
@@ -194,4 +214,23 @@ async fn a_pooler_that_is_changed_to_share_sessions_serves_no_borrowed_connectio
         }
     };
     tokio::time::timeout(3 * TIMEOUT, refused).await.expect("it is noticed");
+}
+
+#[tokio::test]
+async fn a_pooler_whose_server_is_hung_costs_a_borrower_one_late_check_and_not_one_for_each_idle_connection()
+{
+    let server = postgres().await;
+    let pooler = pooler(&server, "session", 20, &[IGNORED]).await;
+    let pool = PgPool::new(&dsn(pooler.port()), settings(8)).expect("a pool");
+    let sessions = futures_util::future::join_all((0..8).map(|_| session(&pool))).await;
+    drop(sessions);
+    assert_eq!(pool.usage(), (8, 8));
+    server.pause();
+    let begun = Instant::now();
+    pool.session("late").await.expect_err("the server does not respond");
+    let took = begun.elapsed();
+    server.resume();
+    // A check and an attempt to open another connection take 2 s each.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    session(&pool).await;
 }
