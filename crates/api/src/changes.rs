@@ -21,7 +21,7 @@ use http_server::problem::Problem;
 use http_server::tokens::Principal;
 use http_server::{JsonText, Object, Occupied, RequestId};
 use idempotency::{Fingerprint, Key, Request, Run, Scope};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
 /// Which dead letters are replayed: either those with these ids, or those that the filter selects.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("oneOf" = either_ids_or_filter()))]
+#[schemars(transform = either_ids_or_filter)]
 pub(crate) struct ReplayRequest {
     /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is named here.
     #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
@@ -55,7 +55,7 @@ pub(crate) struct ReplayRequest {
 /// Which dead letters are discarded, and why: either those with these ids, or those that the filter selects.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("oneOf" = either_ids_or_filter()))]
+#[schemars(transform = either_ids_or_filter)]
 pub(crate) struct DiscardRequest {
     /// `<notification_id>/<route_id>`: the `id` of each dead letter.
     #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
@@ -90,12 +90,14 @@ struct Filter {
     created_before: Option<String>,
 }
 
-fn either_ids_or_filter() -> Value {
-    let absent = json!({"type": "null"});
-    json!([
-        {"required": ["ids"], "properties": {"ids": {"type": "array"}, "filter": absent}},
-        {"required": ["filter"], "properties": {"filter": {"type": "object"}, "ids": absent}},
-    ])
+/// Asks for exactly one of both by `if`, which generators of clients do not read: to them a request is one
+/// object.
+fn either_ids_or_filter(schema: &mut Schema) {
+    let ids = json!({"type": "array", "items": {"type": "string"}});
+    let filter = json!({"type": "object"});
+    schema.insert("if".to_owned(), json!({"required": ["ids"], "properties": {"ids": ids}}));
+    schema.insert("then".to_owned(), json!({"properties": {"filter": {"not": filter}}}));
+    schema.insert("else".to_owned(), json!({"required": ["filter"], "properties": {"filter": filter}}));
 }
 
 fn channel_names() -> Value {

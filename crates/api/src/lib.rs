@@ -3,14 +3,16 @@
 //! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of the domain, calls a
 //! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
 //!
-//! `intents.rs` and `batch.rs` accept intents, `notifications.rs`, `search.rs`, `dead_letters.rs`, `malformed_intents.rs` and `status.rs`
-//! read, `changes.rs` replays and discards, `receipts.rs` takes what consumers report. `params.rs` reads query strings, `view.rs` renders values. `openapi.rs` describes all of
-//! it in the document that `GET /openapi.json` answers with.
+//! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
+//! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,
+//! `receipts.rs` takes what consumers report. `params.rs` reads query strings, `view.rs` renders values.
+//! `openapi.rs` describes all of it in the document that `GET /openapi.json` answers with.
 
 mod at_most;
 mod batch;
 mod changes;
 mod dead_letters;
+mod intent_outcome;
 mod intents;
 mod malformed_intents;
 mod notifications;
@@ -48,14 +50,15 @@ pub fn router<P: Ports>(api: Api<P>, guard: &Guard) -> Router {
     let router = Router::new()
         .route("/v1/intents", producer(post(intents::send::<P>)))
         .route("/v1/intents:batch", producer(post(batch::send::<P>).layer(batch_limit)))
+        .route("/v1/intents/{idempotency_key}", reader(get(intent_outcome::show::<P>)))
         .route("/v1/notifications", reader(get(notifications::list::<P>)))
         .route("/v1/notifications:query", operator(post(search::search::<P>)))
         .route("/v1/notifications/{notification_id}", reader(get(notifications::show::<P>)))
         .route("/v1/dead-letters", operator(get(dead_letters::list::<P>)))
         .route("/v1/dead-letters:replay", operator(post(changes::replay::<P>)))
         .route("/v1/dead-letters:discard", operator(post(changes::discard::<P>)))
-        .route("/v1/malformed-intents", operator(get(malformed_intents::list::<P>)))
-        .route("/v1/malformed-intents/{stream_entry_id}", operator(get(malformed_intents::show::<P>)))
+        .route("/v1/malformed-intents", reader(get(malformed_intents::list::<P>)))
+        .route("/v1/malformed-intents/{stream_entry_id}", reader(get(malformed_intents::show::<P>)))
         .route("/v1/receipts", reporter(post(receipts::record::<P>).layer(batch_limit)))
         .route("/v1/status", operator(get(status::show::<P>)))
         .route("/openapi.json", get(move |query: RawQuery| openapi::show(query, document)));

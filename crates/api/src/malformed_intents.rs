@@ -6,18 +6,23 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
-use domain::query::{MalformedFilter, MalformedPlace, Place};
+use domain::query::{MalformedFilter, MalformedPlace, MalformedSummary, Place};
 use http_server::problem::Problem;
+use http_server::tokens::Principal;
 
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
-use crate::problems::{not_found, read_failed};
-use crate::view::{MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
+use crate::problems::{not_found, producer_read, read_failed};
+use crate::view::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 
 /// What a list may be narrowed by.
 pub(crate) const PARAMS: [Param; 6] = [
     Param::new("code", Takes::Text, "Only those with this failure code."),
-    Param::new("producer", Takes::Text, "Only those of this producer."),
+    Param::new(
+        "producer",
+        Takes::Text,
+        "Only those that name this producer; a producer's token takes its own name only.",
+    ),
     Param::new("recorded_after", Takes::Time, "Only those recorded then or later."),
     Param::new("recorded_before", Takes::Time, "Only those recorded before then."),
     LIMIT,
@@ -30,12 +35,13 @@ pub(crate) const SHOW_PARAMS: [Param; 1] =
 
 pub(crate) async fn list<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let filter = MalformedFilter {
         code: params.text("code"),
-        producer: params.text("producer"),
+        producer: producer_read(&principal, params.text("producer"))?,
         idempotency_key: None,
         recorded_after: params.time("recorded_after")?,
         recorded_before: params.time("recorded_before")?,
@@ -44,7 +50,11 @@ pub(crate) async fn list<P: Ports>(
     let page = api.queries.list_malformed_intents(&filter, after.as_ref(), params.limit()?).await;
     let page = page.map_err(|error| read_failed(&error))?;
     Ok(Json(MalformedIntentsPage {
-        malformed_intents: page.items.iter().map(MalformedIntentSummary::new).collect(),
+        malformed_intents: page
+            .items
+            .iter()
+            .map(|summary| MalformedIntentSummary::for_reader(summary, is_shown(&api, &principal, summary)))
+            .collect(),
         next_cursor: page.next.map(|place| place.to_cursor(&filter)),
     })
     .into_response())
@@ -52,15 +62,28 @@ pub(crate) async fn list<P: Ports>(
 
 pub(crate) async fn show<P: Ports>(
     State(api): State<Arc<Api<P>>>,
+    principal: Principal,
     PathId(entry_id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &SHOW_PARAMS)?;
     let stream = params.text("stream").unwrap_or_else(|| api.settings.stream.clone());
     let found = api.queries.get_malformed_intents(&stream, &entry_id).await;
-    let found = found.map_err(|error| read_failed(&error))?;
+    let mut found = found.map_err(|error| read_failed(&error))?;
+    let own = principal.producer.as_deref();
+    found.retain(|row| principal.operator || own == Some(row.summary.producer.as_str()));
     if found.is_empty() {
         return Err(not_found("malformed intent"));
     }
-    Ok(Json(MalformedIntents::new(&found)).into_response())
+    let rows = found
+        .iter()
+        .map(|row| MalformedIntent::for_reader(row, is_shown(&api, &principal, &row.summary)))
+        .collect();
+    Ok(Json(MalformedIntents { malformed_intents: rows }).into_response())
+}
+
+/// Whether the content of an entry is shown. Its producer is only what the entry claims: a producer sees the
+/// content of entries that it may send.
+pub(crate) fn is_shown<P: Ports>(api: &Api<P>, principal: &Principal, summary: &MalformedSummary) -> bool {
+    principal.operator || summary.allows_producer(&api.settings.catalog)
 }

@@ -9,12 +9,12 @@ use axum::response::{IntoResponse, Response};
 use domain::ports::Queries;
 use domain::query::{NotificationFilter, Place};
 use domain::record::{NotificationId, RecordCursor};
-use http_server::problem::{FORBIDDEN, Problem};
+use http_server::problem::Problem;
 use http_server::tokens::Principal;
 
 use crate::params::{CURSOR, LIMIT, Param, Params, PathId, Takes};
 use crate::ports::{Api, Ports};
-use crate::problems::{not_found, read_failed};
+use crate::problems::{not_found, producer_read, read_failed};
 use crate::view::{Notification, NotificationSummary, Notifications};
 
 /// What a list may be narrowed by.
@@ -45,7 +45,7 @@ pub(crate) async fn list<P: Ports>(
 ) -> Result<Response, Problem> {
     let params = Params::parse(query.as_deref(), &PARAMS)?;
     let filter = NotificationFilter {
-        producer: producer(&principal, params.text("producer"))?,
+        producer: producer_read(&principal, params.text("producer"))?,
         notification_type: params.text("notification_type"),
         status: params.value("status", "a status of a route")?,
         recipient: params.text("recipient"),
@@ -78,15 +78,4 @@ pub(crate) async fn show<P: Ports>(
     });
     let detail = readable.ok_or_else(|| not_found("notification"))?;
     Ok(Json(Notification::new(&detail, api.clock.now(), principal.operator)).into_response())
-}
-
-/// Whose notifications are listed: a producer sees its own.
-fn producer(principal: &Principal, asked: Option<String>) -> Result<Option<String>, Problem> {
-    match (principal.operator, principal.producer.as_deref(), asked) {
-        (true, _, asked) => Ok(asked),
-        (false, Some(own), Some(asked)) if own != asked => {
-            Err(Problem::new(FORBIDDEN, "A producer's token reads that producer's notifications only."))
-        }
-        (false, own, _) => Ok(own.map(str::to_owned)),
-    }
 }

@@ -48,7 +48,7 @@ pub fn document(settings: &ApiSettings) -> Value {
     let mut components = schemas.finish();
     components.extend(problems::schemas());
     components.extend(intents::schemas(&settings.catalog));
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "notification",
@@ -59,7 +59,7 @@ pub fn document(settings: &ApiSettings) -> Value {
         },
         "servers": [{"url": "/", "description": "The service that this document comes from."}],
         "tags": [
-            {"name": "intents", "description": "Sending, as a producer."},
+            {"name": "intents", "description": "Sending, as a producer, and reading what became of it."},
             {"name": "notifications", "description": "Reading what became of intents, as their producer or as an operator."},
             {"name": "receipts", "description": "Reporting what became of published routes, as a consumer or as an operator."},
             {"name": "operations", "description": "Reading the state of the service and changing dead letters, as an operator."},
@@ -77,7 +77,9 @@ pub fn document(settings: &ApiSettings) -> Value {
             "responses": problems::responses(),
             "schemas": components,
         },
-    })
+    });
+    tell_types(&mut document);
+    document
 }
 
 fn description() -> String {
@@ -147,6 +149,52 @@ fn join_lines(schema: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(join_lines),
         _ => {}
+    }
+}
+
+/// Adds what generators of clients need and validators do not: the format of integers, which have 32 bits
+/// without one, and the type of constants.
+fn tell_types(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            let constant = members.get("const").and_then(type_of);
+            if let Some(name) = constant.filter(|_| !members.contains_key("type")) {
+                members.insert("type".to_owned(), name.into());
+            }
+            let is_integer = |kind: &Value| kind == "integer";
+            if members.get("type").is_some_and(|kind| {
+                is_integer(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_integer))
+            }) {
+                members.insert("format".to_owned(), "int64".into());
+            }
+            for (name, member) in members {
+                match name.as_str() {
+                    "const" | "default" | "enum" | "example" | "examples" => {}
+                    // Its members have names of their own.
+                    "properties" | "patternProperties" | "$defs" => {
+                        member
+                            .as_object_mut()
+                            .into_iter()
+                            .flatten()
+                            .for_each(|(_, schema)| tell_types(schema));
+                    }
+                    _ => tell_types(member),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(tell_types),
+        _ => {}
+    }
+}
+
+/// The type of a constant that has one of its own.
+fn type_of(constant: &Value) -> Option<&'static str> {
+    match constant {
+        Value::String(_) => Some("string"),
+        Value::Bool(_) => Some("boolean"),
+        Value::Number(number) if number.is_f64() => Some("number"),
+        Value::Number(_) => Some("integer"),
+        _ => None,
     }
 }
 

@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use domain::query::{DEFAULT_PAGE_ITEMS, MAX_PAGE_ITEMS, PageLimit, Place};
 use domain::route::{Channel, RouteStatus};
 use http_server::problem::Problem;
+use idempotency::Key;
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
@@ -24,14 +25,29 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Path(id) = Path::<String>::from_request_parts(head, state)
-            .await
-            .map_err(|_| bad_request("The path is not UTF-8 when it is decoded."))?;
+        let id = last_part(head, state).await?;
         match id.contains('\0') {
             true => Err(not_found("id")),
             false => Ok(Self(id)),
         }
     }
+}
+
+/// The last part of a path, an idempotency key, decoded. What no request can have as its key is refused.
+pub(crate) struct PathKey(pub(crate) Key);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let key = Key::new(&last_part(head, state).await?);
+        key.map(Self).map_err(|error| bad_request(format!("The path is wrong: {error}.")))
+    }
+}
+
+async fn last_part<S: Send + Sync>(head: &mut Parts, state: &S) -> Result<String, Problem> {
+    let part = Path::<String>::from_request_parts(head, state).await;
+    part.map(|Path(part)| part).map_err(|_| bad_request("The path is not UTF-8 when it is decoded."))
 }
 
 /// A parameter that a query string may have.

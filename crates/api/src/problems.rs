@@ -63,6 +63,11 @@ pub(crate) fn not_found(what: &str) -> Problem {
 /// A dependency is unavailable. What exactly is for the log: the caller can only repeat the request.
 pub(crate) fn unavailable(cause: &str) -> Problem {
     tracing::debug!(cause, "a request could not be answered");
+    not_answered()
+}
+
+/// The service cannot answer now.
+pub(crate) fn not_answered() -> Problem {
     Problem::new(
         problem::UNAVAILABLE,
         "The service cannot answer now. Repeat the request later, and with the same idempotency key if it has one.",
@@ -103,6 +108,18 @@ pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Probl
     match principal.operator || principal.producer.is_some() {
         true => Ok(()),
         false => Err(Problem::new(FORBIDDEN, "This takes a producer's or an operator's token.")),
+    }
+}
+
+/// The producer whose intents and notifications are read, if the request names `asked`; `None`: all producers.
+/// A producer's token reads its own.
+pub(crate) fn producer_read(principal: &Principal, asked: Option<String>) -> Result<Option<String>, Problem> {
+    match (principal.operator, principal.producer.as_deref(), asked) {
+        (true, _, asked) => Ok(asked),
+        (false, Some(own), Some(asked)) if own != asked => {
+            Err(Problem::new(FORBIDDEN, "A producer's token reads what is that producer's only."))
+        }
+        (false, own, _) => Ok(own.map(str::to_owned)),
     }
 }
 

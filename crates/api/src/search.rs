@@ -76,6 +76,8 @@ fn filter_schema(_: &mut SchemaGenerator) -> Schema {
             speak of one and the same route; under `$not`, of no route at all. Without conditions all notifications are found.",
         "type": ["object", "null"],
         "propertyNames": {"pattern": names},
+        // Without it, generators of clients make an object that takes no member.
+        "additionalProperties": true,
     })
 }
 

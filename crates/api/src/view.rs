@@ -5,6 +5,7 @@
 
 mod changes;
 mod dead_letters;
+mod intent_outcome;
 mod malformed;
 mod notifications;
 mod receipts;
@@ -22,6 +23,7 @@ use serde_json::Value;
 
 pub use changes::{Discarded, Planned, Replayed};
 pub use dead_letters::{DeadLetter, DeadLetters};
+pub(crate) use intent_outcome::{IntentState, KeyOutcome};
 pub use malformed::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 pub(crate) use notifications::{Accepted, AcceptedElement, OUTCOME_ACCEPTED, OUTCOME_DUPLICATE};
 pub use notifications::{Notification, NotificationSummary, Notifications};

@@ -8,6 +8,7 @@ mod activity;
 mod causes;
 mod cursor;
 mod dead_letters;
+mod intent_trace;
 mod malformed;
 mod notifications;
 mod search;
@@ -21,6 +22,7 @@ pub use activity::{ACTIVITY_MINUTES, ActivityHistory, MinuteActivity};
 pub use causes::{Causes, DeadLetterCause, MAX_CAUSES, MalformedCause};
 pub use cursor::{InvalidCursor, Place};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterPlace, Discarded};
+pub use intent_trace::{IntentOutcome, IntentTrace};
 pub use malformed::{MalformedFilter, MalformedPlace, MalformedSummary, StoredMalformedIntent};
 pub use notifications::{
     NotificationDetail, NotificationFilter, NotificationSummary, RouteCounts, StoredRoute,

@@ -9,6 +9,8 @@ use sea_query::{Expr, ExprTrait, Iden, InsertStatement, OnConflict, Query, Selec
 
 use crate::schema::{Input, MalformedIntents};
 
+pub(crate) mod retention;
+
 /// Inserts the rows that do not exist yet: an entry that is read twice is one row.
 pub(crate) fn insert(rows: &[&MalformedIntent]) -> InsertStatement {
     let texts =

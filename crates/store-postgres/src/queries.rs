@@ -10,6 +10,7 @@ mod causes;
 mod database;
 mod dead_letters;
 mod detail;
+mod intent_trace;
 mod malformed;
 mod notifications;
 mod search;
@@ -18,11 +19,12 @@ mod status;
 use ambient::Timestamp;
 use domain::ports::{ActivityQueries, Queries, StoreError};
 use domain::query::{
-    ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, MalformedCause,
-    MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail, NotificationFilter,
-    NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent,
+    ActivityHistory, Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, IntentTrace,
+    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
+    NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
+    StoredMalformedIntent,
 };
-use domain::record::{NotificationId, Record, RecordCursor};
+use domain::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
 use pg::sql::any;
 use pg::{PgError, PgPool, Session, bind};
 use sea_query::{Expr, ExprTrait, Func, IntoColumnRef};
@@ -42,7 +44,7 @@ pub(crate) const MAX_EXAMINED: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct PgQueries {
     pool: PgPool,
-    /// For what is read by primary keys.
+    /// The pool for reads by primary keys.
     lookups: PgPool,
 }
 
@@ -118,6 +120,14 @@ impl Queries for PgQueries {
         entry_id: &str,
     ) -> Result<Vec<StoredMalformedIntent>, StoreError> {
         malformed::get(&self.session("get malformed intents").await?, stream, entry_id).await
+    }
+
+    async fn get_intent_trace(
+        &self,
+        stream: &str,
+        scope: &IdempotencyScope,
+    ) -> Result<IntentTrace, StoreError> {
+        intent_trace::get(&self.lookup("get the trace of an intent").await?, stream, scope).await
     }
 
     async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {

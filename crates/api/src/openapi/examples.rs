@@ -10,7 +10,7 @@ use domain::catalog::Catalog;
 use domain::intent::{BodyContext, IntentBody};
 use domain::malformed::{FailureCode, Rejection};
 use domain::outcome::Acceptance;
-use domain::query::{self, NotificationDetail, RouteCounts, StoredRoute};
+use domain::query::{self, IntentTrace, NotificationDetail, RouteCounts, StoredRoute};
 use domain::receipt::{Receipt, ReceiptStatus, Recorded, Report, ReportOutcome};
 use domain::record::{Content, IdempotencyScope, NotificationId, Record};
 use domain::route::{Channel, NewRoute, RouteKey, RouteStatus, Start};
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 use crate::batch::{ElementResult, Results};
 use crate::problems::malformed_intent;
 use crate::view::{
-    Accepted, AcceptedElement, Notification, NotificationSummary, Notifications, OUTCOME_ACCEPTED,
-    OUTCOME_INVALID, ReceiptResult, ReceiptResults, Time,
+    Accepted, AcceptedElement, IntentState, KeyOutcome, Notification, NotificationSummary, Notifications,
+    OUTCOME_ACCEPTED, OUTCOME_INVALID, ReceiptResult, ReceiptResults, Time,
 };
 
 pub(super) use operators::{
-    dead_letters, discard_requests, discarded, malformed_intents, malformed_intents_page, replay_requests,
-    replayed, status,
+    dead_letters, discard_requests, discarded, malformed, malformed_intents, malformed_intents_page,
+    replay_requests, replayed, status,
 };
 
 const ID: &str = "019d4d2f-9a74-7cc3-8a5e-1f0c6b7d2e90";
@@ -189,6 +189,18 @@ pub(super) fn accepted() -> Value {
     let accepted = rendered(Accepted::new(&acceptance))["example"].take();
     let duplicate = rendered(Accepted::duplicate(&detail()))["example"].take();
     json!({"accepted": accepted, "duplicate": duplicate})
+}
+
+/// What that intent's key tells while it waits in the stream, when it is accepted, and after a malformed one.
+pub(super) fn intent_outcomes() -> Value {
+    let told = |state, trace| rendered(KeyOutcome::new(state, &trace, true))["example"].take();
+    let accepted = IntentTrace { notification: Some(detail()), ..IntentTrace::default() };
+    let malformed = IntentTrace { malformed: Some(malformed().summary), ..IntentTrace::default() };
+    json!({
+        "accepted": told(IntentState::Accepted, accepted),
+        "malformed": told(IntentState::Malformed, malformed),
+        "unread": told(IntentState::Unread, IntentTrace::default()),
+    })
 }
 
 pub(super) fn batch_results() -> Value {

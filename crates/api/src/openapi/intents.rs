@@ -24,41 +24,21 @@ pub(super) fn schemas(catalog: &Catalog) -> Map<String, Value> {
     for known in catalog.types() {
         all.insert(payload_name(known), payload(known));
         all.insert(intent_name(known), intent(known));
+        all.insert(element_name(known), element(known));
     }
-    let types: Vec<Value> = catalog.types().map(|known| schema_ref(&intent_name(known))).collect();
-    let by_type: Map<String, Value> = catalog
-        .types()
-        .map(|known| (known.name().to_owned(), schema_ref(&intent_name(known))["$ref"].take()))
-        .collect();
-    let discriminator = json!({"propertyName": "notification_type", "mapping": by_type});
-    all.insert(
-        "Intent".to_owned(),
-        json!({
-            "description": "An intent. A member that is `null` is as if it were absent.",
-            "oneOf": types,
-            "discriminator": discriminator,
-            "unevaluatedProperties": false,
-        }),
-    );
-    all.insert(
-        "BatchIntent".to_owned(),
-        json!({
-            "description": "An element of a batch: an intent with its idempotency key.",
-            "oneOf": types,
-            "discriminator": discriminator,
-            "required": ["idempotency_key"],
-            "properties": {"idempotency_key": {
-                "description": "Chosen by the producer, who never uses it for another intent.",
-                "type": "string",
-                "minLength": 1,
-                "maxLength": MAX_IDENTIFIER,
-                "pattern": IDENTIFIER,
-            }},
-            "unevaluatedProperties": false,
-        }),
-    );
+    let intent = "An intent. A member that is `null` is as if it were absent.";
+    all.insert("Intent".to_owned(), one_of(catalog, intent_name, intent));
+    let element = "An element of a batch: an intent with its idempotency key.";
+    all.insert("BatchIntent".to_owned(), one_of(catalog, element_name, element));
     all.insert("Batch".to_owned(), batch());
     all
+}
+
+/// One schema of these for each type, and no members beside its own. The constant `notification_type` tells
+/// them apart; with a `discriminator` too, some generators write the member twice.
+fn one_of(catalog: &Catalog, name: fn(&NotificationType) -> String, about: &str) -> Value {
+    let types: Vec<Value> = catalog.types().map(|known| schema_ref(&name(known))).collect();
+    json!({"description": about, "oneOf": types, "unevaluatedProperties": false})
 }
 
 fn batch() -> Value {
@@ -78,6 +58,10 @@ fn intent_name(known: &NotificationType) -> String {
     format!("intent.{}", known.name())
 }
 
+fn element_name(known: &NotificationType) -> String {
+    format!("batchIntent.{}", known.name())
+}
+
 fn payload_name(known: &NotificationType) -> String {
     format!("payload.{}", known.name())
 }
@@ -92,10 +76,27 @@ fn payload(known: &NotificationType) -> Value {
     schema
 }
 
-/// The members of an intent of this type. Members beside them are refused by what refers to it.
+/// An intent of this type in a batch. Generators lose members that stand beside a `oneOf` or a reference, so
+/// it repeats those of the intent.
+fn element(known: &NotificationType) -> Value {
+    let mut schema = intent(known);
+    schema["properties"]["idempotency_key"] = json!({
+        "description": "Chosen by the producer, who never uses it for another intent.",
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_IDENTIFIER,
+        "pattern": IDENTIFIER,
+    });
+    if let Some(required) = schema["required"].as_array_mut() {
+        required.push("idempotency_key".into());
+    }
+    schema
+}
+
+/// The members of an intent of this type. Members beside them are refused by what refers to it. What depends
+/// on the audience is told by `if`, which generators do not read: to them an intent is one object.
 fn intent(known: &NotificationType) -> Value {
     let kinds = AudienceKind::ALL.into_iter().filter(|kind| known.channels(*kind).is_some());
-    let audiences: Vec<Value> = kinds.clone().map(audience).collect();
     let names: Vec<&str> = kinds.map(AudienceKind::as_str).collect();
     let identifier = |about: &str| json!({"description": about, "type": ["string", "null"], "maxLength": MAX_IDENTIFIER, "pattern": OPTIONAL_IDENTIFIER});
     let mut schema = json!({
@@ -105,6 +106,16 @@ fn intent(known: &NotificationType) -> Value {
         "properties": {
             "notification_type": {"const": known.name()},
             "audience_kind": {"type": "string", "enum": names},
+            "recipient_user_ids": {
+                "description": format!(
+                    "User ids, each of at most {MAX_RECIPIENT} bytes. Repeats count as one, but are counted. Required for `user`; absent or `null` \
+                     for `admin_email`, whose addresses are configured."
+                ),
+                "type": ["array", "null"],
+                "minItems": 1,
+                "maxItems": MAX_RECIPIENTS,
+                "items": {"type": "string", "minLength": 1, "maxLength": MAX_RECIPIENT, "pattern": IDENTIFIER},
+            },
             "occurred_at_ms": {
                 "description": "When it happened, in Unix milliseconds. Written with digits only: neither `1.0` nor `1e3` is accepted.",
                 "type": "integer",
@@ -118,47 +129,16 @@ fn intent(known: &NotificationType) -> Value {
     });
     schema["properties"]["payload"]["description"] =
         format!("At most {MAX_PAYLOAD} bytes in normal form, 64 levels of strict JSON.").into();
-    match <[Value; 1]>::try_from(audiences) {
-        Ok([only]) => merge(&mut schema, only),
-        Err(several) => schema["oneOf"] = several.into(),
+    if known.channels(AudienceKind::AdminEmail).is_none() {
+        schema["properties"]["recipient_user_ids"]["type"] = "array".into();
+        schema["required"] =
+            json!(["notification_type", "audience_kind", "recipient_user_ids", "occurred_at_ms", "payload"]);
+    } else {
+        let users = json!({"type": "array", "items": {"type": "string"}});
+        schema["if"] = json!({"properties": {"audience_kind": {"const": AudienceKind::User.as_str()}}});
+        schema["then"] =
+            json!({"required": ["recipient_user_ids"], "properties": {"recipient_user_ids": users}});
+        schema["else"] = json!({"properties": {"recipient_user_ids": {"not": users}}});
     }
     schema
-}
-
-/// What the kind of the audience asks of the recipients.
-fn audience(kind: AudienceKind) -> Value {
-    let named = json!({"const": kind.as_str()});
-    match kind {
-        AudienceKind::User => json!({
-            "required": ["recipient_user_ids"],
-            "properties": {"audience_kind": named, "recipient_user_ids": {
-                "description": format!(
-                    "User ids, each of at most {MAX_RECIPIENT} bytes. Repeats count as one, but are counted."
-                ),
-                "type": "array",
-                "minItems": 1,
-                "maxItems": MAX_RECIPIENTS,
-                "items": {"type": "string", "minLength": 1, "maxLength": MAX_RECIPIENT, "pattern": IDENTIFIER},
-            }},
-        }),
-        AudienceKind::AdminEmail => json!({
-            "properties": {"audience_kind": named, "recipient_user_ids": {
-                "description": "Configuration names the administrators.",
-                "type": "null",
-            }},
-        }),
-    }
-}
-
-/// Adds the members of `more` to those of `schema`.
-fn merge(schema: &mut Value, more: Value) {
-    if let (Some(required), Some(further)) = (schema["required"].as_array_mut(), more["required"].as_array())
-    {
-        required.extend(further.iter().cloned());
-    }
-    if let (Some(properties), Some(further)) =
-        (schema["properties"].as_object_mut(), more["properties"].as_object())
-    {
-        properties.extend(further.iter().map(|(name, value)| (name.clone(), value.clone())));
-    }
 }

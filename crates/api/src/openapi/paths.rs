@@ -1,5 +1,6 @@
 //! The operations of the document: what each path takes and answers.
 
+use idempotency::MAX_KEY_BYTES;
 use serde_json::{Value, json};
 
 use super::operations::{
@@ -13,16 +14,17 @@ use crate::ports::ApiSettings;
 use crate::receipts::ReceiptsRequest;
 use crate::search::SearchRequest;
 use crate::view::{
-    Accepted, DeadLetters, Discarded, MalformedIntents, MalformedIntentsPage, Notification, Notifications,
-    Planned, ReceiptResults, Replayed, ServiceStatus,
+    Accepted, DeadLetters, Discarded, KeyOutcome, MalformedIntents, MalformedIntentsPage, Notification,
+    Notifications, Planned, ReceiptResults, Replayed, ServiceStatus,
 };
-use crate::{dead_letters, malformed_intents, notifications};
+use crate::{dead_letters, intent_outcome, malformed_intents, notifications};
 
 /// The path items of the document.
 pub(super) fn paths(settings: &ApiSettings, schemas: &mut Schemas) -> Value {
     json!({
         "/v1/intents": {"post": send(settings, schemas).render()},
         "/v1/intents:batch": {"post": send_batch(settings, schemas).render()},
+        "/v1/intents/{idempotency_key}": {"get": get_intent_outcome(schemas).render()},
         "/v1/notifications": {"get": list_notifications(schemas).render()},
         "/v1/notifications:query": {"post": search_notifications(settings, schemas).render()},
         "/v1/notifications/{notification_id}": {"get": get_notification(schemas).render()},
@@ -90,6 +92,27 @@ fn send_batch(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
             ),
         ),
         problems: vec![("409", IN_PROGRESS), ("422", REQUEST_CONFLICT)],
+    }
+}
+
+fn get_intent_outcome(schemas: &mut Schemas) -> Operation {
+    let about = "The idempotency key, percent-encoded.";
+    let mut key = path_parameter("idempotency_key", about, "game-123:turn-54");
+    key["schema"]["maxLength"] = MAX_KEY_BYTES.into();
+    let mut parameters = vec![key];
+    parameters.extend(intent_outcome::PARAMS.iter().map(query_parameter));
+    Operation {
+        description: "Whether they came by the stream, over HTTP or by an outbox. An intent that was refused over HTTP has its answer and leaves no trace; \
+            neither does a duplicate. An intent in a producer's outbox is `unknown` until it is relayed."
+            .to_owned(),
+        callers: Callers::Both,
+        parameters,
+        ..get(
+            "getIntentOutcome",
+            "intents",
+            "Shows what became of the intents with an idempotency key.",
+            answer("What is known.", schemas.answer::<KeyOutcome<'_>>(), examples::intent_outcomes(), &[]),
+        )
     }
 }
 
@@ -194,18 +217,22 @@ fn discard(settings: &ApiSettings, schemas: &mut Schemas) -> Operation {
 }
 
 fn list_malformed_intents(schemas: &mut Schemas) -> Operation {
-    list(
-        "listMalformedIntents",
-        "operations",
-        "Lists malformed intents of the stream, newest first.",
-        &malformed_intents::PARAMS,
-        answer(
-            "A page.",
-            schemas.answer::<MalformedIntentsPage<'_>>(),
-            examples::malformed_intents_page(),
-            &[],
-        ),
-    )
+    Operation {
+        description: "A producer's token lists those that name its producer.".to_owned(),
+        callers: Callers::Both,
+        ..list(
+            "listMalformedIntents",
+            "intents",
+            "Lists malformed intents of the stream, newest first.",
+            &malformed_intents::PARAMS,
+            answer(
+                "A page.",
+                schemas.answer::<MalformedIntentsPage<'_>>(),
+                examples::malformed_intents_page(),
+                &[],
+            ),
+        )
+    }
 }
 
 fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
@@ -213,11 +240,13 @@ fn get_malformed_intents(schemas: &mut Schemas) -> Operation {
         vec![path_parameter("stream_entry_id", "The id of the stream entry.", "1775121700000-0")];
     parameters.extend(malformed_intents::SHOW_PARAMS.iter().map(query_parameter));
     Operation {
+        description: "A producer's token finds those that name its producer.".to_owned(),
+        callers: Callers::Both,
         parameters,
         problems: vec![("404", NOT_FOUND)],
         ..get(
             "getMalformedIntents",
-            "operations",
+            "intents",
             "Shows the malformed intents of a stream entry id, with their raw fields.",
             answer(
                 "All that have the id.",

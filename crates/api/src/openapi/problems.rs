@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{header_refs, schema_ref};
 use crate::problems::{
-    bad_request, idempotency_conflict, in_progress, malformed_intent, not_found, query_too_expensive,
-    request_conflict, unavailable,
+    bad_request, idempotency_conflict, in_progress, malformed_intent, not_answered, not_found,
+    query_too_expensive, request_conflict,
 };
 
 /// A problem of the document.
@@ -152,8 +152,8 @@ fn samples() -> Vec<Sample> {
             headers: &["Retry-After"],
             ..sample(
                 UNAVAILABLE,
-                "The service cannot answer now. Whether the request took effect is not known: repeat it, with the same key.",
-                unavailable("an example"),
+                "The service cannot answer now: repeat the request, with the same key if it has one. Whether one that changes something took effect is not known.",
+                not_answered(),
             )
         },
     ]

@@ -278,3 +278,17 @@ additionalProperties = false
     assert!(payload.is_valid(&json!({"left": {"left": {}}})));
     assert!(!payload.is_valid(&json!({"left": {"right": {}}})));
 }
+
+#[test]
+fn members_are_not_taken_for_words_of_a_schema() {
+    let payload =
+        |of: &str| json!({"properties": {"const": true, "type": {"type": of}}, "default": {"const": 1}});
+    let mut text = payload("string");
+    tell_types(&mut text);
+    assert_eq!(text, payload("string"));
+    let mut integers = json!([payload("integer"), {"const": 1}, {"const": true}, {"const": "a"}]);
+    tell_types(&mut integers);
+    assert_eq!(integers[0]["properties"]["type"], json!({"type": "integer", "format": "int64"}));
+    assert_eq!(integers[1], json!({"const": 1, "type": "integer", "format": "int64"}));
+    assert_eq!([&integers[2]["type"], &integers[3]["type"]], ["boolean", "string"]);
+}

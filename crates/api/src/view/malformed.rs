@@ -19,7 +19,8 @@ pub struct MalformedIntentsPage<'a> {
 /// The malformed intents of one stream entry id.
 #[derive(Serialize, JsonSchema)]
 pub struct MalformedIntents<'a> {
-    malformed_intents: Vec<MalformedIntent<'a>>,
+    /// The newest first.
+    pub malformed_intents: Vec<MalformedIntent<'a>>,
 }
 
 impl<'a> MalformedIntents<'a> {
@@ -37,30 +38,38 @@ pub struct MalformedIntentSummary<'a> {
     stream_entry_id: &'a str,
     /// Tells entries of the same id apart.
     fields_fingerprint: &'a str,
-    /// As received; empty if it was no text of at most 255 bytes.
-    notification_type: &'a str,
+    /// As received; empty if it was no text of at most 255 bytes. `null` to a producer that may not send this type,
+    /// or if no type has the name: then the entry may be another producer's. `idempotency_key`, `failure_message`
+    /// and `raw_fields` are `null` with it.
+    notification_type: Option<&'a str>,
     /// As received; empty if it was no text of at most 255 bytes.
     producer: &'a str,
     /// As received; empty if it was no text of at most 255 bytes.
-    idempotency_key: &'a str,
+    idempotency_key: Option<&'a str>,
     /// The first rule that it breaks.
     failure_code: &'a str,
-    failure_message: &'a str,
+    failure_message: Option<&'a str>,
     recorded_at: Time,
 }
 
 impl<'a> MalformedIntentSummary<'a> {
-    /// The summary as it is shown.
+    /// The summary as it is shown to operators.
     pub fn new(summary: &'a MalformedSummary) -> Self {
+        Self::for_reader(summary, true)
+    }
+
+    /// The summary with the content of the entry or without.
+    pub fn for_reader(summary: &'a MalformedSummary, with_content: bool) -> Self {
+        let content = |text| with_content.then_some(text);
         Self {
             stream: &summary.key.stream,
             stream_entry_id: &summary.key.entry_id,
             fields_fingerprint: &summary.key.fields_fingerprint,
-            notification_type: &summary.notification_type,
+            notification_type: content(&*summary.notification_type),
             producer: &summary.producer,
-            idempotency_key: &summary.idempotency_key,
+            idempotency_key: content(&*summary.idempotency_key),
             failure_code: &summary.failure_code,
-            failure_message: &summary.failure_message,
+            failure_message: content(&*summary.failure_message),
             recorded_at: Time(summary.recorded_at),
         }
     }
@@ -78,11 +87,17 @@ pub struct MalformedIntent<'a> {
 }
 
 impl<'a> MalformedIntent<'a> {
-    /// The row as it is shown.
+    /// The row as it is shown to operators.
     pub fn new(stored: &'a StoredMalformedIntent) -> Self {
+        Self::for_reader(stored, true)
+    }
+
+    /// The row with the content of the entry or without.
+    pub fn for_reader(stored: &'a StoredMalformedIntent, with_content: bool) -> Self {
+        let raw_fields = stored.raw_fields.as_deref().filter(|_| with_content);
         Self {
-            summary: MalformedIntentSummary::new(&stored.summary),
-            raw_fields: stored.raw_fields.as_deref().map_or(Value::Null, json_of),
+            summary: MalformedIntentSummary::for_reader(&stored.summary, with_content),
+            raw_fields: raw_fields.map_or(Value::Null, json_of),
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Accepted<'a> {
 
 /// One recipient on one channel.
 #[derive(Serialize, JsonSchema)]
-struct AcceptedRoute<'a> {
+pub(crate) struct AcceptedRoute<'a> {
     /// `<channel>:<recipient_ref>`; `null` if it holds an administrator's address.
     route_id: Option<&'a str>,
     /// Its place among the routes of the notification by their ids, from 1 on.
@@ -101,21 +101,26 @@ impl<'a> Accepted<'a> {
     }
 
     pub(crate) fn duplicate(detail: &'a NotificationDetail) -> Self {
-        let ids = detail.routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
-        let routes = detail.routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
-            route_id: id.route_id,
-            route_number: id.route_number,
-            channel: route.channel.as_str(),
-            recipient_ref: id.recipient_ref,
-            status: route.status.as_str(),
-        });
         Self {
             notification_id: detail.record.notification_id.as_str(),
             outcome: OUTCOME_DUPLICATE,
             accepted_at: Time(detail.record.content.accepted_at),
-            routes: routes.collect(),
+            routes: accepted_routes(detail),
         }
     }
+}
+
+/// The routes of a notification as its producer is shown them: without addresses.
+pub(super) fn accepted_routes(detail: &NotificationDetail) -> Vec<AcceptedRoute<'_>> {
+    let ids = detail.routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));
+    let routes = detail.routes.iter().zip(shown_ids(ids, false)).map(|(route, id)| AcceptedRoute {
+        route_id: id.route_id,
+        route_number: id.route_number,
+        channel: route.channel.as_str(),
+        recipient_ref: id.recipient_ref,
+        status: route.status.as_str(),
+    });
+    routes.collect()
 }
 
 /// An element of a batch that is accepted.

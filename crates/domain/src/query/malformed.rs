@@ -3,6 +3,7 @@
 use ambient::Timestamp;
 
 use super::cursor::{Place, Query};
+use crate::catalog::Catalog;
 use crate::malformed::MalformedKey;
 
 /// Which malformed intents to list; what is `None` selects nothing out.
@@ -82,6 +83,12 @@ impl MalformedSummary {
     /// Its place in the list.
     pub fn place(&self) -> MalformedPlace {
         MalformedPlace { recorded_at: self.recorded_at, key: self.key.clone() }
+    }
+
+    /// Whether the producer that the entry names may send the type that it names. If not, the entry may be
+    /// another producer's.
+    pub fn allows_producer(&self, catalog: &Catalog) -> bool {
+        catalog.get(&self.notification_type).is_some_and(|known| known.allows_producer(&self.producer))
     }
 }
 

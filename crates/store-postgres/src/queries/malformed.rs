@@ -5,6 +5,7 @@ use domain::ports::{MalformedKey, StoreError};
 use domain::query::{
     MalformedFilter, MalformedPlace, MalformedSummary, Page, PageLimit, StoredMalformedIntent,
 };
+use domain::record::IdempotencyScope;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, Order, Query, SelectStatement};
 use tokio_postgres::Row;
@@ -61,6 +62,15 @@ pub(super) async fn get(
     Ok(found)
 }
 
+/// The newest one that names this producer and this key.
+pub(super) async fn newest_with_key(
+    session: &Session,
+    scope: &IdempotencyScope,
+) -> Result<Option<MalformedSummary>, StoreError> {
+    let rows = session.query(&with_key(scope)).await.map_err(store_error)?;
+    rows.first().map(summary).transpose()
+}
+
 /// `None` if the row was deleted meanwhile.
 async fn raw_fields_of(session: &Session, key: &MalformedKey) -> Result<Option<String>, StoreError> {
     let rows = session.query(&raw_fields(key)).await.map_err(store_error)?;
@@ -73,6 +83,7 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     let key =
         MalformedKey { stream: String::new(), entry_id: String::new(), fields_fingerprint: String::new() };
     session.prepare(&raw_fields(&key)).await?;
+    session.prepare(&with_key(&IdempotencyScope { producer: String::new(), key: String::new() })).await?;
     Ok(())
 }
 
@@ -168,6 +179,19 @@ pub(super) fn raw_fields(key: &MalformedKey) -> SelectStatement {
         .and_where(Expr::col(M::Stream).eq(bind::text(&key.stream)))
         .and_where(Expr::col(M::StreamEntryId).eq(bind::text(&key.entry_id)))
         .and_where(Expr::col(M::FieldsFingerprint).eq(bind::text(&key.fields_fingerprint)))
+        .limit(1)
+        .take()
+}
+
+/// The end of a part of `malformed_intents_key_idx`, which compares by bytes.
+pub(super) fn with_key(scope: &IdempotencyScope) -> SelectStatement {
+    let by_bytes = |text: &str| Expr::cust_with_expr("$1 COLLATE \"C\"", bind::text(text));
+    Query::select()
+        .columns(SHOWN)
+        .from(M::Table)
+        .and_where(Expr::col(M::Producer).eq(by_bytes(&scope.producer)))
+        .and_where(Expr::col(M::IdempotencyKey).eq(by_bytes(&scope.key)))
+        .order_by(M::RecordedAt, Order::Desc)
         .limit(1)
         .take()
 }

@@ -51,8 +51,9 @@ fn backlog(statistics: bool) -> String {
          INSERT INTO dead_letters (notification_id, route_id, channel, recipient_ref, final_attempt_count, max_attempts,
             failure_classification, failure_message, recovery_hint, created_at)
          SELECT notification_id, route_id, channel, recipient_ref, 3, 3, 'c', 'm', 'h', created_at FROM routes WHERE status = 'dead_letter';
-         INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, failure_code, failure_message, raw_fields, recorded_at)
-         SELECT 's', n || '-0', 'f', 'c', 'm', '[]', timestamptz '2026-01-01' + n * interval '1 s' FROM generate_series(1, 20000) n;",
+         INSERT INTO malformed_intents (stream, stream_entry_id, fields_fingerprint, producer, idempotency_key, failure_code, failure_message,
+            raw_fields, recorded_at)
+         SELECT 's', n || '-0', 'f', 'p', CASE n % 2 WHEN 0 THEN '8' ELSE n::text END, 'c', 'm', '[]', timestamptz '2026-01-01' + n * interval '1 s' FROM generate_series(1, 20000) n;",
     );
     if statistics {
         sql.push_str("ANALYZE records; ANALYZE routes; ANALYZE dead_letters; ANALYZE malformed_intents;");
@@ -96,6 +97,7 @@ async fn look_at_plans(statistics: bool) {
     let discarded = DeadLetterFilter { discarded: true, ..letters.clone() };
     let malformed_filter = MalformedFilter::default();
     let rare_malformed = MalformedFilter { code: Some("rare".into()), ..malformed_filter.clone() };
+    let scope = IdempotencyScope { producer: "p".to_owned(), key: "8".to_owned() };
     let (few, page, examined, candidates) = (10, 50, MAX_EXAMINED as u64, MAX_CANDIDATES as u64);
     let cap = domain::query::COUNT_CAP;
     use notifications::listed as notifications;
@@ -246,6 +248,13 @@ async fn look_at_plans(statistics: bool) {
             "of an entry",
             plan(&session, &malformed::of_entry("s", "8-0")).await,
             "malformed_intents_pkey",
+            few,
+            BLOCKS,
+        ),
+        (
+            "malformed by key",
+            plan(&session, &malformed::with_key(&scope)).await,
+            "malformed_intents_key_idx",
             few,
             BLOCKS,
         ),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use harness::{Answer, Service, ServiceBuilder, request};
+use harness::{Answer, Service, ServiceBuilder, request, wait_for};
 use serde_json::{Value, json};
 
 use crate::world::*;
@@ -94,6 +94,14 @@ pub(crate) async fn ask(
 
 pub(crate) async fn send(service: &Service, key: &str, body: &Value) -> Answer {
     ask(service, PRODUCER, "POST", "/v1/intents", Some(key), &body.to_string()).await
+}
+
+/// Sends an intent until it is accepted, as a producer does while the service is not available.
+pub(crate) async fn accept(service: &Service, key: &str, body: &Value) {
+    let answer = wait_for("the intent is answered", BOUND, async || {
+        Some(send(service, key, body).await).filter(|answer| answer.status != 503)
+    });
+    assert_eq!(answer.await.status, 202);
 }
 
 pub(crate) async fn read(service: &Service, token: &str, path: &str) -> Answer {

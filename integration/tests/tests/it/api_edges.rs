@@ -273,3 +273,12 @@ async fn expired_idempotency_keys_are_deleted_by_the_elected_replica_and_others_
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_start_logs_of_no_request_that_it_could_not_be_answered() {
+    let world = World::new().await;
+    let tokens = TokensFile::new(&world);
+    let service = with_api(world.service(), &tokens).env("NOTIFICATION_LOG_LEVEL", "debug").start().await;
+    assert_eq!(send(&service, "k-1", &body(54)).await.status, 202);
+    assert_eq!(times_logged(&service, "a request could not be answered"), 0);
+}

@@ -13,6 +13,7 @@ mod console;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
 mod debian_root;
+mod generators;
 mod image;
 mod import;
 mod manifests;

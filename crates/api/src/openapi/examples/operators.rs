@@ -87,7 +87,7 @@ pub(in crate::openapi) fn discarded() -> Value {
     json!({"done": rendered(Discarded::from(report()))["example"], "plan": planned()})
 }
 
-fn malformed() -> StoredMalformedIntent {
+pub(in crate::openapi) fn malformed() -> StoredMalformedIntent {
     let summary = MalformedSummary {
         key: MalformedKey {
             stream: "notification:intents".to_owned(),

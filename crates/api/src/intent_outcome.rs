@@ -1,0 +1,60 @@
+//! `GET /v1/intents/{idempotency_key}`: the outcome of the intents with a key, by whichever way they came.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use domain::catalog::MAX_NAME;
+use domain::entry::EntryId;
+use domain::ports::{Queries, StreamQueries, Submissions};
+use domain::query::IntentTrace;
+use domain::record::IdempotencyScope;
+use http_server::problem::Problem;
+use http_server::tokens::Principal;
+
+use crate::malformed_intents::is_shown;
+use crate::params::{Param, Params, PathKey, Takes};
+use crate::ports::{Api, Ports};
+use crate::problems::{bad_request, producer_read, read_failed, store_failed};
+use crate::view::{IntentState, KeyOutcome};
+
+/// The owner of the key.
+pub(crate) const PARAMS: [Param; 1] = [Param::new(
+    "producer",
+    Takes::Text,
+    "The producer whose key it is: required of an operator's token; a producer's token takes its own name only.",
+)];
+
+pub(crate) async fn show<P: Ports>(
+    State(api): State<Arc<Api<P>>>,
+    principal: Principal,
+    PathKey(key): PathKey,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let params = Params::parse(query.as_deref(), &PARAMS)?;
+    let producer = producer_read(&principal, params.text("producer"))?;
+    let producer = producer.ok_or_else(|| bad_request("The parameter producer is missing."))?;
+    let scope = IdempotencyScope { producer, key: key.as_str().to_owned() };
+    // Before the tables: a request that ends in between has its outcome there. No token sends as a producer
+    // with a longer name.
+    let is_in_progress =
+        scope.producer.len() <= MAX_NAME && api.submissions.time_in_progress(&scope).await.is_some();
+    let trace = api.queries.get_intent_trace(&api.settings.stream, &scope).await;
+    let trace = trace.map_err(|error| read_failed(&error))?;
+    let state = match trace.outcome() {
+        Some(outcome) => IntentState::from(outcome),
+        None if is_in_progress => IntentState::InProgress,
+        None if has_unread(&api, &trace).await? => IntentState::Unread,
+        None => IntentState::Unknown,
+    };
+    let is_shown = trace.malformed.as_ref().is_some_and(|row| is_shown(&api, &principal, row));
+    Ok(Json(KeyOutcome::new(state, &trace, is_shown)).into_response())
+}
+
+/// Whether the stream has entries without an outcome. All that it had when the tables were read are decided,
+/// unless they come after the checkpoint.
+async fn has_unread<P: Ports>(api: &Api<P>, trace: &IntentTrace) -> Result<bool, Problem> {
+    let after = trace.checkpoint.unwrap_or(EntryId::ZERO);
+    api.stream.has_unread(after).await.map_err(|error| store_failed(&error))
+}

@@ -1,0 +1,30 @@
+//! The trace of the intents with an idempotency key.
+
+use domain::ports::StoreError;
+use domain::query::IntentTrace;
+use domain::record::IdempotencyScope;
+use pg::Session;
+
+use super::{candidates, detail, malformed};
+use crate::checkpoint;
+use crate::codec::column;
+use crate::error::store_error;
+
+/// Reads the parts in the order that [`IntentTrace`] names.
+pub(super) async fn get(
+    session: &Session,
+    stream: &str,
+    scope: &IdempotencyScope,
+) -> Result<IntentTrace, StoreError> {
+    let checkpoint = checkpoint::load(session, stream).await?.map(|checkpoint| checkpoint.last_entry_id);
+    let malformed = malformed::newest_with_key(session, scope).await?;
+    let with_key = candidates::with_key(std::slice::from_ref(&scope.producer), &scope.key);
+    let notification = match session.query(&with_key).await.map_err(store_error)?.first() {
+        Some(row) => {
+            let id: String = column(row, "records.notification_id", &scope.key)?;
+            detail::get(session, &id.into()).await?
+        }
+        None => None,
+    };
+    Ok(IntentTrace { checkpoint, malformed, notification })
+}
