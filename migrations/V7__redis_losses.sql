@@ -4,8 +4,11 @@
 ALTER TABLE intake ADD COLUMN server_run_id text NULL;
 ALTER TABLE intake ADD COLUMN replication_id text NULL;
 
+ALTER TABLE intake ADD COLUMN last_entry_fingerprint text NULL;
+
 COMMENT ON COLUMN intake.server_run_id IS 'run_id of the Redis server that had the stream when intake last resumed; NULL before that is known.';
 COMMENT ON COLUMN intake.replication_id IS 'master_replid of that server.';
+COMMENT ON COLUMN intake.last_entry_fingerprint IS 'The last processed entry: its id, a space and the fingerprint of its fields. A former release moves last_entry_id without it, so it counts only if the ids are equal.';
 
 ALTER TABLE outbound_streams ADD COLUMN compare_again_since timestamptz NULL;
 

@@ -34,7 +34,8 @@ fn sources() -> Vec<(String, String)> {
         folder.expect("a file of a crate").to_string_lossy().into_owned()
     };
     let text = |file: &Path| fs::read_to_string(file).expect("a source file");
-    let without_tests = |file: &Path| text(file).split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+    let without_tests =
+        |file: &Path| text(file).split("#[cfg(test)]\nmod ").next().unwrap_or_default().to_owned();
     files.iter().map(|file| (owner(file), without_tests(file))).collect()
 }
 

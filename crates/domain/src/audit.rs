@@ -34,10 +34,8 @@ pub struct RetentionCutoffs {
 
 /// The time in a notification's id: of the entry that it came by, or of the UUIDv7. `None` if it has neither form.
 pub fn notification_time(id: &NotificationId) -> Option<Timestamp> {
-    let text = id.as_str();
-    let entry = text.split('~').next().and_then(|entry| entry.parse::<EntryId>().ok());
-    entry.map(EntryId::time).or_else(|| {
-        let uuid = uuid::Uuid::try_parse(text).ok().filter(|uuid| uuid.get_version_num() == 7)?;
+    id.entry().map(EntryId::time).or_else(|| {
+        let uuid = uuid::Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.get_version_num() == 7)?;
         let millis = uuid.as_u128() >> 80;
         Timestamp::from_millis(i64::try_from(millis).ok()?).ok()
     })

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::entry::EntryId;
-use crate::republish::OutboundState;
+use crate::republish::{OutboundState, ServerId};
 
 /// The fencing token of a leader's term; 0 where there is no election.
 pub type Fence = u64;
@@ -149,8 +149,8 @@ pub const LARGE_COPY_INTERVAL: Duration = Duration::from_secs(30);
 pub enum StreamCheck {
     /// The stream continues after that entry.
     Continues,
-    /// As [`Self::Continues`], if that entry is in the stream: trimming keeps it and no entry up to it was deleted since. Otherwise
-    /// the stream lost its newest entries, that one among them, and received others since.
+    /// As [`Self::Continues`], if that entry is in the stream ([`Witness::shows_no_loss`]). Otherwise the stream lost its newest entries,
+    /// that one among them, and received others since.
     ContinuesIfPresent,
     /// The stream begins after the processed entry, with this id (the last generated one if it is empty): entries in between may
     /// have been trimmed unread.
@@ -171,8 +171,43 @@ pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamChe
     }
     match state.first.unwrap_or(state.last_generated) {
         first if first > processed && processed > EntryId::ZERO => StreamCheck::Gap(first),
-        _ if state.first.is_some() && processed > state.max_deleted => StreamCheck::ContinuesIfPresent,
+        _ if state.first.is_some() && processed > EntryId::ZERO => StreamCheck::ContinuesIfPresent,
         _ => StreamCheck::Continues,
+    }
+}
+
+/// The last processed entry as PostgreSQL knows it. Trimming keeps that entry in the stream, so it shows whether the stream lost its
+/// newest entries (ADR 0045).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Witness {
+    /// The server that had the stream when a term last resumed; `None` if none did.
+    pub server: Option<ServerId>,
+    /// The entry and the fingerprint of its fields; `None` before a batch has written it.
+    pub fingerprint: Option<(EntryId, String)>,
+}
+
+impl Witness {
+    /// Whether the server of the stream is another one than before.
+    pub fn is_elsewhere(&self, server: &ServerId) -> bool {
+        self.server.as_ref().is_some_and(|former| former != server)
+    }
+
+    /// Whether a stream that reaches beyond `processed` still has what it had up to there. `found` is the fingerprint of its entry with
+    /// that id: a slow clock may have given the id again. An entry that is absent was deleted by a consumer if it is the last that
+    /// was deleted, or if the stream `moved` to no other server since.
+    pub fn shows_no_loss(
+        &self,
+        processed: EntryId,
+        found: Option<&str>,
+        moved: bool,
+        max_deleted: EntryId,
+    ) -> bool {
+        match (found, &self.fingerprint) {
+            (Some(found), Some((id, fingerprint))) if *id == processed => found == fingerprint,
+            (Some(_), _) => true,
+            (None, _) if moved => max_deleted == processed,
+            (None, _) => max_deleted >= processed,
+        }
     }
 }
 
@@ -237,7 +272,7 @@ mod tests {
             (0, None, StreamCheck::Continues),
             (5, None, StreamCheck::Absent),
             (0, state(Some(9), 9), StreamCheck::Continues),
-            (2, state(Some(1), 5), StreamCheck::Continues),
+            (2, state(Some(1), 5), StreamCheck::ContinuesIfPresent),
             (3, state(Some(1), 5), StreamCheck::ContinuesIfPresent),
             (5, state(Some(1), 5), StreamCheck::ContinuesIfPresent),
             (5, state(Some(5), 9), StreamCheck::ContinuesIfPresent),
@@ -248,6 +283,26 @@ mod tests {
             (5, state(None, 0), StreamCheck::EndsBefore),
         ] {
             assert_eq!(check_stream(id(processed), state), expected, "{processed} {state:?}");
+        }
+    }
+
+    #[test]
+    fn a_witness_shows_no_loss_with_its_content_or_if_it_was_deleted() {
+        let known = Witness { server: None, fingerprint: Some((id(5), "five".to_owned())) };
+        // A former release has moved the checkpoint from 4 to 5.
+        let former = Witness { server: None, fingerprint: Some((id(4), "four".to_owned())) };
+        for (witness, found, moved, max_deleted, expected) in [
+            (&known, Some("five"), true, 0, true),
+            (&known, Some("other"), true, 9, false),
+            (&former, Some("other"), true, 0, true),
+            (&known, None, false, 4, false),
+            (&known, None, false, 5, true),
+            (&known, None, false, 9, true),
+            (&known, None, true, 5, true),
+            (&known, None, true, 9, false),
+        ] {
+            let shows_no_loss = witness.shows_no_loss(id(5), found, moved, id(max_deleted));
+            assert_eq!(shows_no_loss, expected, "{found:?} {moved} {max_deleted}");
         }
     }
 }

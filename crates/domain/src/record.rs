@@ -34,6 +34,11 @@ impl NotificationId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The entry that the intent came as; `None` if it did not come from a stream.
+    pub fn entry(&self) -> Option<EntryId> {
+        self.0.split('~').next()?.parse().ok()
+    }
 }
 
 impl From<String> for NotificationId {

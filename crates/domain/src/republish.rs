@@ -1,8 +1,8 @@
 //! What Redis may have lost of what was published, and which entries are appended again.
 //!
-//! The rules of ADR 0021 and ADR 0045: a comparison follows when an outbound stream is on another server than before or when
-//! the last id that it generated fell. An absent entry whose id lies in a [`Gap`] never existed on the present server, so
-//! neither trimming nor a consumer can have removed it.
+//! The rules of ADR 0021 and ADR 0045: a comparison follows when an outbound stream is on another server than before, when
+//! the last id that it generated fell, or when it was created again. An absent entry whose id lies in a [`Gap`] never existed
+//! in the present stream on the present server, so neither trimming nor a consumer can have removed it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,17 +45,22 @@ pub struct SeenStream {
 }
 
 impl SeenStream {
-    /// Whether entries that existed when `former` was observed may be gone, other than by trimming and deleting.
-    pub fn may_have_lost(&self, former: &Self) -> bool {
-        self.server != former.server || self.last_generated < former.last_generated
+    /// Whether entries that existed when `former` was observed may be gone, other than by trimming and deleting. `gaps` are those of
+    /// the stream now: of a stream that was created again, the newest has the last id seen before, even if later ids are higher.
+    pub fn may_have_lost(&self, former: &Self, gaps: &[Gap]) -> bool {
+        self.server != former.server
+            || self.last_generated < former.last_generated
+            || gaps.first().is_some_and(|newest| newest.contains(former.last_generated))
     }
 }
 
-/// A range of ids that no entry of a stream has had on the present server: `after` is the last id that the stream had generated
-/// before a publisher appended to it after a start or a promotion, and `before` the first id that was appended then.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A range of ids that no entry of a stream has had on a server: `after` is the last id that the stream had generated before a
+/// publisher appended to it after a start, a promotion or the loss of the key, and `before` the first id that was appended then.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// Ids up to this one existed before the server started.
+    /// The server.
+    pub server: ServerId,
+    /// Ids up to this one existed before.
     pub after: EntryId,
     /// Ids from this one on were appended since; `None` if nothing was appended yet: then the last id that the stream generated says
     /// as much.
@@ -79,10 +84,24 @@ pub struct OutboundState {
     pub max_deleted: EntryId,
     /// The bytes of entries that Redis copied to say this.
     pub copied_bytes: u64,
-    /// Whether the stream has as many entries as its configured length allows, so that appends trim it.
-    pub is_full: bool,
-    /// The ids that the present server never had, latest first.
+    /// The ids that the stream never had, latest first.
     pub gaps: Vec<Gap>,
+}
+
+impl OutboundState {
+    /// Whether the absent entry `id` had been lost already when `former` was observed: a gap that it is in was there then.
+    pub fn had_lost(&self, id: EntryId, former: &SeenStream) -> bool {
+        let of_former = self.gaps.iter().position(|gap| gap.server == former.server);
+        let was_there = |(at, gap): (usize, &Gap)| match of_former {
+            Some(newest) if gap.server == former.server => {
+                at >= newest && !gap.contains(former.last_generated)
+            }
+            Some(newest) => at > newest,
+            // Nothing was appended on that server, so that it left no gap.
+            None => gap.before.is_some_and(|before| before <= former.last_generated),
+        };
+        self.gaps.iter().enumerate().filter(|(_, gap)| gap.contains(id)).any(was_there)
+    }
 }
 
 /// The fate of the entry of a published route.
@@ -117,7 +136,8 @@ pub fn entry_state(id: EntryId, present: bool, stream: Option<&OutboundState>) -
     match () {
         () if present => EntryState::Present,
         () if never_existed && !begins_later => EntryState::Missing,
-        () if never_existed && !stream.is_full => EntryState::Lost,
+        // However long the stream is: trimming cannot have removed what was never there.
+        () if never_existed => EntryState::Lost,
         () if begins_later => EntryState::Trimmed,
         () if id <= stream.max_deleted => EntryState::Deleted,
         () => EntryState::Missing,
@@ -137,15 +157,18 @@ mod tests {
         SeenStream { stream: "s".into(), server, last_generated: id(last) }
     }
 
+    fn gap(run_id: &str, after: u64, before: Option<u64>) -> Gap {
+        Gap { server: seen(run_id, "r", 0).server, after: id(after), before: before.map(id) }
+    }
+
     /// A stream from `first` to 30 in which consumers deleted entries up to 15, on a server that never had the ids in `gaps`.
     fn stream(first: Option<u64>, gaps: &[(u64, Option<u64>)]) -> OutboundState {
-        let gap = |(after, before): &(u64, Option<u64>)| Gap { after: id(*after), before: before.map(id) };
+        let gap = |(after, before): &(u64, Option<u64>)| gap("a", *after, *before);
         OutboundState {
             first: first.map(id),
             last_generated: id(30),
             max_deleted: id(15),
             copied_bytes: 0,
-            is_full: false,
             gaps: gaps.iter().map(gap).collect(),
         }
     }
@@ -153,11 +176,11 @@ mod tests {
     #[test]
     fn only_another_server_or_a_last_id_that_fell_may_have_lost_entries() {
         let former = seen("a", "r", 10);
-        assert!(!seen("a", "r", 10).may_have_lost(&former));
-        assert!(!seen("a", "r", 11).may_have_lost(&former));
-        assert!(seen("a", "r", 9).may_have_lost(&former));
-        assert!(seen("b", "r", 11).may_have_lost(&former), "a restart");
-        assert!(seen("a", "q", 11).may_have_lost(&former), "a promotion");
+        assert!(!seen("a", "r", 10).may_have_lost(&former, &[]));
+        assert!(!seen("a", "r", 11).may_have_lost(&former, &[]));
+        assert!(seen("a", "r", 9).may_have_lost(&former, &[]));
+        assert!(seen("b", "r", 11).may_have_lost(&former, &[]), "a restart");
+        assert!(seen("a", "q", 11).may_have_lost(&former, &[]), "a promotion");
     }
 
     #[test]
@@ -203,8 +226,43 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_a_full_stream_was_trimmed() {
-        let full = OutboundState { is_full: true, ..stream(Some(20), &[(0, Some(20))]) };
-        assert_eq!(entry_state(id(5), false, Some(&full)), EntryState::Trimmed);
+    fn a_stream_that_was_created_again_has_lost_entries_however_high_its_ids_are() {
+        let former = seen("a", "r", 10);
+        let now = seen("a", "r", 30);
+        assert!(!now.may_have_lost(&former, &[gap("a", 3, Some(10))]), "seen after the gap");
+        assert!(now.may_have_lost(&former, &[gap("a", 0, Some(20)), gap("a", 3, Some(10))]));
+        assert!(!now.may_have_lost(&former, &[gap("a", 10, Some(20))]), "it went on where it was");
+        assert!(now.may_have_lost(&former, &[gap("a", 9, Some(20))]), "its last entry is gone");
+        // The clock of Redis was set back: the older gap has ids that exist by now.
+        let former = seen("a", "r", 25);
+        assert!(!now.may_have_lost(&former, &[gap("a", 0, Some(25)), gap("a", 0, Some(28))]));
+    }
+
+    #[test]
+    fn a_loss_is_known_if_its_gap_was_there_when_the_former_server_was_seen() {
+        let had_lost = |gaps: Vec<Gap>, millis, former| {
+            OutboundState { gaps, ..stream(Some(25), &[]) }.had_lost(id(millis), &former)
+        };
+        let lost_on_b = [gap("b", 5, Some(20)), gap("a", 0, Some(1))];
+        assert!(!had_lost(lost_on_b.to_vec(), 7, seen("a", "r", 10)), "the server changed since");
+        assert!(had_lost(lost_on_b.to_vec(), 7, seen("b", "r", 22)), "it was there before");
+        assert!(had_lost(lost_on_b.to_vec(), 7, seen("b", "r", 5)), "seen before the first append on it");
+        let restarted = [&[gap("c", 22, Some(25))], &lost_on_b[..]].concat();
+        assert!(had_lost(restarted.clone(), 7, seen("b", "r", 22)), "an orderly restart");
+        assert!(!had_lost(restarted.clone(), 24, seen("b", "r", 22)), "appended after it was seen, and lost");
+        assert!(had_lost(restarted, 7, seen("idle", "r", 22)), "nothing was appended on the former server");
+        let slow_clock = [gap("c", 10, Some(18)), gap("b", 5, Some(8))];
+        assert!(!had_lost(slow_clock.to_vec(), 12, seen("b", "r", 20)), "whatever its ids are");
+        let created_again = [gap("b", 0, Some(24)), gap("b", 5, Some(8))];
+        assert!(!had_lost(created_again.to_vec(), 9, seen("b", "r", 22)));
+        assert!(had_lost(created_again.to_vec(), 7, seen("b", "r", 22)), "lost before");
+        assert!(!had_lost(vec![], 31, seen("b", "r", 22)), "after the last id");
+    }
+
+    #[test]
+    fn what_a_server_never_had_was_not_trimmed_by_a_limit_of_length() {
+        let bounded = stream(Some(29), &[(7, Some(20))]);
+        assert_eq!(entry_state(id(8), false, Some(&bounded)), EntryState::Lost);
+        assert_eq!(entry_state(id(7), false, Some(&bounded)), EntryState::Trimmed);
     }
 }

@@ -12,9 +12,9 @@ use domain::audit::{EntryTrace, FoundOutcome, RouteState};
 use domain::checkpoint::Checkpoint;
 use domain::ports::{AuditStore, AuditedPage, ChildTable, OrphanPage, StoreError};
 use domain::record::{NotificationId, RecordCursor};
-use domain::route::RouteKey;
+use domain::route::{Channel, RouteKey};
 
-use crate::{PgQueries, checkpoint};
+use crate::{PgQueries, checkpoint, republish};
 
 impl AuditStore for PgQueries {
     async fn audited_checkpoint(&self, stream: &str) -> Result<Option<Checkpoint>, StoreError> {
@@ -43,6 +43,10 @@ impl AuditStore for PgQueries {
 
     async fn find_routes(&self, keys: &[&RouteKey]) -> Result<Vec<Option<RouteState>>, StoreError> {
         entries::routes(&self.session("find the routes of entries").await?, keys).await
+    }
+
+    async fn list_audited_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
+        republish::list_names(&self.session("list the names of the outbound streams").await?, since).await
     }
 
     async fn list_orphans(

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use domain::checkpoint::Checkpoint;
+use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
 use domain::ports::{CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, ServerId, StoreError};
 use futures_util::future::join;
@@ -58,17 +58,22 @@ impl CheckpointStore for PgStore {
         load(&session, stream).await
     }
 
-    async fn load_intents_server(&self, stream: &str) -> Result<Option<ServerId>, StoreError> {
-        let session = self.session("load the server of the intents stream").await?;
-        let rows = session.query(&server_of(stream)).await.map_err(store_error)?;
-        let Some(row) = rows.first() else { return Ok(None) };
+    async fn load_witness(&self, stream: &str) -> Result<Witness, StoreError> {
+        let session = self.session("load the witness of the intents stream").await?;
+        let rows = session.query(&witness_of(stream)).await.map_err(store_error)?;
+        let Some(row) = rows.first() else { return Ok(Witness::default()) };
         let run_id: Option<String> = column(row, "intake.server_run_id", stream)?;
         let replication_id: Option<String> = column(row, "intake.replication_id", stream)?;
-        let ids = run_id.zip(replication_id);
-        Ok(ids.map(|(run_id, replication_id)| ServerId {
+        let server = run_id.zip(replication_id).map(|(run_id, replication_id)| ServerId {
             run_id: run_id.into(),
             replication_id: replication_id.into(),
-        }))
+        });
+        let fingerprint: Option<String> = column(row, "intake.last_entry_fingerprint", stream)?;
+        let parse = |text: String| {
+            let (id, fingerprint) = text.split_once(' ')?;
+            Some((id.parse().ok()?, fingerprint.to_owned()))
+        };
+        Ok(Witness { server, fingerprint: fingerprint.and_then(parse) })
     }
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
@@ -103,27 +108,34 @@ pub(crate) async fn load(session: &Session, stream: &str) -> Result<Option<Check
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let to = CheckpointMove { stream: "", fence: 0, expected: None, last_entry_id: EntryId::ZERO };
+    let to = CheckpointMove {
+        stream: "",
+        fence: 0,
+        expected: None,
+        last_entry_id: EntryId::ZERO,
+        fingerprint: "",
+    };
     session.prepare(&begin(&to)).await?;
     session.prepare(&advance(&to, EntryId::ZERO)).await?;
     session.prepare(&checkpoint_of("")).await?;
     session.prepare(&claim("", 0, true)).await?;
     session.prepare(&claim("", 0, false)).await?;
-    session.prepare(&server_of("")).await?;
+    session.prepare(&witness_of("")).await?;
     session.prepare(&save_server("", &ServerId { run_id: "".into(), replication_id: "".into() })).await?;
     Ok(())
 }
 
-/// By the primary key.
-fn server_of(stream: &str) -> SelectStatement {
+/// Reads the server that was saved beside the checkpoint, by the primary key.
+fn witness_of(stream: &str) -> SelectStatement {
     Query::select()
-        .columns([Intake::ServerRunId, Intake::ReplicationId])
+        .columns([Intake::ServerRunId, Intake::ReplicationId, Intake::LastEntryFingerprint])
         .from(Intake::Table)
         .and_where(Expr::col(Intake::Stream).eq(bind::text(stream)))
         .take()
 }
 
-/// By the primary key. Another leader that writes at the same time saw the same server, or a later one that the next term notices.
+/// Saves the server beside the checkpoint, by the primary key. Another leader that writes at the same time saw the same server, or a
+/// later one that the next term notices.
 fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
     Query::update()
         .table(Intake::Table)
@@ -140,6 +152,7 @@ pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateState
         .table(Intake::Table)
         .value(Intake::Fence, fence_value(to.fence))
         .value(Intake::LastEntryId, last_entry_id(to))
+        .value(Intake::LastEntryFingerprint, fingerprint(to))
         .value(Intake::UpdatedAt, Expr::cust("clock_timestamp()"))
         .and_where(Expr::col(Intake::Stream).eq(bind::text(to.stream)))
         .and_where(Expr::col(Intake::Fence).lte(fence_value(to.fence)))
@@ -152,11 +165,18 @@ pub(crate) fn begin(to: &CheckpointMove<'_>) -> InsertStatement {
     let mut insert = Query::insert();
     insert
         .into_table(Intake::Table)
-        .columns([Intake::Stream, Intake::Fence, Intake::LastEntryId, Intake::UpdatedAt])
+        .columns([
+            Intake::Stream,
+            Intake::Fence,
+            Intake::LastEntryId,
+            Intake::LastEntryFingerprint,
+            Intake::UpdatedAt,
+        ])
         .values_panic([
             bind::text(to.stream),
             fence_value(to.fence),
             last_entry_id(to),
+            fingerprint(to),
             Expr::cust("clock_timestamp()"),
         ])
         .on_conflict(OnConflict::new().do_nothing().to_owned());
@@ -165,6 +185,11 @@ pub(crate) fn begin(to: &CheckpointMove<'_>) -> InsertStatement {
 
 fn last_entry_id(to: &CheckpointMove<'_>) -> Expr {
     bind::text(to.last_entry_id.to_string())
+}
+
+/// With the id of the entry, because a former release moves the checkpoint and leaves the fingerprint.
+fn fingerprint(to: &CheckpointMove<'_>) -> Expr {
+    bind::text(format!("{} {}", to.last_entry_id, to.fingerprint))
 }
 
 /// By the primary key.

@@ -49,7 +49,7 @@ use domain::ports::StoreError;
 #[derive(Clone, Debug)]
 pub struct PgStore {
     pool: PgPool,
-    /// For the plans of changes, which may read very much.
+    /// The pool for the plans of changes, which may read very much.
     plans: PgPool,
 }
 
@@ -60,7 +60,7 @@ impl PgStore {
     }
 
     /// The same with a pool of its own for the plans of operators' changes, whose sessions have the settings [`QUERY_SESSION`]: however many are
-    /// asked for, they take no connection from the traffic.
+    /// requested, they take no connection from the traffic.
     pub fn with_plans(self, plans: PgPool) -> Self {
         Self { plans, ..self }
     }
@@ -70,12 +70,13 @@ impl PgStore {
     pub async fn check_needs(&self) -> Result<(), StoreError> {
         let session = self.session("check the schema").await?.checking();
         let answer = idempotency::statements::complete(&[]);
-        // At the same time, because there are over a hundred: one after the other, they would not be answered in time where each
-        // takes as long as the way to a server far away.
+        // All at the same time, because there are over a hundred: one after the other they would exceed the deadline if the round trip to
+        // the server is long.
         try_join!(
             accept::prepare_all(&session),
             routes::prepare_all(&session),
             retention::prepare_all(&session),
+            malformed_intents::retention::prepare_all(&session),
             installation::prepare_all(&session),
             republish::prepare_all(&session),
             replicas::prepare_all(&session),

@@ -202,8 +202,8 @@ fn named(row: &Row) -> Result<Named, StoreError> {
     Ok((key, Some((target, column(row, "discarded", &shown)?))))
 }
 
-/// As the list has them; what is beyond the bound of one request is counted. No page begins after `time`: what was found until then is
-/// the selection, and what remains is more than what was counted.
+/// Selects dead letters in the order of the list; those beyond the bound of one request are only counted. No page begins after `time`:
+/// the selection is then what was found so far, and more dead letters remain than were counted.
 async fn select_listed(
     session: &Session,
     filter: &DeadLetterFilter,

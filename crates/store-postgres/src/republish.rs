@@ -3,8 +3,8 @@
 use ambient::Timestamp;
 use domain::entry::EntryId;
 use domain::ports::{
-    DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, SavedStream, ServerId,
-    StoreError, Swap,
+    Completion, DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, SavedStream,
+    ServerId, StoreError,
 };
 use domain::record::NotificationId;
 use domain::republish::SeenStream;
@@ -12,7 +12,8 @@ use domain::route::{Channel, RouteKey, RouteStatus};
 use pg::sql::{any, insert_rows, unnest};
 use pg::{PgError, Session, bind};
 use sea_query::{
-    Expr, ExprTrait, InsertStatement, OnConflict, Order, Query, SelectStatement, UpdateStatement,
+    Expr, ExprTrait, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, SelectStatement,
+    UpdateStatement,
 };
 use tokio_postgres::Row;
 
@@ -48,9 +49,7 @@ impl RepublishStore for PgStore {
     }
 
     async fn list_outbound_names(&self, since: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
-        let session = self.session("list the names of the outbound streams").await?;
-        let rows = session.query(&names_since(since)).await.map_err(store_error)?;
-        rows.iter().map(outbound_name).collect()
+        list_names(&self.session("list the names of the outbound streams").await?, since).await
     }
 
     async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
@@ -80,12 +79,21 @@ impl RepublishStore for PgStore {
         &self,
         routes: &[Published],
         now: Timestamp,
-    ) -> Result<Vec<Swap>, StoreError> {
+    ) -> Result<Vec<Completion>, StoreError> {
         let session = self.session("replace published entry ids").await?;
         let rows = session.query(&replace_entries(routes, now)).await.map_err(store_error)?;
         let replaced = route_keys(&rows)?;
-        let swap = |replaced| if replaced { Swap::Applied } else { Swap::Conflict };
-        Ok(routes.iter().map(|route| swap(replaced.contains(&route.key))).collect())
+        if replaced.len() == routes.len() {
+            return Ok(vec![Completion::Applied; routes.len()]);
+        }
+        let rows = session.query(&unchanged(routes)).await.map_err(store_error)?;
+        let locked = route_keys(&rows)?;
+        let completion = |key: &RouteKey| match () {
+            () if replaced.contains(key) => Completion::Applied,
+            () if locked.contains(key) => Completion::Locked,
+            () => Completion::Conflict,
+        };
+        Ok(routes.iter().map(|route| completion(&route.key)).collect())
     }
 }
 
@@ -99,6 +107,7 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     session.prepare(&published(&before_all, &before_all, 1)).await?;
     session.prepare(&published_routes(&[])).await?;
     session.prepare(&replace_entries(&[], Timestamp::MIN)).await?;
+    session.prepare(&unchanged(&[])).await?;
     Ok(())
 }
 
@@ -180,6 +189,14 @@ fn touch_names(streams: &[(Channel, &str)]) -> InsertStatement {
     );
     insert.on_conflict(OnConflict::columns([N::Channel, N::Stream]).update_column(N::UsedAt).to_owned());
     insert
+}
+
+pub(crate) async fn list_names(
+    session: &Session,
+    since: Timestamp,
+) -> Result<Vec<(Channel, String)>, StoreError> {
+    let rows = session.query(&names_since(since)).await.map_err(store_error)?;
+    rows.iter().map(outbound_name).collect()
 }
 
 fn names_since(since: Timestamp) -> SelectStatement {
@@ -317,26 +334,48 @@ fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
     select
 }
 
-/// Nothing but the entry id and the version. A route that was changed or deleted since it was read stays as it is.
+/// Nothing but the entry id and the version. A route that was changed or deleted since it was read stays as it is, and so does one
+/// that another transaction has locked.
 fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
     let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
     given
         .expr_as(unnest(bind::texts(routes.iter().map(|done| done.entry.entry_id.as_str()))), Input::EntryId);
+    let unlocked = Query::select()
+        .column((Input::Table, sea_query::Asterisk))
+        .from_subquery(given, Input::Table)
+        .inner_join(Routes::Table, on_key())
+        .and_where(as_read())
+        .and_where(is_published())
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, [Routes::Table], LockBehavior::SkipLocked)
+        .take();
     Query::update()
         .table(Routes::Table)
         .value(Routes::PublishedEntryId, Expr::col((Input::Table, Input::EntryId)))
         .value(Routes::UpdatedAt, next_version(now))
-        .from(sea_query::TableRef::SubQuery(given.into(), sea_query::IntoIden::into_iden(Input::Table)))
+        .from(sea_query::TableRef::SubQuery(unlocked.into(), sea_query::IntoIden::into_iden(Input::Table)))
         .and_where(on_key())
-        .and_where(
-            Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt)),
-        )
+        .and_where(as_read())
         .and_where(is_published())
         .returning(
             Query::returning()
                 .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)]),
         )
         .take()
+}
+
+/// Those of the routes that are published at the version that was read: they could have been changed, had they not been locked.
+fn unchanged(routes: &[Published]) -> SelectStatement {
+    Query::select()
+        .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])
+        .from_subquery(versioned(routes.iter().map(|done| (&done.key, done.version))), Input::Table)
+        .inner_join(Routes::Table, on_key())
+        .and_where(as_read())
+        .and_where(is_published())
+        .take()
+}
+
+fn as_read() -> Expr {
+    Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt))
 }
 
 fn is_published() -> Expr {

@@ -88,6 +88,7 @@ pub(crate) enum Intake {
     LastEntryId,
     UpdatedAt,
     ServerRunId,
+    LastEntryFingerprint,
     ReplicationId,
 }
 

@@ -13,7 +13,7 @@ use redis::{Script, Value, cmd};
 
 use crate::blocking::BlockingConnection;
 use crate::connect::{RedisClient, ScriptCall, TimedOut, unexpected};
-use crate::intents::{FIRST_IN_RANGE, entries};
+use crate::intents::{FIRST_IN_RANGE, MAX_COPY_TIME, entries};
 use crate::stream_state::{self, entry_id, parse_state};
 
 /// How long a read may take beyond the operation timeout: it may return megabytes, and nothing waits for it.
@@ -62,7 +62,7 @@ impl RedisStreamReader {
         self.fitted.store(0, Ordering::Relaxed);
         let mut call = ScriptCall::new(&self.first_in_range, [stream].into_iter());
         call.arg(format!("({after}"));
-        let id = match self.client.script(OPERATION, &call).await? {
+        let id = match self.client.script_within(OPERATION, &call, MAX_COPY_TIME).await? {
             Value::Nil => return Ok(Vec::new()),
             id => entry_id(&id).ok_or_else(|| unexpected(OPERATION, &id))?,
         };

@@ -25,8 +25,8 @@ use crate::stream_state::{self, entry_id, parse_state};
 
 pub(crate) const FIRST_IN_RANGE: &str = include_str!("scripts/first_in_range.lua");
 const LOOK: &str = include_str!("scripts/look_at_entry.lua");
-/// How long a look at an entry of any size may take.
-const MAX_LOOK_TIME: Duration = Duration::from_secs(30);
+/// The longest that Redis may take to copy an entry of any size, which finding its id takes, too.
+pub(crate) const MAX_COPY_TIME: Duration = Duration::from_secs(30);
 const INSPECT: &str = include_str!("scripts/inspect_stream.lua");
 
 /// The intents stream at one key. Clones share the reader's connection.
@@ -187,8 +187,7 @@ impl IntentStream for RedisIntentStream {
         const OPERATION: &str = "look at an intent that is too large to be read";
         let mut call = ScriptCall::new(&self.look, [&self.key].into_iter());
         call.arg(format!("({after}")).arg(MAX_HEAD).arg(MAX_HEAD_FIELDS).arg(MAX_HEADS);
-        // Redis copies the entry, which may take longer than any other operation.
-        match self.client.script_within(OPERATION, &call, MAX_LOOK_TIME).await? {
+        match self.client.script_within(OPERATION, &call, MAX_COPY_TIME).await? {
             Value::Nil => Ok(None),
             found => large_entry(&found).map(Some).ok_or_else(|| unexpected(OPERATION, &found)),
         }
@@ -202,7 +201,7 @@ impl IntentStream for RedisIntentStream {
         }
         let mut call = ScriptCall::new(&self.first_in_range, [&self.key].into_iter());
         call.arg(format!("({after}"));
-        match self.client.script(OPERATION, &call).await? {
+        match self.client.script_within(OPERATION, &call, MAX_COPY_TIME).await? {
             Value::Nil => Ok(None),
             id => entry_id(&id).map(Some).ok_or_else(|| unexpected(OPERATION, &id)),
         }
@@ -277,6 +276,16 @@ impl StreamQueries for RedisIntentStream {
         };
         let count = (found.len() as u64).max(u64::from(first.is_some()));
         Ok(StreamBacklog { last_entry_id, first, entries: Counted { count, capped: !is_all } })
+    }
+
+    async fn has_unread(&self, after: EntryId) -> Result<bool, StoreError> {
+        let Some(state) = self.inspect_rarely().await? else { return Ok(false) };
+        let is_read = state.first.is_none() || state.last_generated == after;
+        // If the last entry was deleted, those between it and `after` may be gone, too.
+        match state.last_generated > after && state.max_deleted >= state.last_generated {
+            true => Ok(self.first_after(after).await?.is_some()),
+            false => Ok(!is_read),
+        }
     }
 
     async fn find_entry(&self, id: EntryId) -> Result<EntryLook, StoreError> {

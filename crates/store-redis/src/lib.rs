@@ -34,7 +34,10 @@ pub use keyspace::{
 pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
 pub use outbound::{RedisOutbound, StreamTarget};
-pub use outbox::{OutboxAppend, OutboxEntry, OutboxField, OutboxServer, OutboxTarget, RedisOutboxStreams};
+pub use outbox::{
+    NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxServer, OutboxTarget,
+    RedisOutboxStreams,
+};
 pub use permissions::KeyUse;
 pub use producer::{RedisIntentProducer, append_command};
 pub use version::RedisVersion;

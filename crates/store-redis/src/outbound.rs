@@ -26,12 +26,16 @@ pub struct StreamTarget {
 const APPEND: &str = include_str!("scripts/append.lua");
 const ADD_ENTRY_FUNCTION: &str = include_str!("scripts/add_entry.lua");
 const SERVER_CHANGES_FUNCTIONS: &str = include_str!("scripts/server_changes.lua");
-/// The most changes of server that are noted of an outbound stream: the oldest one is forgotten.
-const MAX_SERVER_CHANGES: usize = 16;
+/// The most changes of server that are noted of an outbound stream. The oldest is forgotten then, or made one with the next if it
+/// is younger than [`MIN_CHANGE_AGE`]: what was trimmed between the two counts as lost.
+const MAX_SERVER_CHANGES: usize = 1_000;
+/// How long before the last change a change must have been to be forgotten: longer than any comparison reads back.
+const MIN_CHANGE_AGE: Duration = Duration::from_secs(2_592_000);
 
 /// A script that uses an outbound stream as a whole.
 fn stream_script(body: &str) -> Script {
-    let bound = format!("local MAX_CHANGES = {MAX_SERVER_CHANGES}\n");
+    let min_age = MIN_CHANGE_AGE.as_millis();
+    let bound = format!("local MAX_CHANGES, MIN_CHANGE_AGE = {MAX_SERVER_CHANGES}, {min_age}\n");
     stream_state::script(&[server::FUNCTION, &bound, SERVER_CHANGES_FUNCTIONS, body].concat())
 }
 
@@ -73,8 +77,7 @@ impl RedisOutbound {
     }
 
     fn stream_keys(&self, channel: Channel) -> [String; 2] {
-        let stream = &self.target(channel).key;
-        [stream.clone(), server_changes(stream)]
+        stream_keys(&self.target(channel).key)
     }
 
     /// Reads the response of a script that appends `count` entries: the server, then the result of each.
@@ -145,6 +148,11 @@ impl Outbound for RedisOutbound {
         add_entries(&mut call, entries);
         self.appended(OPERATION, self.client.script(OPERATION, &call).await?, entries.len())
     }
+}
+
+/// A stream and its changes of server.
+fn stream_keys(stream: &str) -> [String; 2] {
+    [stream.to_owned(), server_changes(stream)]
 }
 
 /// For each entry the number of its names and values, then these.

@@ -16,12 +16,16 @@ const CHECKED: &str = "permission_check";
 /// What the commands on a key are for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyUse {
-    /// Leases, markers, checkpoints and notices.
+    /// Leases, markers, checkpoints and notices of the service.
     Own,
+    /// Receipts of a relay, and which server it compared.
+    OwnOfRelay,
     /// The intents stream: appended to, read and trimmed.
     Intents,
     /// A stream that entries are appended to and looked for in.
     Outbound,
+    /// A stream that a relay appends events to.
+    Relayed,
 }
 
 /// Commands that change nothing, with `%` for the key.
@@ -37,6 +41,8 @@ const OWN: &[&str] = &[
     "PEXPIRE % 1000",
     "DEL %",
 ];
+const OWN_OF_RELAY: &[&str] =
+    &["INFO server", "TIME", "SET % x XX PX 1", "GET %", "EXISTS %", "PEXPIRE % 1000"];
 const INTENTS: &[&str] = &[
     "XADD % refused field value",
     "XLEN %",
@@ -58,22 +64,30 @@ const OUTBOUND: &[&str] = &[
     "TYPE %",
 ];
 
+const RELAYED: &[&str] = &["XADD % refused field value", "XREVRANGE % 0-1 0-1 COUNT 1", "TYPE %"];
+
 impl KeyUse {
     fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Own => OWN,
+            Self::OwnOfRelay => OWN_OF_RELAY,
             Self::Intents => INTENTS,
             Self::Outbound => OUTBOUND,
+            Self::Relayed => RELAYED,
         }
     }
 }
 
 impl RedisClient {
-    /// Which of the commands that the service uses on its own keys and on these streams Redis does not permit, in words; empty if
-    /// it permits all.
-    pub async fn missing_permissions(&self, streams: &[(KeyUse, &str)]) -> Result<Vec<String>, StoreError> {
-        let own = server_changes(CHECKED);
-        let keys = [(KeyUse::Own, own.as_str())].into_iter().chain(streams.iter().copied());
+    /// The commands on keys of a process and on these streams that Redis does not permit, in words; empty if it permits all. `own` is
+    /// [`KeyUse::Own`] or [`KeyUse::OwnOfRelay`].
+    pub async fn missing_permissions(
+        &self,
+        own: KeyUse,
+        streams: &[(KeyUse, &str)],
+    ) -> Result<Vec<String>, StoreError> {
+        let own_key = server_changes(CHECKED);
+        let keys = [(own, own_key.as_str())].into_iter().chain(streams.iter().copied());
         let mut missing = Vec::new();
         for (purpose, key) in keys {
             for found in self.try_commands(key, purpose.commands()).await? {

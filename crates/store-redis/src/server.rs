@@ -24,10 +24,12 @@ pub(crate) fn parse(ids: &[Value]) -> Option<ServerId> {
 pub(crate) fn parse_gaps(changes: &Value) -> Vec<Gap> {
     let Value::BulkString(changes) = changes else { return Vec::new() };
     let gap = |line: &str| {
-        let mut words = line.split(' ').skip(1);
+        let mut words = line.split(' ');
+        let (run_id, replication_id) = words.next()?.split_once('/')?;
+        let server = ServerId { run_id: run_id.into(), replication_id: replication_id.into() };
         let (after, before): (EntryId, &str) = (words.next()?.parse().ok()?, words.next()?);
         let before = if before == "-" { None } else { Some(before.parse().ok()?) };
-        Some(Gap { after, before })
+        Some(Gap { server, after, before })
     };
     String::from_utf8_lossy(changes).lines().filter_map(gap).collect()
 }

@@ -26,6 +26,8 @@ use retry::retry;
 const MAX_LOOKS: usize = 3;
 /// The pause before what was found is looked for again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+/// How long before its last entry the name of an outbound stream may have been recorded.
+const NAME_MARGIN: Duration = Duration::from_secs(120);
 /// How far the clock of the audit may lag that of a replica that deletes.
 const RETENTION_MARGIN: Duration = Duration::from_secs(300);
 /// What one read of a stream may return.
@@ -87,6 +89,8 @@ pub struct Audit<S, R, O, C, L, K, P> {
     clock: K,
     report: P,
     figures: Figures,
+    /// Streams that the routes of a channel were published to under another name than the present one.
+    other_streams: Vec<(Channel, String)>,
     since: Timestamp,
     until: Timestamp,
 }
@@ -112,6 +116,7 @@ where
             clock,
             report,
             figures: Figures::default(),
+            other_streams: Vec::new(),
         }
     }
 

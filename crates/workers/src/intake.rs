@@ -54,6 +54,8 @@ pub struct IntakeSettings {
     pub batch_size: usize,
     /// How long a read waits for the first entry.
     pub block: Duration,
+    /// How long records are kept at least; what is older may have had one.
+    pub record_retention: Duration,
     /// How long processed entries stay in the stream; `None` leaves trimming to others.
     pub stream_retention: Option<Duration>,
 }

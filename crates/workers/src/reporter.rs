@@ -22,8 +22,10 @@ use crate::passes::{Pass, Passes, run_passes};
 
 /// Between two reports while nothing changes.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a change must last to be reported before the interval is over, and so the shortest time between two reports.
+/// The shortest time between two reports.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a change must last to be reported before the interval is over.
+const SETTLE_TIME: Duration = Duration::from_millis(200);
 /// How long the last report may delay a stop.
 const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval of deleting old rows.
@@ -154,9 +156,9 @@ struct Reports<'a, S, C> {
 
 impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
     async fn run_once(&mut self, stop: &CancellationToken) -> Result<Pass, StoreError> {
-        if self.reported_at.take().is_some() {
+        if let Some(reported_at) = self.reported_at.take() {
             // A report follows both a change and the end of the interval.
-            let wait = timeout(REPORT_INTERVAL, self.changed());
+            let wait = timeout(REPORT_INTERVAL, self.changed(reported_at));
             if stop.run_until_cancelled(wait).await.is_none() {
                 return Ok(Pass::Done);
             }
@@ -175,11 +177,12 @@ impl<S: ReplicaStore, C: Clock> Passes for &mut Reports<'_, S, C> {
 
 impl<S: ReplicaStore, C: Clock> Reports<'_, S, C> {
     /// Waits for a change that lasts: a pass of retention, which leads for a moment, is none.
-    async fn changed(&self) {
+    async fn changed(&self, reported_at: Instant) {
         let workers = &self.reporter.workers;
         loop {
             workers.0.changed.notified().await;
-            tokio::time::sleep(MIN_REPORT_INTERVAL).await;
+            tokio::time::sleep(SETTLE_TIME).await;
+            tokio::time::sleep_until(reported_at + MIN_REPORT_INTERVAL).await;
             if workers.conditions() != self.reported {
                 return;
             }

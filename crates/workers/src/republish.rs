@@ -1,7 +1,7 @@
 //! Appending again what Redis acknowledged and then lost (ADR 0021, ADR 0045).
 //!
-//! Every replica observes the server and the last ids of the outbound streams. When the server is another one, or a
-//! last id fell, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
+//! Every replica observes the server and the last ids of the outbound streams. When the server is another one, a last id
+//! fell or a stream was created again, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
 //! entries again under the same `event_id` or `delivery_id`, with the same attempt. A comparison begins when both stores have
 //! answered for [`SETTLE_TIME`], and is repeated once, [`REPEAT_DELAY`] after it: a completion that was on its way is committed by
 //! then. The last observation of the streams is stored in PostgreSQL and replaced only after a complete comparison, together with
@@ -20,6 +20,7 @@
 //! `event_id` or `delivery_id`.
 
 mod compare;
+mod losses;
 
 use std::time::Duration;
 
@@ -29,11 +30,12 @@ use domain::ports::{
     Election, OutboundInspection, OutboundServer, RepublishStore, SavedStream, ServerId, StoreError,
     error_chain,
 };
-use domain::republish::SeenStream;
+use domain::republish::{Gap, SeenStream};
 use domain::route::Channel;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::losses::Losses;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
@@ -44,6 +46,8 @@ const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// How long after a comparison it is repeated.
 const REPEAT_DELAY: Duration = Duration::from_secs(60);
+/// How much later a replica repeats the comparison of another one, which knows what it has reported.
+const TAKEOVER_DELAY: Duration = Duration::from_secs(30);
 /// The shortest time between two writes of the observation.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How often a replica records the names of the streams that it publishes to.
@@ -92,6 +96,28 @@ struct Watch {
     repeat_at: Option<Instant>,
     /// When the names of the streams were recorded last.
     touched_at: Option<Instant>,
+    /// What was reported as lost.
+    losses: Losses,
+}
+
+/// A stream as it was observed now, and the ids that it never had.
+struct Observed {
+    channel: Channel,
+    seen: SeenStream,
+    gaps: Vec<Gap>,
+}
+
+impl Observed {
+    fn may_have_lost(&self, former: &SeenStream) -> bool {
+        self.seen.may_have_lost(former, &self.gaps)
+    }
+}
+
+/// A stream as it was on the present server before it lost entries.
+struct Fallen {
+    seen: SeenStream,
+    /// When the stream had been saved last, when this was noticed. No replica that has noticed it saves before a comparison.
+    saved_at: Option<Timestamp>,
 }
 
 /// A change that has not been compared yet.
@@ -99,7 +125,7 @@ struct PendingChange {
     /// The server after it.
     server: ServerId,
     /// Streams as they were on this server before their last id fell. New entries raise it again.
-    fallen: Vec<SeenStream>,
+    fallen: Vec<Fallen>,
     /// Since when both stores have answered.
     settled_since: Instant,
     /// Whether it has been logged.
@@ -110,10 +136,9 @@ struct PendingChange {
 
 /// A stream that is to be compared.
 struct Suspect<'a> {
-    channel: Channel,
+    now: &'a Observed,
     /// As it was before the change; `None` if a comparison is repeated.
     former: Option<SeenStream>,
-    now: &'a SeenStream,
     /// Entries published from shortly before this time on, by PostgreSQL's clock.
     since: Timestamp,
 }
@@ -138,49 +163,45 @@ where
         if watch.saved.is_none() {
             let saved = self.load(&seen).await?;
             watch.known = saved.iter().map(|saved| saved.seen.clone()).collect();
-            watch.note_repeat(&saved);
+            watch.note_repeat(&saved, REPEAT_DELAY + TAKEOVER_DELAY);
             watch.saved = Some(saved);
         }
         self.touch_names(&seen, watch).await?;
-        let lost = |(_, now): &(Channel, SeenStream)| {
-            find(&watch.known, now).filter(|known| now.may_have_lost(known)).cloned()
-        };
+        let lost =
+            |now: &Observed| find(&watch.known, &now.seen).filter(|known| now.may_have_lost(known)).cloned();
         let suspected: Vec<SeenStream> = seen.iter().filter_map(lost).collect();
         let has_fallen = watch.change.as_ref().is_some_and(|change| !change.fallen.is_empty());
         if !suspected.is_empty() || has_fallen {
             // PostgreSQL must have answered since the change, too.
-            self.load(&seen).await?;
-            return match watch.is_settled(&server.server, suspected) {
+            let saved = self.load(&seen).await?;
+            return match watch.is_settled(&server.server, suspected, &saved) {
                 true => self.reconcile_if_elected(watch, &seen, stop).await,
                 false => Ok(()),
             };
         }
         watch.change = None;
-        watch.known = seen.iter().map(|(_, now)| now.clone()).collect();
-        let is_saved = |now: &SeenStream| {
-            let saved = watch.saved.iter().flatten().find(|saved| saved.seen.stream == now.stream);
-            saved.is_some_and(|saved| saved.seen == *now)
-        };
+        watch.known = seen.iter().map(|now| now.seen.clone()).collect();
+        let is_saved = |now: &SeenStream| watch.saved.iter().flatten().any(|saved| saved.seen == *now);
         let is_early = watch.saved_at.is_some_and(|at| at.elapsed() < SAVE_INTERVAL);
-        let is_unchanged = is_early || seen.iter().all(|(_, now)| is_saved(now));
+        let is_unchanged = is_early || seen.iter().all(|now| is_saved(&now.seen));
         if is_unchanged && watch.repeat_at.is_none_or(|at| Instant::now() < at) {
             return Ok(());
         }
         self.reconcile_if_elected(watch, &seen, stop).await
     }
 
-    async fn load(&self, seen: &[(Channel, SeenStream)]) -> Result<Vec<SavedStream>, StoreError> {
-        let streams: Vec<&str> = seen.iter().map(|(_, now)| now.stream.as_str()).collect();
+    async fn load(&self, seen: &[Observed]) -> Result<Vec<SavedStream>, StoreError> {
+        let streams: Vec<&str> = seen.iter().map(|now| now.seen.stream.as_str()).collect();
         self.store.load_outbound_streams(&streams).await
     }
 
     /// Records which streams this replica publishes to.
-    async fn touch_names(&self, seen: &[(Channel, SeenStream)], watch: &mut Watch) -> Result<(), StoreError> {
+    async fn touch_names(&self, seen: &[Observed], watch: &mut Watch) -> Result<(), StoreError> {
         if watch.touched_at.is_some_and(|at| at.elapsed() < TOUCH_INTERVAL) {
             return Ok(());
         }
         let names: Vec<(Channel, &str)> =
-            seen.iter().map(|(channel, now)| (*channel, now.stream.as_str())).collect();
+            seen.iter().map(|now| (now.channel, now.seen.stream.as_str())).collect();
         self.store.touch_outbound_names(&names).await?;
         watch.touched_at = Some(Instant::now());
         Ok(())
@@ -190,7 +211,7 @@ where
     async fn reconcile_if_elected(
         &self,
         watch: &mut Watch,
-        seen: &[(Channel, SeenStream)],
+        seen: &[Observed],
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let reconcile =
@@ -202,21 +223,19 @@ where
     async fn reconcile(
         &self,
         watch: &mut Watch,
-        seen: &[(Channel, SeenStream)],
+        seen: &[Observed],
         over: &CancellationToken,
     ) -> Result<(), StoreError> {
         let saved = self.load(seen).await?;
         let repeats = watch.repeat_at.is_some_and(|at| Instant::now() >= at);
-        let fallen = watch.change.as_ref().map(|change| change.fallen.clone()).unwrap_or_default();
-        let suspects: Vec<Suspect<'_>> = seen
-            .iter()
-            .filter_map(|(channel, now)| suspect(*channel, now, &saved, &fallen, repeats))
-            .collect();
+        let fallen = watch.change.as_ref().map(|change| &change.fallen[..]).unwrap_or_default();
+        let suspects: Vec<Suspect<'_>> =
+            seen.iter().filter_map(|now| suspect(now, &saved, fallen, repeats)).collect();
         if let Some(change) = &mut watch.change {
             change.failure = None;
         }
         let is_reported = watch.change.as_ref().is_some_and(|change| change.reported);
-        if !suspects.is_empty() && !self.compare(&suspects, is_reported, over).await? {
+        if !suspects.is_empty() && !self.compare(&suspects, &mut watch.losses, is_reported, over).await? {
             // What delayed it may last longer than a pass.
             match &mut watch.change {
                 Some(change) => (change.settled_since, change.reported) = (Instant::now(), true),
@@ -229,22 +248,26 @@ where
             return Ok(());
         }
         let again = |now: &SeenStream| {
-            let suspect = suspects.iter().find(|suspect| suspect.now.stream == now.stream);
+            let suspect = suspects.iter().find(|suspect| suspect.now.seen.stream == now.stream);
             match suspect {
                 Some(suspect) => suspect.former.is_some().then_some(suspect.since),
                 None => saved.iter().find(|saved| saved.seen.stream == now.stream)?.compare_again_since,
             }
         };
         let saves: Vec<(SeenStream, Option<Timestamp>)> =
-            seen.iter().map(|(_, now)| (now.clone(), again(now))).collect();
+            seen.iter().map(|now| (now.seen.clone(), again(&now.seen))).collect();
         self.store.save_outbound_streams(&saves).await?;
-        watch.known = seen.iter().map(|(_, now)| now.clone()).collect();
+        watch.known = seen.iter().map(|now| now.seen.clone()).collect();
         watch.change = None;
         let saved = self.load(seen).await?;
-        if !suspects.is_empty() {
-            watch.repeat_at = None;
-        }
-        watch.note_repeat(&saved);
+        let delay = match suspects.is_empty() {
+            true => REPEAT_DELAY + TAKEOVER_DELAY,
+            false => {
+                watch.repeat_at = None;
+                REPEAT_DELAY
+            }
+        };
+        watch.note_repeat(&saved, delay);
         (watch.saved, watch.saved_at) = (Some(saved), Some(Instant::now()));
         Ok(())
     }
@@ -252,8 +275,8 @@ where
 
 impl Watch {
     /// Whether both stores have answered for long enough since the present change; called when both have answered. `suspected` are
-    /// streams as they were before a change that was just observed.
-    fn is_settled(&mut self, server: &ServerId, suspected: Vec<SeenStream>) -> bool {
+    /// streams as they were before a change that was just observed, `saved` the streams as they are saved now.
+    fn is_settled(&mut self, server: &ServerId, suspected: Vec<SeenStream>, saved: &[SavedStream]) -> bool {
         let change = self.change.take().filter(|change| change.server == *server);
         let mut change = change.unwrap_or_else(|| PendingChange {
             server: server.clone(),
@@ -262,9 +285,10 @@ impl Watch {
             reported: false,
             failure: None,
         });
-        for stream in suspected.into_iter().filter(|stream| stream.server == *server) {
-            if find(&change.fallen, &stream).is_none() {
-                change.fallen.push(stream);
+        for seen in suspected.into_iter().filter(|stream| stream.server == *server) {
+            if change.fallen.iter().all(|fallen| fallen.seen.stream != seen.stream) {
+                let saved_at = saved_stream(saved, &seen).map(|saved| saved.seen_at);
+                change.fallen.push(Fallen { seen, saved_at });
             }
         }
         let settled_since = change.settled_since;
@@ -273,9 +297,9 @@ impl Watch {
     }
 
     /// Plans the repetition if one is due for these streams; every replica does, and the first one does it.
-    fn note_repeat(&mut self, saved: &[SavedStream]) {
+    fn note_repeat(&mut self, saved: &[SavedStream], delay: Duration) {
         match saved.iter().any(|saved| saved.compare_again_since.is_some()) {
-            true => drop(self.repeat_at.get_or_insert_with(|| Instant::now() + REPEAT_DELAY)),
+            true => drop(self.repeat_at.get_or_insert_with(|| Instant::now() + delay)),
             false => self.repeat_at = None,
         }
     }
@@ -283,24 +307,26 @@ impl Watch {
 
 /// The stream, if it may have lost entries since it was observed, or if its comparison `repeats`.
 fn suspect<'a>(
-    channel: Channel,
-    now: &'a SeenStream,
+    now: &'a Observed,
     saved: &[SavedStream],
-    fallen: &[SeenStream],
+    fallen: &[Fallen],
     repeats: bool,
 ) -> Option<Suspect<'a>> {
-    let saved = saved.iter().find(|saved| saved.seen.stream == now.stream);
+    let saved = saved_stream(saved, &now.seen);
     let repeated_since = saved.and_then(|saved| saved.compare_again_since);
     // What was on the server before the saved one has been compared.
     let changed = saved.map(|saved| &saved.seen).filter(|saved| now.may_have_lost(saved));
-    let former = changed.or_else(|| find(fallen, now)).cloned();
+    // If it was saved since, another replica has compared it.
+    let is_compared = |fallen: &Fallen| fallen.saved_at < saved.map(|saved| saved.seen_at);
+    let fallen = fallen.iter().find(|fallen| fallen.seen.stream == now.seen.stream && !is_compared(fallen));
+    let former = changed.or(fallen.map(|fallen| &fallen.seen)).cloned();
     if former.is_none() && !(repeats && repeated_since.is_some()) {
         return None;
     }
     let seen_at = saved.map(|saved| saved.seen_at).filter(|_| former.is_some());
     // A stream that was never saved was observed by this process alone, within the interval of saving.
     let since = [seen_at, repeated_since].into_iter().flatten().min().unwrap_or(Timestamp::MIN);
-    Some(Suspect { channel, former, now, since })
+    Some(Suspect { now, former, since })
 }
 
 /// The passes of [`Republisher::run`].
@@ -336,16 +362,21 @@ where
 }
 
 /// The observation of each channel's stream.
-fn seen_streams(server: &OutboundServer) -> Vec<(Channel, SeenStream)> {
+fn seen_streams(server: &OutboundServer) -> Vec<Observed> {
     let seen = server.streams.iter().map(|(channel, stream, state)| {
         let seen = SeenStream {
             stream: stream.clone(),
             server: server.server.clone(),
             last_generated: state.as_ref().map_or(EntryId::ZERO, |state| state.last_generated),
         };
-        (*channel, seen)
+        let gaps = state.as_ref().map(|state| state.gaps.clone()).unwrap_or_default();
+        Observed { channel: *channel, seen, gaps }
     });
     seen.collect()
+}
+
+fn saved_stream<'a>(saved: &'a [SavedStream], like: &SeenStream) -> Option<&'a SavedStream> {
+    saved.iter().find(|saved| saved.seen.stream == like.stream)
 }
 
 fn find<'a>(streams: &'a [SeenStream], like: &SeenStream) -> Option<&'a SeenStream> {

@@ -23,6 +23,8 @@ pub mod election;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod inspection;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
+pub mod intent_trace;
+#[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod keys;
 #[expect(missing_docs, reason = "the name of a case is what it checks")]
 pub mod leader;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ambient::{Clock, ManualClock, Timestamp};
 use domain::accept::{Known, Probe, ProcessedTrace};
-use domain::checkpoint::{Checkpoint, Claim, Fence};
+use domain::checkpoint::{Checkpoint, Claim, Fence, Witness};
 use domain::entry::EntryId;
 use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
@@ -39,7 +39,7 @@ pub(super) struct Tables {
     pub(super) receipts: BTreeMap<RouteKey, Receipt>,
     pub(super) malformed: HashMap<MalformedKey, MalformedIntent>,
     pub(super) checkpoints: HashMap<String, Checkpoint>,
-    pub(super) intents_servers: HashMap<String, ServerId>,
+    pub(super) witnesses: HashMap<String, Witness>,
     pub(super) answers: HashMap<IdempotencyScope, AnswerRow>,
     pub(super) locked: HashSet<RouteKey>,
     /// Routes with a value that cannot be read.
@@ -79,7 +79,7 @@ impl Row {
 }
 
 impl Tables {
-    /// By the database's own clock.
+    /// The time by the database's own clock.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.as_ref().map_or(Timestamp::UNIX_EPOCH, |clock| clock.now())
     }
@@ -285,8 +285,10 @@ impl AcceptanceStore for MemoryDatabase {
         for row in batch.outcomes.iter().copied().filter_map(Outcome::malformed_row) {
             tables.malformed.entry(malformed_key(row)).or_insert_with(|| row.clone());
         }
-        if let Some(CheckpointMove { stream, fence, last_entry_id, .. }) = batch.checkpoint {
+        if let Some(CheckpointMove { stream, fence, last_entry_id, fingerprint, .. }) = batch.checkpoint {
             tables.checkpoints.insert(stream.to_owned(), Checkpoint { fence, last_entry_id });
+            let witness = tables.witnesses.entry(stream.to_owned()).or_default();
+            witness.fingerprint = Some((last_entry_id, fingerprint.to_owned()));
         }
         Ok(Commit::Committed)
     }
@@ -338,14 +340,14 @@ impl CheckpointStore for MemoryDatabase {
         Ok(lock(&self.0).checkpoints.get(stream).copied())
     }
 
-    async fn load_intents_server(&self, stream: &str) -> Result<Option<ServerId>, StoreError> {
-        Ok(lock(&self.0).intents_servers.get(stream).cloned())
+    async fn load_witness(&self, stream: &str) -> Result<Witness, StoreError> {
+        Ok(lock(&self.0).witnesses.get(stream).cloned().unwrap_or_default())
     }
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
         let mut tables = lock(&self.0);
         if tables.checkpoints.contains_key(stream) {
-            tables.intents_servers.insert(stream.to_owned(), server.clone());
+            tables.witnesses.entry(stream.to_owned()).or_default().server = Some(server.clone());
         }
         Ok(())
     }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use ambient::Clock;
 use domain::entry::EntryId;
 use domain::outbound::OutboundEntry;
-use domain::ports::{
-    Append, FoundEntries, OutboundInspection, OutboundServer, OutboundState, ServerId, StoreError,
-};
+use domain::ports::{Append, FoundEntries, OutboundInspection, OutboundServer, OutboundState, StoreError};
 use domain::republish::Gap;
 use domain::route::{Channel, RouteKey};
 
@@ -58,17 +56,21 @@ impl MemoryPublishing {
     pub fn delete_stream(&self, channel: Channel) {
         lock(&self.state).streams.remove(&channel);
     }
+
+    /// Deletes what is noted of the servers that a channel's stream was on.
+    pub fn forget_changes(&self, channel: Channel) {
+        lock(&self.state).changes.remove(&channel);
+    }
 }
 
 impl OutboundStream {
-    fn state(&self, changes: Vec<(ServerId, Gap)>) -> OutboundState {
+    fn state(&self, gaps: Vec<Gap>) -> OutboundState {
         OutboundState {
             first: self.entries.first().map(|(id, _)| *id),
             last_generated: self.last_generated,
             max_deleted: self.max_deleted,
             copied_bytes: 0,
-            is_full: false,
-            gaps: changes.into_iter().map(|(_, gap)| gap).collect(),
+            gaps,
         }
     }
 
@@ -83,6 +85,15 @@ impl OutboundStream {
 impl State {
     fn outbound(&self, channel: Channel) -> Option<OutboundState> {
         Some(self.streams.get(&channel)?.state(self.changes_of(channel)))
+    }
+
+    /// Whether the entry `id` of the route is in the stream, or was appended on this server and deleted since.
+    fn has_had(&self, channel: Channel, key: &RouteKey, id: EntryId) -> bool {
+        let Some(stream) = self.streams.get(&channel) else { return false };
+        let first = self.changes_of(channel).first().and_then(|gap| gap.before);
+        let is_of_this_server = first.is_some_and(|first| first <= id) && id <= stream.last_generated;
+        let is_absent = stream.entries.binary_search_by_key(&id, |(id, _)| *id).is_err();
+        stream.has(key, id) || (is_of_this_server && is_absent)
     }
 }
 
@@ -107,6 +118,20 @@ impl OutboundInspection for MemoryPublishing {
         Ok(FoundEntries { server: state.server(), stream: state.outbound(channel), present: found.collect() })
     }
 
+    async fn find_entries_in(
+        &self,
+        stream: &str,
+        entries: &[(&RouteKey, EntryId)],
+    ) -> Result<FoundEntries, StoreError> {
+        match Channel::ALL.into_iter().find(|channel| channel.as_str() == stream) {
+            Some(channel) => self.find_entries(channel, entries).await,
+            None => {
+                let present = vec![false; entries.len()];
+                Ok(FoundEntries { server: lock(&self.state).server(), stream: None, present })
+            }
+        }
+    }
+
     async fn append_again(
         &self,
         channel: Channel,
@@ -120,10 +145,7 @@ impl OutboundInspection for MemoryPublishing {
                 Some(Holder::Token(_)) => return Append::LeaseLost,
                 Some(Holder::Receipt(receipt)) => {
                     let receipt = receipt.clone();
-                    let is_there = receipt.parse().is_ok_and(|id| {
-                        state.streams.get(&channel).is_some_and(|stream| stream.has(key, id))
-                    });
-                    if is_there {
+                    if receipt.parse().is_ok_and(|id| state.has_had(channel, key, id)) {
                         state.put_receipt(key, &receipt, now + receipt_ttl);
                         return state.done(receipt);
                     }

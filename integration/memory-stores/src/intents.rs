@@ -130,6 +130,10 @@ impl StreamQueries for MemoryIntents {
         Ok(StreamBacklog { last_entry_id: Some(stream.last_generated), first, entries })
     }
 
+    async fn has_unread(&self, after: EntryId) -> Result<bool, StoreError> {
+        Ok(self.backlog(after).await?.first.is_some())
+    }
+
     async fn find_entry(&self, id: EntryId) -> Result<EntryLook, StoreError> {
         let stream = self.inspect().await?;
         let visible = self.visible();

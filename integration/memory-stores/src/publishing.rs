@@ -35,8 +35,8 @@ pub(super) struct State {
     /// How often the server was started, and how often a replica took its place.
     pub(super) run: u64,
     pub(super) failovers: u64,
-    /// The servers that each stream was on, latest first, with the ids that each never had.
-    pub(super) changes: HashMap<Channel, Vec<(ServerId, Gap)>>,
+    /// The servers that each stream was on, latest first, with the ids that it never had there.
+    pub(super) changes: HashMap<Channel, Vec<Gap>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,15 +63,17 @@ impl State {
         ServerId { run_id: self.run.to_string().into(), replication_id: self.failovers.to_string().into() }
     }
 
-    /// The changes of server of a stream, with that to the present one.
-    pub(super) fn changes_of(&self, channel: Channel) -> Vec<(ServerId, Gap)> {
+    /// The changes of server of a stream, with that to the present one, and the losses of its key.
+    pub(super) fn changes_of(&self, channel: Channel) -> Vec<Gap> {
         let (server, mut changes) = (self.server(), self.changes.get(&channel).cloned().unwrap_or_default());
-        if changes.first().is_some_and(|(_, gap)| gap.before.is_none()) {
+        if changes.first().is_some_and(|gap| gap.before.is_none()) {
             changes.remove(0);
         }
-        if changes.first().is_none_or(|(latest, _)| *latest != server) {
-            let after = self.streams.get(&channel).map_or(EntryId::ZERO, |stream| stream.last_generated);
-            changes.insert(0, (server, Gap { after, before: None }));
+        let last = self.streams.get(&channel).map(|stream| stream.last_generated);
+        let is_noted =
+            |gap: &Gap| gap.server == server && gap.before.is_some_and(|first| last >= Some(first));
+        if !changes.first().is_some_and(is_noted) {
+            changes.insert(0, Gap { server, after: last.unwrap_or(EntryId::ZERO), before: None });
         }
         changes
     }
@@ -121,7 +123,7 @@ impl State {
         let fields = entry.0.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
         stream.entries.push((id, fields));
         stream.last_generated = id;
-        if let Some((_, gap)) = changes.first_mut() {
+        if let Some(gap) = changes.first_mut() {
             gap.before = gap.before.or(Some(id));
         }
         self.changes.insert(channel, changes);

@@ -10,11 +10,11 @@ use domain::dead_letter::recovery_hint;
 use domain::ports::{Queries, StoreError};
 use domain::query::{
     CauseCounts, Causes, ChannelStatus, Counted, DeadLetter, DeadLetterCause, DeadLetterFilter,
-    DeadLetterPlace, MAX_RECORDS, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary,
-    NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit, RouteCounts, SearchFilter,
-    SearchOutcome, StoreStatus, StoredMalformedIntent, StoredRoute,
+    DeadLetterPlace, IntentTrace, MAX_RECORDS, MalformedCause, MalformedFilter, MalformedPlace,
+    MalformedSummary, NotificationDetail, NotificationFilter, NotificationSummary, Page, PageLimit,
+    RouteCounts, SearchFilter, SearchOutcome, StoreStatus, StoredMalformedIntent, StoredRoute,
 };
-use domain::record::{NotificationId, Record, RecordCursor};
+use domain::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
 use domain::route::{Channel, RouteStatus};
 
 use super::database::{MemoryDatabase, Row, Tables, malformed_key};
@@ -25,11 +25,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 impl Queries for MemoryDatabase {
     async fn get_notification(&self, id: &NotificationId) -> Result<Option<NotificationDetail>, StoreError> {
         let tables = lock(&self.0);
-        Ok(tables.records.get(id).map(|record| NotificationDetail {
-            record: record.clone(),
-            updated_at: record.content.accepted_at,
-            routes: tables.routes_of(id).map(|row| stored(&tables, row)).collect(),
-        }))
+        Ok(tables.records.get(id).map(|record| detail(&tables, record)))
     }
 
     async fn list_records(&self, ids: &[NotificationId]) -> Result<Vec<Record>, StoreError> {
@@ -99,6 +95,22 @@ impl Queries for MemoryDatabase {
         rows.retain(|row| row.summary.key.stream == stream && row.summary.key.entry_id == entry_id);
         rows.sort_by_key(|row| std::cmp::Reverse(row.summary.recorded_at));
         Ok(rows)
+    }
+
+    async fn get_intent_trace(
+        &self,
+        stream: &str,
+        scope: &IdempotencyScope,
+    ) -> Result<IntentTrace, StoreError> {
+        let tables = lock(&self.0);
+        let rows = malformed(&tables).into_iter().map(|row| row.summary);
+        let named = rows.filter(|row| row.producer == scope.producer && row.idempotency_key == scope.key);
+        let record = tables.records.values().find(|record| record.scope == *scope);
+        Ok(IntentTrace {
+            checkpoint: tables.checkpoints.get(stream).map(|checkpoint| checkpoint.last_entry_id),
+            malformed: named.max_by_key(|row| row.recorded_at),
+            notification: record.map(|record| detail(&tables, record)),
+        })
     }
 
     async fn count_dead_letters(&self) -> Result<Causes<DeadLetterCause>, StoreError> {
@@ -205,6 +217,14 @@ fn summary(tables: &Tables, record: &Record) -> NotificationSummary {
         accepted_at: record.content.accepted_at,
         occurred_at: record.content.occurred_at,
         routes,
+    }
+}
+
+fn detail(tables: &Tables, record: &Record) -> NotificationDetail {
+    NotificationDetail {
+        record: record.clone(),
+        updated_at: record.content.accepted_at,
+        routes: tables.routes_of(&record.notification_id).map(|row| stored(tables, row)).collect(),
     }
 }
 

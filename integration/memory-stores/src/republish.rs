@@ -2,8 +2,8 @@
 
 use ambient::Timestamp;
 use domain::ports::{
-    DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, SavedStream, StoreError,
-    Swap,
+    Completion, DuePage, Published, PublishedEntry, PublishedPage, RecordCursor, RepublishStore, SavedStream,
+    StoreError,
 };
 use domain::record::{NotificationId, Record};
 use domain::republish::SeenStream;
@@ -100,25 +100,21 @@ impl RepublishStore for MemoryDatabase {
         &self,
         routes: &[Published],
         now: Timestamp,
-    ) -> Result<Vec<Swap>, StoreError> {
+    ) -> Result<Vec<Completion>, StoreError> {
         let mut tables = lock(&self.0);
-        if routes.iter().any(|given| tables.locked.contains(&given.key)) {
-            return Err(StoreError::Locked {
-                operation: "replace published entry ids",
-                source: "another transaction has locked a row".into(),
-            });
-        }
         let mut replace = |given: &Published| {
+            let is_locked = tables.locked.contains(&given.key);
             let row = tables.routes.get_mut(&given.key);
             let is_unchanged =
                 |row: &&mut Row| row.status == RouteStatus::Published && row.route.version == given.version;
             match row.filter(is_unchanged) {
+                Some(_) if is_locked => Completion::Locked,
                 Some(row) => {
                     row.published_entry_id.clone_from(&given.entry.entry_id);
                     row.touch(now);
-                    Swap::Applied
+                    Completion::Applied
                 }
-                None => Swap::Conflict,
+                None => Completion::Conflict,
             }
         };
         Ok(routes.iter().map(&mut replace).collect())

@@ -64,14 +64,18 @@ impl Decoded {
         self.content.as_ref().map_or(0, |decoded| decoded.routes)
     }
 
-    /// By what it can be recognised among the outcomes that PostgreSQL has.
-    pub fn trace(&self) -> ProcessedTrace {
-        let fields_fingerprint = match &self.content {
+    /// [`crate::entry::RawFields::fingerprint`].
+    pub fn fields_fingerprint(&self) -> String {
+        match &self.content {
             Ok(decoded) => decoded.fields.fingerprint(),
             Err(row) => row.fields_fingerprint.clone(),
-        };
+        }
+    }
+
+    /// By what it can be recognised among the outcomes that PostgreSQL has.
+    pub fn trace(&self) -> ProcessedTrace {
         let request = self.intent().map(|intent| (intent.scope(), intent.fingerprint.clone()));
-        ProcessedTrace { entry_id: self.id, fields_fingerprint, request }
+        ProcessedTrace { entry_id: self.id, fields_fingerprint: self.fields_fingerprint(), request }
     }
 
     /// The malformed row that it becomes for a reason that is not in the entry itself, or for a reason that outweighs the

@@ -31,6 +31,8 @@ pub struct CheckpointMove<'a> {
     pub expected: Option<EntryId>,
     /// What it becomes.
     pub last_entry_id: EntryId,
+    /// [`crate::entry::RawFields::fingerprint`] of that entry.
+    pub fingerprint: &'a str,
 }
 
 /// What became of a batch.

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::entry::{EntryId, RawFields, Unread};
 use crate::record::{NotificationId, RecordCursor};
 use crate::republish::OutboundState;
-use crate::route::RouteKey;
+use crate::route::{Channel, RouteKey};
 
 /// One page of records in the order of acceptance.
 #[derive(Debug, Default)]
@@ -74,6 +74,12 @@ pub trait AuditStore: Send + Sync {
         &self,
         keys: &[&RouteKey],
     ) -> impl Future<Output = Result<Vec<Option<RouteState>>, StoreError>> + Send;
+
+    /// The streams to which replicas published at `since` or later, by PostgreSQL's clock.
+    fn list_audited_names(
+        &self,
+        since: Timestamp,
+    ) -> impl Future<Output = Result<Vec<(Channel, String)>, StoreError>> + Send;
 
     /// The rows without a parent among the next rows of `table`, by primary key.
     fn list_orphans(

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use super::{StoreError, Swap};
 use crate::accept::ProcessedTrace;
-use crate::checkpoint::{CachedCheckpoint, Checkpoint, Claim, Fence};
+use crate::checkpoint::{CachedCheckpoint, Checkpoint, Claim, Fence, Witness};
 use crate::entry::EntryId;
 use crate::republish::ServerId;
 
@@ -34,13 +34,10 @@ pub trait CheckpointStore: Send + Sync {
         stream: &str,
     ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 
-    /// The server that had `stream` when a term last resumed; `None` if none did, or if the stream has no checkpoint.
-    fn load_intents_server(
-        &self,
-        stream: &str,
-    ) -> impl Future<Output = Result<Option<ServerId>, StoreError>> + Send;
+    /// The witness of the checkpoint of `stream`; an empty one if the stream has no checkpoint.
+    fn load_witness(&self, stream: &str) -> impl Future<Output = Result<Witness, StoreError>> + Send;
 
-    /// Saves that server beside the checkpoint, if there is one.
+    /// Saves the server that has `stream` beside the checkpoint, if there is one.
     fn save_intents_server(
         &self,
         stream: &str,

@@ -7,12 +7,12 @@ use ambient::Timestamp;
 use super::StoreError;
 use crate::entry::EntryId;
 use crate::query::{
-    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, EntryLook, LeaderTerm,
-    MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
+    Causes, DeadLetter, DeadLetterCause, DeadLetterFilter, DeadLetterPlace, EntryLook, IntentTrace,
+    LeaderTerm, MalformedCause, MalformedFilter, MalformedPlace, MalformedSummary, NotificationDetail,
     NotificationFilter, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome, StoreStatus,
     StoredMalformedIntent, StreamBacklog, UnreadEntries,
 };
-use crate::record::{NotificationId, Record, RecordCursor};
+use crate::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
 
 /// What the tables have. Every call but a search examines a bounded number of rows, however large the tables are: a page may be short or
 /// empty and still have a next one.
@@ -72,6 +72,13 @@ pub trait Queries: Send + Sync {
         entry_id: &str,
     ) -> impl Future<Output = Result<Vec<StoredMalformedIntent>, StoreError>> + Send;
 
+    /// The trace of the intents with a key; the checkpoint is that of `stream`.
+    fn get_intent_trace(
+        &self,
+        stream: &str,
+        scope: &IdempotencyScope,
+    ) -> impl Future<Output = Result<IntentTrace, StoreError>> + Send;
+
     /// The causes of the newest dead letters that no operator has discarded.
     fn count_dead_letters(&self) -> impl Future<Output = Result<Causes<DeadLetterCause>, StoreError>> + Send;
 
@@ -92,6 +99,10 @@ pub trait Queries: Send + Sync {
 pub trait StreamQueries: Send + Sync {
     /// The stream after the entry `after`. At most 1,000 entries and 4 MiB are read; what is beyond is not counted.
     fn backlog(&self, after: EntryId) -> impl Future<Output = Result<StreamBacklog, StoreError>> + Send;
+
+    /// Whether the stream has entries after the entry `after`. If it ends before `after`, it was recreated, and all
+    /// of its entries count.
+    fn has_unread(&self, after: EntryId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The entry `id`, and the stream as a whole.
     fn find_entry(&self, id: EntryId) -> impl Future<Output = Result<EntryLook, StoreError>> + Send;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 
-use super::{Append, DuePage, StoreError, Swap};
+use super::{Append, Completion, DuePage, StoreError};
 use crate::entry::EntryId;
 use crate::outbound::OutboundEntry;
 use crate::record::RecordCursor;
@@ -44,6 +44,13 @@ pub trait OutboundInspection: Send + Sync {
     fn find_entries(
         &self,
         channel: Channel,
+        entries: &[(&RouteKey, EntryId)],
+    ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
+
+    /// As [`OutboundInspection::find_entries`], in the stream with this key.
+    fn find_entries_in(
+        &self,
+        stream: &str,
         entries: &[(&RouteKey, EntryId)],
     ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
@@ -133,11 +140,11 @@ pub trait RepublishStore: Send + Sync {
         keys: &[&RouteKey],
     ) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
-    /// Replaces the entry ids of published routes and changes nothing else but the version, a swap for each in the order
-    /// given.
+    /// Replaces the entry ids of published routes and changes nothing else but the version, with an outcome for each in the
+    /// order given. It does not wait for rows that another transaction has locked.
     fn replace_published_entries(
         &self,
         routes: &[Published],
         now: Timestamp,
-    ) -> impl Future<Output = Result<Vec<Swap>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Completion>, StoreError>> + Send;
 }

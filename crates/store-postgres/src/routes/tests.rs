@@ -14,6 +14,7 @@ use super::complete::*;
 use super::due::*;
 use super::*;
 use crate::codec::route_keys;
+use crate::malformed_intents::retention as malformed_retention;
 use crate::{PgStore, SESSION, dead_letters, receipts, retention};
 
 /// What a page, a batch or a chunk holds here.
@@ -278,13 +279,22 @@ async fn look_at_plans(published: u32) {
         ("expired records' receipts", plan(&session, &retention::delete_receipts(&ids)).await),
         ("routes of reports", plan(&session, &receipts::lock_routes(&keys.iter().collect())).await),
         ("deleting records", plan(&session, &retention::delete_records(&ids)).await),
-        ("malformed intents", plan(&session, &retention::expired_malformed(EVERYTHING, None, LIMIT)).await),
+        (
+            "malformed intents",
+            plan(&session, &malformed_retention::expired_malformed(EVERYTHING, None, LIMIT)).await,
+        ),
         (
             "malformed intents of a later page",
-            plan(&session, &retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
+            plan(&session, &malformed_retention::expired_malformed(EVERYTHING, Some(&row), LIMIT)).await,
         ),
-        ("counting malformed", plan(&session, &retention::count_malformed(&malformed, EVERYTHING)).await),
-        ("deleting malformed", plan(&session, &retention::delete_malformed(&malformed, EVERYTHING)).await),
+        (
+            "counting malformed",
+            plan(&session, &malformed_retention::count_malformed(&malformed, EVERYTHING)).await,
+        ),
+        (
+            "deleting malformed",
+            plan(&session, &malformed_retention::delete_malformed(&malformed, EVERYTHING)).await,
+        ),
         ("what was published", plan(&session, &publications(&done)).await),
         ("what is unchanged", plan(&session, &unchanged_routes(expected)).await),
         ("failing unlocked", plan(&session, &fail_if_unlocked(&failed, now)).await),

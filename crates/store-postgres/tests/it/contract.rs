@@ -285,6 +285,10 @@ mod receipts {
     harness::receipts_contract!(super::World::new().await);
 }
 
+mod intent_trace {
+    harness::intent_trace_contract!(super::World::new().await);
+}
+
 mod search {
     harness::search_contract!(super::World::new().await);
 }

@@ -87,8 +87,10 @@ impl World {
         fence: Fence,
         expected: Option<EntryId>,
     ) -> Result<Commit, StoreError> {
-        let last = batch.entries.last().expect("a batch is not empty").id;
-        let checkpoint = CheckpointMove { stream: STREAM, fence, expected, last_entry_id: last };
+        let last = batch.entries.last().expect("a batch is not empty");
+        let fingerprint = &last.fields_fingerprint();
+        let checkpoint =
+            CheckpointMove { stream: STREAM, fence, expected, last_entry_id: last.id, fingerprint };
         let outcomes = batch.outcomes.iter().collect();
         self.store
             .accept(AcceptanceBatch { outcomes, checkpoint: Some(checkpoint), answers: Vec::new() })

@@ -1,6 +1,6 @@
 //! What was published, page by page, and its entry ids replaced, as far as the suite of the port does not say it.
 
-use domain::ports::{Published, PublishedPage, RecordCursor, RepublishStore, Swap};
+use domain::ports::{Completion, Published, PublishedPage, RecordCursor, RepublishStore};
 use domain::route::{RouteKey, Version};
 use harness::contract::acknowledged;
 
@@ -108,9 +108,35 @@ async fn replacing_an_entry_id_changes_nothing_else_but_the_version() {
         .map(|(key, version)| Published { key: key.clone(), version: *version, entry: acknowledged("9-9") })
         .collect();
     let swaps = world.store.replace_published_entries(&replaced, at(0)).await.expect("is there");
-    assert_eq!(swaps, [Swap::Applied; 2]);
+    assert_eq!(swaps, [Completion::Applied; 2]);
     assert_eq!(rows().await, before);
     assert_eq!(world.column("SELECT DISTINCT published_entry_id FROM routes").await, ["9-9"]);
+}
+
+// INV-13
+#[tokio::test]
+async fn a_route_that_another_transaction_has_locked_delays_no_other() {
+    let world = published(3).await;
+    let read = read(&world, &keys_of(&world).await).await;
+    let replaced: Vec<Published> = read
+        .iter()
+        .map(|(key, version)| Published { key: key.clone(), version: *version, entry: acknowledged("9-9") })
+        .collect();
+    let other = world.database.client().await;
+    other
+        .batch_execute("BEGIN; SELECT FROM routes WHERE channel = 'push' FOR UPDATE")
+        .await
+        .expect("the role owns the table");
+    let completions =
+        world.store.replace_published_entries(&replaced, at(9)).await.expect("it does not wait");
+    for ((key, _), completion) in read.iter().zip(completions) {
+        let is_locked = key.route_id.starts_with("push:");
+        assert_eq!(completion, if is_locked { Completion::Locked } else { Completion::Applied }, "{key}");
+    }
+    other.batch_execute("ROLLBACK").await.expect("is there");
+    let completions = world.store.replace_published_entries(&replaced, at(9)).await.expect("is there");
+    let applied = completions.iter().filter(|done| **done == Completion::Applied).count();
+    assert_eq!(applied, 3, "the others have a higher version by now");
 }
 
 #[tokio::test]
@@ -129,7 +155,7 @@ async fn a_route_that_was_deleted_or_is_live_again_is_a_conflict() {
     let applied: Vec<&RouteKey> = read
         .iter()
         .zip(&swaps)
-        .filter(|(_, swap)| **swap == Swap::Applied)
+        .filter(|(_, swap)| **swap == Completion::Applied)
         .map(|((key, _), _)| key)
         .collect();
     assert_eq!(applied.len(), 1, "{swaps:?}");

@@ -11,7 +11,7 @@ use domain::ports::{Append, FoundEntries, OutboundInspection, OutboundServer, Ou
 use domain::route::{Channel, RouteKey};
 use redis::{Script, Value};
 
-use super::{RedisOutbound, add_entries, append_script, stream_script};
+use super::{RedisOutbound, add_entries, append_script, stream_keys, stream_script};
 use crate::connect::{ScriptCall, millis, unavailable, unexpected};
 use crate::server;
 use crate::stream_state::parse_state;
@@ -38,29 +38,14 @@ impl Default for InspectionScripts {
     }
 }
 
-impl RedisOutbound {
-    /// Reads what the Lua function `outbound_state` returned.
-    fn outbound_state(
-        &self,
-        operation: &'static str,
-        channel: Channel,
-        value: &Value,
-    ) -> Result<Option<OutboundState>, StoreError> {
-        let Some(state) = parse_state(operation, value)? else { return Ok(None) };
-        let (length, changes) = match value {
-            Value::Array(values) => (values.get(4), values.get(5)),
-            _ => (None, None),
-        };
-        let Some(Value::Int(length)) = length else { return Err(unexpected(operation, value)) };
-        let max_len = self.target(channel).max_len;
-        let is_full =
-            max_len.is_some_and(|max_len| u64::try_from(*length).is_ok_and(|length| length >= max_len));
-        Ok(Some(OutboundState {
-            is_full,
-            gaps: changes.map(server::parse_gaps).unwrap_or_default(),
-            ..state
-        }))
-    }
+/// Reads what the Lua function `outbound_state` returned.
+fn outbound_state(operation: &'static str, value: &Value) -> Result<Option<OutboundState>, StoreError> {
+    let Some(state) = parse_state(operation, value)? else { return Ok(None) };
+    let changes = match value {
+        Value::Array(values) => values.get(4),
+        _ => None,
+    };
+    Ok(Some(OutboundState { gaps: changes.map(server::parse_gaps).unwrap_or_default(), ..state }))
 }
 
 impl OutboundInspection for RedisOutbound {
@@ -83,7 +68,7 @@ impl OutboundInspection for RedisOutbound {
             .into_iter()
             .zip(states)
             .map(|(channel, state)| {
-                let state = self.outbound_state(OPERATION, channel, state)?;
+                let state = outbound_state(OPERATION, state)?;
                 Ok((channel, self.target(channel).key.clone(), state))
             })
             .collect::<Result<_, StoreError>>()?;
@@ -96,8 +81,16 @@ impl OutboundInspection for RedisOutbound {
         channel: Channel,
         entries: &[(&RouteKey, EntryId)],
     ) -> Result<FoundEntries, StoreError> {
+        self.find_entries_in(&self.target(channel).key, entries).await
+    }
+
+    async fn find_entries_in(
+        &self,
+        stream: &str,
+        entries: &[(&RouteKey, EntryId)],
+    ) -> Result<FoundEntries, StoreError> {
         const OPERATION: &str = "find published entries";
-        let mut call = ScriptCall::new(&self.inspection.find, self.stream_keys(channel).iter());
+        let mut call = ScriptCall::new(&self.inspection.find, stream_keys(stream).iter());
         for (route, id) in entries {
             call.arg(id.to_string()).arg(route.to_string());
         }
@@ -107,7 +100,7 @@ impl OutboundInspection for RedisOutbound {
                 let server = server::parse(&[run_id.clone(), replication_id.clone()]);
                 Ok(FoundEntries {
                     server: server.ok_or_else(|| unavailable(OPERATION, "Redis gave no server id"))?,
-                    stream: self.outbound_state(OPERATION, channel, state)?,
+                    stream: outbound_state(OPERATION, state)?,
                     present: found.iter().map(|found| *found == Value::Int(1)).collect(),
                 })
             }

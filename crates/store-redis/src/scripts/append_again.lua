@@ -1,7 +1,7 @@
 -- Appends lost entries again, unless a call before this one did or a publisher holds the lease.
 -- KEYS: the stream, its changes of server, then the lease of each entry.
 -- ARGV: TTL of a receipt in ms, length to keep or 0, then for each entry the number of its names and values, and these.
--- Returns run id and replication id of this server, then for each entry: its id, appended now or by a call before; 0 if a publisher
+-- Returns run id and replication id of this server, then for each entry: its id, appended now or before on this server; 0 if a publisher
 -- holds the lease; {error} if the stream refused it.
 local stream, ttl, max_len = KEYS[1], ARGV[1], ARGV[2]
 local run_id, replication_id = server()
@@ -15,6 +15,10 @@ for i = 3, #KEYS do
   local entry = published and redis.pcall('XRANGE', stream, published, published)[1]
   if entry and entry[2][2] == ARGV[at + 2] then
     -- Its id may not be written down before long: another transaction holds the row.
+    redis.call('PEXPIRE', KEYS[i], ttl)
+    answers[i] = published
+  elseif published and not entry and is_of_this_server(noted, stream, published) then
+    -- A consumer deleted or trimmed it.
     redis.call('PEXPIRE', KEYS[i], ttl)
     answers[i] = published
   elseif held and not published then

@@ -2,7 +2,9 @@
 -- Returns run id and replication id of this server, the state of the stream, then for each entry 1 if it is there and 0 if not.
 -- Writes nothing.
 local run_id, replication_id = server()
-local stream = outbound_state(KEYS[1], server_changes(KEYS[1], KEYS[2], run_id, replication_id))
+local stream = stream_or_none(KEYS[1])
+local noted = server_changes(KEYS[1], KEYS[2], run_id, replication_id, stream)
+if stream then stream[5] = noted end
 local answer = {run_id, replication_id, stream}
 for i = 1, #ARGV, 2 do
   local entry = stream and redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]

@@ -1,22 +1,57 @@
--- Prepended, after server.lua, stream_state.lua and MAX_CHANGES, to the scripts that use an outbound stream as a whole.
+-- Prepended, after server.lua, stream_state.lua, MAX_CHANGES and MIN_CHANGE_AGE, to the scripts that use an outbound stream as a whole.
+
+-- Whether an entry id is at most another one. Ids have fewer digits than Lua's numbers hold.
+local function in_order(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)%-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)%-(%d+)$')
+  a_ms, b_ms = tonumber(a_ms), tonumber(b_ms)
+  return a_ms < b_ms or (a_ms == b_ms and tonumber(a_seq) <= tonumber(b_seq))
+end
+
+-- The state of an outbound stream; false if there is none. A key of another type is no stream: its channel says so with each
+-- append that fails, and the other channel is looked at all the same.
+local function stream_or_none(stream)
+  return redis.call('TYPE', stream).ok == 'stream' and state(stream)
+end
+
+-- The lines that are noted, of which the oldest are left out if there are too many. What is younger than MIN_CHANGE_AGE is not
+-- forgotten: the line before it begins where it began.
+local function add_older(lines, older)
+  for line in string.gmatch(older, '[^\n]+') do
+    local oldest = lines[#lines]
+    if #lines < MAX_CHANGES then
+      lines[#lines + 1] = line
+    else
+      local newest_ms = string.match(lines[2], '^%S+ %S+ (%d+)')
+      local after, ms = string.match(line, '^%S+ (%S+) (%d+)')
+      if newest_ms and ms and tonumber(newest_ms) - tonumber(ms) < MIN_CHANGE_AGE then
+        lines[#lines] = string.gsub(oldest, '^(%S+) %S+', '%1 ' .. after, 1)
+      end
+    end
+  end
+end
 
 -- The servers that a stream was on, latest first: one line each of the server, the last id that the stream had generated there
 -- before a publisher of this version appended, and the first id that one appended since, or `-`. Ids between these two never existed
--- on that server. While nothing was appended, the line of this server has the present last id, and a server on which nothing was
--- appended leaves none. Returns the lines, and whether they differ from what is noted.
-local function server_changes(stream, key, run_id, replication_id)
+-- on that server. A stream that lost its key, or that ends before the first id that its line has, begins a new line on the same
+-- server. While nothing was appended, the line of this server has the present last id, and a server on which nothing was
+-- appended leaves none. `found` is the state of the stream; if it is not given, only the type of its key is looked at. Returns
+-- the lines, and whether they differ from what is noted.
+local function server_changes(stream, key, run_id, replication_id, found)
   local server = run_id .. '/' .. replication_id
   local noted = redis.pcall('GET', key)
   if type(noted) ~= 'string' then noted = '' end
   local newest = string.match(noted, '^[^\n]*')
-  local is_open = string.sub(newest, -2) == ' -'
-  if not is_open and string.sub(newest, 1, #server + 1) == server .. ' ' then return noted, false end
-  local found = redis.call('TYPE', stream).ok == 'stream' and state(stream)
-  local lines = {server .. ' ' .. (found and found[2] or '0-0') .. ' -'}
-  for line in string.gmatch(is_open and string.sub(noted, #newest + 2) or noted, '[^\n]+') do
-    if #lines == MAX_CHANGES then break end
-    lines[#lines + 1] = line
+  local noted_server, first = string.match(newest, '^(%S+) %S+ (%d+%-%d+)$')
+  if noted_server == server then
+    local is_there = found
+    if found == nil then is_there = redis.call('TYPE', stream).ok == 'stream' end
+    if is_there and not (found and not in_order(first, found[2])) then return noted, false end
   end
+  if found == nil then found = stream_or_none(stream) end
+  local is_open = string.sub(newest, -2) == ' -'
+  local lines = {server .. ' ' .. (found and found[2] or '0-0') .. ' -'}
+  add_older(lines, is_open and string.sub(noted, #newest + 2) or noted)
   local text = table.concat(lines, '\n')
   return text, text ~= noted
 end
@@ -28,11 +63,10 @@ local function note_changes(key, noted, is_new, first)
   if is_new or count > 0 then redis.pcall('SET', key, filled) end
 end
 
--- The state of an outbound stream with its length and its changes. A key of another type is no stream: its channel says so with
--- each append that fails, and the other channel is looked at all the same.
-local function outbound_state(stream, noted)
-  local found = redis.call('TYPE', stream).ok == 'stream' and state(stream)
-  if not found then return false end
-  found[5], found[6] = redis.call('XLEN', stream), noted
-  return found
+-- Whether an entry id was given by this server, so that the entry, if it is absent, was there: it lies between the first id that was
+-- appended here and the last one that the stream generated.
+local function is_of_this_server(noted, stream, id)
+  local first = string.match(noted, '^%S+ %S+ (%d+%-%d+)')
+  local found = first and stream_or_none(stream)
+  return found and in_order(first, id) and in_order(id, found[2])
 end

@@ -12,6 +12,7 @@ use harness::contract::streams::StreamsFixture;
 use memory_stores::PublishedFields;
 use store_redis::{
     RedisCheckpoints, RedisIntentProducer, RedisIntentStream, RedisLeases, RedisOutbound, checkpoint_key,
+    server_changes,
 };
 
 use crate::*;
@@ -79,6 +80,24 @@ impl InspectionFixture for Publishing {
     async fn delete(&self, channel: Channel, id: EntryId) {
         let deleted: i64 = self.world.ask(&["XDEL", stream_of(channel), &id.to_string()]).await;
         assert_eq!(deleted, 1, "it is there");
+    }
+
+    async fn delete_stream(&self, channel: Channel, with_changes: bool) {
+        let stream = stream_of(channel);
+        let newest: Vec<(String, Vec<String>)> =
+            self.world.ask(&["XREVRANGE", stream, "+", "-", "COUNT", "1"]).await;
+        let last: EntryId = newest[0].0.parse().expect("an id");
+        self.world.ask::<i64>(&["DEL", stream]).await;
+        if with_changes {
+            let deleted: i64 = self.world.ask(&["DEL", &server_changes(stream)]).await;
+            assert_eq!(deleted, 1, "it is there");
+        }
+        // The next id is another one.
+        harness::wait_for("a millisecond passes", BOUND, async || {
+            let (seconds, micros): (u64, u64) = self.world.ask(&["TIME"]).await;
+            (seconds * 1_000 + micros / 1_000 > last.millis).then_some(())
+        })
+        .await;
     }
 
     async fn restart(&mut self) {

@@ -4,7 +4,7 @@ use domain::outbound::OutboundEntry;
 use domain::ports::{Append, LeaseStore, OutboundInspection, StoreError};
 use domain::republish::{EntryState, entry_state};
 use domain::route::Channel;
-use store_redis::{Keyspace, RedisLeases, RedisOutbound};
+use store_redis::{Keyspace, RedisLeases, RedisOutbound, server_changes};
 
 use crate::*;
 
@@ -81,7 +81,7 @@ async fn a_receipt_of_an_entry_that_is_appended_again_names_it_and_lives_as_long
 }
 
 #[tokio::test]
-async fn a_receipt_whose_entry_is_gone_or_of_another_route_is_no_receipt() {
+async fn a_receipt_of_an_entry_that_this_server_never_had_or_of_another_route_is_no_receipt() {
     let world = World::new().await;
     let outbound = outbound(&world);
     add(&world, GATEWAY, "5-1", key(9)).await;
@@ -146,17 +146,33 @@ async fn a_server_that_came_back_without_a_tail_never_had_its_ids_and_says_so_af
     assert_eq!(entry_state(lost, found.present[1], stream), EntryState::Lost);
 }
 
+// INV-13
 #[tokio::test]
-async fn a_stream_with_as_many_entries_as_it_may_keep_is_full() {
+async fn more_changes_of_server_than_are_kept_hide_no_loss_that_may_still_be_compared() {
+    const LINES: u64 = 1_000;
     let world = World::new().await;
-    let target = |key: &str| StreamTarget { key: key.to_owned(), max_len: Some(2) };
-    let bounded = RedisOutbound::new(&world.client, &Keyspace::default(), target(GATEWAY), target(MAIL));
-    let is_full = async || {
-        let found = bounded.find_entries(Channel::Push, &[]).await.expect("Redis is there");
-        found.stream.expect("it exists").is_full
+    let outbound = outbound(&world);
+    let key = server_changes(GATEWAY);
+    // A loss on the oldest server, then a restart every second.
+    let now = 1_775_000_000_000_u64;
+    let line = |n: u64| format!("{n:x}/r {0}-1 {0}-2", now - n * 1_000);
+    let noted = async |oldest: String| {
+        world.ask::<i64>(&["DEL", GATEWAY]).await;
+        let lines: Vec<String> = (1..LINES).map(line).chain([oldest]).collect();
+        world.ask::<()>(&["SET", &key, &lines.join("\n")]).await;
+        world.ask::<String>(&["XADD", GATEWAY, &format!("{now}-0"), "x", "y"]).await;
+        append_again(&outbound, &keys(0..1)).await;
+        let found = outbound.find_entries(Channel::Push, &[]).await.expect("Redis is there");
+        let text: String = world.ask(&["GET", &key]).await;
+        assert_eq!(text.lines().count() as u64, LINES);
+        found.stream.expect("it exists")
     };
-    append_again(&outbound(&world), &keys(0..1)).await;
-    assert!(!is_full().await);
-    append_again(&outbound(&world), &keys(1..2)).await;
-    assert!(is_full().await);
+    let lost = EntryId::new(now - 2_000_001, 0);
+    let recent = noted(format!("loss/r {}-0 {}-0", now - 2_000_002, now - 2_000_000)).await;
+    assert_eq!(entry_state(lost, false, Some(&recent)), EntryState::Lost);
+    assert_eq!(&*recent.gaps.last().expect("many").server.run_id, format!("{:x}", LINES - 1));
+    // No comparison reads back to what was published then.
+    let old = noted("loss/r 1-0 3-0".to_owned()).await;
+    assert_eq!(entry_state(EntryId::new(2, 0), false, Some(&old)), EntryState::Trimmed);
+    assert_eq!(entry_state(lost, false, Some(&old)), EntryState::Trimmed, "it is not made up");
 }

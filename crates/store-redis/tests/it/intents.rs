@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use domain::entry::{RawEntry, RawFields};
-use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamState};
+use domain::ports::{IntentStream, Read, ReadLimit, StoreError, StreamQueries, StreamState};
 use redis::Value;
 use store_redis::RedisIntentStream;
 use tokio::time::timeout;
@@ -203,6 +203,22 @@ async fn the_next_entry_is_found_without_waiting() {
     assert_eq!(after(EntryId::new(5, 2)).await, None);
     assert_eq!(after(EntryId::new(u64::MAX, 0)).await, None);
     assert_eq!(after(EntryId::new(u64::MAX, u64::MAX)).await, None);
+}
+
+#[tokio::test]
+async fn entries_that_were_deleted_are_not_unread() {
+    let world = World::new().await;
+    let stream = stream(&world);
+    let has_unread = async || stream.has_unread(EntryId::new(5, 1)).await.expect("Redis is there");
+    for id in ["5-1", "6-0", "7-0"] {
+        add(&world, id).await;
+    }
+    world.ask::<i64>(&["XDEL", STREAM, "7-0"]).await;
+    assert!(has_unread().await, "the last entry was deleted, and one before it was not");
+    world.ask::<i64>(&["XDEL", STREAM, "6-0"]).await;
+    assert!(!has_unread().await, "nothing is left after the checkpoint");
+    world.ask::<i64>(&["XDEL", STREAM, "5-1"]).await;
+    assert!(!has_unread().await, "nothing is left");
 }
 
 #[tokio::test]

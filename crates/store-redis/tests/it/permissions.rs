@@ -8,7 +8,7 @@ use crate::*;
 const STREAMS: [(KeyUse, &str); 2] = [(KeyUse::Intents, "in"), (KeyUse::Outbound, "out")];
 
 async fn missing(world: &World) -> Vec<String> {
-    world.client.missing_permissions(&STREAMS).await.expect("Redis is there")
+    world.client.missing_permissions(KeyUse::Own, &STREAMS).await.expect("Redis is there")
 }
 
 #[tokio::test]
@@ -30,6 +30,48 @@ async fn commands_and_keys_that_the_user_may_not_use_are_named_and_nothing_is_ch
     keys.sort();
     assert_eq!(keys, ["in", "other"]);
     assert_eq!(world.ask::<i64>(&["XLEN", "in"]).await, 1);
+}
+
+#[tokio::test]
+async fn a_relay_needs_less_than_the_service() {
+    let world = World::new().await;
+    world
+        .ask::<()>(&[
+            "ACL",
+            "SETUSER",
+            "default",
+            "resetkeys",
+            "~notification:*",
+            "~in",
+            "-@all",
+            "+ping",
+            "+info",
+            "+time",
+            "+set",
+            "+get",
+            "+exists",
+            "+pexpire",
+            "+type",
+            "+xadd",
+            "+xrevrange",
+            "+evalsha",
+            "+script|load",
+            "+hello",
+            "+auth",
+            "+select",
+            "+client",
+            "+acl",
+        ])
+        .await;
+    let missing = async || {
+        let found = world.client.missing_permissions(KeyUse::OwnOfRelay, &[(KeyUse::Relayed, "in")]).await;
+        found.expect("Redis is there")
+    };
+    assert_eq!(missing().await, Vec::<String>::new());
+    world.ask::<()>(&["ACL", "SETUSER", "default", "-pexpire", "-xadd"]).await;
+    let found = missing().await;
+    assert!(found[0].starts_with("PEXPIRE on notification:"), "{found:?}");
+    assert_eq!(found[1..], ["XADD on in"]);
 }
 
 // INV-09

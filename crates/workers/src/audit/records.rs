@@ -11,10 +11,10 @@ use domain::ports::{
     OutboundInspection, RecordCursor, StoreError, StreamReader,
 };
 use domain::record::NotificationId;
-use domain::republish::entry_state;
+use domain::republish::{EntryState, entry_state};
 use domain::route::{Channel, RouteKey};
 
-use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, retry, still_found};
+use super::{Audit, AuditReport, LOOK_INTERVAL, MAX_LOOKS, NAME_MARGIN, retry, still_found};
 
 /// What was found out about a page.
 #[derive(Default)]
@@ -35,6 +35,7 @@ where
 {
     /// Records that were accepted by the beginning, or within the times that were asked for.
     pub(super) async fn check_records(&mut self) -> Result<(), StoreError> {
+        self.other_streams = self.list_other_streams().await?;
         let (mut after, until) = (RecordCursor::before(self.since), self.until);
         let mut absent: Vec<Discrepancy> = Vec::new();
         loop {
@@ -54,6 +55,14 @@ where
                 None => return Ok(()),
             }
         }
+    }
+
+    /// The streams of before a rename whose last entry may be of a record that is compared.
+    async fn list_other_streams(&self) -> Result<Vec<(Channel, String)>, StoreError> {
+        let since = self.since - NAME_MARGIN;
+        let mut names = retry(async || self.stores.tables.list_audited_names(since).await).await?;
+        names.retain(|name| !self.settings.outbound_streams.contains(name));
+        Ok(names)
     }
 
     fn count(&mut self, records: &[AuditedRecord]) {
@@ -104,21 +113,49 @@ where
     ) -> Result<(), StoreError> {
         let FoundEntries { stream: state, present, .. } =
             retry(async || self.stores.outbound.find_entries(channel, chunk).await).await?;
-        for ((key, entry_id), present) in chunk.iter().zip(present) {
-            let entry = entry_state(*entry_id, present, state.as_ref());
+        let of_entry = |((_, id), present): (&(_, EntryId), bool)| entry_state(*id, present, state.as_ref());
+        let mut states: Vec<EntryState> = chunk.iter().zip(present).map(of_entry).collect();
+        self.look_in_other_streams(channel, chunk, &mut states).await?;
+        let is_absent = states.contains(&EntryState::NoStream);
+        for ((key, entry_id), entry) in chunk.iter().zip(states) {
             judged.published.add(entry);
             if entry.is_lost() {
                 let route = PublishedRoute { key, entry_id: *entry_id };
                 judged.wrong.push(route.missing(stream, state.as_ref()));
             }
         }
-        if state.is_none() {
+        if is_absent {
             let detail =
                 format!("there is no such stream, and routes of the channel {channel} are published");
             let subject = Subject::Stream(stream.to_owned());
             let absent = Discrepancy::new(DiscrepancyKind::OutboundStreamAbsent, subject, detail);
             if !judged.wrong.iter().any(|known| known.is_same(&absent)) {
                 judged.wrong.push(absent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for the entries that the stream lacks in those that it replaced. One that is there, or was removed there, is not lost.
+    async fn look_in_other_streams(
+        &self,
+        channel: Channel,
+        chunk: &[(&RouteKey, EntryId)],
+        states: &mut [EntryState],
+    ) -> Result<(), StoreError> {
+        for (_, other) in self.other_streams.iter().filter(|(of, _)| *of == channel) {
+            let is_lacking = |state: &EntryState| state.is_lost() || *state == EntryState::NoStream;
+            let lacking: Vec<usize> = (0..states.len()).filter(|at| is_lacking(&states[*at])).collect();
+            if lacking.is_empty() {
+                break;
+            }
+            let entries: Vec<(&RouteKey, EntryId)> = lacking.iter().map(|at| chunk[*at]).collect();
+            let found = retry(async || self.stores.outbound.find_entries_in(other, &entries).await).await?;
+            for ((at, (_, id)), present) in lacking.into_iter().zip(entries).zip(found.present) {
+                let state = entry_state(id, present, found.stream.as_ref());
+                if !is_lacking(&state) {
+                    states[at] = state;
+                }
             }
         }
         Ok(())

@@ -88,6 +88,10 @@ impl AuditStore for &Stores {
         Ok(Vec::new())
     }
 
+    async fn list_audited_names(&self, _: Timestamp) -> Result<Vec<(Channel, String)>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn list_orphans(&self, _: ChildTable, _: Option<&RouteKey>) -> Result<OrphanPage, StoreError> {
         Ok(OrphanPage::default())
     }
@@ -121,6 +125,10 @@ impl OutboundInspection for &Stores {
     }
 
     async fn find_entries(&self, _: Channel, _: &[(&RouteKey, EntryId)]) -> Result<FoundEntries, StoreError> {
+        unreachable!("there is no published route")
+    }
+
+    async fn find_entries_in(&self, _: &str, _: &[(&RouteKey, EntryId)]) -> Result<FoundEntries, StoreError> {
         unreachable!("there is no published route")
     }
 

@@ -17,7 +17,7 @@ use domain::ports::{
 };
 use tokio::time::Instant;
 
-use super::reader::Reader;
+use super::reader::{MAX_ENTRY_BYTES, Reader};
 use super::{Intake, IntakeSettings};
 
 /// How often an idle intake checks that PostgreSQL still has the checkpoint.
@@ -26,11 +26,14 @@ const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 /// The entries that are read at once to find the last one with an outcome.
 const WITNESS_PAGE: ReadLimit = ReadLimit { entries: MAX_WITNESS_ENTRIES, bytes: MAX_WITNESS_BYTES };
+/// An entry that is larger than such a page is read alone. A larger one still is looked at by its size alone, and is not recognised.
+const LARGE_WITNESS: ReadLimit = ReadLimit { entries: 1, bytes: MAX_ENTRY_BYTES };
 /// The most of them.
 const MAX_WITNESS_ENTRIES: usize = 100;
 /// The most bytes that Redis may send for them.
 const MAX_WITNESS_BYTES: usize = 4 * 1024 * 1024;
-/// The most such pages. A stream without an outcome among so many entries is read from its beginning, which gives duplicates only.
+/// The most such pages. A stream without an outcome among so many entries is read from the retention of records on, which gives
+/// duplicates only.
 const MAX_WITNESS_PAGES: usize = 100;
 
 /// Keeps the checkpoint during a term.
@@ -169,10 +172,10 @@ where
         };
         self.report_ignored(&resume, &cached);
 
-        let former = self.store.load_intents_server(stream).await?;
+        let witness = self.store.load_witness(stream).await?;
         let state = self.intents.inspect().await?;
         let server = self.intents.server().await?;
-        let is_other = former.as_ref().is_some_and(|former| *former != server);
+        let has_moved = witness.is_elsewhere(&server);
         let processed = match checkpoint::check_stream(resume.after, state) {
             StreamCheck::Absent => return Ok(Resumed::Absent(absent(resume.after))),
             StreamCheck::Continues => resume.after,
@@ -180,19 +183,24 @@ where
                 self.report_gap(resume.after, first);
                 resume.after
             }
-            StreamCheck::ContinuesIfPresent => self.after_witness(resume.after, is_other, reader).await?,
+            StreamCheck::ContinuesIfPresent => {
+                let found = self.fingerprint_of(resume.after, reader).await?;
+                let max_deleted = state.unwrap_or_default().max_deleted;
+                match witness.shows_no_loss(resume.after, found.as_deref(), has_moved, max_deleted) {
+                    true => resume.after,
+                    false => self.after_loss(resume.after, resume.after, reader).await?,
+                }
+            }
             StreamCheck::EndsBefore => {
-                let state = state.unwrap_or_default();
-                let known = self.last_known(state.last_generated, reader).await?;
-                self.report_cut_or_recreation(resume.after, state.last_generated, known);
-                known.unwrap_or(EntryId::ZERO)
+                let last = state.unwrap_or_default().last_generated;
+                self.after_loss(resume.after, last, reader).await?
             }
         };
-        if is_other && processed == resume.after {
+        if has_moved && processed == resume.after {
             tracing::warn!(stream, checkpoint = %processed,
                 "the intents stream is on another server than before, and shows no loss; entries that were not read yet may be missing");
         }
-        self.unsaved_server = (former.as_ref() != Some(&server)).then_some(server);
+        self.unsaved_server = (witness.server.as_ref() != Some(&server)).then_some(server);
         // Only the fence is replaced; the entry stays the same.
         let checkpoint = Checkpoint { fence: self.fence, last_entry_id: resume.after };
         if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
@@ -249,7 +257,10 @@ where
         let mut last = last;
         for _ in 0..MAX_WITNESS_PAGES {
             let read_at = Instant::now();
-            let (entries, is_all) = self.intents.list_newest(last, WITNESS_PAGE).await?;
+            let (mut entries, mut is_all) = self.intents.list_newest(last, WITNESS_PAGE).await?;
+            if entries.is_empty() && !is_all {
+                (entries, is_all) = self.intents.list_newest(last, LARGE_WITNESS).await?;
+            }
             let Some(oldest) = entries.last().map(|entry| entry.id) else { return Ok(None) };
             let traces: Vec<_> =
                 entries.into_iter().map(|entry| reader.decode(entry, read_at).decoded.trace()).collect();
@@ -263,51 +274,48 @@ where
         Ok(None)
     }
 
-    /// The stream reaches beyond the entry up to which it was processed. If that entry is not there any more, the stream lost its
-    /// newest entries and received others since, some of them with lower ids: reading resumes after the last known entry. On
-    /// another server than before (`is_other`), an entry with the same id may be a later one.
-    async fn after_witness(
+    /// The fingerprint of the entry with this id; `None` if it is not in the stream.
+    async fn fingerprint_of(
         &self,
-        processed: EntryId,
-        is_other: bool,
+        id: EntryId,
         reader: &Reader<'_, I, C>,
-    ) -> Result<EntryId, StoreError> {
-        let before = processed.before().unwrap_or(EntryId::ZERO);
-        let is_present = self.intents.first_after(before).await? == Some(processed);
-        if is_present && !is_other {
-            return Ok(processed);
-        }
-        match self.last_known(processed, reader).await? {
-            Some(known) if known == processed => Ok(processed),
-            // Its outcome may have been deleted by retention.
-            None if is_present => Ok(processed),
-            known => {
-                let next = self.intents.first_after(processed).await?;
-                self.report_cut_or_recreation(processed, next.unwrap_or(processed), known);
-                Ok(known.unwrap_or(EntryId::ZERO))
-            }
-        }
+    ) -> Result<Option<String>, StoreError> {
+        let (entries, is_all) = self.intents.list_newest(id, LARGE_WITNESS).await?;
+        let found = match entries.into_iter().next() {
+            Some(entry) => Some(reader.decode(entry, Instant::now())),
+            None if is_all => None,
+            None => reader.look_after(id.before().unwrap_or(EntryId::ZERO)).await?,
+        };
+        Ok(found.filter(|entry| entry.decoded.id == id).map(|entry| entry.decoded.fields_fingerprint()))
     }
 
-    fn report_cut_or_recreation(&self, processed: EntryId, last: EntryId, known: Option<EntryId>) {
+    /// Where to resume in a stream that lost its newest entries, the processed one among them, or was recreated: after the last of its
+    /// entries up to `last` that has an outcome. Retention may have deleted the outcomes of older entries than the oldest record, so
+    /// these are passed, except in a stream that has no others.
+    async fn after_loss(
+        &self,
+        processed: EntryId,
+        last: EntryId,
+        reader: &Reader<'_, I, C>,
+    ) -> Result<EntryId, StoreError> {
         let stream = self.settings.stream.as_str();
+        let known = self.last_known(last, reader).await?;
+        let next = self.intents.first_after(processed).await?;
+        let oldest = (self.clock.now() - self.settings.record_retention).as_millis();
+        let oldest = EntryId::new(u64::try_from(oldest).unwrap_or(0), 0);
+        let is_recent = next.unwrap_or(last) > oldest;
+        let resume_after = known.unwrap_or(EntryId::ZERO).max(if is_recent { oldest } else { EntryId::ZERO });
         match known {
-            Some(known) => tracing::warn!(
-                stream,
-                resume_after = %known,
-                after = %known,
-                before = %last.max(processed),
-                checkpoint = %processed,
-                "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, \
-                 others between these ids, if there were any, are lost"
-            ),
-            None => tracing::warn!(
-                stream,
-                checkpoint = %processed,
-                last_generated = %last,
-                "the stream was recreated; reading it from the beginning"
-            ),
+            Some(_) => {
+                let before = next.map(tracing::field::display);
+                tracing::warn!(stream, %resume_after, after = %processed, before,
+                    "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, later \
+                     ones before the next entry, if there were any, are lost");
+            }
+            None => tracing::warn!(stream, checkpoint = %processed, last_generated = %last, %resume_after,
+                "the stream was recreated; reading it from the beginning"),
         }
+        Ok(resume_after)
     }
 
     /// Entries that were trimmed before they were read are lost to the service; all it can do is report that.

@@ -22,7 +22,7 @@ const READ_COST: usize = 2 * 1024 * 1024;
 /// is what bounds it.
 const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
 /// The most bytes that a read of one entry may return.
-const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
+pub(super) const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
 /// How often a read may find nothing in a row although there is something, before its connection is replaced: an entry may
 /// have come just after the first.
 const MAX_MISSES: u32 = 2;
@@ -56,6 +56,18 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         after: EntryId,
         block: Duration,
     ) -> Result<Vec<UnprocessedEntry>, StoreError> {
+        match self.read_whole(after, block).await? {
+            Some(entries) => Ok(entries),
+            None => Ok(self.look_at_large(after).await?.into_iter().collect()),
+        }
+    }
+
+    /// As [`Self::read`]; `None` if the next entry is larger than [`MAX_ENTRY_BYTES`].
+    async fn read_whole(
+        &mut self,
+        after: EntryId,
+        block: Duration,
+    ) -> Result<Option<Vec<UnprocessedEntry>>, StoreError> {
         loop {
             match self.intents.read(after, self.window.limit(), block).await? {
                 Read::Entries(entries) => {
@@ -65,10 +77,10 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
                     self.window.brought(&entries);
                     let read_at = Instant::now();
                     let decode = |entry| self.decode(entry, read_at);
-                    return Ok(entries.into_iter().map(decode).collect());
+                    return Ok(Some(entries.into_iter().map(decode).collect()));
                 }
                 Read::TooLarge if self.window.narrow() => {}
-                Read::TooLarge => return Ok(self.look_at_large(after).await?.into_iter().collect()),
+                Read::TooLarge => return Ok(None),
             }
         }
     }
@@ -80,8 +92,14 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
             sleep_until(at + LARGE_COPY_INTERVAL).await;
         }
         self.looked_at = Some(Instant::now());
-        let found = self.intents.look_at_large(after).await?;
+        let found = self.look_after(after).await?;
         self.looked_at = None;
+        Ok(found)
+    }
+
+    /// The next entry, decided by its size alone.
+    pub(super) async fn look_after(&self, after: EntryId) -> Result<Option<UnprocessedEntry>, StoreError> {
+        let found = self.intents.look_at_large(after).await?;
         let read_at = Instant::now();
         Ok(found.map(|entry| {
             let decoded = accept::decode_large(&self.settings.stream, &entry, self.clock.now());
@@ -89,8 +107,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }))
     }
 
-    /// The entries that are already in the stream after `after`, up to a full transaction; none if there is no `after`, or if the
-    /// last read shows that there are no more.
+    /// The entries that are already in the stream after `after`, up to a full transaction or to an entry that is too large to be read;
+    /// none if there is no `after`, or if the last read shows that there are no more.
     pub(super) async fn read_ahead(
         &mut self,
         after: Option<EntryId>,
@@ -99,7 +117,7 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         let Some(mut after) = after else { return Ok(ahead) };
         let mut cost = 0;
         while self.window.more && ahead.len() < self.settings.batch_size && cost < MAX_BATCH_COST {
-            let entries = self.read(after, Duration::ZERO).await?;
+            let Some(entries) = self.read_whole(after, Duration::ZERO).await? else { break };
             after = entries.last().map_or(after, |last| last.decoded.id);
             cost += entries.iter().map(|entry| entry.decoded.cost).sum::<usize>();
             ahead.extend(entries);

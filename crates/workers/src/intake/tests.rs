@@ -22,6 +22,8 @@ use crate::fixtures::{Recorded, STREAM, World, down, intent, locked, now, policy
 /// By the clock of the runtime, which stands while anything is at work.
 const BOUND: Duration = Duration::from_secs(600);
 const BLOCK: Duration = Duration::from_millis(10);
+/// No record is older.
+const RETENTION: Duration = Duration::MAX;
 const FIRST_COUNT: usize = 16;
 
 type Database = Scripted<MemoryDatabase>;
@@ -36,7 +38,13 @@ fn world() -> World {
 
 fn intake(world: &World, batch_size: usize) -> WorldIntake {
     let (dispatcher, _) = dispatch([]);
-    let settings = IntakeSettings { stream: STREAM.into(), batch_size, block: BLOCK, stream_retention: None };
+    let settings = IntakeSettings {
+        stream: STREAM.into(),
+        batch_size,
+        block: BLOCK,
+        record_retention: RETENTION,
+        stream_retention: None,
+    };
     Intake {
         election: world.election.clone(),
         intents: world.intents.clone(),
@@ -78,6 +86,11 @@ fn stream(world: &World, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         world.intents.put(intent(number, &format!("key-{number}"), "u-1"));
     }
+}
+
+/// A malformed entry of one field.
+fn large(number: u64, bytes: usize) -> RawEntry {
+    RawEntry { id: id(number), fields: RawFields::from_iter([("f", vec![b'x'; bytes])]) }
 }
 
 /// An intent for several users.

@@ -43,7 +43,7 @@ async fn a_replica_is_reported_at_start_every_ten_seconds_and_soon_after_a_chang
     pass(Duration::from_secs(2)).await;
     let written = world.script.calls_of("save_replica");
     let written: Vec<u64> = written.iter().map(|call| (call.at - begun).as_secs()).collect();
-    assert_eq!(written, [0, 10, 20, 26]);
+    assert_eq!(written, [0, 10, 20, 25]);
     let last = world.replicas.replicas().remove(0);
     assert_eq!((last.leader_of, last.workers[0].worker.as_str()), (vec!["intake".to_owned()], "intake"));
     assert_eq!(last.workers[0].blocked.as_ref().map(|blocked| blocked.cause.as_str()), Some("down"));

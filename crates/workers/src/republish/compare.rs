@@ -7,15 +7,16 @@ use ambient::{Clock, Timestamp};
 use domain::entry::EntryId;
 use domain::outbound::{self, OutboundEntry};
 use domain::ports::{
-    Append, Election, MAX_FOUND_ENTRIES, OutboundInspection, Published, PublishedEntry, RecordCursor,
-    RepublishStore, StoreError, Swap, error_chain,
+    Append, Completion, Election, MAX_FOUND_ENTRIES, OutboundInspection, Published, PublishedEntry,
+    RecordCursor, RepublishStore, StoreError, error_chain,
 };
-use domain::republish::{EntryState, entry_state};
+use domain::republish::{EntryState, SeenStream, entry_state};
 use domain::route::{Channel, LiveRoute, RouteKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Republisher, Suspect, TOUCH_INTERVAL};
+use super::losses::{Losses, is_known};
+use super::{Observed, Republisher, Suspect, TOUCH_INTERVAL};
 use crate::batch_limit::BatchLimit;
 use crate::passes::pause;
 
@@ -33,14 +34,18 @@ const MAX_REST: Duration = Duration::from_secs(1);
 
 /// What a comparison found in one channel.
 #[derive(Debug, Default)]
-struct Tally {
+pub(super) struct Tally {
     present: u64,
     trimmed: u64,
     deleted: u64,
-    without_stream: u64,
+    pub(super) without_stream: u64,
     /// Entries that the stream lost before its present first entry, and the lowest and the highest of their ids.
-    lost: u64,
-    lost_range: Option<(EntryId, EntryId)>,
+    pub(super) lost: u64,
+    pub(super) lost_range: Option<(EntryId, EntryId)>,
+    /// Entries that had been lost, and were reported, before the change.
+    lost_before: u64,
+    /// Lost entries that cannot be encoded, or that the stream refused.
+    pub(super) refused: u64,
     /// Routes that a publisher or another transaction held: the comparison is repeated.
     held: u64,
     republished: u64,
@@ -71,6 +76,7 @@ where
     pub(super) async fn compare(
         &self,
         suspects: &[Suspect<'_>],
+        losses: &mut Losses,
         is_reported: bool,
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
@@ -80,7 +86,7 @@ where
         let names = self.store.list_outbound_names(accepted_since - TOUCH_INTERVAL * 2).await?;
         let mut streams = Vec::with_capacity(suspects.len());
         for suspect in suspects {
-            let Suspect { channel, former, now, .. } = suspect;
+            let Suspect { former, now: Observed { channel, seen: now, .. }, .. } = suspect;
             let (channel, stream) = (channel.as_str(), now.stream.as_str());
             let other = names.iter().find(|(of, name)| of.as_str() == channel && name != stream);
             if let Some((_, other)) = other {
@@ -102,17 +108,14 @@ where
         if streams.is_empty() {
             return Ok(true);
         }
-        let compared = self.compare_pages(&mut streams, accepted_since, &last, stop).await;
+        let compared = self.compare_pages(&mut streams, losses, (accepted_since, &last), stop).await;
         report(&streams);
-        let is_complete = compared? && streams.iter().all(|(_, tally)| tally.held == 0);
-        if is_complete {
-            for (suspect, tally) in &streams {
-                report_lost(suspect, tally);
-                // A comparison that is repeated finds them again.
-                if suspect.former.is_some() {
-                    self.metrics.lost_entries(suspect.channel, tally.lost + tally.without_stream);
-                }
-            }
+        if !compared? {
+            return Ok(false);
+        }
+        let is_complete = streams.iter().all(|(_, tally)| tally.held == 0);
+        for (suspect, tally) in &streams {
+            losses.report(suspect, tally, is_complete, &self.metrics);
         }
         Ok(is_complete)
     }
@@ -122,8 +125,8 @@ where
     async fn compare_pages(
         &self,
         streams: &mut [(&Suspect<'_>, Tally)],
-        accepted_since: Timestamp,
-        last: &RecordCursor,
+        losses: &Losses,
+        (accepted_since, last): (Timestamp, &RecordCursor),
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
         let mut after = RecordCursor::before(accepted_since);
@@ -138,13 +141,19 @@ where
             limit.succeeded(records, started.elapsed());
             report_corrupt(&page.corrupt);
             for (suspect, tally) in streams.iter_mut() {
+                let (channel, former) = (suspect.now.channel, losses.former(suspect));
                 let of_channel: Vec<&PublishedEntry> =
-                    page.entries.iter().filter(|entry| entry.channel == suspect.channel).collect();
+                    page.entries.iter().filter(|entry| entry.channel == channel).collect();
                 for chunk in of_channel.chunks(MAX_FOUND_ENTRIES) {
-                    self.compare_chunk(suspect.channel, chunk, tally, stop).await?;
+                    self.compare_chunk((channel, former), chunk, tally, stop).await?;
+                    self.health.mark_progress();
                 }
             }
             self.health.mark_progress();
+            // What is left of a page at the stop was not compared.
+            if stop.is_cancelled() {
+                return Ok(false);
+            }
             let Some(next) = page.next else { return Ok(true) };
             after = next;
             if !pause(stop, started.elapsed().min(MAX_REST)).await {
@@ -155,7 +164,7 @@ where
 
     async fn compare_chunk(
         &self,
-        channel: Channel,
+        (channel, former): (Channel, Option<&SeenStream>),
         chunk: &[&PublishedEntry],
         tally: &mut Tally,
         stop: &CancellationToken,
@@ -169,6 +178,11 @@ where
                 EntryState::Present => tally.present += 1,
                 EntryState::Trimmed => tally.trimmed += 1,
                 EntryState::Deleted => tally.deleted += 1,
+                EntryState::NoStream | EntryState::Lost
+                    if is_known(former, entry.entry_id, found.stream.as_ref()) =>
+                {
+                    tally.lost_before += 1;
+                }
                 EntryState::NoStream => tally.without_stream += 1,
                 EntryState::Lost => {
                     tally.lost += 1;
@@ -182,6 +196,7 @@ where
                 break;
             }
             self.republish(channel, missing, tally, stop).await?;
+            self.health.mark_progress();
         }
         Ok(())
     }
@@ -203,6 +218,7 @@ where
             let entry = match outbound::encode(route) {
                 Ok(entry) => entry,
                 Err(error) => {
+                    tally.refused += 1;
                     tracing::error!(channel = channel.as_str(), notification_id = %route.key.notification_id,
                         route_id = route.key.loggable_route_id(), error = error_chain(&error),
                         "a lost entry cannot be encoded and is not appended again");
@@ -235,7 +251,7 @@ where
         let given: Vec<_> = entries.iter().map(|(route, entry)| (&route.key, entry)).collect();
         let receipt_ttl = self.settings.dedupe_ttl.max(self.settings.window);
         let appends = self.outbound.append_again(channel, &given, receipt_ttl).await?;
-        let (mut done, mut failed) = (Vec::with_capacity(entries.len()), None);
+        let (mut done, mut outage) = (Vec::with_capacity(entries.len()), None);
         for ((route, _), append) in entries.iter().zip(appends) {
             match append {
                 Append::Done(entry) => {
@@ -243,19 +259,22 @@ where
                 }
                 Append::LeaseLost => tally.held += 1,
                 Append::Outage(message) => {
-                    failed = Some(StoreError::Unavailable { operation: OPERATION, source: message.into() });
+                    outage = Some(StoreError::Unavailable { operation: OPERATION, source: message.into() });
                 }
-                Append::Refused(message) => {
-                    failed = Some(StoreError::Refused { operation: OPERATION, source: message.into() });
+                Append::Refused(cause) => {
+                    tally.refused += 1;
+                    tracing::error!(channel = channel.as_str(), notification_id = %route.key.notification_id,
+                        route_id = route.key.loggable_route_id(), cause,
+                        "a lost entry is refused by the stream and is not appended again");
                 }
             }
         }
         self.record(channel, &done, missing, tally, stop).await?;
-        failed.map_or(Ok(()), Err)
+        outage.map_or(Ok(()), Err)
     }
 
-    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked, or that comes after
-    /// the stop, is left to the next comparison, which finds its receipt; one that is refused keeps its old id.
+    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked or too slow, or that comes
+    /// after the stop, is left to the next comparison, which finds its receipt; one that is refused keeps its old id.
     async fn record(
         &self,
         channel: Channel,
@@ -268,8 +287,9 @@ where
         let mut parts = vec![done];
         while let Some(part) = parts.pop().filter(|part| !part.is_empty() && !stop.is_cancelled()) {
             let error = match self.store.replace_published_entries(part, now).await {
-                Ok(swaps) => {
-                    let applied = part.iter().zip(swaps).filter(|(_, swap)| *swap == Swap::Applied);
+                Ok(replaced) => {
+                    tally.held += replaced.iter().filter(|done| **done == Completion::Locked).count() as u64;
+                    let applied = part.iter().zip(replaced).filter(|(_, done)| *done == Completion::Applied);
                     let keys: Vec<&RouteKey> = applied.map(|(route, _)| &route.key).collect();
                     self.metrics.republished(channel, keys.len());
                     for entry in missing.iter().filter(|entry| keys.contains(&&entry.key)) {
@@ -280,16 +300,16 @@ where
                 Err(error) => error,
             };
             match (error, part) {
-                (StoreError::Locked { .. }, [_]) => tally.held += 1,
+                // The table, or what a trigger waits for: halves would wait as long, one after the other.
+                (StoreError::Locked { .. }, _) | (StoreError::TimedOut { .. }, [_]) => {
+                    tally.held += part.len() as u64;
+                }
                 (error @ StoreError::Refused { .. }, [route]) => {
                     tracing::error!(channel = channel.as_str(), notification_id = %route.key.notification_id,
                         route_id = route.key.loggable_route_id(), error = error_chain(&error),
                         "an entry was appended again and its new id cannot be written down");
                 }
-                (
-                    StoreError::Locked { .. } | StoreError::Refused { .. } | StoreError::TimedOut { .. },
-                    [_, _, ..],
-                ) => {
+                (StoreError::Refused { .. } | StoreError::TimedOut { .. }, [_, _, ..]) => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
@@ -312,8 +332,8 @@ fn report_corrupt(corrupt: &[StoreError]) {
 }
 
 fn report(streams: &[(&Suspect<'_>, Tally)]) {
-    for (Suspect { channel, now, .. }, tally) in streams {
-        let (channel, stream) = (channel.as_str(), now.stream.as_str());
+    for (Suspect { now, .. }, tally) in streams {
+        let (channel, stream) = (now.channel.as_str(), now.seen.stream.as_str());
         if let Some((first, last)) = tally.range {
             tracing::warn!(channel, stream, entries = tally.republished, first_entry_id = %first, last_entry_id = %last,
                 "entries that Redis had lost were appended again");
@@ -325,25 +345,10 @@ fn report(streams: &[(&Suspect<'_>, Tally)]) {
             trimmed = tally.trimmed,
             deleted = tally.deleted,
             republished = tally.republished,
+            lost = tally.lost + tally.without_stream,
+            lost_before = tally.lost_before,
             held = tally.held,
             "the stream was compared with the published routes"
         );
-    }
-}
-
-fn report_lost(suspect: &Suspect<'_>, tally: &Tally) {
-    let (channel, stream) = (suspect.channel.as_str(), suspect.now.stream.as_str());
-    if tally.without_stream > 0 {
-        tracing::error!(
-            channel,
-            stream,
-            entries = tally.without_stream,
-            "the outbound stream is absent: its entries are lost, and nothing is appended again"
-        );
-    }
-    if let Some((first, last)) = tally.lost_range {
-        tracing::error!(channel, stream, entries = tally.lost, first_entry_id = %first, last_entry_id = %last,
-            "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
-             nothing is appended again");
     }
 }

@@ -2,6 +2,7 @@
 
 mod changes;
 mod comparison;
+mod losses;
 
 use std::sync::Arc;
 

@@ -2,10 +2,10 @@
 
 use domain::accept::Known;
 
-use domain::checkpoint::Checkpoint;
+use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
 use domain::outcome::Outcome;
-use domain::ports::{AcceptanceStore, CheckpointMove, CheckpointStore, Claim, Commit, Fence};
+use domain::ports::{AcceptanceStore, CheckpointMove, CheckpointStore, Claim, Commit, Fence, ServerId};
 use domain::record::IdempotencyScope;
 
 use super::accepted::{STREAM, at, broken, commit, decide, decode, entry, id};
@@ -41,6 +41,7 @@ macro_rules! acceptance_contract {
             known_keys_come_with_their_fingerprints,
             a_claim_fences_every_earlier_term,
             the_last_processed_entry_is_recognised_by_id_and_content,
+            the_witness_moves_with_the_checkpoint,
             an_entry_that_is_malformed_twice_is_one_row,
         );
     };
@@ -51,7 +52,8 @@ fn scope(key: &str) -> IdempotencyScope {
 }
 
 fn to(fence: Fence, expected: Option<u64>, last: u64) -> Option<CheckpointMove<'static>> {
-    Some(CheckpointMove { stream: STREAM, fence, expected: expected.map(id), last_entry_id: id(last) })
+    let (expected, last_entry_id) = (expected.map(id), id(last));
+    Some(CheckpointMove { stream: STREAM, fence, expected, last_entry_id, fingerprint: "of the entry" })
 }
 
 fn unknown(entries: impl IntoIterator<Item = domain::entry::RawEntry>) -> Vec<Outcome> {
@@ -180,6 +182,23 @@ pub async fn the_last_processed_entry_is_recognised_by_id_and_content(fixture: i
     assert_eq!(found(vec![entry(1, "key-1", 54), entry(2, "key-2", 54)]).await, Some(id(1)));
     assert_eq!(found(vec![entry(1, "key-1", 55), broken(3)]).await, None);
     assert_eq!(found(vec![entry(2, "key-1", 54)]).await, None);
+}
+
+// INV-07
+pub async fn the_witness_moves_with_the_checkpoint(fixture: impl AcceptanceFixture) {
+    let witness = async || fixture.store().load_witness(STREAM).await.expect("the store is there");
+    assert_eq!(witness().await, Witness::default());
+    let server = ServerId { run_id: "a".into(), replication_id: "b".into() };
+    let saved = fixture.store().save_intents_server(STREAM, &server).await;
+    saved.expect("the store is there");
+    assert_eq!(witness().await, Witness::default(), "there is no checkpoint");
+    for (expected, last) in [(None, 1), (Some(1), 2)] {
+        let batch = unknown([broken(last)]);
+        assert_eq!(commit(fixture.store(), &batch, to(7, expected, last)).await, Commit::Committed);
+        assert_eq!(witness().await.fingerprint, Some((id(last), "of the entry".to_owned())));
+    }
+    fixture.store().save_intents_server(STREAM, &server).await.expect("the store is there");
+    assert_eq!(witness().await.server, Some(server));
 }
 
 pub async fn an_entry_that_is_malformed_twice_is_one_row(fixture: impl AcceptanceFixture) {

@@ -43,8 +43,12 @@ async fn append(fixture: &impl StreamsFixture, entries: usize) -> Vec<EntryId> {
     ids
 }
 
+/// The backlog, of which there is some if there are unread entries.
 async fn after(fixture: &impl BacklogFixture, checkpoint: EntryId) -> StreamBacklog {
-    fixture.queries().backlog(checkpoint).await.expect("the stream can be asked")
+    let backlog = fixture.queries().backlog(checkpoint).await.expect("the stream can be asked");
+    let has_unread = fixture.queries().has_unread(checkpoint).await.expect("the stream can be asked");
+    assert_eq!(has_unread, backlog.first.is_some(), "after {checkpoint}: {backlog:?}");
+    backlog
 }
 
 fn backlog(last: EntryId, first: Option<EntryId>, count: u64, capped: bool) -> StreamBacklog {

@@ -8,7 +8,7 @@ use domain::ports::{
     Append, LeaseStore, LeaseToken, Outbound, OutboundInspection, OutboundServer, OutboundState,
 };
 use domain::record::NotificationId;
-use domain::republish::Gap;
+use domain::republish::{EntryState, Gap, entry_state};
 use domain::route::{Channel, RouteKey};
 
 use super::publishing::PublishingFixture;
@@ -20,6 +20,9 @@ pub trait InspectionFixture: PublishingFixture {
 
     /// Deletes an entry as a consumer does.
     fn delete(&self, channel: Channel, id: EntryId) -> impl Future<Output = ()>;
+
+    /// Deletes the key of a stream, and what is noted of its servers too if `with_changes`.
+    fn delete_stream(&self, channel: Channel, with_changes: bool) -> impl Future<Output = ()>;
 
     /// Starts the server again with all that it had.
     fn restart(&mut self) -> impl Future<Output = ()>;
@@ -34,10 +37,12 @@ macro_rules! inspection_contract {
             a_stream_is_seen_with_its_first_last_and_highest_deleted_entry,
             a_server_keeps_its_ids_until_it_is_started_again,
             a_started_server_knows_the_ids_that_it_never_had,
+            a_stream_that_is_deleted_and_appended_to_at_once_has_lost_its_ids,
+            a_receipt_of_an_entry_of_a_deleted_stream_does_not_count,
             an_entry_is_found_only_under_its_id_and_of_its_route,
             an_entry_that_is_appended_again_has_a_receipt_and_is_not_appended_twice,
             a_receipt_that_is_found_again_lives_as_long_as_a_new_one,
-            a_receipt_whose_entry_is_gone_is_no_receipt,
+            a_receipt_counts_although_a_consumer_has_deleted_its_entry,
             a_lease_that_a_publisher_holds_is_left_alone,
             a_publisher_that_finds_the_receipt_of_a_republished_route_appends_nothing,
         );
@@ -96,13 +101,13 @@ pub async fn a_stream_is_seen_with_its_first_last_and_highest_deleted_entry(fixt
     assert_eq!(state(&fixture, Channel::Push).await, None);
     let appended = append_again(&fixture, &[key(1), key(2), key(3)]).await;
     let ids: Vec<EntryId> = appended.iter().map(id).collect();
-    let gaps = vec![Gap { after: EntryId::ZERO, before: Some(ids[0]) }];
+    let server = fixture.inspection().observe().await.expect("the server is there").server;
+    let gaps = vec![Gap { server, after: EntryId::ZERO, before: Some(ids[0]) }];
     let whole = OutboundState {
         first: Some(ids[0]),
         last_generated: ids[2],
         max_deleted: EntryId::ZERO,
         copied_bytes: 0,
-        is_full: false,
         gaps: gaps.clone(),
     };
     assert_eq!(state(&fixture, Channel::Push).await, Some(whole.clone()));
@@ -129,23 +134,59 @@ pub async fn a_server_keeps_its_ids_until_it_is_started_again(mut fixture: impl 
 
 // INV-13
 pub async fn a_started_server_knows_the_ids_that_it_never_had(mut fixture: impl InspectionFixture) {
+    let former = fixture.inspection().observe().await.expect("the server is there").server;
     let before = id(&append_again(&fixture, &[key(1)]).await[0]);
     fixture.restart().await;
     let lost = EntryId::new(before.millis + 1, 0);
     let found = fixture.inspection().find_entries(Channel::Push, &[(&key(2), lost)]).await;
-    let gap = |stream: Option<OutboundState>| stream.expect("it exists").gaps[0];
+    let gap = |stream: Option<OutboundState>| stream.expect("it exists").gaps[0].clone();
     let found = found.expect("the server is there");
-    assert_eq!(gap(found.stream), Gap { after: before, before: None }, "nothing was appended yet");
+    let server = found.server;
+    let open = Gap { server: server.clone(), after: before, before: None };
+    assert_eq!(gap(found.stream), open, "nothing was appended yet");
     let after = id(&append_again(&fixture, &[key(3), key(4)]).await[0]);
     append_again(&fixture, &[key(5)]).await;
     let found = fixture.inspection().find_entries(Channel::Push, &[]).await.expect("the server is there");
-    assert_eq!(gap(found.stream), Gap { after: before, before: Some(after) });
+    let filled = Gap { before: Some(after), ..open };
+    assert_eq!(gap(found.stream), filled);
     let observed = fixture.inspection().observe().await.expect("the server is there");
     assert_eq!(observed.server, found.server);
     let stream = observed.streams.into_iter().find(|(channel, ..)| *channel == Channel::Push);
     let gaps = stream.expect("each channel has one").2.expect("it exists").gaps;
-    let first = Gap { after: EntryId::ZERO, before: Some(before) };
-    assert_eq!(gaps, [Gap { after: before, before: Some(after) }, first], "latest first");
+    let first = Gap { server: former, after: EntryId::ZERO, before: Some(before) };
+    assert_eq!(gaps, [filled, first], "latest first");
+}
+
+// INV-13
+pub async fn a_stream_that_is_deleted_and_appended_to_at_once_has_lost_its_ids(
+    fixture: impl InspectionFixture,
+) {
+    for with_changes in [false, true] {
+        let numbers = if with_changes { 11..=13 } else { 1..=3 };
+        let keys: Vec<RouteKey> = numbers.map(key).collect();
+        let lost = id(&append_again(&fixture, &keys[..1]).await[0]);
+        let before = state(&fixture, Channel::Push).await.expect("it exists");
+        fixture.delete_stream(Channel::Push, with_changes).await;
+        // Nothing observes the stream before publishers append to it.
+        append_again(&fixture, &keys[1..2]).await;
+        append_again(&fixture, &keys[2..]).await;
+        let after = state(&fixture, Channel::Push).await.expect("it exists");
+        assert!(after.last_generated > before.last_generated, "no id fell");
+        assert_eq!(entry_state(lost, false, Some(&after)), EntryState::Lost, "{after:?}");
+        let added = if with_changes { 0 } else { before.gaps.len() };
+        assert_eq!(after.gaps.len(), added + 1, "{after:?}");
+    }
+}
+
+// INV-13
+pub async fn a_receipt_of_an_entry_of_a_deleted_stream_does_not_count(fixture: impl InspectionFixture) {
+    let keys = [key(1), key(2)];
+    let first = append_again(&fixture, &keys[..1]).await;
+    fixture.delete_stream(Channel::Push, false).await;
+    append_again(&fixture, &keys[1..]).await;
+    let again = append_again(&fixture, &keys[..1]).await;
+    assert!(id(&again[0]) > id(&first[0]), "{again:?}");
+    assert_eq!(find(&fixture, &[(&keys[0], id(&again[0]))]).await, [true]);
 }
 
 pub async fn an_entry_is_found_only_under_its_id_and_of_its_route(fixture: impl InspectionFixture) {
@@ -182,12 +223,14 @@ pub async fn a_receipt_that_is_found_again_lives_as_long_as_a_new_one(fixture: i
     assert!(remaining > RECEIPT_TTL / 2, "{remaining:?}");
 }
 
-pub async fn a_receipt_whose_entry_is_gone_is_no_receipt(fixture: impl InspectionFixture) {
-    let first = append_again(&fixture, &[key(1), key(2)]).await;
+// INV-13
+pub async fn a_receipt_counts_although_a_consumer_has_deleted_its_entry(fixture: impl InspectionFixture) {
+    let keys = [key(1), key(2)];
+    let first = append_again(&fixture, &keys).await;
     fixture.delete(Channel::Push, id(&first[0])).await;
-    let again = append_again(&fixture, &[key(1), key(2)]).await;
-    assert!(id(&again[0]) > id(&first[1]), "{again:?}");
-    assert_eq!(again[1], first[1]);
+    let before = state(&fixture, Channel::Push).await;
+    assert_eq!(append_again(&fixture, &keys).await, first);
+    assert_eq!(state(&fixture, Channel::Push).await, before);
 }
 
 pub async fn a_lease_that_a_publisher_holds_is_left_alone(fixture: impl InspectionFixture) {

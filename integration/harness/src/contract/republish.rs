@@ -5,7 +5,7 @@ use domain::entry::EntryId;
 use domain::outbound::encode;
 use domain::ports::{
     AcceptanceStore, Completion, DueOrder, Published, PublishedPage, RecordCursor, RepublishStore,
-    RouteStore, RowLocks, ServerId, Swap,
+    RouteStore, RowLocks, ServerId,
 };
 use domain::republish::SeenStream;
 use domain::route::{Channel, LiveRoute, RouteKey};
@@ -178,7 +178,7 @@ pub async fn a_replaced_entry_id_is_listed_and_the_version_rises_even_if_the_clo
     let keys: Vec<RouteKey> = listed.entries.into_iter().map(|entry| entry.key).collect();
     let before = read(&fixture, &keys).await;
     let swaps = fixture.store().replace_published_entries(&replaced(&before, "9-9"), at(0)).await;
-    assert_eq!(swaps.expect("the store is there"), [Swap::Applied; 2]);
+    assert_eq!(swaps.expect("the store is there"), [Completion::Applied; 2]);
     let expected: Vec<String> = keys.iter().map(|key| format!("{key} 9-9")).collect();
     assert_eq!(all(&fixture, (0, LATE), 9).await, expected);
     for (after, before) in read(&fixture, &keys).await.into_iter().zip(before) {
@@ -198,7 +198,7 @@ pub async fn a_replacement_under_an_older_version_or_of_a_live_route_is_a_confli
     given[1].version = routes[1].version;
     given.push(replaced(&routes[4..5], "9-9").remove(0));
     let swaps = fixture.store().replace_published_entries(&given, at(9)).await.expect("the store is there");
-    use Swap::{Applied, Conflict};
+    use Completion::{Applied, Conflict};
     assert_eq!(swaps, [Applied, Conflict, Applied, Applied, Conflict]);
     let again = fixture.store().replace_published_entries(&given, at(9)).await.expect("the store is there");
     assert_eq!(again, [Conflict; 5], "the versions are used");

@@ -76,6 +76,14 @@ impl InspectionFixture for Publishing {
         self.store.delete_entry(channel, id);
     }
 
+    async fn delete_stream(&self, channel: Channel, with_changes: bool) {
+        self.store.delete_stream(channel);
+        if with_changes {
+            self.store.forget_changes(channel);
+        }
+        self.clock.advance(Duration::from_millis(1));
+    }
+
     async fn restart(&mut self) {
         self.store.restart();
     }
@@ -267,6 +275,10 @@ mod queries {
 
 mod receipts {
     harness::receipts_contract!(super::Database(Default::default()));
+}
+
+mod intent_trace {
+    harness::intent_trace_contract!(super::Database(Default::default()));
 }
 
 mod search {

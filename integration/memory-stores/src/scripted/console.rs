@@ -13,6 +13,10 @@ impl<S: StreamQueries> StreamQueries for Scripted<S> {
         self.call("backlog", texts([after]), self.store.backlog(after)).await
     }
 
+    async fn has_unread(&self, after: EntryId) -> Result<bool, StoreError> {
+        self.call("has_unread", texts([after]), self.store.has_unread(after)).await
+    }
+
     async fn find_entry(&self, id: EntryId) -> Result<EntryLook, StoreError> {
         self.call("find_entry", texts([id]), self.store.find_entry(id)).await
     }

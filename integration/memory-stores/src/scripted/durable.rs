@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambient::Timestamp;
 use domain::accept::Probe;
-use domain::checkpoint::Checkpoint;
+use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
 use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
@@ -14,7 +14,7 @@ use domain::ports::{
     Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election,
     Expired, Failed, Fence, Known, Lookup, Operations, ProcessedTrace, Published, PublishedPage,
     RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks,
-    SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
+    SavedStream, ServerId, StepDownStore, StoreError, UserDirectory,
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyScope;
@@ -115,8 +115,8 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
         self.call("load_checkpoint", Vec::new(), self.store.load_checkpoint(stream)).await
     }
 
-    async fn load_intents_server(&self, stream: &str) -> Result<Option<ServerId>, StoreError> {
-        self.call("load_intents_server", Vec::new(), self.store.load_intents_server(stream)).await
+    async fn load_witness(&self, stream: &str) -> Result<Witness, StoreError> {
+        self.call("load_witness", Vec::new(), self.store.load_witness(stream)).await
     }
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
@@ -232,10 +232,10 @@ impl<S: RepublishStore> RepublishStore for Scripted<S> {
         &self,
         routes: &[Published],
         now: Timestamp,
-    ) -> Result<Vec<Swap>, StoreError> {
+    ) -> Result<Vec<Completion>, StoreError> {
         let keys = texts(routes.iter().map(|route| &route.key));
-        let swaps = self.store.replace_published_entries(routes, now);
-        self.call("replace_published_entries", keys, swaps).await
+        let replaced = self.store.replace_published_entries(routes, now);
+        self.call("replace_published_entries", keys, replaced).await
     }
 }
 

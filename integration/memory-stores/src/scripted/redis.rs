@@ -140,6 +140,14 @@ impl<S: OutboundInspection> OutboundInspection for Scripted<S> {
         self.call("find_entries", keys, self.store.find_entries(channel, entries)).await
     }
 
+    async fn find_entries_in(
+        &self,
+        stream: &str,
+        entries: &[(&RouteKey, EntryId)],
+    ) -> Result<FoundEntries, StoreError> {
+        self.call("find_entries_in", texts([stream]), self.store.find_entries_in(stream, entries)).await
+    }
+
     async fn append_again(
         &self,
         channel: Channel,

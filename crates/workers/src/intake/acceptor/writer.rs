@@ -99,11 +99,13 @@ impl<'a, A: AcceptanceStore, C: Clock> Writer<'a, A, C> {
             let Some(chunk) = rest.get(..size).filter(|chunk| !chunk.is_empty()) else {
                 break Ok(WriteEnd::Written);
             };
+            let fingerprint = chunk.last().map(|last| last.entry.fields_fingerprint()).unwrap_or_default();
             let checkpoint = chunk.last().map(|last| CheckpointMove {
                 stream: self.stream,
                 fence,
                 expected: committed.or(expected),
                 last_entry_id: last.entry.id,
+                fingerprint: &fingerprint,
             });
             let batch = AcceptanceBatch {
                 outcomes: chunk.iter().map(|decided| &decided.outcome).collect(),

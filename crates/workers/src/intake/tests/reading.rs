@@ -66,11 +66,6 @@ async fn the_next_entries_are_read_while_the_first_are_written() {
     assert_eq!(numbers(&world), Vec::from_iter(1..=40));
 }
 
-/// A malformed entry of one field.
-fn large(number: u64, bytes: usize) -> RawEntry {
-    RawEntry { id: id(number), fields: RawFields::from_iter([("f", vec![b'x'; bytes])]) }
-}
-
 /// How many entries each read asked for.
 fn asked_for(world: &World) -> Vec<usize> {
     let calls = world.script.calls_of("read");
@@ -111,6 +106,18 @@ async fn an_entry_that_is_too_large_to_be_read_is_malformed_by_its_size_alone() 
     let codes: Vec<&str> = rows.iter().map(|row| row.rejection.code.as_str()).collect();
     assert_eq!((codes, world.script.count("look_at_large")), (vec!["entry_too_large"], 1));
     assert!(rows[0].raw_fields.json_length() < 100 * 1024, "no more than the head is kept");
+}
+
+// INV-12
+#[tokio::test(start_paused = true)]
+async fn reading_ahead_ends_before_an_entry_that_is_too_large_to_be_read() {
+    let world = world();
+    stream(&world, [1]);
+    world.intents.put(large(2, 65 * 1024 * 1024));
+    let intake = intake(&world, 9);
+    let mut work = begin(&intake).await;
+    assert!(matches!(work.run_once(&CancellationToken::new()).await, Ok(Step::Continue)));
+    assert_eq!((world.durable(), world.script.count("look_at_large")), (Some(id(1)), 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -104,7 +104,7 @@ async fn a_comparison_is_repeated_by_another_replica_if_the_first_one_dies() {
     drop(replica);
     fixture.complete(late).await;
     let mut next = Replica::of(&fixture);
-    for _ in 0..40 {
+    for _ in 0..50 {
         next.look().await.expect("the stores are there");
         fixture.pass(OBSERVE_INTERVAL).await;
     }
@@ -160,6 +160,24 @@ async fn entries_of_a_stream_that_came_back_empty_are_reported_and_not_appended_
     let fate = |id: EntryId| entry_state(id, false, stream.as_ref());
     let lost = fixture.published_entry_id(1).parse().expect("an id");
     assert_eq!(fate(lost), EntryState::Lost, "and nobody trimmed it");
+}
+
+// INV-13
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_deleted_between_two_observations_is_compared_although_no_id_fell() {
+    for with_changes in [false, true] {
+        let (fixture, mut replica) = published().await;
+        fixture.world.publishing.delete_stream(Channel::Push);
+        if with_changes {
+            fixture.world.publishing.forget_changes(Channel::Push);
+        }
+        fixture.world.clock.advance(Duration::from_secs(1));
+        fixture.publish(11).await;
+        replica.notice().await.expect("the stores are there");
+        assert_eq!((fixture.listings().len(), fixture.ids().len()), (1, 1), "nothing is appended again");
+        replica.notice().await.expect("the stores are there");
+        assert_eq!(fixture.listings().len(), 1, "it is dealt with");
+    }
 }
 
 // INV-13

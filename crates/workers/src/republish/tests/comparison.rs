@@ -73,8 +73,33 @@ async fn a_route_that_a_publisher_holds_is_compared_again_when_it_is_free() {
     assert_eq!(fixture.saved_run_id().await, "1");
 }
 
+// INV-13
 #[tokio::test(start_paused = true)]
-async fn a_slow_or_locked_replacement_is_bisected() {
+async fn an_entry_that_a_consumer_takes_while_its_row_is_locked_is_not_appended_a_third_time() {
+    let (fixture, mut replica) = published().await;
+    let lock = fixture.world.database.lock_route(&key(10));
+    fixture.world.publishing.fail_over(6);
+    replica.notice().await.expect("the stores are there");
+    let again = *fixture.ids().last().expect("it was appended again");
+    fixture.world.publishing.delete_entry(Channel::Push, again);
+    drop(lock);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+    assert_eq!(fixture.published_entry_id(10), again.to_string());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_entry_harms_no_other_and_ends_the_comparison() {
+    let (fixture, mut replica) = published().await;
+    fixture.world.publishing.fail_over(6);
+    fixture.world.publishing.set_refusing(Channel::Push, true);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!(fixture.counts(), [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
+    assert_eq!(fixture.saved_run_id().await, "1", "the comparison does not begin again for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_replacement_is_bisected_and_one_that_waits_for_a_lock_is_left_for_later() {
     let (fixture, mut replica) = published().await;
     for _ in 0..2 {
         fixture.world.script.fail(REPLACE, timed_out(REPLACE));
@@ -82,16 +107,57 @@ async fn a_slow_or_locked_replacement_is_bisected() {
     fixture.world.publishing.fail_over(2);
     replica.notice().await.expect("the stores are there");
     assert!(fixture.is_consistent());
-    // Four, two, one.
-    for _ in 0..3 {
-        fixture.world.script.fail(REPLACE, locked(REPLACE));
-    }
+    // Another transaction has locked the table.
+    fixture.world.script.fail(REPLACE, locked(REPLACE));
     fixture.world.publishing.fail_over(6);
+    let before = fixture.world.script.count(REPLACE);
     replica.notice().await.expect("the stores are there");
     assert!(!fixture.is_consistent());
+    assert_eq!(fixture.world.script.count(REPLACE), before + 1, "halves would wait as long");
     replica.notice().await.expect("the stores are there");
-    assert!(fixture.is_consistent(), "the locked row was compared again");
+    assert!(fixture.is_consistent(), "the rows were compared again");
     assert_eq!(fixture.counts(), [1; 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_always_slow_does_not_stop_the_comparison() {
+    let (fixture, mut replica) = published().await;
+    let slow = key(8).to_string();
+    fixture.world.script.on(REPLACE, move |call| match call.elements.contains(&slow) {
+        true => Effect::Fail(timed_out(REPLACE)),
+        false => Effect::Pass,
+    });
+    fixture.world.publishing.fail_over(2);
+    replica.notice().await.expect("the others are compared");
+    assert_eq!(fixture.saved_run_id().await, "0", "it is compared again");
+    fixture.world.script.off(REPLACE);
+    replica.notice().await.expect("the stores are there");
+    assert_eq!((fixture.is_consistent(), fixture.counts()), (true, vec![1; 10]));
+}
+
+// INV-13
+#[tokio::test(start_paused = true)]
+async fn rows_that_a_transaction_has_locked_delay_neither_the_others_nor_the_comparison() {
+    let (fixture, mut replica) = published().await;
+    for number in 11..=200 {
+        fixture.publish(number).await;
+    }
+    replica.look().await.expect("the stores are there");
+    let locks: Vec<_> = (51..=170).map(|number| fixture.world.database.lock_route(&key(number))).collect();
+    fixture.world.publishing.fail_over(2);
+    replica.notice().await.expect("the stores are there");
+    let replacements = fixture.world.script.count(REPLACE);
+    assert!(replacements <= 5, "{replacements} statements for 198 routes, each with a wait for a lock");
+    assert_eq!(fixture.saved_run_id().await, "0", "the locked rows are compared again");
+    let is_replaced = |number: u64| {
+        let id = fixture.published_entry_id(number);
+        fixture.ids().iter().any(|entry| entry.to_string() == id)
+    };
+    assert!((1..=50).chain(171..=200).all(is_replaced), "the others have their new ids");
+    drop(locks);
+    replica.notice().await.expect("the stores are there");
+    assert!(fixture.is_consistent());
+    assert_eq!(fixture.saved_run_id().await, "1");
 }
 
 #[tokio::test(start_paused = true)]
