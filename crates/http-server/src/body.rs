@@ -174,8 +174,8 @@ pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
     }
 }
 
-/// Reads the body into a buffer that is never larger than what the budget was asked for. It is asked for more than a share only when a share
-/// has arrived.
+/// Reads the body into a buffer that is never larger than what was reserved of the budget. More than a share is reserved only when a
+/// share has arrived.
 async fn read(
     mut body: Body,
     declared: Option<usize>,
@@ -206,8 +206,8 @@ async fn read(
     Ok(bytes)
 }
 
-/// What `parse` makes of a text of `length` bytes. A long one is parsed on a thread of its own, few at a time, so that the requests of others
-/// go on meanwhile. `occupied` is held until it is parsed, even if the request ends before.
+/// Parses a text of `length` bytes with `parse`. A long text is parsed on a thread of its own, few at a time, so that other requests go
+/// on meanwhile. `occupied` is held until the text is parsed, even if the request ends before.
 pub async fn parse_apart<T: Send + 'static>(
     length: usize,
     occupied: Occupied,

@@ -1,13 +1,13 @@
-//! The bytes that request bodies and answers may occupy, all connections together.
+//! The bytes that request bodies and responses may occupy, all connections together.
 //!
 //! Every request in progress has a share of its own, [`MAX_SHARE_BYTES`] or less. What a body needs beyond it is reserved as a whole
 //! once the share has arrived; until then its connection is not read on. So a request that waits holds nothing that another one
-//! waits for, and there is no deadlock; small requests never wait for large ones. Reservations are granted in the order in
-//! which they are asked for, and one client holds a quarter of the budget at most ([`OWNER_DIVISOR`]): bodies that are announced and do not
+//! waits for, and there is no deadlock; small requests never wait for large ones. Reservations are granted in the order of
+//! their requests, and one client holds a quarter of the budget at most ([`OWNER_DIVISOR`]): bodies that are announced and do not
 //! come keep no room from the bodies of other clients.
 //!
-//! An answer is in memory before its size is known. What it needs is taken at once, if need be below
-//! zero; then no further request is begun until enough was written.
+//! A response is in memory before its size is known. Its bytes are taken from the budget at once, which may fall below zero; then no
+//! further request begins until enough bytes were written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -33,7 +33,7 @@ pub(crate) struct Budget {
     owners: Arc<Owners>,
 }
 
-/// What each client may reserve at a time.
+/// The reservations of each client.
 #[derive(Debug)]
 struct Owners {
     bytes: u32,
@@ -126,9 +126,9 @@ pub(crate) struct Reservation(std::sync::Mutex<Held>);
 #[derive(Debug)]
 struct Held {
     budget: Budget,
-    /// Beyond the share.
+    /// The bytes beyond the share.
     beyond: usize,
-    /// What its client may reserve less meanwhile.
+    /// The bytes that count against the client's limit meanwhile.
     owned: Option<OwnedSemaphorePermit>,
 }
 

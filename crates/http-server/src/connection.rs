@@ -13,6 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::timeouts::{STALL_TIMEOUT, Timeouts};
+
 /// How long a connection without a complete head, or with a request of an unknown client, is left alone when there is no room for
 /// others.
 const HEAD_GRACE: Duration = Duration::from_secs(1);
@@ -23,30 +25,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client that was refused may go on sending when there is no room for others.
 const REFUSED_GRACE: Duration = Duration::from_secs(2);
 
-/// The most requests without a known token that a connection may make; it is closed after the next one is answered.
+/// The most requests without a known token that a connection may make; it is closed after the response to the next one.
 const MAX_UNAUTHORIZED: u32 = 10;
-
-/// How long a client may take nothing of an answer that is there for it, or of 16 KiB of it with HTTP/2. Answers that are not taken
-/// keep room from other requests. The connection is closed then, with HTTP/2 the stream.
-pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long a client may take.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// For the head of a request; for the first one, from the connection on.
-    pub read_header: Duration,
-    /// For a request, from its first byte to its answer. With HTTP/2 from the end of its head.
-    pub request: Duration,
-    /// Between two requests, and to take an answer, unless the client takes nothing for ten seconds.
-    pub idle: Duration,
-}
-
-impl Timeouts {
-    /// No request or pause that begins now has to end earlier.
-    fn shortest(&self) -> Duration {
-        self.read_header.min(self.request).min(self.idle).min(STALL_TIMEOUT)
-    }
-}
 
 /// What a connection is doing. Clones share it.
 #[derive(Debug, Clone)]
@@ -61,11 +41,11 @@ struct Shared {
     unwanted: CancellationToken,
 }
 
-/// A request whose answer is not written yet, or whose body still comes.
+/// A request whose response is not written yet, or whose body has not arrived completely.
 #[derive(Debug)]
 struct InProgress {
     since: Instant,
-    /// When the answer must have been written.
+    /// The time at which the response must be written.
     deadline: Instant,
     /// Since when it is refused, and its client still sends.
     refused_since: Option<Instant>,
@@ -73,7 +53,7 @@ struct InProgress {
 
 #[derive(Debug)]
 struct State {
-    /// By the order in which they began. The first has the earliest deadline.
+    /// The requests in the order in which they began. The first has the earliest deadline.
     in_progress: BTreeMap<u64, InProgress>,
     begun: u64,
     /// Whether one of its requests came from a known client.
@@ -204,7 +184,7 @@ impl Activity {
         }
     }
 
-    /// The connection is closed when its requests in progress are answered.
+    /// Closes the connection after the responses to its requests in progress.
     pub(crate) fn retire(&self) {
         self.0.unwanted.cancel();
     }

@@ -21,10 +21,10 @@ use crate::connection::Progress;
 use crate::service::Class;
 use crate::stall::Stall;
 
-/// What an answer occupies besides its body, in bytes: its head, and what the server library keeps of its stream.
+/// The bytes that a response occupies besides its body: its head, and the state that the server library keeps of its stream.
 const ANSWER_OVERHEAD_BYTES: usize = 1024;
 
-/// The largest piece of an answer that an HTTP/2 connection takes at a time, in bytes.
+/// The largest piece of a response that an HTTP/2 connection takes at a time, in bytes.
 const PIECE_BYTES: usize = 16 * 1024;
 
 /// How long the body of an unknown client may take.
@@ -52,7 +52,7 @@ struct Shared {
     owner: Option<Arc<str>>,
     /// The room of known clients, if this one is not.
     known: Option<Arc<Class>>,
-    /// What the body occupies.
+    /// The bytes that the body occupies.
     reservation: Arc<Reservation>,
     /// Its place among the requests in progress, and among which.
     place: Mutex<(Arc<Class>, Option<OwnedSemaphorePermit>)>,
@@ -91,7 +91,7 @@ pub fn name_route(extensions: &Extensions, template: &'static str) {
     }
 }
 
-/// What the body of a request occupies. A task that outlives its request holds it until its end, so that the budget counts it.
+/// The bytes that the body of a request occupies. A task that outlives its request holds them until its end, so that the budget counts them.
 #[derive(Debug, Clone)]
 pub struct Occupied(Option<Arc<Reservation>>);
 
@@ -117,8 +117,8 @@ impl<S: Sync> FromRequestParts<S> for Occupied {
     }
 }
 
-/// Tells the listener that the client of a request is known after all, for example by a session: from now on the request has the room of
-/// known clients, for which this waits.
+/// Marks the client of a request as known after all, for example by a session: from now on the request counts against the room of known
+/// clients. Waits until there is room.
 pub async fn admit_known_client(extensions: &Extensions) {
     if let Some(exchange) = extensions.get::<Exchange>() {
         exchange.admit_known().await;
@@ -151,7 +151,7 @@ impl Exchange {
         self.0.progress.activity().set_known();
     }
 
-    /// The handler has ended: its place goes to another request, whether the answer is taken or not.
+    /// Gives the place to another request: the handler has ended, whether the client reads the response or not.
     pub(crate) fn leave(&self) {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).1 = None;
     }
@@ -245,7 +245,7 @@ impl Exchange {
     }
 }
 
-/// Whose request it is, and its place.
+/// The client of a request, and the request's place.
 pub(crate) struct Client {
     /// The name of the token.
     pub(crate) owner: Option<Arc<str>>,
@@ -297,7 +297,7 @@ impl Drop for RequestBody {
     }
 }
 
-/// What an answer occupies until it is written: bytes, and the attention of its connection.
+/// The bytes that a response occupies until it is written. Until then its request counts as in progress.
 struct Occupancy {
     _reservation: Reservation,
     _progress: Arc<Progress>,
@@ -305,11 +305,11 @@ struct Occupancy {
     stall: Option<Stall>,
 }
 
-/// An answer whose bytes keep what it occupies until the server library drops them, which is after they were written to the socket.
+/// A response body whose bytes keep their occupancy until the server library drops them, after it wrote them to the socket.
 struct AnswerBody {
     body: Body,
     occupancy: Arc<Occupancy>,
-    /// What is left of a frame of which the library has taken a piece.
+    /// The rest of a frame of which the library has taken a piece.
     rest: Bytes,
 }
 

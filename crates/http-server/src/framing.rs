@@ -1,7 +1,7 @@
 //! The beginnings and ends of the heads of an HTTP/1.1 connection.
 //!
-//! The server library says how the body of each request is framed ([`Framing::begin`]); here its bytes are counted, so that the head
-//! after it is found. What is wrong in a chunked body is left to the library, which ends the connection.
+//! The server library determines how the body of each request is framed ([`Framing::begin`]). This module counts the bytes of the body, so
+//! that it finds the head after it. An error in a chunked body is left to the library, which ends the connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -147,7 +147,7 @@ impl Part {
 mod tests {
     use super::*;
 
-    /// The reads that are handed on of `bytes`, and the bodies that the service is told of in turn.
+    /// The reads of `bytes` that are handed on, alternating with the bodies that the service receives.
     fn reads(bytes: &[u8], bodies: &[BodyFraming]) -> Vec<String> {
         let (framing, mut bodies) = (Framing::default(), bodies.iter());
         let (mut rest, mut reads) = (bytes, Vec::new());

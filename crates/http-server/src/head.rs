@@ -3,7 +3,7 @@
 use axum::http::header::{HOST, TRANSFER_ENCODING};
 use axum::http::{Request, Version};
 
-/// Whether the head may be answered; if not, the rule that it breaks (RFC 9112, RFC 9113).
+/// Checks the head of a request; the error is the rule that it breaks (RFC 9112, RFC 9113).
 pub(crate) fn check<B>(request: &Request<B>, has_fragment: bool) -> Result<(), &'static str> {
     if has_fragment {
         return Err("The target of the request has a fragment: # is written as %23.");

@@ -29,6 +29,7 @@ mod sparse_log;
 mod stall;
 mod started;
 mod stream;
+mod timeouts;
 mod tls;
 pub mod tokens;
 mod unix;
@@ -36,7 +37,6 @@ mod unix;
 pub use body::{
     BodyError, BodyLimit, JsonBody, JsonText, Object, has_media_type, is_compressed, parse_apart, read_body,
 };
-pub use connection::Timeouts;
 pub use exchange::{Occupied, admit_known_client, name_route};
 pub use listener::serve;
 pub use proxies::{Client, InvalidNetwork, Peer, TrustedProxies};
@@ -45,5 +45,6 @@ pub use request_id::{RequestId, X_REQUEST_ID};
 pub use service::{Answered, Observer, Refusal, Settings};
 pub use socket::{Listener, bind};
 pub use started::Started;
+pub use timeouts::Timeouts;
 pub use tls::Tls;
 pub use unix::{BindUnixError, BoundUnix, MAX_SOCKET_PATH_BYTES, SocketFile, bind_unix, check_socket_path};

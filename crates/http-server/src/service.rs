@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower::ServiceExt;
 
 use crate::budget::Budget;
-use crate::connection::{Activity, Progress, Timeouts};
+use crate::connection::{Activity, Progress};
 use crate::exchange::{BodyProgress, Client, Exchange, Route};
 use crate::head;
 use crate::problem::PROBLEM_JSON;
@@ -31,6 +31,7 @@ use crate::proxies::Peer;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::sparse_log::SparseLog;
 use crate::started::Started;
+use crate::timeouts::Timeouts;
 use crate::tls::Tls;
 use crate::tokens::Tokens;
 
@@ -121,7 +122,7 @@ pub enum Refusal {
     InvalidHead(&'static str),
 }
 
-/// Requests in progress, and what their bodies and answers may occupy.
+/// The places of requests in progress, and the bytes that their bodies and responses may occupy.
 #[derive(Debug)]
 pub(crate) struct Class {
     places: Arc<Semaphore>,
@@ -133,7 +134,7 @@ impl Class {
         Arc::new(Self { places: Arc::new(Semaphore::new(places)), budget: Budget::new(bytes, places) })
     }
 
-    /// Waits for a place, and, unless it is for a probe, until answers leave room.
+    /// Waits for a place, and, unless it is for a probe, until responses leave room.
     pub(crate) async fn enter(&self, is_probe: bool) -> Result<OwnedSemaphorePermit, AcquireError> {
         if !is_probe {
             self.budget.admit().await;
@@ -149,9 +150,9 @@ pub(crate) struct Service {
     known: Arc<Class>,
     /// Those without a known token.
     unknown: Arc<Class>,
-    /// Of answers that clients do not take.
+    /// The log of responses that clients do not read.
     pub(crate) stalled: Arc<SparseLog>,
-    /// Of unknown clients that found no room.
+    /// The log of unknown clients that found no room.
     crowded: SparseLog,
 }
 
@@ -169,7 +170,7 @@ impl Service {
         }
     }
 
-    /// Answers one request. Never fails. It begins at once, before a byte of the next one is looked at.
+    /// Serves one request. Never fails. It begins at once, before a byte of the next request is read.
     pub(crate) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -229,7 +230,7 @@ impl Service {
         Ok(response.map(|body| exchange.answer_body(body)))
     }
 
-    /// Whose request it is, and a place for it; `None` if there is none by `deadline`.
+    /// The client of a request, and a place for it; `None` if no place was free by `deadline`.
     async fn client(&self, request: &Request<Incoming>, path: &str, deadline: Instant) -> Option<Client> {
         let principal = self.settings.tokens.as_ref().map(|tokens| tokens.principal(request.headers()));
         let class = if principal.as_ref().is_some_and(Option::is_none) { &self.unknown } else { &self.known };

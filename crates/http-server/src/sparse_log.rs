@@ -1,14 +1,14 @@
-//! Lines of the log about what clients do, which they could fill it with.
+//! Log lines about the behaviour of clients, limited in number: otherwise a client could fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Between two lines about the same.
+/// The interval between two lines about the same event.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Lets one line a minute pass, and counts what it stands for.
+/// Lets one line a minute pass, and counts the events that it stands for.
 #[derive(Debug, Default)]
 pub(crate) struct SparseLog(Mutex<State>);
 

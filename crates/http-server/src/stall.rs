@@ -1,9 +1,9 @@
-//! Answers that an HTTP/2 client does not take.
+//! Responses that an HTTP/2 client does not read.
 //!
-//! A client may keep the window of a stream closed, so that nothing of an answer can be written although the connection is fine. The
-//! server library waits for it without an end. So each stream runs in a future of its own that ends once nothing of its answer was
-//! written for [`STALL_TIMEOUT`]; dropping what it runs resets the stream. The task of the stream and the body of its answer share a
-//! [`Stall`].
+//! A client may keep the window of a stream closed, so that nothing of a response can be written although the connection works. The
+//! server library waits for the window without a limit. So each stream runs in a future of its own that ends once nothing of its response
+//! was written for [`STALL_TIMEOUT`]; dropping that future resets the stream. The task of the stream and the body of its response share
+//! a [`Stall`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use hyper::rt::Executor;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::connection::STALL_TIMEOUT;
 use crate::sparse_log::SparseLog;
+use crate::timeouts::STALL_TIMEOUT;
 
 tokio::task_local! {
     static STALL: Stall;
 }
 
-/// How the answer on one stream is taken. Clones share it.
+/// The progress of writing the response on one stream. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stall(Arc<Mutex<State>>);
 
@@ -35,12 +35,12 @@ struct State {
 }
 
 impl Stall {
-    /// That of the stream whose task this is; `None` with HTTP/1.1.
+    /// The state of the stream whose task this is; `None` with HTTP/1.1.
     pub(crate) fn of_this_stream() -> Option<Self> {
         STALL.try_with(Clone::clone).ok()
     }
 
-    /// There is an answer, or some more of it can be written.
+    /// Notes that there is a response, or that more of it can be written.
     pub(crate) fn advanced(&self) {
         self.state().since = Some(Instant::now());
     }

@@ -193,8 +193,8 @@ impl<S: Store> Idempotency<S> {
         self.run_once_holding(request, (), handler).await
     }
 
-    /// The same; `held` is dropped when nothing of the request is left, even if its client went away long before: for example what it
-    /// occupies of a budget.
+    /// The same as [`Idempotency::run_once`]. `held` is dropped when the request's task has ended, even if its client disconnected long
+    /// before: for example a part of a budget that the request occupies.
     pub async fn run_once_holding<F, E>(
         &self,
         request: Request,

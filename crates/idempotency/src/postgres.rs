@@ -249,7 +249,8 @@ fn by_key(rows: &[Row]) -> Result<HashMap<(&str, &str), &Row>, IdempotencyError>
     rows.iter().map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row))).collect()
 }
 
-/// Shortens claims of a clock that was set back since: a process that crashed would keep its keys until the clock has caught up.
+/// Shortens claims that a clock made which was ahead and was corrected since. Otherwise the keys of a process that crashed would stay
+/// claimed until the clock has caught up.
 async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> Result<(), IdempotencyError> {
     let mut ahead = Vec::new();
     for (key, row) in found {
@@ -261,11 +262,8 @@ async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> 
     if ahead.is_empty() {
         return Ok(());
     }
-    match session.execute(&statements::begin_again(ahead.iter().copied())).await {
-        // Another request does it, or the holder is about to end its claim.
-        Ok(_) | Err(PgError::Locked { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    session.execute(&statements::begin_again(ahead.into_iter())).await?;
+    Ok(())
 }
 
 /// A row of [`statements::claim`] or [`statements::lookup`].

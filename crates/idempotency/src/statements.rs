@@ -4,8 +4,6 @@
 //! deadlock. All times are the server's `now()`, the beginning of the transaction. A statement that waited for a row
 //! therefore compares with a time before the wait, which frees no key too early.
 
-use std::collections::HashSet;
-
 use pg::bind;
 use pg::sql::unnest;
 use sea_query::{
@@ -15,8 +13,12 @@ use sea_query::{
 };
 use tokio_postgres::types::ToSql;
 
+mod held;
+
+pub use self::held::complete;
+pub(crate) use self::held::{abandon, extend};
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
-use crate::{ClaimId, ClaimRequest, Completion, FreeCompletion, KeyLookup, LockTtl};
+use crate::{ClaimRequest, Completion, FreeCompletion, KeyLookup};
 
 /// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
 /// statistics, which are taken while the table is nearly empty.
@@ -103,21 +105,27 @@ fn is_ahead() -> Expr {
         .and(Expr::cust("idempotency_keys.created_at > now() + interval '1 second'"))
 }
 
-/// Lets those of the claims that were made by a clock that was ahead begin now: they end when their holders expect it, and not when the clock
-/// has caught up.
+/// Lets claims begin now that were made by a clock that was ahead: they end when their holders expect it, and not when the clock has
+/// caught up. Claims that another transaction has locked are left out: another request does the same, or the holder ends its claim.
 pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> UpdateStatement {
     let given = Query::select()
         .expr_as(by_bytes(keys.clone().map(|(scope, _)| scope)), Given::Scope)
         .expr_as(by_bytes(keys.map(|(_, key)| key)), Given::Key)
+        .take();
+    let ahead = Query::select()
+        .column((Given::Table, sea_query::Asterisk))
+        .from_subquery(given, Given::Table)
+        .inner_join(Keys::Table, is_given())
+        .and_where(is_ahead())
+        .lock_with_tables_behavior(LockType::Update, [Keys::Table], LockBehavior::SkipLocked)
         .take();
     let column = |column: Keys| Expr::col((Keys::Table, column));
     Query::update()
         .table(Keys::Table)
         .value(Keys::ExpiresAt, now().add(column(Keys::ExpiresAt).sub(column(Keys::CreatedAt))))
         .value(Keys::CreatedAt, now())
-        .from(TableRef::SubQuery(given.into(), Given::Table.into_iden()))
+        .from(TableRef::SubQuery(ahead.into(), Given::Table.into_iden()))
         .and_where(is_given())
-        .and_where(is_ahead())
         .take()
 }
 
@@ -309,90 +317,6 @@ fn insert(columns: impl IntoIterator<Item = Keys>, rows: SelectStatement) -> Ins
     // Cannot fail: each caller has an expression for each of its columns.
     insert.select_from(rows).expect("as many expressions as columns");
     insert
-}
-
-/// Position, scope, key and token of each claim. Of several that are equal only the first is given.
-fn given_ids<'a>(ids: impl Iterator<Item = &'a ClaimId>) -> (SelectStatement, Vec<usize>) {
-    let mut seen = HashSet::new();
-    let distinct: Vec<(usize, &ClaimId)> = ids.enumerate().filter(|(_, id)| seen.insert(*id)).collect();
-    let given = Query::select()
-        .expr_as(
-            unnest(bind::bigints(distinct.iter().map(|(position, _)| *position as i64))),
-            Given::Position,
-        )
-        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.scope.as_str())), Given::Scope)
-        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.key.as_str())), Given::Key)
-        .expr_as(by_bytes(distinct.iter().map(|(_, id)| id.token.to_text())), Given::Token)
-        .take();
-    (given, distinct.into_iter().map(|(position, _)| position).collect())
-}
-
-/// Those of the given claims that are pending under their token, locked until the transaction ends.
-fn locked(given: SelectStatement) -> SelectStatement {
-    Query::select()
-        .column((Given::Table, sea_query::Asterisk))
-        .from_subquery(given, Given::Table)
-        .inner_join(Keys::Table, is_given())
-        .and_where(Expr::col((Keys::Table, Keys::Token)).equals((Given::Table, Given::Token)))
-        .and_where(Expr::col((Keys::Table, Keys::State)).eq(bind::text(PENDING)))
-        .order_by((Keys::Table, Keys::Scope), Order::Asc)
-        .order_by((Keys::Table, Keys::Key), Order::Asc)
-        .lock_with_tables(LockType::Update, [Keys::Table])
-        .take()
-}
-
-/// Changes the claims that `given` names and that are pending under their token; returns their positions.
-fn update(given: SelectStatement) -> UpdateStatement {
-    Query::update()
-        .table(Keys::Table)
-        .from(TableRef::SubQuery(locked(given).into(), Given::Table.into_iden()))
-        .and_where(is_given())
-        .returning(Query::returning().column((Given::Table, Given::Position)))
-        .take()
-}
-
-/// Stores the answers of those of the claims that are still the caller's, by the primary key; returns the positions in
-/// `completions` of those that were completed.
-///
-/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
-/// many rows as there are completions, one of them is fenced. [`crate::complete_in`] tells which.
-pub fn complete(completions: &[Completion]) -> UpdateStatement {
-    let (given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
-    let given = with_answers(given, || positions.iter().map(|position| &completions[*position]));
-    let of_given = |column: Given| Expr::col((Given::Table, column));
-    update(given)
-        .value(Keys::State, bind::text(COMPLETED))
-        .value(Keys::ResponseStatus, of_given(Given::Status).cast_as("int"))
-        .value(Keys::ResponseHeaders, of_given(Given::Headers))
-        .value(Keys::ResponseBody, of_given(Given::Body))
-        .value(Keys::ExpiresAt, from_now(of_given(Given::TtlMs)))
-        .take()
-}
-
-/// Gives those of the claims that are still the caller's a new end; returns their positions.
-pub(crate) fn extend(ids: &[&ClaimId], lock_ttl: LockTtl) -> UpdateStatement {
-    update(given_ids(ids.iter().copied()).0)
-        .value(Keys::ExpiresAt, from_now(bind::bigint(lock_ttl.as_millis())))
-        .take()
-}
-
-/// Deletes those of the claims that are still the caller's; returns their positions.
-pub(crate) fn abandon(ids: &[&ClaimId]) -> SelectStatement {
-    let gone = Query::select().columns([Given::Scope, Given::Key]).from(Step::Locked).take();
-    let delete = Query::delete()
-        .from_table(Keys::Table)
-        .and_where(Expr::tuple([Expr::col(Keys::Scope), Expr::col(Keys::Key)]).in_subquery(gone))
-        .take();
-    Query::select()
-        .column(Given::Position)
-        .from(Step::Locked)
-        .with_cte(
-            WithClause::new()
-                .cte(step(Step::Locked, locked(given_ids(ids.iter().copied()).0)))
-                .cte(step(Step::Deleted, delete))
-                .to_owned(),
-        )
-        .take()
 }
 
 /// Deletes expired keys, the oldest first, by the index on `expires_at`; leaves out those that another transaction has locked.

@@ -88,9 +88,9 @@ impl LockManager {
         Self { abort: Some(token), ..self.clone() }
     }
 
-    /// The same locks where each client acquires a key for the same time to live as every other one. A lease that ends later than that from
-    /// now was written by a clock that has been set back since, and is given that time from now. Otherwise this is
-    /// noticed only of leases whose grant is in the future.
+    /// The same locks, where all clients acquire a key for the same time to live. A lease that lasts longer than that from now was written
+    /// by a clock that was ahead and was corrected since, so it is shortened to that time from now. Without this promise of the caller only
+    /// leases whose grant is in the future are shortened.
     #[must_use]
     pub fn with_same_ttl(&self) -> Self {
         let store = Store { same_ttl: true, ..(*self.store).clone() };

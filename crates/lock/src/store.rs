@@ -71,7 +71,11 @@ impl Store {
         let found = session.query(&self.statements.peek_ahead(key, length)).await?;
         if is_live(&found)? {
             if found.first().map_or(Ok(false), |row| column(row, "is_ahead"))? {
-                session.execute(&self.statements.begin_again(key, length)).await?;
+                match session.execute(&self.statements.begin_again(key, length)).await {
+                    // Its holder changes it, or another client does the same.
+                    Ok(_) | Err(PgError::Locked { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
             return Ok(Attempt::Locked);
         }

@@ -1,5 +1,7 @@
 //! What can go wrong, by name. A condition that does not hold is an outcome, not an error.
 
+use std::error::Error;
+
 use pg::PgError;
 use tokio_postgres::error::SqlState;
 
@@ -40,6 +42,9 @@ pub enum StateError {
     TimedOut {
         /// What was tried.
         operation: &'static str,
+        /// Which limit passed.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
     },
     /// PostgreSQL takes no writes, as a standby, or because the role or the database is set so. Nothing was changed.
     #[error("PostgreSQL is read-only; nothing was changed")]
@@ -86,7 +91,9 @@ impl StateError {
     /// An error of a statement on `table`, by what a caller can do about it. A value that PostgreSQL refuses is the caller's.
     pub(crate) fn of_table(table: &TableName, error: PgError) -> Self {
         match error {
-            PgError::TimedOut { operation, .. } => Self::TimedOut { operation },
+            source @ PgError::TimedOut { operation, .. } => {
+                Self::TimedOut { operation, source: source.into() }
+            }
             PgError::Refused { source, .. } => Self::InvalidValue(format!("PostgreSQL refused it {source}")),
             error if error.sql_state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Self::ReadOnly,
             error if error.is_for_want_of_a_connection() => Self::Busy(error),

@@ -1,4 +1,4 @@
-//! Work that is in proportion to a large text: it has threads of its own, so that the requests of others do not wait for it.
+//! Work whose time grows with a large text: it has threads of its own, so that other requests do not wait for it.
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -10,7 +10,7 @@ const MAX_HEAVY: usize = 2;
 
 static HEAVY: Semaphore = Semaphore::const_new(MAX_HEAVY);
 
-/// Does `work` on a text of so many bytes. It goes on if its caller is gone.
+/// Runs `work` on a text of so many bytes. It continues if its caller stops waiting.
 pub(crate) async fn work_on<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if bytes <= MAX_LIGHT_BYTES {
         return work();

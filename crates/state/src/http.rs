@@ -96,7 +96,7 @@ impl<S: Store> Http<S> {
         answered.map_err(|error| if target.operation.writes() { error } else { error.of_reading() })
     }
 
-    /// What `work` on the store gives, in time, which only reads.
+    /// Runs `work`, which only reads from the store, within the time of a request.
     fn ask<T>(
         &self,
         work: impl Future<Output = Result<T, StateError>>,
@@ -104,7 +104,7 @@ impl<S: Store> Http<S> {
         self.ask_for(Need::Read, work)
     }
 
-    /// What `work` on the store gives, in time.
+    /// Runs `work` on the store within the time of a request.
     fn ask_for<T>(
         &self,
         need: Need,

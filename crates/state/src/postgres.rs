@@ -36,11 +36,11 @@ use crate::{
 pub const MAX_VALUE_BYTES: usize = 10 * 1024 * 1024;
 /// How often a document is read that becomes larger between two looks.
 const MAX_READS: u32 = 3;
-/// How many of the largest answers are read at a time.
+/// How many of the largest responses are read at a time.
 const MAX_LARGE_ANSWERS: usize = 3;
 
-/// The most bytes of PostgreSQL's text of a value that is given with so many: it writes a space behind each comma and colon, which a text
-/// need not have. Numbers count as they are written out.
+/// The most bytes that PostgreSQL's text of a value may have, if the value was put with at most `max_value_bytes`: PostgreSQL writes a space
+/// after each comma and colon. Numbers count as PostgreSQL writes them, without an exponent.
 pub(crate) fn max_stored_bytes(max_value_bytes: usize) -> usize {
     max_value_bytes / 2 * 3
 }

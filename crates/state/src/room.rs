@@ -1,7 +1,7 @@
 //! The bytes that documents which were read may occupy, all operations of a store together.
 //!
 //! Small documents are not counted: the connections bound how many are read at a time. For more, an operation takes room before it
-//! reads, and what it read keeps it until the last copy is dropped, which for an answer is when it was written. An operation that
+//! reads, and the documents that it read keep the room until their last copy is dropped, which for a response is when it was written. An operation that
 //! waits for room holds neither room nor a connection, so that there is no deadlock.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Held {
     _units: Option<Arc<OwnedSemaphorePermit>>,
 }
 
-/// It says nothing of what is held.
+/// All are equal: the room that is held is not a part of a document's value.
 impl PartialEq for Held {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -28,7 +28,7 @@ pub(crate) fn next_version(table: &TableName) -> String {
     format!("nextval('\"{}\"')", sequence_name(table))
 }
 
-/// The next version of a row `d`: of the sequence, and higher than the row's own even if the sequence was set back.
+/// The next version of a row `d`: of the sequence, and higher than the row's own even if the sequence was reset.
 pub(crate) fn higher_version(table: &TableName) -> String {
     format!("GREATEST({}, d.version + 1)", next_version(table))
 }

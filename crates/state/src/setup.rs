@@ -31,7 +31,7 @@ const MAX_LOCK_TRIES: u32 = 60;
 const SETUP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long another process may take, which may be building indexes.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How far beyond the highest version a sequence is moved that was behind it.
+/// How far beyond the highest version a sequence is moved that was below it.
 const VERSION_GAP: i64 = 1_000_000;
 /// How often the table is looked at: after each step, and after another process changed it meanwhile.
 const MAX_LOOKS: u32 = 8;
@@ -249,8 +249,8 @@ impl Setup<'_> {
         self.make_statistics().await
     }
 
-    /// Moves the sequence of versions beyond the table's if it is behind, as copies of the rows alone leave it: a version must not come
-    /// again. Documents that were deleted may have had higher ones, so that it moves further than need be.
+    /// Moves the sequence of versions beyond the highest version in the table if it is below it, as after a copy of the rows alone: a version
+    /// must not be used again. Deleted documents may have had higher versions, so the sequence moves further than the table requires.
     async fn raise_sequence(&self) -> Result<(), StateError> {
         let Some(highest) = catalogue::version_beyond_sequence(self.session, self.table)
             .await

@@ -80,8 +80,8 @@ pub(crate) fn probe(table: &TableName, key: &Key) -> Written {
     Written::new(text, [bind::text(key.as_str())])
 }
 
-/// Those documents that there are, in no order, at most one for each key, and not many more than fit into an answer; without its value
-/// one of more than `most` bytes. Plan: the index on the key, once for each key.
+/// Those documents that there are, in no order, at most one for each key, and not many more than fit into a response; a document of
+/// more than `most` bytes comes without its value. Plan: the index on the key, once for each key.
 pub(crate) fn get_many(table: &TableName, keys: &[&Key], most: usize) -> Written {
     // How many bytes the values before the previous one have; NULL for the first two rows. A window without an order passes rows on as
     // they come.

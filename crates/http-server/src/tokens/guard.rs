@@ -32,8 +32,8 @@ pub struct Guard {
     guesses: Arc<Guesses>,
 }
 
-/// What further intents, or whatever a request is about, count against the rate limit of its token. A handler behind a [`Guard`] with a limit
-/// gets it by extraction.
+/// The rate limit of a request's token, against which a handler counts further units, such as the intents of a batch. A handler behind a
+/// [`Guard`] with a limit gets it by extraction.
 #[derive(Debug, Clone)]
 pub struct Charge {
     rate_limit: Arc<RateLimit>,

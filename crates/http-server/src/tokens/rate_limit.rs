@@ -1,4 +1,4 @@
-//! How much a token may ask for.
+//! The rate limit of a token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

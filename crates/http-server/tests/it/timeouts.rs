@@ -98,7 +98,7 @@ async fn a_client_whose_body_had_to_wait_for_room_is_not_told_that_it_was_slow()
     let begin = async || {
         let mut client = Client::connect(&server).await;
         client.begin_post("/held", JSON, MAX_BATCH_BYTES).await;
-        // More than its share, so that it asks for the rest.
+        // More than its share, so that the rest is reserved.
         client.send([b'x'; 17 * 1024]).await;
         client
     };

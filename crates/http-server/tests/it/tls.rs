@@ -183,7 +183,7 @@ async fn a_handler_learns_who_the_peer_is_and_whether_the_connection_is_encrypte
     assert_eq!(body, "Peer { addr: Some(127.0.0.1), tls: true }");
 }
 
-/// A client that opens no window for answers, and a hundred requests of it.
+/// A client that opens no window for responses, and its hundred requests.
 async fn without_window(
     addr: SocketAddr,
     certificate: &CertificateDer<'static>,
@@ -213,7 +213,7 @@ async fn answers_that_get_no_window_keep_no_place_and_end_after_the_stall_timeou
     let certificate = files.renew(true);
     for tokens in [None, Some(tokens())] {
         let tls = files.load().expect("a pair");
-        // Far fewer places than answers.
+        // Far fewer places than responses.
         let server = start(Settings { tls: Some(tls), max_connections: 20, tokens, ..settings() }).await;
         let begun = Instant::now();
         let untaken = without_window(server.addr, &certificate, "/one").await;

@@ -2,7 +2,7 @@ use ambient::SeededTokens;
 use sea_query::PostgresQueryBuilder;
 
 use super::*;
-use crate::{Fingerprint, Key, Scope, Token};
+use crate::{ClaimId, Fingerprint, Key, LockTtl, Scope, Token};
 
 fn request(key: &str) -> ClaimRequest {
     let token = Token::next(&SeededTokens::new(1));

@@ -138,7 +138,8 @@ async fn a_claim_that_reaches_the_store_after_it_was_abandoned_is_abandoned_agai
     store.delays_claims.store(true, Ordering::SeqCst);
     assert!(matches!(run(&once).await, Run::Unavailable(_)));
     store.delays_claims.store(false, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    once.tasks().close();
+    timeout(Duration::from_secs(3), once.tasks().wait()).await.expect("long before the lock TTL has passed");
     assert!(matches!(run(&once).await, Run::Handled(_)));
 }
 

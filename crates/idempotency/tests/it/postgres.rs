@@ -300,3 +300,19 @@ async fn a_claim_from_a_clock_that_was_set_back_is_over_after_its_time_and_not_b
         assert!(matches!(db.claim(&request("k", "f")).await, Claim::New), "reads: {reads}");
     }
 }
+
+// I-13
+#[tokio::test]
+async fn a_claim_that_another_transaction_has_locked_does_not_keep_others_from_beginning_now() {
+    let db = Db::new().await;
+    db.execute("UPDATE fake_clock SET now_ms = now_ms + 3600000").await;
+    for name in ["a", "b", "c"] {
+        db.claimed(name).await;
+    }
+    db.execute("UPDATE fake_clock SET now_ms = now_ms - 3600000").await;
+    let _holder = db.block("SELECT FROM idempotency_keys WHERE key = 'b' FOR UPDATE").await;
+    let keys = ["a", "b", "c"].map(|name| lookup(name, "f"));
+    drop(db.store().lookup(&keys).await.expect("no failure"));
+    let now = "SELECT coalesce(string_agg(key, '' ORDER BY key), '') FROM test.idempotency_keys WHERE created_at <= test.now()";
+    assert_eq!(db.value::<String>(now).await, "ac");
+}

@@ -163,7 +163,7 @@ async fn a_client_of_the_original_that_is_acquiring_is_waited_for() {
     );
     original.batch_execute(&grant).await.expect("granted");
     let outcome = acquiring.await.expect("it does not panic");
-    // On a machine that stands still, it may have stopped waiting.
+    // If the machine is suspended, it may have stopped waiting.
     assert!(!matches!(outcome, Ok(lock::Acquisition::Acquired(_))), "{outcome:?}");
     assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
 }

@@ -224,3 +224,12 @@ async fn a_long_lease_is_not_cut_short_by_a_client_that_asks_for_a_short_one() {
     db.pass(day.as_millis() as i64 + 999).await;
     assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
 }
+
+// L-22
+#[tokio::test]
+async fn a_lease_from_a_clock_that_was_set_back_is_held_while_its_holder_changes_it() {
+    let db = Db::new().await;
+    ahead(&db, false).await;
+    let _holder = db.block("SELECT FROM locks FOR UPDATE").await;
+    assert!(is_locked(&db.locks.try_acquire("k", TTL).await));
+}

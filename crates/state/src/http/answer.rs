@@ -30,7 +30,7 @@ pub(super) fn document(document: &Document) -> Response {
     response
 }
 
-/// That there is a document of this version.
+/// The response to HEAD: there is a document of this version.
 pub(super) fn head(version: Version) -> Response {
     let mut response = json(Vec::new(), &Held::default());
     response.headers_mut().insert(ETAG, etag(version));
@@ -104,7 +104,7 @@ fn held_by(rows: &[Document]) -> Held {
     rows.first().map(|row| row.value.held().clone()).unwrap_or_default()
 }
 
-/// A body that keeps what its documents hold until it was written.
+/// A body that keeps the room of its documents until it was written.
 struct Written {
     body: Vec<u8>,
     _held: Held,

@@ -20,7 +20,7 @@ pub(super) enum Need {
     Write,
 }
 
-/// What the last requests saw.
+/// The state of the database as the last requests found it.
 #[derive(Debug, Default)]
 pub(super) struct Availability {
     unavailable: AtomicBool,

@@ -33,7 +33,7 @@ pub(super) struct Operation<'a> {
 
 /// The outcome of reading several documents.
 pub(super) enum Reading {
-    /// Those that fit into an answer, and the one after them. Whether those are all.
+    /// The documents that fit into a response, and the one after them. `is_whole` if there are no others.
     Read { found: Vec<Found>, is_whole: bool },
     /// They need room, and there was none.
     NeedsRoom,
@@ -42,14 +42,14 @@ pub(super) enum Reading {
 /// The room for what is read.
 pub(super) struct Counted<'a> {
     pub(super) room: &'a Room,
-    /// The bytes that an answer takes of it.
+    /// The bytes that a response takes of the room.
     pub(super) bytes: usize,
-    /// The part that was taken.
+    /// The part of the room that was taken.
     pub(super) held: Option<Held>,
 }
 
 impl Counted<'_> {
-    /// Whether a reading may go on that has so many bytes by now.
+    /// Whether a reading may continue that has read so many bytes.
     fn takes(&mut self, bytes: usize, is_larger: bool) -> bool {
         if self.held.is_none() && !is_larger && bytes > MAX_UNCOUNTED_BYTES {
             self.held = self.room.try_take(self.bytes);
@@ -87,12 +87,7 @@ impl<'a> Operation<'a> {
         &self,
         work: impl Future<Output = Result<T, PgError>>,
     ) -> Result<T, StateError> {
-        let done = match self.deadline {
-            None => Ok(work.await),
-            Some(deadline) => timeout_at(deadline, work).await,
-        };
-        let late = |_| StateError::TimedOut { operation: self.session.operation() };
-        done.map_err(late)?.map_err(|error| StateError::of_table(self.table, error))
+        self.in_time(work).await?.map_err(|error| StateError::of_table(self.table, error))
     }
 
     /// Prepares and runs a statement.
@@ -102,13 +97,12 @@ impl<'a> Operation<'a> {
 
     /// Waits for `work` until the deadline.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, StateError> {
-        match self.deadline {
+        let done = match self.deadline {
             None => Ok(work.await),
-            Some(deadline) => {
-                let late = |_| StateError::TimedOut { operation: self.session.operation() };
-                timeout_at(deadline, work).await.map_err(late)
-            }
-        }
+            Some(deadline) => timeout_at(deadline, work).await,
+        };
+        let operation = self.session.operation();
+        done.map_err(|passed| StateError::TimedOut { operation, source: passed.into() })
     }
 
     /// The connection is not kept if a message of so many bytes has gone through it.

@@ -1,4 +1,4 @@
-//! Reading documents that may be large: what is counted is counted before it is read.
+//! Reading documents that may be large: their bytes are counted before they are read.
 
 use super::operation::{Counted, Operation, Reading, deadline_of};
 use super::rows::{Found, read_found};
@@ -8,7 +8,7 @@ use crate::room::{Held, MAX_UNCOUNTED_DOCUMENT};
 use crate::{Document, Key, MAX_ANSWER_BYTES, Page, StateError, statements};
 
 impl PostgresStore {
-    /// The room, and the most that an answer takes of it.
+    /// The room, and the most bytes that a response takes of it.
     pub(super) fn counted(&self) -> Counted<'_> {
         Counted { room: &self.room, bytes: self.max_stored_bytes.max(MAX_ANSWER_BYTES), held: None }
     }
@@ -73,8 +73,11 @@ impl PostgresStore {
                 Found::Document(document) => {
                     documents.push(Document { value: document.value.within(&held), ..document });
                 }
-                // It is the last one that was read; the page ends before it.
-                Found::Larger { .. } if !documents.is_empty() => is_cut = true,
+                // The page ends before it, also if documents after it were read.
+                Found::Larger { .. } if !documents.is_empty() => {
+                    is_cut = true;
+                    break;
+                }
                 larger => drop(larger.document(self.max_stored_bytes)?),
             }
         }

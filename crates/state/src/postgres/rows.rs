@@ -41,7 +41,7 @@ pub(super) fn members_in_order(
 /// A row that was read.
 pub(super) enum Found {
     Document(Document),
-    /// A document whose value has more bytes than were asked for.
+    /// A document whose value has more bytes than the limit of the statement.
     Larger {
         key: Key,
         bytes: usize,

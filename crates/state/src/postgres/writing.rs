@@ -107,7 +107,7 @@ impl PostgresStore {
     }
 }
 
-/// What RFC 7396 makes of the two texts, or why it makes nothing that can be stored.
+/// Merges `patch` into `target` by RFC 7396; the error says why the result cannot be stored.
 pub(crate) fn merged(target: &str, patch: &str, max_stored_bytes: usize) -> Result<Value, String> {
     // The patch itself is not deeper than it may be, but where it is merged may be deep already.
     let value = Value::parse(merge_texts(target, patch))

@@ -210,7 +210,7 @@ pub(crate) fn number_as_indexed(number: &Number) -> Number {
     number.cut(INDEXED_NUMBER_POWER, INDEXED_SCALE)
 }
 
-/// Whether an index tells this text from all others.
+/// Whether an index distinguishes this text from all others.
 pub(crate) fn is_indexed_whole(text: &str) -> bool {
     text.chars().count() < INDEXED_CHARACTERS
 }

@@ -51,7 +51,7 @@ impl Query {
         Ok(self.page_of(rows, false, matched))
     }
 
-    /// The same; `is_cut` says that there are more documents, which were not read.
+    /// The same; `is_cut` means that there are more documents, which were not read.
     pub(crate) fn page_of(&self, mut rows: Vec<Document>, is_cut: bool, matched: Option<u64>) -> Page {
         let length = fitting(rows.iter()).max(1).min(self.limit as usize);
         let has_more = is_cut || rows.len() > length;

@@ -118,6 +118,25 @@ async fn the_server_stops_sending_what_does_not_fit_into_an_answer() {
 }
 
 #[tokio::test]
+async fn a_page_ends_before_a_document_that_is_too_large_and_skips_none() {
+    let db = Db::with_table().await;
+    let store = db.store().with_max_value_bytes(1024 * 1024);
+    for name in ["a", "c"] {
+        put(&store, name, "1").await;
+    }
+    // Another program wrote it.
+    db.execute("INSERT INTO test.kv (key, value) VALUES ('b', to_jsonb(repeat('x', 2000000)))").await;
+    let query = |cursor: &str| {
+        Query::parse(format!(r#"{{"sort": ["key"], "cursor": {cursor}}}"#).as_bytes()).expect("a query")
+    };
+    let page = store.query(&query("null")).await.expect("no failure");
+    assert_eq!(page.rows.iter().map(|row| row.key.as_str()).collect::<Vec<_>>(), ["a"]);
+    let cursor = format!("{:?}", page.next_cursor.expect("there are more"));
+    let next = store.query(&query(&cursor)).await;
+    assert!(matches!(next, Err(StateError::DocumentTooLarge { key: found, .. }) if found == key("b")));
+}
+
+#[tokio::test]
 async fn a_clock_that_was_set_back_does_not_make_an_update_earlier() {
     let db = Db::with_table().await;
     put(&db.store(), "k", "1").await;
@@ -367,6 +386,10 @@ async fn a_statement_that_takes_too_long_has_timed_out() {
     db.execute("CREATE FUNCTION test.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(30); RETURN new; END $$;
                 CREATE TRIGGER slow BEFORE INSERT ON test.kv FOR EACH ROW EXECUTE FUNCTION test.slow()").await;
     let failed = store.put(&key("k"), &value("1"), &WriteConditions::default()).await;
-    assert!(matches!(failed, Err(StateError::TimedOut { operation: "put a document" })), "{failed:?}");
+    assert!(matches!(failed, Err(StateError::TimedOut { operation: "put a document", .. })), "{failed:?}");
+    assert!(
+        failed.as_ref().is_err_and(|error| pg::is_late(error)),
+        "so that a start tries again: {failed:?}"
+    );
     assert_eq!(store.get(&key("k")).await.expect("no failure"), None);
 }

@@ -1,4 +1,4 @@
-//! Servers and tables in a state that an operator must hear of: read-only, without free connections, in another encoding, copied without
+//! Servers and tables in a state that an operator must know: read-only, without free connections, in another encoding, copied without
 //! the sequence.
 
 use pg::{Dsn, SessionSettings};

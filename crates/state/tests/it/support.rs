@@ -169,9 +169,14 @@ pub(crate) async fn get(store: &impl Store, name: &str) -> Document {
 
 /// Until `condition` holds.
 pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    until_within(BOUND, what, condition).await;
+}
+
+/// Until `condition` holds, for at most `bound`.
+pub(crate) async fn until_within(bound: Duration, what: &str, condition: impl AsyncFn() -> bool) {
     let begin = Instant::now();
     while !condition().await {
-        assert!(begin.elapsed() < BOUND, "it never came to {what}");
+        assert!(begin.elapsed() < bound, "it never came to {what}");
         tokio::task::yield_now().await;
     }
 }

@@ -193,8 +193,8 @@ impl Member<'_> {
         }
     }
 
-    /// What follows if the value is none of the operands, as ranges of a declared index on texts: before, between and behind those that the
-    /// index tells apart, or no text.
+    /// A condition that holds for every value that equals none of the operands, as ranges of a declared index on texts: before, between and
+    /// after the texts that the index distinguishes, or no text.
     fn is_another_text(&self, operands: &[Json]) -> Option<Expr> {
         let texts = told_apart(operands);
         if !self.is_indexed(IndexType::Text) || texts.is_empty() || texts.len() > MAX_ALTERNATIVES {
@@ -239,7 +239,7 @@ fn told_apart(operands: &[Json]) -> Vec<&str> {
     texts
 }
 
-/// Whether an index finds the documents that pass the test, and statistics tell how many they are.
+/// Whether an index finds the documents that pass the test, and statistics show how many they are.
 pub(super) fn is_served(test: &Test, indexed: &[IndexType]) -> bool {
     let has = |index_type| indexed.contains(&index_type);
     let in_gin =

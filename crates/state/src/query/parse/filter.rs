@@ -22,7 +22,7 @@ pub(super) fn read(located: Located, names: &impl Names) -> Result<Filter, Fault
 struct Reader<'a, N> {
     names: &'a N,
     conditions: usize,
-    /// Of the operands' arrays so far.
+    /// How many elements the operands' arrays have so far.
     elements: usize,
 }
 

@@ -49,7 +49,7 @@ impl Failing {
         Err(match self.0 {
             Failure::Unavailable => PgError::Unavailable { operation: "ask", source: source() }.into(),
             Failure::TimedOut => PgError::TimedOut { operation: "ask", source: source() }.into(),
-            Failure::StatementTimedOut => StateError::TimedOut { operation: "ask" },
+            Failure::StatementTimedOut => StateError::TimedOut { operation: "ask", source: source() },
             Failure::NoRights => StateError::NoRights("kv".to_owned()),
             Failure::Corrupt => StateError::Corrupt { table: "kv".to_owned(), column: "created_at" },
             Failure::ReadOnly => StateError::ReadOnly,
