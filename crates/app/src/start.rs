@@ -15,7 +15,7 @@ use store_postgres::{PgQueries, PgStore};
 use store_redis::{KeyUse, RedisClient};
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Config, Redis};
+use crate::config::{Config, Redis, RelayConfig, RelayMode};
 use crate::{installation, migrations, versions, wiring};
 
 /// How long Redis may take to answer at the start.
@@ -25,7 +25,7 @@ const POSTGRES_START_TIMEOUT: Duration = Duration::from_secs(16);
 const _: () =
     assert!(POSTGRES_START_TIMEOUT.as_secs() > pg::OPEN_TIMEOUT.as_secs(), "every host gets its attempt");
 /// When the last attempt of a check ends, counted from the beginning and without the migrations.
-const START_TIMEOUT: Duration = Duration::from_secs(28);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(28);
 /// Between two attempts to reach a dependency.
 const START_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest that migrations may take when a replica starts; longer ones are run by `notification migrate`.
@@ -57,7 +57,13 @@ pub(crate) struct Stores {
 pub(crate) async fn connect(config: &Config) -> anyhow::Result<Stores> {
     let mut checks = DependencyStart::begin("PostgreSQL", START_TIMEOUT);
     let redis = connect_redis(&config.redis).await?;
-    check_permissions(&redis, config).await?;
+    let mut streams = vec![
+        (KeyUse::Intents, config.intents.stream.as_str()),
+        (KeyUse::Outbound, config.outbound.gateway.key.as_str()),
+        (KeyUse::Outbound, config.outbound.mail.key.as_str()),
+    ];
+    streams.extend(config.relay.iter().flat_map(relayed_streams));
+    check_permissions(&redis, &config.redis, KeyUse::Own, &streams).await?;
     check_value_limit(&redis).await;
     check_eviction(&redis).await;
     let pool = open_pool(&config.postgres.dsn, pool_settings(config)).await?;
@@ -94,20 +100,29 @@ pub(crate) async fn connect_redis(config: &Redis) -> anyhow::Result<RedisClient>
     Ok(redis)
 }
 
-/// Fails if Redis does not permit a command or a key that the service needs.
-async fn check_permissions(redis: &RedisClient, config: &Config) -> anyhow::Result<()> {
-    let streams = [
-        (KeyUse::Intents, config.intents.stream.as_str()),
-        (KeyUse::Outbound, config.outbound.gateway.key.as_str()),
-        (KeyUse::Outbound, config.outbound.mail.key.as_str()),
-    ];
+/// The streams that a relay appends to.
+pub(crate) fn relayed_streams(relay: &RelayConfig) -> Vec<(KeyUse, &str)> {
+    let streams = match &relay.mode {
+        RelayMode::Intents { stream, .. } => std::slice::from_ref(stream),
+        RelayMode::Streams(streams) => streams,
+    };
+    streams.iter().map(|stream| (KeyUse::Relayed, stream.as_str())).collect()
+}
+
+/// Fails if Redis does not permit a command or a key that a process needs: `own` are its own keys.
+pub(crate) async fn check_permissions(
+    redis: &RedisClient,
+    config: &Redis,
+    own: KeyUse,
+    streams: &[(KeyUse, &str)],
+) -> anyhow::Result<()> {
     let start = DependencyStart::begin("Redis", REDIS_START_TIMEOUT);
-    let missing = start.until_answered(|| redis.missing_permissions(&streams)).await;
-    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.redis.addr))?;
+    let missing = start.until_answered(|| redis.missing_permissions(own, streams)).await;
+    let missing = missing.with_context(|| format!("Redis at {} does not serve", config.addr))?;
     anyhow::ensure!(
         missing.is_empty(),
         "the user at Redis {} lacks permissions: {}; docs/operations.md has a complete ACL line",
-        config.redis.addr,
+        config.addr,
         missing.join(", ")
     );
     Ok(())
@@ -155,7 +170,7 @@ fn pool_settings(config: &Config) -> PoolSettings {
 }
 
 async fn migrate(dsn: &Dsn) -> anyhow::Result<()> {
-    let migrating = repeat_if_late(|| migrations::migrate(dsn));
+    let migrating = repeat_if_late(START_TIMEOUT, || migrations::migrate(dsn));
     let applied = tokio::time::timeout(MIGRATION_TIMEOUT, migrating)
         .await
         .with_context(|| {
@@ -272,36 +287,43 @@ impl DependencyStart {
         E: Into<anyhow::Error>,
     {
         let Self { dependency, limit, deadline } = *self;
-        let mut logged = false;
+        let mut before = None;
         loop {
-            let error = match timeout_at(deadline, ask()).await {
+            let error: anyhow::Error = match timeout_at(deadline, ask()).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error.into(),
-                Err(_) => anyhow::bail!("not every answer came within {limit:?}"),
+                Err(_) => {
+                    let late = format!("not every answer came within {limit:?}");
+                    // The last attempt that ended may have found what is wrong.
+                    return Err(match before {
+                        Some(error) => anyhow::Error::context(error, late),
+                        None => anyhow::Error::msg(late),
+                    });
+                }
             };
             if !may_pass(&error) || Instant::now() + START_RETRY_INTERVAL >= deadline {
                 return Err(error);
             }
-            if !logged {
-                logged = true;
+            if before.is_none() {
                 tracing::warn!(
                     dependency,
                     error = domain::ports::error_chain(&*error),
                     "waiting for a dependency"
                 );
             }
+            before = Some(error);
             tokio::time::sleep(START_RETRY_INTERVAL).await;
         }
     }
 }
 
-/// Repeats a check that took too long, for [`START_TIMEOUT`] in all, and never ends one: for those that may take as long as they need.
-pub(crate) async fn repeat_if_late<T, E, F>(mut check: impl FnMut() -> F) -> Result<T, E>
+/// Repeats a check that took too long, until `limit` has passed in all, and never ends one: for those that may take as long as they need.
+pub(crate) async fn repeat_if_late<T, E, F>(limit: Duration, mut check: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
     E: std::error::Error + 'static,
 {
-    let deadline = Instant::now() + START_TIMEOUT;
+    let deadline = Instant::now() + limit;
     loop {
         match check().await {
             Err(error) if pg::is_late(&error) && Instant::now() + START_RETRY_INTERVAL < deadline => {

@@ -27,11 +27,14 @@ pub(crate) use terminal::{
 
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Loaded, OperatorConfig, OperatorStreamConfig, Redis};
+use crate::start::repeat_if_late;
 use crate::wiring::leader::LockLookup;
 use crate::{migrations, wiring};
 
 /// How long one statement of a command may take: more than one of a service, because an operator waits for it.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the first statement of a command is repeated, if the database does not respond in time.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 /// The connections of a command for each kind of session.
 const CONNECTIONS: usize = 2;
 
@@ -77,7 +80,8 @@ impl Tables {
 
     async fn check(&self) -> Result<(), Failure> {
         let dsn = &self.config.postgres.dsn;
-        let version = self.explained(self.queries.schema_version().await)?;
+        let version = repeat_if_late(CHECK_TIMEOUT, || self.queries.schema_version()).await;
+        let version = self.explained(version)?;
         let needed = migrations::all().last().map_or(0, |migration| migration.version);
         match version {
             None => Err(anyhow::anyhow!(

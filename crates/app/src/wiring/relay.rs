@@ -17,7 +17,7 @@ use outbox::{
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
-use store_redis::{OutboxTarget, RedisClient, RedisOutboxStreams};
+use store_redis::{KeyUse, OutboxTarget, RedisClient, RedisOutboxStreams};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -79,10 +79,12 @@ pub async fn run(
 /// The start sequence: Redis answers, the database answers, the table can be used.
 async fn connect(config: &RelayProcessConfig, relay_id: RelayId) -> anyhow::Result<WiredRelay> {
     let redis = start::connect_redis(&config.redis).await?;
+    let streams = start::relayed_streams(&config.relay);
+    start::check_permissions(&redis, &config.redis, KeyUse::OwnOfRelay, &streams).await?;
     let pool = start::open_pool(&config.relay.outbox.dsn, pool_settings(&config.relay)).await?;
     let relay = WiredRelay::new(&config.relay, relay_id, &redis, &pool)?;
     let dsn = &config.relay.outbox.dsn;
-    start::repeat_if_late(|| relay.check())
+    start::repeat_if_late(START_TIMEOUT, || relay.check())
         .await
         .with_context(|| format!("the outbox at {dsn} cannot be used"))?;
     Ok(relay)
@@ -121,6 +123,8 @@ struct WiredRelay {
     dsn: Dsn,
     table: TableName,
     administration: Administration,
+    /// Whether it compares delivered events with what Redis holds.
+    compares: bool,
     /// For `/stats`, so that requests take no connection from the relay.
     stats: Arc<Administration>,
     metrics: RelayMetrics,
@@ -162,6 +166,7 @@ impl WiredRelay {
             dsn: config.outbox.dsn.clone(),
             administration: Administration::new(pool.clone(), table.clone()),
             stats: Arc::new(Administration::new(stats, table.clone())),
+            compares: !config.republish_window.is_zero(),
             table,
             metrics,
             status,
@@ -179,7 +184,7 @@ impl WiredRelay {
                 "the outbox table lacks an index; the relay works without it, but slower: run this statement"
             );
         }
-        Ok(())
+        if self.compares { self.administration.check_identity().await } else { Ok(()) }
     }
 
     /// As [`WiredRelay::check`], and before it whether the server is too old for that: it may have been replaced since. What is only

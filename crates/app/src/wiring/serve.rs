@@ -197,6 +197,7 @@ impl Wiring<'_> {
                 stream: config.intents.stream.clone(),
                 batch_size: config.intents.batch_size,
                 block: config.intents.read_block_timeout,
+                record_retention: config.retention.record,
                 stream_retention: config.intents.stream_retention,
             },
             metrics: self.metrics.clone(),

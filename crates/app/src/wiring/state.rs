@@ -83,8 +83,10 @@ async fn start(config: &StateConfig, parts: &Parts, ready: &ReadyState) -> anyho
     let queries = pool(QUERY_CONNECTIONS, state::QUERY_PARAMETERS)?;
     let indexes = &config.indexes;
     let session = session_settings(state::PLANNER_PARAMETERS);
-    let set_up = start::repeat_if_late(|| PostgresStore::setup(dsn, session, &config.table, indexes));
-    set_up.await.with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
+    let set_up = || PostgresStore::setup(dsn, session, &config.table, indexes);
+    start::repeat_if_late(start::START_TIMEOUT, set_up)
+        .await
+        .with_context(|| format!("the table {} at {dsn} cannot be used", config.table))?;
     let store = PostgresStore::new(documents, config.table.clone()).with_pools(lists, queries);
     let listeners = Listeners {
         store: Arc::new(store.with_max_value_bytes(config.max_body_bytes).with_indexes(indexes)),

@@ -28,7 +28,7 @@ const BATCH: u32 = 1_000;
 /// How long a body that does not come is announced before the next one.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(12);
 
-/// What the other producer does meanwhile.
+/// The behaviour of the other producer meanwhile.
 #[derive(Clone, Copy)]
 enum Neighbour {
     Nothing,
@@ -95,7 +95,7 @@ fn intent(key: Option<&str>) -> serde_json::Value {
     intent
 }
 
-/// The latency to the answer, in a database of its own.
+/// Measures the latency to the response, in a database of its own.
 async fn measure(
     testbed: &mut Testbed,
     seconds: u32,

@@ -10,6 +10,8 @@ use crate::restore::{Snapshot, ask, world_with_snapshots};
 use crate::world::*;
 
 const COMPARED: &str = "the stream was compared with the published routes";
+const LOST: &str = "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
+                    nothing is appended again";
 /// The advisory lock for which every change of a route waits once [`hold_completions`] was called.
 const GATE: i64 = 77;
 
@@ -35,12 +37,57 @@ async fn appended(world: &World, entries: usize) {
     .await;
 }
 
+/// Publishes the intents 0 to 3 and takes a snapshot of Redis. The intents 3 to 28 are appended after it, and their completions wait
+/// until the session that is returned is dropped.
+async fn hold_completions_after_snapshot(world: &World) -> (Client, Snapshot) {
+    world.send(0..3).await;
+    world.settled(3).await;
+    let holder = hold_completions(world).await;
+    let snapshot = Snapshot::of(world).await;
+    world.send(3..28).await;
+    appended(world, 28 * 4).await;
+    (holder, snapshot)
+}
+
 async fn both_compared(service: &Service) {
-    wait_for("both streams are compared", BOUND, async || {
-        let lines = service.output().into_iter().filter(|line| line.contains(COMPARED));
-        (lines.count() >= 2).then_some(())
+    compared(service, 2).await;
+}
+
+async fn compared(service: &Service, comparisons: usize) {
+    wait_for(&format!("{comparisons} comparisons of a stream"), BOUND, async || {
+        (count_lines(service, COMPARED) >= comparisons).then_some(())
     })
     .await;
+}
+
+fn count_lines(service: &Service, message: &str) -> usize {
+    service.output().into_iter().filter(|line| line.contains(message)).count()
+}
+
+/// The routes whose entries an audit misses, and its exit code.
+async fn missing_in_audit(audit: harness::ServiceBuilder) -> (usize, Option<i32>) {
+    let audit = audit.run().await;
+    let missing = audit.stdout.lines().filter(|line| line.contains("published_entry_missing")).count();
+    (missing, audit.code)
+}
+
+/// Waits until the present end of the gateway's stream is saved as observed.
+async fn saved(world: &World) {
+    let last: Vec<(String, Vec<String>)> = redis::cmd("XREVRANGE")
+        .arg(PUSH)
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(1)
+        .query_async(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
+    let query = format!(
+        "SELECT count(*) FROM outbound_streams WHERE stream = '{PUSH}' AND last_generated_id = '{}'",
+        last[0].0
+    );
+    wait_for("the observation is saved", BOUND, async || (world.number(&query).await == 1).then_some(()))
+        .await;
 }
 
 /// The published routes whose entry is not in their stream under their id, and the entries that no published route names.
@@ -59,12 +106,7 @@ async fn differences(world: &World) -> Vec<String> {
 async fn completions_that_wait_while_redis_loses_their_entries_are_published_again() {
     let mut world = world_with_snapshots().await;
     let service = world.service().start().await;
-    world.send(0..3).await;
-    world.settled(3).await;
-    let holder = hold_completions(&world).await;
-    let snapshot = Snapshot::of(&world).await;
-    world.send(3..28).await;
-    appended(&world, 28 * 4).await;
+    let (holder, snapshot) = hold_completions_after_snapshot(&world).await;
     snapshot.restore(&mut world).await;
     // Every row could be read, and none of these is published: the comparison finds nothing of them.
     both_compared(&service).await;
@@ -81,12 +123,7 @@ async fn entries_that_redis_loses_while_postgresql_is_down_are_published_again()
         harness::Redis::start(harness::RedisOptions::default()).await.expect("a private Redis starts");
     let mut world = World { redis, ..World::with_own_postgres().await };
     let _service = world.service().start().await;
-    world.send(0..3).await;
-    world.settled(3).await;
-    let holder = hold_completions(&world).await;
-    let snapshot = Snapshot::of(&world).await;
-    world.send(3..28).await;
-    appended(&world, 28 * 4).await;
+    let (holder, snapshot) = hold_completions_after_snapshot(&world).await;
     let mut postgres = world.postgres.take().expect("its own");
     postgres.kill().await;
     drop(holder);
@@ -154,7 +191,7 @@ async fn entries_below_the_checkpoint_that_a_slow_clock_gave_are_accepted() {
     let cut = wait_for("the loss is reported", BOUND, async || {
         service.logged(
             "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, \
-             others between these ids, if there were any, are lost",
+             later ones before the next entry, if there were any, are lost",
         )
     })
     .await;
@@ -198,15 +235,54 @@ async fn outbound_streams_that_come_back_empty_under_traffic_are_lost_and_not_tr
     empty.restore(&mut world).await;
     world.send(20..25).await;
     world.accepted(25).await;
-    let lost = "Redis lost entries of the outbound stream, which begins after them now: consumers may have processed them, and \
-                nothing is appended again";
-    let line = wait_for("it is an error", BOUND, async || service.logged(lost)).await;
+    let line = wait_for("it is an error", BOUND, async || service.logged(LOST)).await;
     assert_eq!((&line["level"], &line["entries"]), (&"ERROR".into(), &40.into()), "{line}");
     world.settled(25).await;
     assert_eq!(world.outbound().await.len(), 20, "only the new ones");
-    let audit = world.audit().run().await;
-    let missing = audit.stdout.lines().filter(|line| line.contains("published_entry_missing")).count();
-    assert_eq!((audit.code, missing), (Some(1), 80), "{}{}", audit.stdout, audit.stderr);
+    assert_eq!(missing_in_audit(world.audit()).await, (80, Some(1)));
+    // Both streams: one line each, whatever restarts follow.
+    saved(&world).await;
+    let comparisons = count_lines(&service, COMPARED);
+    world.redis.stop().await;
+    world.redis.start_again().await.expect("it starts");
+    compared(&service, comparisons + 2).await;
+    assert_eq!(count_lines(&service, LOST), 2, "it is reported once");
+}
+
+// INV-13
+#[tokio::test]
+async fn an_outbound_stream_that_is_deleted_under_traffic_is_lost_and_not_trimmed() {
+    for command in ["DEL", "FLUSHALL"] {
+        let world = world_with_snapshots().await;
+        let service = world.service().start().await;
+        world.send(0..20).await;
+        world.settled(20).await;
+        saved(&world).await;
+        let arguments: &[&str] = if command == "DEL" { &[command, PUSH] } else { &[command] };
+        ask(&world, arguments).await;
+        world.send(20..25).await;
+        let line = wait_for("it is an error", BOUND, async || service.logged(LOST)).await;
+        assert_eq!((&line["level"], &line["entries"]), (&"ERROR".into(), &40.into()), "{command}: {line}");
+        world.settled(25).await;
+        let (missing, code) = missing_in_audit(world.audit()).await;
+        assert_eq!((missing >= 40, code), (true, Some(1)), "{command}: {missing}");
+    }
+}
+
+// INV-13
+#[tokio::test]
+async fn what_redis_lost_is_not_called_trimmed_once_the_stream_has_its_full_length() {
+    const MAX_LEN: &str = "NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM_MAXLEN";
+    let mut world = world_with_snapshots().await;
+    let _service = world.service().env(MAX_LEN, "10").start().await;
+    let empty = Snapshot::of(&world).await;
+    world.send(0..3).await;
+    world.settled(3).await;
+    empty.restore(&mut world).await;
+    world.send(3..203).await;
+    world.settled(203).await;
+    let (missing, code) = missing_in_audit(world.audit().env(MAX_LEN, "10")).await;
+    assert_eq!((missing, code), (12, Some(1)), "three intents, two routes of each channel");
 }
 
 // INV-13
@@ -241,5 +317,25 @@ async fn an_orderly_restart_in_the_middle_of_a_rename_of_a_stream_repeats_nothin
     assert_eq!((&line["stream"], &line["other_stream"]), (&renamed.into(), &PUSH.into()), "{line}");
     wait_for("the mail stream is compared", BOUND, async || next.logged(COMPARED)).await;
     assert_eq!(length(&world).await, before);
-    ask(&world, &["PING"]).await;
+    let audit = world.audit().env("NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM", renamed);
+    assert_eq!(missing_in_audit(audit).await, (0, Some(0)), "the entries are in the former stream");
+    // What neither stream has is lost.
+    let first: Vec<(String, Vec<String>)> = redis::cmd("XRANGE")
+        .arg(renamed)
+        .arg("-")
+        .arg("+")
+        .arg("COUNT")
+        .arg(2)
+        .query_async(&mut world.redis().await)
+        .await
+        .expect("Redis is there");
+    let lost = first[1].0.as_str();
+    let query = format!(
+        "UPDATE routes SET published_entry_id = '{}-5', updated_at = updated_at + interval '1 microsecond'
+        WHERE published_entry_id = '{lost}' AND channel = 'push'",
+        lost.split('-').next().expect("an id")
+    );
+    assert_eq!(world.execute(&query).await, 1);
+    let audit = world.audit().env("NOTIFICATION_GATEWAY_CLIENT_EVENTS_STREAM", renamed);
+    assert_eq!(missing_in_audit(audit).await.1, Some(1));
 }

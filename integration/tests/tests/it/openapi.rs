@@ -155,6 +155,7 @@ async fn prepare(world: &World, service: &Service, producer: &str) -> BTreeMap<S
         let answer = ask(service, producer, "POST", "/v1/intents", Some(&key), &body(n).to_string()).await;
         let id = answer.json()["notification_id"].as_str().expect("an id").to_owned();
         ids.entry("notification_id".to_owned()).or_default().push(id);
+        ids.entry("idempotency_key".to_owned()).or_default().push(key);
     }
     let entries: [&[(&[u8], &[u8])]; 3] =
         [&[(b"colour", b"red")], &[(b"producer", b"\xff\0"), (b"", b"")], &[(b"long", &[b'x'; 300_000])]];

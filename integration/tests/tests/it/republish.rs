@@ -84,8 +84,13 @@ async fn a_reader_whose_connection_leads_to_a_demoted_redis_gets_another() {
     failover.world.send(3..6).await;
     failover.world.settled(6).await;
     failover.world.check(0..6).await;
-    let replaced = "reads return nothing although the stream has entry";
-    assert!(service.output().iter().any(|line| line.contains(replaced)), "the log names the cause");
+    // On a machine that stands still for longer than a read may take, the connection is replaced for that reason first.
+    let causes = [
+        "reads return nothing although the stream has entry",
+        "could not read the intents stream: no answer",
+    ];
+    let is_named = |line: &String| causes.iter().any(|cause| line.contains(cause));
+    assert!(service.output().iter().any(is_named), "the log names the cause");
 }
 
 async fn kill(redis: &Redis, id: &str) -> redis::RedisResult<i64> {

@@ -1,4 +1,4 @@
-//! The state store as operators run it: its start, what is wrong with a start, its socket, outages, tokens, its stop.
+//! The state store as operators run it: its start and its stop, the errors of a start, its socket and its tokens.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,10 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use harness::{
-    Answer, Postgres, PostgresOptions, Service, ServiceBuilder, Stopwatch, TestDatabase, request,
-    request_unix, wait_for,
-};
+use harness::{Answer, Service, ServiceBuilder, Stopwatch, TestDatabase, request, request_unix, wait_for};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,7 +28,7 @@ impl State {
         Self::on(TestDatabase::empty().await)
     }
 
-    fn on(database: TestDatabase) -> Self {
+    pub(crate) fn on(database: TestDatabase) -> Self {
         Self { database, folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
@@ -59,38 +56,14 @@ impl State {
     }
 }
 
-#[tokio::test]
-async fn a_database_that_became_read_only_is_named_once_and_served() {
-    let state = State::new().await;
-    let first = state.process().start().await;
-    assert_eq!(state.ask("PUT", "/keys/a", "1").await.status, 204);
-    first.kill().await;
-    let client = state.database.client().await;
-    let row = client.query_one("SELECT current_database()::text", &[]).await.expect("a name");
-    let read_only =
-        |how: &str| format!("ALTER DATABASE {} {how} default_transaction_read_only", row.get::<_, String>(0));
-    client.batch_execute(&format!("{} = on", read_only("SET"))).await.expect("set");
-    let service = state.process().start().await;
-    for _ in 0..5 {
-        let put = state.ask("PUT", "/keys/a", "2").await;
-        assert_eq!(put.status, 503);
-        assert!(put.body.contains("read-only; nothing was changed"), "{}", put.body);
-        assert_eq!(state.ask("GET", "/keys/a", "").await.status, 200);
-    }
-    let ready = state.ask("GET", "/readyz", "").await;
-    assert!(ready.status == 503 && ready.body.contains("read-only"), "{}", ready.body);
-    let output = service.output().join("\n");
-    assert_eq!(output.matches("PostgreSQL is read-only").count(), 1, "{output}");
-    assert!(!output.contains("unavailable"), "{output}");
-}
-
 /// The exit code and the output of a process that does not start.
 async fn fails_to_start(process: ServiceBuilder) -> (Option<i32>, String) {
     let finished = process.run().await;
     (finished.code, finished.stdout + &finished.stderr)
 }
 
-async fn stops(service: &mut Service) {
+/// Stops the service by SIGTERM, and checks that it ends with 0.
+pub(crate) async fn stops(service: &mut Service) {
     service.signal("TERM");
     let status = service.wait_exit(STOP_BOUND).await;
     assert_eq!(status.code(), Some(0), "{}", service.output().join("\n"));
@@ -264,65 +237,6 @@ async fn a_request_that_never_ends_delays_the_stop_by_10_s_at_most() {
 }
 
 #[tokio::test]
-async fn while_postgresql_is_away_an_answer_comes_in_time_and_afterwards_all_is_well() {
-    let mut server = Postgres::start(PostgresOptions::default()).await.expect("a private PostgreSQL");
-    let state = State::on(TestDatabase::empty_on(&server).await);
-    let mut service = state.process().env("STATE_PROXY_STATEMENT_TIMEOUT", "1s").start().await;
-    assert_eq!(state.ask("PUT", "/keys/a", "1").await.status, 204);
-    for is_hung in [true, false] {
-        if is_hung {
-            server.pause();
-        } else {
-            server.stop().await;
-        }
-        for (method, path, body) in [
-            ("GET", "/keys/a", ""),
-            ("PUT", "/keys/a", "2"),
-            ("GET", "/keys/", ""),
-            ("POST", "/query", "{}"),
-            ("GET", "/readyz", ""),
-        ] {
-            let begun = Stopwatch::start();
-            let answer = state.ask(method, path, body).await;
-            let took = begun.elapsed();
-            assert!([503, 504].contains(&answer.status), "{method} {path}: {answer:?}");
-            assert!(took < Duration::from_millis(2_000), "{method} {path} took {took:?}");
-            assert_eq!(answer.status == 503, answer.header("retry-after").is_some(), "{answer:?}");
-        }
-        assert_eq!(state.ask("GET", "/healthz", "").await.body, "ok");
-        if is_hung {
-            server.resume();
-        } else {
-            server.start_again().await.expect("it starts again");
-        }
-        wait_for("the store answers again", BOUND, async || {
-            (state.ask("GET", "/keys/a", "").await.status == 200).then_some(())
-        })
-        .await;
-    }
-    assert!(service.logged("PostgreSQL is available again").is_some(), "{}", service.output().join("\n"));
-    stops(&mut service).await;
-}
-
-#[tokio::test]
-async fn a_statement_that_takes_too_long_is_504_and_a_locked_document_503() {
-    let state = State::new().await;
-    let mut service = state.process().env("STATE_PROXY_STATEMENT_TIMEOUT", "1s").start().await;
-    assert_eq!(state.ask("PUT", "/keys/a", r#"{"status":"new"}"#).await.status, 204);
-    let blocker = state.database.client().await;
-    blocker.batch_execute("BEGIN; SELECT * FROM notification.kv FOR UPDATE").await.expect("is locked");
-    let locked = state.ask("PUT", "/keys/a", "2").await;
-    assert_eq!((locked.status, &locked.json()["error"]), (503, &json!("unavailable")));
-    blocker.batch_execute("COMMIT; BEGIN; LOCK TABLE notification.kv").await.expect("is locked");
-    let begun = Stopwatch::start();
-    let late = state.ask("POST", "/query", "{}").await;
-    assert!([503, 504].contains(&late.status) && begun.elapsed() < Duration::from_secs(2), "{late:?}");
-    blocker.batch_execute("COMMIT").await.expect("is open");
-    assert_eq!(state.ask("GET", "/keys/a", "").await.json()["value"], json!({"status": "new"}));
-    stops(&mut service).await;
-}
-
-#[tokio::test]
 async fn tokens_from_the_command_line_are_in_force_within_10_s_of_their_entry() {
     let state = State::new().await;
     let file = state.folder.path().join("tokens.toml");
@@ -382,26 +296,4 @@ async fn several_processes_make_one_table_at_once_and_a_restart_changes_nothing(
     let _again = process(3).start().await;
     let after: String = client.query_one(definitions, &[]).await.expect("the catalogue").get(0);
     assert_eq!(before, after);
-}
-
-#[tokio::test]
-async fn every_request_is_answered_again_after_the_type_of_a_column_was_changed() {
-    let state = State::new().await;
-    let _service = state.process().start().await;
-    assert_eq!(state.ask("PUT", "/keys/a", r#"{"n":1}"#).await.status, 204);
-    let requests =
-        [("GET", "/keys/a", ""), ("POST", "/query", r#"{"filter":{"n":1}}"#), ("GET", "/readyz", "")];
-    // Several connections of each pool have the plans.
-    let ask_all = async || {
-        let each = requests.iter().cycle().take(30);
-        let answers = each.map(|(method, path, body)| state.ask(method, path, body));
-        futures_util::future::join_all(answers).await.iter().all(|answer| answer.status == 200)
-    };
-    assert!(ask_all().await);
-    let sql = "ALTER TABLE kv ALTER COLUMN updated_at TYPE timestamptz(3), ALTER COLUMN created_at TYPE timestamptz(3)";
-    state.database.client().await.batch_execute(sql).await.expect("it is changed");
-    wait_for("all are answered", BOUND, async || ask_all().await.then_some(())).await;
-    for _ in 0..3 {
-        assert!(ask_all().await, "they stay so");
-    }
 }

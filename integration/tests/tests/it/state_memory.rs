@@ -5,7 +5,7 @@ use harness::{Answer, Service, request, request_unix};
 
 use crate::state::State;
 
-/// The most memory of the process. It counts 64 MiB of bodies and answers, and 48 MiB of documents that are being read.
+/// The most memory of the process. The service counts 64 MiB of bodies and responses, and 48 MiB of documents that are being read.
 const MAX_MEMORY: u64 = 300_000_000;
 /// Just below the largest body.
 const LARGE: usize = 9 * 1024 * 1024;
@@ -42,7 +42,7 @@ impl Store {
         Self { state, service }
     }
 
-    /// A request of one of many clients: they use both listeners by turns.
+    /// Sends a request of one of many clients: they use both listeners alternately.
     async fn ask(&self, client: usize, method: &str, path: &str, body: &str) -> Answer {
         let patch = [("Content-Type", "application/merge-patch+json")];
         let headers = if method == "PATCH" { &patch[..] } else { &[] };

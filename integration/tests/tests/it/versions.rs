@@ -124,6 +124,16 @@ async fn a_redis_that_may_not_be_asked_about_itself_ends_the_start_which_names_t
 }
 
 #[tokio::test]
+async fn a_permission_in_redis_that_a_process_lacks_ends_its_start_and_is_named() {
+    let outbox = Outbox::new().await;
+    let mut redis = outbox.world.redis().await;
+    let forbid = redis::cmd("ACL").arg(&["SETUSER", "default", "-xadd"]).to_owned();
+    forbid.exec_async(&mut redis).await.expect("Redis is there");
+    refuses(outbox.relay(), "lacks permissions: XADD on notification:intents;").await;
+    refuses(outbox.world.service(), "lacks permissions: XADD on notification:intents,").await;
+}
+
+#[tokio::test]
 async fn a_postgresql_before_13_ends_the_start_of_every_process() {
     let expected = "PostgreSQL is version 12.22, and 13.0 or later is needed";
     let port = postgres_of("120022").await;

@@ -170,7 +170,8 @@ Examples:
 
 --delivered-since is for what Redis has lost after it acknowledged it, beyond what the relay finds by itself.
 An event whose receipt still exists is on the stream already: it becomes DELIVERED without a second entry.
-An id that is unknown or not DEAD is reported, the others are requeued, and the exit code is 1.";
+What cannot be requeued is reported: an id that is unknown or not DEAD, an event that another transaction has locked for
+seconds, an event that its table refuses to change. The others are requeued, and the exit code is 1.";
 
 const MIGRATE_EXAMPLES: &str = "\
 Examples:

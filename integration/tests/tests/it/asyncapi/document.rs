@@ -75,7 +75,7 @@ pub(super) fn document(catalog: &Catalog) -> Value {
         operations.insert(stream.operation.to_owned(), stream.operation(&own));
         messages.extend(own);
     }
-    let payloads = catalog.types().map(|known| (payload_name(known), known.payload_schema().clone()));
+    let payloads = catalog.types().map(|known| (payload_name(known), payload(known)));
     json!({
         "asyncapi": "3.0.0",
         "info": {
@@ -110,9 +110,11 @@ impl Stream {
                 continue;
             }
             let examples: Vec<Value> = examples.into_iter().map(|entry| json!({"payload": entry})).collect();
+            let mut payload = (self.payload)(known);
+            payload["title"] = title(known, self.prefix).into();
             all.insert(
                 format!("{}.{}", self.prefix, known.name()),
-                json!({"name": known.name(), "payload": (self.payload)(known), "examples": examples}),
+                json!({"name": known.name(), "payload": payload, "examples": examples}),
             );
         }
         all
@@ -145,6 +147,24 @@ impl Stream {
 
 fn payload_name(known: &NotificationType) -> String {
     format!("payload.{}", known.name())
+}
+
+/// The schema of the catalogue, with what generators of code need: a title, and the size of integers.
+fn payload(known: &NotificationType) -> Value {
+    let mut schema = known.payload_schema().clone();
+    schema["title"] = title(known, "payload").into();
+    for (_, member) in schema["properties"].as_object_mut().into_iter().flatten() {
+        if member["type"] == "integer" {
+            member["format"] = "int64".into();
+        }
+    }
+    schema
+}
+
+/// What generators of code name the type: `GameTurnReadyPayload`.
+fn title(known: &NotificationType, suffix: &str) -> String {
+    let words = known.name().split(['.', '_']).chain([suffix]);
+    words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect()
 }
 
 fn payload_ref(known: &NotificationType) -> Value {
@@ -192,8 +212,8 @@ fn intent(known: &NotificationType) -> Value {
     });
     let mut fields = vec![
         ("notification_type", constant(known.name())),
-        ("producer", json!({"type": "string", "enum": known.producers()})),
-        ("audience_kind", json!({"type": "string", "enum": kinds})),
+        ("producer", json!({"title": title(known, "producer"), "type": "string", "enum": known.producers()})),
+        ("audience_kind", json!({"title": title(known, "audienceKind"), "type": "string", "enum": kinds})),
         (
             "idempotency_key",
             json!({"type": "string", "minLength": 1, "maxLength": MAX_IDENTIFIER, "description": "Never used for another intent."}),
@@ -225,10 +245,9 @@ fn intent(known: &NotificationType) -> Value {
     }
     let mut entry = entry(fields, &required);
     if kinds.len() > 1 {
-        entry["oneOf"] = json!([
-            {"properties": {"audience_kind": {"const": "user"}}, "required": ["recipient_user_ids_json"]},
-            {"properties": {"audience_kind": {"const": "admin_email"}, "recipient_user_ids_json": false}},
-        ]);
+        entry["if"] = json!({"properties": {"audience_kind": constant(AudienceKind::User.as_str())}});
+        entry["then"] = json!({"required": ["recipient_user_ids_json"]});
+        entry["else"] = json!({"properties": {"recipient_user_ids_json": false}});
     }
     entry
 }
@@ -261,7 +280,7 @@ fn client_event(known: &NotificationType) -> Value {
 }
 
 fn delivery_command(known: &NotificationType) -> Value {
-    let empty = json!({"type": "array", "maxItems": 0});
+    let empty = json!({"type": "array", "items": {"type": "string"}, "maxItems": 0});
     let command = json!({
         "type": "object",
         "properties": {

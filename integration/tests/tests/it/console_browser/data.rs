@@ -3,7 +3,7 @@
 use harness::{Service, turn_ready, wait_for};
 use serde_json::json;
 
-use crate::api::{OPERATOR, ask, body, read, send};
+use crate::api::{OPERATOR, accept, ask, body, read};
 use crate::world::*;
 
 /// What a producer might write to harm a reader of the console: scripts, text that runs backwards, words without end.
@@ -13,18 +13,18 @@ pub(super) const HOSTILE: &str =
 /// Published notifications with receipts, dead letters, a notification to administrators, one without an address, and malformed intents.
 pub(super) async fn ten_rows(world: &World, service: &Service) {
     for turn in 1..=6 {
-        assert_eq!(send(service, &format!("published-{turn}"), &body(turn)).await.status, 202);
+        accept(service, &format!("published-{turn}"), &body(turn)).await;
     }
     let mut hostile = body(7);
     hostile["payload"]["game_name"] = json!(HOSTILE);
-    assert_eq!(send(service, &"k".repeat(255), &hostile).await.status, 202);
+    accept(service, &"k".repeat(255), &hostile).await;
     world.settled(7).await;
     receipts(world, service).await;
     let mut redis = world.redis().await;
     redis::cmd("RENAME").arg(PUSH).arg("kept").query_async::<()>(&mut redis).await.expect("Redis is there");
     redis::cmd("SET").arg(PUSH).arg("no stream").query_async::<()>(&mut redis).await.expect("Redis is there");
     for turn in 8..=10 {
-        assert_eq!(send(service, &format!("dead-{turn}"), &body(turn)).await.status, 202);
+        accept(service, &format!("dead-{turn}"), &body(turn)).await;
     }
     malformed(world).await;
     wait_for("dead letters and malformed intents", BOUND, async || {

@@ -55,7 +55,10 @@ impl Operation<'_> {
             let ask = Ask { what: "the path".to_owned(), path, ..valid.clone() };
             all.push(Ask { expected: Expected::NoOperation(404), ..ask });
         }
-        for (id, expected) in [("%FF", 400), ("%00", 404), ("%2F..%2F", 404), ("%F0%9F%92%A9", 404)] {
+        let (unknown, with_nul) = if self.has_unknown_keys() { (200, 400) } else { (404, 404) };
+        for (id, expected) in
+            [("%FF", 400), ("%00", with_nul), ("%2F..%2F", unknown), ("%F0%9F%92%A9", unknown)]
+        {
             if let Some((start, _)) = self.path.split_once('{') {
                 let ask = valid.with("the id", &[expected]);
                 all.push(Ask { path: format!("{start}{id}"), ..ask });

@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::values::draw;
 use crate::schemas::validator;
 
+/// How often a valid body is drawn for.
+const MAX_DRAWS: usize = 1_000;
+
 /// What the document asks of the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Expected {
@@ -156,6 +159,11 @@ impl Operation<'_> {
             .any(|one| one["token"].as_array().is_some_and(|roles| roles.iter().any(|known| known == role)))
     }
 
+    /// Whether it tells of an idempotency key that it is unknown, where an unknown id is not found.
+    pub(crate) fn has_unknown_keys(&self) -> bool {
+        self.path.ends_with("{idempotency_key}")
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.item["security"].as_array().is_some_and(Vec::is_empty)
     }
@@ -185,14 +193,19 @@ impl Operation<'_> {
                 draw(self.document, &parameter["schema"], random).as_str().expect("text").to_owned()
             });
             path = path.replace(&format!("{{{name}}}"), &encoded(&id));
-            expected.push(404);
+            expected.extend((!self.has_unknown_keys()).then_some(404));
         }
         let body = self.body.as_ref().map(|schema| {
-            let mut body = draw(self.document, self.schema(), random);
-            // A cursor is that of an answer.
-            body.as_object_mut().map(|members| members.remove("cursor"));
-            assert!(schema.is_valid(&body), "a valid body is drawn: {body}");
-            body
+            // What members have to do with each other is not drawn but judged.
+            for _ in 0..MAX_DRAWS {
+                let mut body = draw(self.document, self.schema(), random);
+                // A cursor is that of an answer.
+                body.as_object_mut().map(|members| members.remove("cursor"));
+                if schema.is_valid(&body) {
+                    return body;
+                }
+            }
+            panic!("no valid body of {} was drawn", self.path)
         });
         let as_operator = self.takes("operator") && (!self.takes("producer") || random.random::<bool>());
         let producer = producer_of(&known.catalog, body.as_ref());
@@ -216,7 +229,9 @@ impl Operation<'_> {
             let name = parameter["name"].as_str().expect("a name");
             // A cursor is that of an answer, and a producer's token lists that producer's.
             let is_free = name != "cursor" && (name != "producer" || as_operator);
-            if is_free && random.random_bool(0.15) {
+            // An operator's token has no key of its own.
+            let is_needed = name == "producer" && self.has_unknown_keys();
+            if is_free && (is_needed || random.random_bool(0.15)) {
                 let value = draw(self.document, &parameter["schema"], random);
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 ask = ask.with_query(name, if text.is_empty() { "x" } else { &text });
