@@ -1,7 +1,7 @@
 //! Accepts intents whose callers wait: claims, looks up, commits, answers.
 //!
 //! Single intents and elements of batches wait in [`queue`] and pass through stages of their own, so that no single intent waits for a
-//! batch. The stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
+//! batch; a group of elements begins when no single intent is in progress, or soon after. The stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
 //! lone submission is not delayed and many share a transaction:
 //!
 //! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is replayed; one that is being
@@ -44,7 +44,7 @@ use crate::metrics::{BATCH, HTTP, Metrics};
 use crate::traces::{IntentSpan, Traces};
 use claims::ClaimKeeper;
 use groups::GroupLimits;
-use queue::{FairQueue, KeyInProgress, Kind};
+use queue::{FairQueue, KeyInProgress, Kind, SingleInProgress};
 
 /// The most submissions in one group.
 pub(crate) const MAX_GROUP: usize = 256;
@@ -120,8 +120,16 @@ impl Submissions for SubmissionQueue {
     async fn submit(&self, submission: Submission) -> SubmissionOutcome {
         let (reply, outcome) = oneshot::channel();
         let since = Instant::now();
-        let waiting =
-            Waiting { submission, since, key: Key::Unguarded, users: None, reply, in_progress: None };
+        let single = submission.stores_answer.then(|| self.queue.begin_single());
+        let waiting = Waiting {
+            submission,
+            since,
+            key: Key::Unguarded,
+            users: None,
+            reply,
+            in_progress: None,
+            _single: single,
+        };
         if self.queue.push(waiting).await.is_err() {
             return SubmissionOutcome::Unavailable(STOPPING.to_owned());
         }
@@ -161,6 +169,8 @@ struct Waiting {
     reply: oneshot::Sender<SubmissionOutcome>,
     /// Keeps others with its key waiting, from when it is taken until it is decided or the key is claimed: then those learn it of the claim.
     in_progress: Option<KeyInProgress>,
+    /// Keeps elements of batches waiting, if this is a single intent.
+    _single: Option<SingleInProgress>,
 }
 
 /// What is known of the idempotency key of a submission, which decides how its answer is stored.
@@ -215,14 +225,14 @@ where
             let singles = (
                 self.claim(&queue, claimed, keeper.clone()),
                 self.look_up(to_look_up, looked_up),
-                self.accept(to_accept, single, single_keeper),
+                self.accept(to_accept, single, single_keeper, None),
             );
             let (taken, to_look_up) = mpsc::channel(MAX_ELEMENT_GROUP);
             let (looked_up, to_accept) = mpsc::channel(MAX_ELEMENT_GROUP);
             let elements = (
                 self.take_elements(&queue, taken),
                 self.look_up(to_look_up, looked_up),
-                self.accept(to_accept, GroupLimits::ELEMENTS, keeper),
+                self.accept(to_accept, GroupLimits::ELEMENTS, keeper, Some(&queue)),
             );
             join(join3(singles.0, singles.1, singles.2), join3(elements.0, elements.1, elements.2)).await
         };

@@ -6,7 +6,7 @@
 
 pub(crate) mod client;
 mod counted;
-mod fair;
+pub(crate) mod fairness;
 pub(crate) mod generator;
 mod steady;
 
@@ -101,7 +101,7 @@ impl ApiService {
         };
         let producer = token("producer", &Grant::Producer("game_master".to_owned()))?;
         let operator = token("operator", &Grant::Operator)?;
-        let other = token("other", &Grant::Producer(fair::OTHER_PRODUCER.to_owned()))?;
+        let other = token("other", &Grant::Producer(fairness::OTHER_PRODUCER.to_owned()))?;
         let tokens = NamedTempFile::new().context("could not create the tokens file")?;
         std::fs::write(tokens.path(), format!("{}\n{}\n{}", producer.entry, operator.entry, other.entry))?;
         let service = testbed
@@ -326,7 +326,6 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
         figures.extend(replayed.figures(has_most));
     }
     figures.extend(steady::Latency::measure(testbed, size.seconds, size.rounds).await?.figures());
-    figures.extend(fair::figures(testbed, size.seconds, size.rounds).await?);
     let [Requests { connections, singles, .. }, ..] = size.http;
     figures.extend(counted::run(testbed, connections, size.counted).await?);
     let all = kinds.iter().flat_map(|kinds| [&kinds.fresh, &kinds.batches]);

@@ -99,6 +99,7 @@ enum Scenario {
     Backlog,
     Retention,
     Http,
+    Fairness,
     Directory,
     Receipts,
     Searches,
@@ -112,7 +113,7 @@ enum Scenario {
 
 impl Scenario {
     /// The scenarios of a full run.
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Throughput,
         Self::Latency,
         Self::Lateness,
@@ -124,6 +125,7 @@ impl Scenario {
         Self::Backlog,
         Self::Retention,
         Self::Http,
+        Self::Fairness,
         Self::Directory,
         Self::Receipts,
         Self::Searches,
@@ -150,6 +152,7 @@ impl Scenario {
             Self::Backlog => backlog::run(testbed, scale).await,
             Self::Retention => retention::run(testbed, scale).await,
             Self::Http => http::run(testbed, scale).await,
+            Self::Fairness => http::fairness::run(testbed, scale).await,
             Self::Directory => directory::run(testbed, scale).await,
             Self::Receipts => receipts::run(testbed, scale).await,
             Self::Searches => searches::run(testbed, scale).await,

@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::claims::ClaimKeeper;
 use super::look_ups::LookedUp;
+use super::queue::FairQueue;
 use super::{
     Key, MAX_CONCURRENT_ELEMENT_GROUPS, MAX_CONCURRENT_GROUPS, MAX_ELEMENT_GROUP, MAX_GROUP, SubmissionIntake,
 };
@@ -31,6 +32,12 @@ use crate::intake::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 
 /// A transaction that takes longer than this is not waited for: the next group begins.
 const SLOW_GROUP: Duration = Duration::from_millis(100);
+/// How long a group of elements waits for single intents: few enough that elements are accepted also while single intents always come.
+pub(super) const MAX_YIELD: Duration = Duration::from_millis(25);
+/// The most elements in a group while single intents come: the one that comes during its transaction waits for few.
+const MAX_SMALL_ELEMENT_GROUP: usize = 32;
+/// Single intents come while the last one is less than this ago.
+const MAX_SINGLE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a group may meet a key that was taken meanwhile.
 const MAX_CONFLICT_RETRIES: usize = 5;
 
@@ -106,12 +113,13 @@ where
     C: Clock,
     T: Tokens,
 {
-    /// Accepts what has been looked up, until no more comes.
+    /// Accepts what has been looked up, until no more comes. Each group first lets `singles` pass.
     pub(super) async fn accept(
         &self,
         mut looked_up: mpsc::Receiver<LookedUp>,
         limits: GroupLimits,
         keeper: ClaimKeeper,
+        singles: Option<&FairQueue>,
     ) {
         let mut queue: VecDeque<LookedUp> = VecDeque::new();
         let mut divided: Vec<Group> = Vec::new();
@@ -121,12 +129,15 @@ where
             while running.len() < limits.concurrent
                 && let Some(part) = divided.pop()
             {
-                running.push(self.accept_group(part, &keeper));
+                running.push(self.accept_group(part, &keeper, singles));
             }
             let may_begin =
                 running.is_empty() || (running.len() < limits.concurrent && Instant::now() >= patient_until);
             if may_begin && !queue.is_empty() {
-                running.push(self.accept_group(cut_group(&mut queue, &self.policy), &keeper));
+                let singles_come = singles.is_some_and(|all| all.had_single_within(MAX_SINGLE_INTERVAL));
+                let most = if singles_come { MAX_SMALL_ELEMENT_GROUP } else { limits.elements };
+                let group = cut_group(&mut queue, most, &self.policy);
+                running.push(self.accept_group(group, &keeper, singles));
                 patient_until = Instant::now() + SLOW_GROUP;
             }
             if !open && running.is_empty() && queue.is_empty() {
@@ -148,7 +159,15 @@ where
     }
 
     /// Accepts a group in one transaction, and answers all of it.
-    async fn accept_group(&self, mut group: Group, keeper: &ClaimKeeper) -> Ended {
+    async fn accept_group(
+        &self,
+        mut group: Group,
+        keeper: &ClaimKeeper,
+        singles: Option<&FairQueue>,
+    ) -> Ended {
+        if let Some(singles) = singles {
+            singles.let_singles_pass(MAX_YIELD).await;
+        }
         group.retain(|element| {
             let abandoned = element.waiting.is_abandoned();
             if let (true, Key::Claimed(token)) = (abandoned, element.waiting.key) {
@@ -324,11 +343,13 @@ where
     }
 }
 
-/// As many of the first elements as fit into one transaction, at least one. No two have the same key: see queue.rs.
-fn cut_group(queue: &mut VecDeque<LookedUp>, policy: &Policy) -> Group {
+/// As many of the first elements as fit into one transaction, at least one and up to `most`. No two have the same key: see queue.rs.
+fn cut_group(queue: &mut VecDeque<LookedUp>, most: usize, policy: &Policy) -> Group {
     let (mut cost, mut routes) = (0, 0);
     let mut group = Vec::new();
-    while let Some(element) = queue.pop_front() {
+    while group.len() < most
+        && let Some(element) = queue.pop_front()
+    {
         let intent = &element.waiting.submission.intent;
         (cost, routes) = (cost + intent.cost(), routes + policy.route_count(intent));
         if !group.is_empty() && (cost > MAX_BATCH_COST || routes > MAX_BATCH_ROUTES) {

@@ -6,10 +6,13 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use domain::record::IdempotencyScope;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::Waiting;
 
@@ -34,6 +37,10 @@ struct Shared {
     state: Mutex<State>,
     single: Notify,
     element: Notify,
+    /// How many single intents wait or are in progress. Not in `state`: one whose caller has gone is dropped while that is locked.
+    singles: AtomicUsize,
+    /// Wakes what waits until no single intent is in progress.
+    no_single: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +49,8 @@ struct State {
     element: Producers,
     /// The keys of those that were taken and are not decided.
     in_progress: HashSet<IdempotencyScope>,
+    /// The time at which the last single intent came.
+    last_single: Option<Instant>,
     is_closed: bool,
 }
 
@@ -68,7 +77,38 @@ pub(super) struct KeyInProgress {
     scope: IdempotencyScope,
 }
 
+/// A single intent that waits or is in progress, until it is dropped.
+#[derive(Debug)]
+pub(super) struct SingleInProgress(FairQueue);
+
 impl FairQueue {
+    /// Counts a single intent.
+    pub(super) fn begin_single(&self) -> SingleInProgress {
+        self.0.singles.fetch_add(1, Ordering::SeqCst);
+        self.state().last_single = Some(Instant::now());
+        SingleInProgress(self.clone())
+    }
+
+    /// Whether a single intent came in the last `time`.
+    pub(super) fn had_single_within(&self, time: Duration) -> bool {
+        self.state().last_single.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// Waits until no single intent waits or is in progress, for `at_most` this long.
+    pub(super) async fn let_singles_pass(&self, at_most: Duration) {
+        let none_left = async {
+            loop {
+                let notified = self.0.no_single.notified();
+                if self.0.singles.load(Ordering::SeqCst) == 0 {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        // Elements go on although some are left.
+        let _ = timeout(at_most, none_left).await;
+    }
+
     /// Adds a submission, once there is room for one more of its producer. Gives it back if the queue is closed.
     pub(super) async fn push(&self, waiting: Waiting) -> Result<(), Waiting> {
         let (kind, producer) = (waiting.kind(), waiting.submission.intent.producer.clone());
@@ -177,5 +217,13 @@ impl Drop for KeyInProgress {
         self.queue.state().in_progress.remove(&self.scope);
         self.queue.0.single.notify_one();
         self.queue.0.element.notify_one();
+    }
+}
+
+impl Drop for SingleInProgress {
+    fn drop(&mut self) {
+        if self.0.0.singles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.0.no_single.notify_waiters();
+        }
     }
 }

@@ -34,6 +34,41 @@ async fn a_single_intent_waits_for_no_element_of_a_batch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn elements_let_single_intents_pass_but_not_for_long() {
+    let world = world_with_slow_look_up(SLOW);
+    world.script.on("accept", |_| Effect::Delay(transaction()));
+    let running = Running::start(&world);
+    let single = running.spawn(submission("key-1", "u-1"));
+    world.script.until(BOUND, || world.script.count("accept") == 1).await;
+    let since = Instant::now();
+    assert_eq!(name(&running.submit(unclaimed("element-1", "u-1")).await), "accepted");
+    assert_eq!(since.elapsed(), 2 * transaction());
+    assert_eq!(name(&single.await.expect("does not panic")), "accepted");
+
+    let look_ups = world.script.count("look_up");
+    let slow = running.spawn(submission("key-2", SLOW_USER));
+    world.script.until(BOUND, || world.script.count("look_up") > look_ups).await;
+    let since = Instant::now();
+    assert_eq!(name(&running.submit(unclaimed("element-2", "u-1")).await), "accepted");
+    assert_eq!(since.elapsed(), groups::MAX_YIELD + transaction());
+    assert_eq!(name(&slow.await.expect("does not panic")), "accepted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_single_intent_whose_caller_has_gone_is_passed() {
+    let world = world();
+    world.script.on("claim_answers", |_| Effect::Delay(transaction()));
+    let running = Running::start(&world);
+    let first = running.spawn(submission("first", "u-1"));
+    world.script.until(BOUND, || world.script.count("claim_answers") == 1).await;
+    let mut gone = Box::pin(running.queue.submit(submission("gone", "u-1")));
+    assert!(gone.as_mut().now_or_never().is_none(), "it is decided although another one is being claimed");
+    drop(gone);
+    assert_eq!(name(&running.submit(submission("key-1", "u-1")).await), "accepted");
+    assert_eq!(name(&first.await.expect("does not panic")), "accepted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_repeated_key_is_passed_by_all_but_its_repeats() {
     let world = world_with_slow_look_up(SLOW);
     let running = Running::start(&world);

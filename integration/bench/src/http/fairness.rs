@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use super::ApiService;
 use super::client::{self, Connection, ROUTES};
 use super::steady;
-use crate::figure::Figure;
+use crate::Scale;
+use crate::figure::{Figure, Section};
 use crate::latency::Percentiles;
 use crate::load::Steady;
 use crate::measure::median;
@@ -117,33 +118,36 @@ async fn measure(
     Ok(latency)
 }
 
-/// Alternating rounds alone and beside each neighbour.
-pub(super) async fn figures(
-    testbed: &mut Testbed,
-    seconds: u32,
-    rounds: usize,
-) -> anyhow::Result<Vec<Figure>> {
+/// Measures alternating rounds alone and beside each neighbour.
+pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
+    let (rounds, seconds) = (scale.latency_rounds, scale.seconds);
     let (mut alone, mut beside) = (Vec::new(), Neighbour::LOUD.map(|_| Vec::new()));
     for round in 1..=rounds {
-        println!(
-            "http: {RATE} intents/s for {seconds} s, round {round} of {rounds}: alone, then beside another producer"
-        );
-        alone.push(measure(testbed, seconds, Neighbour::Nothing, 0).await?.p99);
-        for ((neighbour, _, callers), p99s) in Neighbour::LOUD.into_iter().zip(&mut beside) {
-            p99s.push(measure(testbed, seconds, neighbour, callers).await?.p99);
+        println!("fairness: round {round} of {rounds}: alone, then beside another producer");
+        alone.push(measure(testbed, seconds, Neighbour::Nothing, 0).await?);
+        for ((neighbour, _, callers), latencies) in Neighbour::LOUD.into_iter().zip(&mut beside) {
+            latencies.push(measure(testbed, seconds, neighbour, callers).await?);
         }
     }
-    let p99 = |p99s: &[f64]| median(p99s.iter().copied());
-    let shown = |what: &str, p99s: &[f64]| {
-        Figure::shown(format!("{RATE} intents/s, {what}: p99 to the answer"), p99(p99s), "ms")
-            .of_rounds(p99s.iter().copied())
+    let shown = |what: &str, latencies: &[Percentiles], name: &str, of: fn(&Percentiles) -> f64| {
+        let all = latencies.iter().map(of);
+        Figure::shown(format!("{what}: {name} to the response"), median(all.clone()), "ms").of_rounds(all)
     };
-    let mut figures = vec![shown("alone", &alone)];
-    for ((_, what, _), p99s) in Neighbour::LOUD.into_iter().zip(&beside) {
-        let each = p99s.iter().zip(&alone).map(|(beside, alone)| beside / alone);
-        let name = format!("{RATE} intents/s, beside {what}: p99, to p99 alone");
-        figures.push(shown(&format!("beside {what}"), p99s));
-        figures.push(Figure::shown(name, p99(p99s) / p99(&alone), "x").of_rounds(each).at_most(P99_RATIO));
+    let both = |what: &str, latencies: &[Percentiles]| {
+        [shown(what, latencies, "p50", |all| all.p50), shown(what, latencies, "p99", |all| all.p99)]
+    };
+    let p99 = |latencies: &[Percentiles]| median(latencies.iter().map(|all| all.p99));
+    let mut figures = Vec::from(both("alone", &alone));
+    for ((_, what, _), latencies) in Neighbour::LOUD.into_iter().zip(&beside) {
+        figures.extend(both(&format!("beside {what}"), latencies));
+        let each = latencies.iter().zip(&alone).map(|(beside, alone)| beside.p99 / alone.p99);
+        let name = format!("beside {what}: p99, to p99 alone");
+        let ratio = p99(latencies) / p99(&alone);
+        figures.push(Figure::shown(name, ratio, "x").of_rounds(each).at_most(P99_RATIO));
     }
-    Ok(figures)
+    let title = format!(
+        "Fairness: {RATE} single intents/s of a producer for {seconds} s, alone and beside what another producer sends, in {rounds} \
+         alternating round(s), medians"
+    );
+    Ok(Section { title, figures, charts: Vec::new() })
 }
