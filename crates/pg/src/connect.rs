@@ -21,11 +21,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::dsn::Dsn;
 use crate::error::{DeadlinePassed, OpenError, OpenFailure, OpenFailureCause};
 use crate::hosts::{SingleHost, hosts_of};
-use crate::pooler::{self, Comparisons, Mark, OwnSession};
+use crate::pooler::{self, Comparison, Comparisons, Mark, OwnSession};
 use crate::{DsnError, PgError, options};
 
 /// How long one attempt to open a connection takes at most, unless `connect_timeout` says otherwise.
@@ -189,6 +190,10 @@ impl Connector {
             });
             Some(own?)
         };
+        let connection = match &pooled {
+            None => connection,
+            Some(session) => forget_comparison_at_end(connection, session.comparison()),
+        };
         Ok(Opened { client, connection, pooled })
     }
 
@@ -253,6 +258,16 @@ impl Connector {
             }
         })
     }
+}
+
+/// The same task. If the other side ends the connection, the next one to the pooler is compared again: the pooler may have been started
+/// again in another mode, and connections that are idle do not notice.
+fn forget_comparison_at_end(connection: JoinHandle<()>, comparison: Arc<Comparison>) -> JoinHandle<()> {
+    let connection = AbortOnDropHandle::new(connection);
+    tokio::spawn(async move {
+        drop(connection.await);
+        comparison.forget();
+    })
 }
 
 /// Carries the traffic of a connection until it ends. Without anyone to tell, announcements are dropped.

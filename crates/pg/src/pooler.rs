@@ -55,8 +55,8 @@ pub(crate) struct OwnSession {
 /// Opens a connection to the pooler.
 pub(crate) type Dial<'a> = dyn Fn() -> BoxFuture<'a, Result<Client, OpenFailureCause>> + Sync + 'a;
 
-/// Whether a comparison of two connections has shown that the pooler at an address keeps a session for each client. It is forgotten with
-/// the last connection to that address, because the pooler may have been started again in another mode.
+/// Whether a comparison of two connections has shown that the pooler at an address keeps a session for each client. It is forgotten
+/// with the last connection to that address, and when the pooler ends one: it may have been started again in another mode.
 #[derive(Default, Debug)]
 pub(crate) struct Comparison {
     passed: AtomicBool,
@@ -87,6 +87,11 @@ impl Comparisons {
 impl Comparison {
     pub(crate) fn has_passed(&self) -> bool {
         self.passed.load(Ordering::SeqCst)
+    }
+
+    /// Makes the next connection be compared.
+    pub(crate) fn forget(&self) {
+        self.passed.store(false, Ordering::SeqCst);
     }
 }
 
@@ -171,6 +176,11 @@ impl OwnSession {
         Ok(session)
     }
 
+    /// The comparison that has shown it.
+    pub(crate) fn comparison(&self) -> Arc<Comparison> {
+        Arc::clone(&self.comparison)
+    }
+
     /// Checks that the same session still serves `client`. If not, the next connection to the pooler is compared again.
     pub(crate) async fn still_serves(&self, client: &Client) -> Result<(), OpenFailureCause> {
         let seen = timeout(CHECK_TIMEOUT, see(client)).await;
@@ -178,7 +188,7 @@ impl OwnSession {
         if seen == self.seen {
             return Ok(());
         }
-        self.comparison.passed.store(false, Ordering::SeqCst);
+        self.comparison.forget();
         Err(OpenFailureCause::SharedSession)
     }
 

@@ -65,8 +65,12 @@ async fn a_pooler_that_is_started_again_in_another_mode_is_compared_again() {
     let before = pooler(&server, "session", 10, &[IGNORED]).await;
     let target = Arc::new(AtomicU16::new(before.port()));
     let port = forward(target.clone(), Duration::ZERO).await;
-    let pool = pool(port);
+    let dsn = dsn(port);
+    let pool = PgPool::new(&dsn, settings(3)).expect("a pool");
     drop((session(&pool).await, session(&pool).await));
+    // Another pool of the same connection string, whose connection stays idle and is never borrowed again.
+    let idle = PgPool::new(&dsn, settings(1)).expect("a pool");
+    drop(session(&idle).await);
     drop(before);
     let after = pooler(&server, "transaction", 10, &[IGNORED]).await;
     target.store(after.port(), Ordering::SeqCst);
