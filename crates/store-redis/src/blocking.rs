@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use domain::ports::StoreError;
 use redis::{Cmd, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::connect::{RedisClient, TimedOut, redis_error, unavailable};
 use crate::socket::Connection;
 
 /// The largest reply after which a connection is used again: the client library keeps a buffer of that size.
 pub(crate) const MAX_KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+/// How long after a server has identified itself it is asked again, on the same connection.
+const MAX_IDENTITY_AGE: Duration = Duration::from_secs(1);
 
 /// A connection for blocking commands; opened by the first of them. Clones share it.
 #[derive(Clone)]
@@ -28,9 +30,16 @@ pub(crate) struct BlockingConnection {
 struct Slot {
     /// Counts the calls of `close`: a connection from before the last one is not used again.
     generation: u64,
-    idle: Option<Connection>,
+    idle: Option<Identified>,
     /// How the server of the last connection identified itself.
     server: Option<Vec<String>>,
+}
+
+/// A connection, and when its server was last known to be the one that had identified itself. A server that becomes a replica
+/// keeps its connections.
+struct Identified {
+    connection: Connection,
+    at: Instant,
 }
 
 impl BlockingConnection {
@@ -50,32 +59,40 @@ impl BlockingConnection {
             let mut slot = self.slot();
             (slot.generation, slot.idle.take())
         };
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => self.open(operation).await?,
+        let Identified { mut connection, at } = match idle {
+            Some(idle) if idle.at.elapsed() < MAX_IDENTITY_AGE => idle,
+            Some(idle) => self.identify(operation, idle.connection).await?,
+            None => self.identify(operation, self.client.dedicated(operation).await?).await?,
         };
         let limit = block + self.client.operation_timeout();
         let reply = ask_within(operation, &mut connection, command, max_bytes, limit).await?;
         if reply.is_some() && connection.received() <= MAX_KEPT_BUFFER_BYTES {
+            // A server that becomes a replica ends commands that block.
+            let has_blocked = reply == Some(Value::Nil) && block > Duration::ZERO;
+            let at = if has_blocked { Instant::now() } else { at };
             let mut slot = self.slot();
             if slot.generation == generation {
-                slot.idle = Some(connection);
+                slot.idle = Some(Identified { connection, at });
             }
         }
         Ok(reply)
     }
 
-    /// A new connection. It is refused once if it leads to another server than the one before: the stream may have lost entries, and the
-    /// caller determines again where to resume.
-    async fn open(&self, operation: &'static str) -> Result<Connection, StoreError> {
-        let mut connection = self.client.dedicated(operation).await?;
+    /// Asks for the identity of the server. The connection is refused once if it leads to another server than the one before: the stream
+    /// may have lost entries, and the caller determines again where to resume.
+    async fn identify(
+        &self,
+        operation: &'static str,
+        mut connection: Connection,
+    ) -> Result<Identified, StoreError> {
+        let at = Instant::now();
         let info = redis::cmd("INFO").arg("server").arg("replication").to_owned();
         let limit = self.client.operation_timeout();
         let info = ask_within(operation, &mut connection, &info, MAX_KEPT_BUFFER_BYTES, limit).await?;
         let info: String = info.and_then(|info| redis::from_redis_value(info).ok()).unwrap_or_default();
         let ids: Vec<String> = info
             .lines()
-            .filter(|line| line.starts_with("run_id:") || line.starts_with("master_replid:"))
+            .filter(|line| ["run_id:", "master_replid:", "role:"].iter().any(|name| line.starts_with(name)))
             .map(str::to_owned)
             .collect();
         let former = self.slot().server.replace(ids.clone());
@@ -83,7 +100,7 @@ impl BlockingConnection {
             Some(former) if former != ids => {
                 Err(unavailable(operation, "Redis is another server than before"))
             }
-            _ => Ok(connection),
+            _ => Ok(Identified { connection, at }),
         }
     }
 

@@ -345,3 +345,21 @@ async fn trimming_removes_nothing_from_the_given_id_on() {
     assert_eq!(first, EntryId::new(removed + 1, 1));
     assert_eq!(stream.trim(EntryId::ZERO).await.expect("Redis is there"), 0);
 }
+
+#[tokio::test]
+async fn a_server_that_becomes_a_replica_under_an_open_connection_is_another_server() {
+    let world = World::new().await;
+    let stream = stream(&world);
+    world.ask::<String>(&["XADD", "notification:intents", "5-1", "a", "b"]).await;
+    let read = async || stream.read(EntryId::ZERO, upto(10), SHORT).await;
+    assert_eq!(entries_of(read().await).len(), 1);
+    world.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let noticed = async {
+        while let Ok(read) = read().await {
+            assert_eq!(entries_of(Ok(read)).len(), 1);
+        }
+    };
+    timeout(BOUND, noticed).await.expect("the reader notices it although the connection stays open");
+    // Once: where to resume is determined again then.
+    assert_eq!(entries_of(read().await).len(), 1);
+}
