@@ -109,7 +109,7 @@ where
             return Ok(true);
         }
         let compared = self.compare_pages(&mut streams, losses, (accepted_since, &last), stop).await;
-        report(&streams);
+        report(&streams, matches!(compared, Ok(true)));
         if !compared? {
             return Ok(false);
         }
@@ -331,7 +331,8 @@ fn report_corrupt(corrupt: &[StoreError]) {
     }
 }
 
-fn report(streams: &[(&Suspect<'_>, Tally)]) {
+/// Logs the result for each stream; unless it `is_whole`, the comparison ended before the last record and begins again.
+fn report(streams: &[(&Suspect<'_>, Tally)], is_whole: bool) {
     for (Suspect { now, .. }, tally) in streams {
         let (channel, stream) = (now.channel.as_str(), now.seen.stream.as_str());
         if let Some((first, last)) = tally.range {
@@ -348,6 +349,7 @@ fn report(streams: &[(&Suspect<'_>, Tally)]) {
             lost = tally.lost + tally.without_stream,
             lost_before = tally.lost_before,
             held = tally.held,
+            whole = is_whole,
             "the stream was compared with the published routes"
         );
     }
