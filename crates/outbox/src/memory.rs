@@ -79,9 +79,17 @@ impl MemoryStorage {
         })
     }
 
-    /// Has another transaction lock these events, and no others: they can neither be marked nor requeued.
+    /// Has another transaction lock these events, and no others: they can neither be marked nor requeued, nor reaped.
     pub fn lock(&self, event_ids: &[Uuid]) {
         *self.locked() = event_ids.iter().copied().collect();
+    }
+
+    /// Marks as DELIVERED what is claimed under `token`, as a transaction does that began at this time and commits now.
+    pub fn commit_mark(&self, token: &ClaimToken, event_ids: &[Uuid], begun: Timestamp) -> Vec<Marked> {
+        let mark = |row: &mut Row, _: &Uuid| {
+            (row.status, row.locked, row.updated_at) = (Status::Delivered, None, begun);
+        };
+        self.mark(token, event_ids, |id| *id, mark)
     }
 
     fn locked(&self) -> MutexGuard<'_, HashSet<Uuid>> {
@@ -153,15 +161,7 @@ impl Storage for MemoryStorage {
         token: &ClaimToken,
         event_ids: &[Uuid],
     ) -> Result<Vec<Marked>, OutboxError> {
-        let now = Self::now(self);
-        Ok(self.mark(
-            token,
-            event_ids,
-            |id| *id,
-            |row, _| {
-                (row.status, row.locked, row.updated_at) = (Status::Delivered, None, now);
-            },
-        ))
+        Ok(self.commit_mark(token, event_ids, Self::now(self)))
     }
 
     async fn mark_failed_batch(
@@ -202,9 +202,10 @@ impl Storage for MemoryStorage {
         kind: &(dyn Fn(u32) -> FailureKind + Send + Sync),
     ) -> Result<Reaped, OutboxError> {
         let now = Self::now(self);
-        let mut rows = self.rows();
+        let (mut rows, locked) = (self.rows(), self.locked());
         let ended = |row: &&mut Row| {
             is_of(&request.types, row)
+                && !locked.contains(&row.event.event_id)
                 && !request.except.contains(&row.event.event_id)
                 && row.locked.as_ref().is_some_and(|(_, at)| *at < now - request.lease_timeout)
         };
@@ -279,9 +280,11 @@ impl Storage for MemoryStorage {
         Ok(outcome)
     }
 
-    async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
-        let is_until = |row: &Row| row.locked.as_ref().is_some_and(|(_, at)| RawTimestamp::from(*at) <= time);
-        Ok(self.rows().values().any(is_until))
+    async fn oldest_claim_until(&self, time: RawTimestamp) -> Result<Option<RawTimestamp>, OutboxError> {
+        let rows = self.rows();
+        let claims =
+            rows.values().filter_map(|row| row.locked.as_ref().map(|(_, at)| RawTimestamp::from(*at)));
+        Ok(claims.filter(|at| *at <= time).min())
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {

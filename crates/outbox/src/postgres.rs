@@ -236,10 +236,10 @@ impl Storage for PostgresStorage {
         self.requeue_as_read(events).await
     }
 
-    async fn has_claims_until(&self, time: RawTimestamp) -> Result<bool, OutboxError> {
+    async fn oldest_claim_until(&self, time: RawTimestamp) -> Result<Option<RawTimestamp>, OutboxError> {
         let session = self.pool.session("look for earlier claims of the outbox").await?;
-        let rows = session.query(&statements::has_claims_until(&self.table, time)).await?;
-        rows.first().map_or(Ok(false), |row| column(row, "found"))
+        let rows = session.query(&statements::oldest_claim_until(&self.table, time)).await?;
+        rows.first().map(|row| column(row, "locked_at")).transpose()
     }
 
     async fn stats(&self, types: &EventTypes, limit: u64) -> Result<Stats, OutboxError> {

@@ -18,8 +18,8 @@ pub(crate) use admin::{
 };
 pub(crate) use claim::{Claiming, Purpose, claim, claim_begin, due_in};
 pub(crate) use delivered::{
-    blocks, has_claims_until, identity, list_delivered, list_delivered_of_blocks, newest_delivered,
-    newest_delivered_of_blocks, requeue_as_read, still_as_read,
+    blocks, identity, list_delivered, list_delivered_of_blocks, newest_delivered, newest_delivered_of_blocks,
+    oldest_claim_until, requeue_as_read, still_as_read,
 };
 pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};
 pub(crate) use reap::{begin_again, expired_leases, reap};

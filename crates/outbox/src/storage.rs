@@ -320,8 +320,12 @@ pub trait Storage: Send + Sync + 'static {
         events: &[DeliveredEvent],
     ) -> impl Future<Output = Result<RequeuedDelivered, OutboxError>> + Send;
 
-    /// Whether an event is held under a claim that was made at this time or before: it may still be marked as DELIVERED.
-    fn has_claims_until(&self, time: RawTimestamp) -> impl Future<Output = Result<bool, OutboxError>> + Send;
+    /// When the oldest claim was made under which an event is held, if it was made at this time or before. The event may still be
+    /// marked as DELIVERED, with a time that is not before its claim.
+    fn oldest_claim_until(
+        &self,
+        time: RawTimestamp,
+    ) -> impl Future<Output = Result<Option<RawTimestamp>, OutboxError>> + Send;
 
     /// What there is, each count up to `limit`.
     fn stats(

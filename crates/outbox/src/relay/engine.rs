@@ -280,8 +280,8 @@ mod tests {
             late().await
         }
 
-        async fn has_claims_until(&self, _: RawTimestamp) -> Result<bool, OutboxError> {
-            Ok(false)
+        async fn oldest_claim_until(&self, _: RawTimestamp) -> Result<Option<RawTimestamp>, OutboxError> {
+            Ok(None)
         }
 
         async fn stats(&self, _: &EventTypes, _: u64) -> Result<Stats, OutboxError> {

@@ -182,12 +182,13 @@ fn read_times(events: &[(Uuid, RawTimestamp)]) -> [sea_query::Expr; 2] {
     ]
 }
 
-/// Whether an event is held under a claim that was made at a time or before.
+/// When the oldest claim was made under which an event is held, if it was made at a time or before.
 ///
 /// Plan: the index of leases, one entry.
-pub(crate) fn has_claims_until(table: &TableName, time: RawTimestamp) -> Written {
+pub(crate) fn oldest_claim_until(table: &TableName, time: RawTimestamp) -> Written {
     let text = format!(
-        "SELECT EXISTS (SELECT FROM {} e WHERE e.status = 'DELIVERING' AND e.locked_at <= $1) AS found",
+        "SELECT e.locked_at FROM {} e WHERE e.status = 'DELIVERING' AND e.locked_at <= $1
+         ORDER BY e.locked_at LIMIT 1",
         table.quoted()
     );
     Written::new(text, [bind::raw_instant(time)])

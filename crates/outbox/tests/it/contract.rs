@@ -23,8 +23,10 @@ use self::claims::{
     reaped_events_are_claimed_together_and_fewer_each_time,
 };
 use self::delivered::{
-    claims_that_were_made_before_a_time_are_seen, only_what_is_delivered_as_it_was_read_is_pending_again,
-    the_newest_delivered_event_is_the_newest_of_the_types, what_was_delivered_is_listed_in_parts_to_the_end,
+    only_what_is_delivered_as_it_was_read_is_pending_again,
+    the_newest_delivered_event_is_the_newest_of_the_types,
+    the_oldest_claim_that_was_made_before_a_time_is_seen_until_its_mark,
+    what_was_delivered_is_listed_in_parts_to_the_end,
 };
 use crate::support::{LEASE, MINUTE, TICK, World, event, id, ids, kind, next_token, request};
 
@@ -85,7 +87,7 @@ on_all_storages! {
     what_was_delivered_is_listed_in_parts_to_the_end
     only_what_is_delivered_as_it_was_read_is_pending_again
     the_newest_delivered_event_is_the_newest_of_the_types
-    claims_that_were_made_before_a_time_are_seen
+    the_oldest_claim_that_was_made_before_a_time_is_seen_until_its_mark
 }
 
 fn found(claim: &Claim) -> Vec<Uuid> {

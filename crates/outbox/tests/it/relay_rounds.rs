@@ -129,6 +129,26 @@ async fn a_mark_that_is_made_during_a_round_before_its_event_is_looked_for_is_fo
     assert_eq!(stand.published()[5..], ids([5, 6]));
 }
 
+// O-22
+#[tokio::test(start_paused = true)]
+async fn a_lost_event_whose_mark_waits_for_longer_than_a_lease_is_sent_again_when_the_mark_is_committed() {
+    let running = delivered().await;
+    running.memory.add(6, "late").await;
+    let (token, claimed) = running.memory.claim(1).await;
+    let begun = running.memory.now().await + MS;
+    running.memory.0.lock(&claimed);
+    running.stand.replace(&[]);
+    go_on(MINUTE * 7 / 2).await;
+    let Progress::Unfinished { since, .. } = running.stand.record().1 else { panic!("it is not finished") };
+    assert!(since <= begun.into(), "the next relay would find it: {since:?}");
+    running.memory.0.lock(&[]);
+    let _ = running.memory.0.commit_mark(&token, &claimed, begun);
+    go_on(MINUTE * 2).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6]));
+    assert!(stand.is_settled());
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_without_a_loss_only_what_was_delivered_since_the_last_record_is_looked_for() {
     let running = delivered().await;

@@ -4,7 +4,7 @@ use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
 
 use super::tally::{Tally, report_given_up};
-use super::{Comparison, Demand, MAX_ROUNDS, REPEAT_INTERVAL, demand, earlier};
+use super::{Comparison, Demand, MAX_ROUNDS, REPEAT_INTERVAL, demand};
 use crate::relay::engine::Relay;
 use crate::relay::pass::Outage;
 use crate::{DeliveredCursor, DeliveredEvent, Observer, OutboxError, Progress, Publisher, Recorded, Storage};
@@ -20,8 +20,8 @@ pub(super) struct Round {
     /// Unlike that of any other round.
     number: u64,
     started: RawTimestamp,
-    /// Whether a claim was held at its start that was made before the comparison began.
-    claims_held: bool,
+    /// When the oldest claim was made that was held at its start, of those from before the comparison began.
+    oldest_claim: Option<RawTimestamp>,
     place: Place,
     pub(super) tally: Tally,
 }
@@ -84,10 +84,10 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
 
     async fn start_round(&self, comparison: &mut Comparison, number: u64) -> Result<(), Outage> {
         let started = self.storage.now().await?;
-        // Asked before the round: a mark that is made while events are compared may be missed by it.
-        let claims_held = self.storage.has_claims_until(comparison.begun).await?;
+        // Read before the round: a mark that becomes visible while events are compared may be missed by it.
+        let oldest_claim = self.storage.oldest_claim_until(comparison.begun).await?;
         let (place, tally) = (Place::List(None), Tally::default());
-        comparison.round = Some(Round { number, started, claims_held, place, tally });
+        comparison.round = Some(Round { number, started, oldest_claim, place, tally });
         let held = comparison.held.take();
         let requeued = self.requeue(comparison, &held).await;
         if requeued.is_err() {
@@ -152,14 +152,14 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// Records and reports a round.
     async fn end_round(&self, comparison: &mut Comparison, outbox: &str) -> Result<Step, Outage> {
         let Some(round) = &comparison.round else { return Ok(Step::More) };
-        let is_unsettled = round.claims_held || !comparison.held.is_empty();
+        let is_unsettled = round.oldest_claim.is_some() || !comparison.held.is_empty();
         let may_be_last = comparison.rounds > 0 || (comparison.had_nothing && round.tally.compared == 0);
         let is_given_up = is_unsettled && comparison.rounds + 1 >= MAX_ROUNDS;
         let is_last = (may_be_last && !is_unsettled) || is_given_up;
         let next_since = match comparison.held.is_full() {
             true => comparison.since,
-            // A mark that was on its way at the start has a time from before.
-            false => comparison.since.max(earlier(round.started, self.settings.lease_timeout)),
+            // A mark that was not visible at the start may have waited for long, but its time is not before its claim.
+            false => comparison.since.max(round.oldest_claim.unwrap_or(round.started)),
         };
         let since = comparison.held.oldest().map_or(next_since, |oldest| oldest.min(next_since));
         let progress = match is_last {

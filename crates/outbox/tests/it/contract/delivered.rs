@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ambient::Timestamp;
 use outbox::{DeliveredEvent, EventTypes, Storage};
 use pg::RawTimestamp;
 use uuid::Uuid;
@@ -108,13 +109,21 @@ pub(super) async fn the_newest_delivered_event_is_the_newest_of_the_types(world:
     assert_eq!(newest(world, &types("unknown")).await, None);
 }
 
-pub(super) async fn claims_that_were_made_before_a_time_are_seen(world: &impl World) {
+pub(super) async fn the_oldest_claim_that_was_made_before_a_time_is_seen_until_its_mark(world: &impl World) {
     let storage = world.storage();
     world.add(1, "").await;
     let (token, claimed) = world.claim(1).await;
     let now = world.now().await;
-    assert!(!storage.has_claims_until((now - TICK).into()).await.expect("no failure"));
-    assert!(storage.has_claims_until(now.into()).await.expect("no failure"));
+    world.pass(TICK).await;
+    world.add(2, "").await;
+    let (later, claimed_later) = world.claim(1).await;
+    let oldest_until =
+        async |time: Timestamp| storage.oldest_claim_until(time.into()).await.expect("no failure");
+    assert_eq!(oldest_until(now - TICK).await, None);
+    assert_eq!(oldest_until(now + TICK).await, Some(now.into()));
     let _ = world.deliver(&token, &claimed).await;
-    assert!(!storage.has_claims_until(now.into()).await.expect("no failure"));
+    assert_eq!(oldest_until(now).await, None);
+    assert_eq!(oldest_until(now + TICK).await, Some((now + TICK).into()));
+    let _ = world.deliver(&later, &claimed_later).await;
+    assert_eq!(oldest_until(now + TICK).await, None);
 }
