@@ -215,3 +215,25 @@ async fn the_record_is_written_at_most_every_ten_seconds_and_at_the_stop_and_not
         "the last is from the stop"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_relay_has_delivered_is_settled_when_the_next_one_has_started() {
+    let running = delivered().await;
+    // The second one less than ten seconds after a record.
+    for number in [6, 7] {
+        running.memory.add(number, "k").await;
+        go_on(MS * 1_000).await;
+    }
+    running.task.abort();
+    let (memory, stand) = (running.memory, running.stand);
+    let running = Running::start(memory, stand, settings());
+    go_on(MINUTE * 60).await;
+    // Consumers have taken everything, and the receipts have ended.
+    running.stand.with(|state| {
+        state.held.clear();
+        state.server += 1;
+    });
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published(), ids(1..=7));
+}

@@ -16,15 +16,19 @@ use crate::{Observer, Progress, Publisher, Recorded, Server, Storage};
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Records that all is settled, if events were delivered since and the last record is not new.
+    /// Records that all is settled: once after the start, and then if events were delivered since and the last record is not new.
     pub(super) async fn refresh(
         &self,
         work: &mut Work,
         outbox: &str,
         server: &Server,
     ) -> Result<Recorded, Outage> {
-        let is_new = work.comparing.recorded_at.is_some_and(|at| at.elapsed() < RECORD_INTERVAL);
-        if is_new || !work.marks.has_delivered() {
+        // The first time in any case: a relay that was killed has left an older record.
+        let is_due = work
+            .comparing
+            .recorded_at
+            .is_none_or(|at| work.marks.has_delivered() && at.elapsed() >= RECORD_INTERVAL);
+        if !is_due {
             return Ok(Recorded::Written);
         }
         self.record_settled(work, outbox, server).await
