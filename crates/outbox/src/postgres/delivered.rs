@@ -99,9 +99,13 @@ impl PostgresStorage {
                 _ => None,
             };
             let statement = statements::list_delivered(&self.table, types, since, after, limit);
-            let events = read(&session.query(&statement).await?)?;
-            let last = events.last().filter(|_| events.len() >= limit as usize);
-            let next = last.map(|last| DeliveredCursor::After(last.delivered_at, last.event_id));
+            let rows = session.query(&statement).await?;
+            let last = rows.last().filter(|_| rows.len() >= limit as usize);
+            let next = last.map(|last| {
+                let id = column::<RowId>(last, "event_id")?.0;
+                Ok::<_, OutboxError>(DeliveredCursor::After(column(last, "delivered_at")?, id))
+            });
+            let (events, next) = (read(&rows)?, next.transpose()?);
             return Ok(DeliveredPage { events, next });
         }
         let from = match cursor {
@@ -141,11 +145,10 @@ pub(super) fn one<'a>(session: &Session, rows: &'a [Row]) -> Result<&'a Row, Out
 
 fn read(rows: &[Row]) -> Result<Vec<DeliveredEvent>, OutboxError> {
     let read = |row| {
-        Ok(DeliveredEvent {
-            event_id: column::<RowId>(row, "event_id")?.0,
-            event_type: column(row, "event_type")?,
-            delivered_at: column(row, "delivered_at")?,
-        })
+        // An event of another relay has none.
+        let Some(event_type) = column(row, "event_type")? else { return Ok(None) };
+        let event_id = column::<RowId>(row, "event_id")?.0;
+        Ok(Some(DeliveredEvent { event_id, event_type, delivered_at: column(row, "delivered_at")? }))
     };
-    rows.iter().map(read).collect()
+    rows.iter().filter_map(|row| read(row).transpose()).collect()
 }

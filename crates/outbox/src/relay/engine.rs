@@ -138,8 +138,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if work.marks.is_empty() { time } else { time.min(MARK_RETRY_INTERVAL) }
     }
 
-    /// Makes the marks that are left when the relay stops, and records what is settled. The leases of events that are not marked in
-    /// time are reaped.
+    /// Makes the marks that are left when the relay stops, records what is settled, and reports what an unfinished round has made
+    /// PENDING. The leases of events that are not marked in time are reaped.
     async fn finish(&self, work: &mut Work) {
         let finishing = async {
             while !work.marks.is_empty() {
@@ -154,6 +154,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         };
         // Marks that are late are tried in halves, each of which may be late. Without all marks, the relay stops all the same.
         let _: Result<(), Elapsed> = timeout(MAX_FLUSH_TIME, finishing).await;
+        self.report_at_stop(work);
     }
 
     fn running(&self) {

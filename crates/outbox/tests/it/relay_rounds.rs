@@ -150,6 +150,26 @@ async fn a_lost_event_whose_mark_waits_for_longer_than_a_lease_is_sent_again_whe
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_that_were_requeued_before_a_stop_in_the_middle_of_a_round_are_reported() {
+    let running = Running::start(with_events(1..=2_500, "k").await, Servers::default(), settings());
+    go_on(MINUTE * 5).await;
+    assert_eq!(running.stand.published().len(), 2_500);
+    running.stand.replace(&ids(1..=2_500));
+    let (stop, mut looks) = (running.stop.clone(), 0);
+    running.stand.with(|state| {
+        state.on_look = Some(Box::new(move || {
+            looks += 1;
+            if looks == 2 {
+                stop.cancel();
+            }
+        }));
+    });
+    go_on(MINUTE).await;
+    let (_, _, told) = running.stop().await;
+    assert_eq!(told.count("requeued 1000"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_restart_without_a_loss_only_what_was_delivered_since_the_last_record_is_looked_for() {
     let running = delivered().await;
     running.memory.add(6, "k").await;

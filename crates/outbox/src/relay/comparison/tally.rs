@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::{Comparison, shown};
 use crate::relay::engine::Relay;
 use crate::relay::marks::list_ids;
+use crate::relay::pass::Work;
 use crate::{DeliveredEvent, Observer, Publisher, Storage};
 
 /// The most lost events that wait for another round; with more, the next round compares from the same time.
@@ -93,12 +94,17 @@ pub(super) fn report_given_up(relay: &str, held: &HeldEvents) {
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Reports what a round has done that will not end, because another comparison takes its place.
+    /// Reports what a round has done that will not end, because another comparison takes its place or the relay stops.
     pub(super) fn report_partly(&self, comparison: Option<Comparison>) {
         let Some(Comparison { round: Some(round), held, .. }) = comparison else { return };
         if round.tally.requeued_count > 0 || !round.tally.refused.is_empty() {
             self.report(&round.tally, held.len());
         }
+    }
+
+    /// Reports what a round has done that the stop of the relay ends.
+    pub(in crate::relay) fn report_at_stop(&self, work: &mut Work) {
+        self.report_partly(work.comparing.current.take());
     }
 
     pub(super) fn report(&self, tally: &Tally, held: usize) {
