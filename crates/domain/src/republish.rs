@@ -233,7 +233,7 @@ mod tests {
         assert!(now.may_have_lost(&former, &[gap("a", 0, Some(20)), gap("a", 3, Some(10))]));
         assert!(!now.may_have_lost(&former, &[gap("a", 10, Some(20))]), "it went on where it was");
         assert!(now.may_have_lost(&former, &[gap("a", 9, Some(20))]), "its last entry is gone");
-        // The clock of Redis was set back: the older gap has ids that exist by now.
+        // The clock of Redis went back: the older gap has ids that exist by now.
         let former = seen("a", "r", 25);
         assert!(!now.may_have_lost(&former, &[gap("a", 0, Some(25)), gap("a", 0, Some(28))]));
     }

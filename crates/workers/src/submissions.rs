@@ -20,6 +20,7 @@ mod claims;
 mod groups;
 mod look_ups;
 mod queue;
+mod singles_first;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -45,6 +46,7 @@ use crate::traces::{IntentSpan, Traces};
 use claims::ClaimKeeper;
 use groups::GroupLimits;
 use queue::{FairQueue, KeyInProgress, Kind, SingleInProgress};
+use singles_first::SinglesFirst;
 
 /// The most submissions in one group.
 pub(crate) const MAX_GROUP: usize = 256;
@@ -217,6 +219,7 @@ where
     pub async fn run(self, receiver: SubmissionReceiver, stop: CancellationToken) {
         let SubmissionReceiver { queue, questions } = receiver;
         let (keeper, abandoned, outages) = ClaimKeeper::new();
+        let singles_first = SinglesFirst::new(&queue);
         // Each stage ends when the one before it has ended, and the last ones when the claims have no keeper any more.
         let accepting = async {
             let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
@@ -232,7 +235,7 @@ where
             let elements = (
                 self.take_elements(&queue, taken),
                 self.look_up(to_look_up, looked_up),
-                self.accept(to_accept, GroupLimits::ELEMENTS, keeper, Some(&queue)),
+                self.accept(to_accept, GroupLimits::ELEMENTS, keeper, Some(&singles_first)),
             );
             join(join3(singles.0, singles.1, singles.2), join3(elements.0, elements.1, elements.2)).await
         };

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::claims::ClaimKeeper;
 use super::look_ups::LookedUp;
-use super::queue::FairQueue;
+use super::singles_first::SinglesFirst;
 use super::{
     Key, MAX_CONCURRENT_ELEMENT_GROUPS, MAX_CONCURRENT_GROUPS, MAX_ELEMENT_GROUP, MAX_GROUP, SubmissionIntake,
 };
@@ -32,12 +32,6 @@ use crate::intake::{MAX_BATCH_COST, MAX_BATCH_ROUTES};
 
 /// A transaction that takes longer than this is not waited for: the next group begins.
 const SLOW_GROUP: Duration = Duration::from_millis(100);
-/// How long a group of elements waits for single intents: few enough that elements are accepted also while single intents always come.
-pub(super) const MAX_YIELD: Duration = Duration::from_millis(25);
-/// The most elements in a group while single intents come: the one that comes during its transaction waits for few.
-const MAX_SMALL_ELEMENT_GROUP: usize = 32;
-/// Single intents come while the last one is less than this ago.
-const MAX_SINGLE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a group may meet a key that was taken meanwhile.
 const MAX_CONFLICT_RETRIES: usize = 5;
 
@@ -119,7 +113,7 @@ where
         mut looked_up: mpsc::Receiver<LookedUp>,
         limits: GroupLimits,
         keeper: ClaimKeeper,
-        singles: Option<&FairQueue>,
+        singles: Option<&SinglesFirst>,
     ) {
         let mut queue: VecDeque<LookedUp> = VecDeque::new();
         let mut divided: Vec<Group> = Vec::new();
@@ -134,8 +128,7 @@ where
             let may_begin =
                 running.is_empty() || (running.len() < limits.concurrent && Instant::now() >= patient_until);
             if may_begin && !queue.is_empty() {
-                let singles_come = singles.is_some_and(|all| all.had_single_within(MAX_SINGLE_INTERVAL));
-                let most = if singles_come { MAX_SMALL_ELEMENT_GROUP } else { limits.elements };
+                let most = singles.map_or(limits.elements, |singles| singles.group_size(limits.elements));
                 let group = cut_group(&mut queue, most, &self.policy);
                 running.push(self.accept_group(group, &keeper, singles));
                 patient_until = Instant::now() + SLOW_GROUP;
@@ -163,10 +156,10 @@ where
         &self,
         mut group: Group,
         keeper: &ClaimKeeper,
-        singles: Option<&FairQueue>,
+        singles: Option<&SinglesFirst>,
     ) -> Ended {
         if let Some(singles) = singles {
-            singles.let_singles_pass(MAX_YIELD).await;
+            singles.let_pass().await;
         }
         group.retain(|element| {
             let abandoned = element.waiting.is_abandoned();

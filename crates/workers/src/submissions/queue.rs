@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use domain::record::IdempotencyScope;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::Waiting;
 
 /// The most submissions of a producer, single ones or elements, that wait; further callers wait to be admitted.
-const MAX_WAITING: usize = 1_024;
+pub(super) const MAX_WAITING: usize = 1_024;
 
 /// A kind of submissions, which wait together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,19 +94,15 @@ impl FairQueue {
         self.state().last_single.is_some_and(|at| at.elapsed() < time)
     }
 
-    /// Waits until no single intent waits or is in progress, for `at_most` this long.
-    pub(super) async fn let_singles_pass(&self, at_most: Duration) {
-        let none_left = async {
-            loop {
-                let notified = self.0.no_single.notified();
-                if self.0.singles.load(Ordering::SeqCst) == 0 {
-                    return;
-                }
-                notified.await;
+    /// Waits until no single intent waits or is in progress.
+    pub(super) async fn until_no_single(&self) {
+        loop {
+            let notified = self.0.no_single.notified();
+            if self.0.singles.load(Ordering::SeqCst) == 0 {
+                return;
             }
-        };
-        // Elements go on although some are left.
-        let _ = timeout(at_most, none_left).await;
+            notified.await;
+        }
     }
 
     /// Adds a submission, once there is room for one more of its producer. Gives it back if the queue is closed.

@@ -1,6 +1,6 @@
 //! The memory that hostile bodies take.
 //!
-//! Each body is sent to a real process, whose peak is set back before it. It may grow by four times the bytes of the body, and by what the
+//! Each body is sent to a real process, whose peak is reset before it. It may grow by four times the bytes of the body, and by what the
 //! allocator and the threads take whatever comes.
 
 use harness::Service;

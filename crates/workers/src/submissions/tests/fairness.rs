@@ -1,5 +1,6 @@
 //! What one producer's submissions mean for those of another.
 
+use super::super::queue::MAX_WAITING;
 use super::*;
 
 /// The same intent as if `producer` had sent it.
@@ -50,7 +51,24 @@ async fn elements_let_single_intents_pass_but_not_for_long() {
     world.script.until(BOUND, || world.script.count("look_up") > look_ups).await;
     let since = Instant::now();
     assert_eq!(name(&running.submit(unclaimed("element-2", "u-1")).await), "accepted");
-    assert_eq!(since.elapsed(), groups::MAX_YIELD + transaction());
+    assert_eq!(since.elapsed(), singles_first::MAX_YIELD + transaction());
+    assert_eq!(name(&slow.await.expect("does not panic")), "accepted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn elements_do_not_starve_while_a_single_intent_is_looked_up() {
+    let world = world_with_slow_look_up(SLOW);
+    world.script.on("accept", |_| Effect::Delay(transaction()));
+    let running = Running::start(&world);
+    let slow = running.spawn(submission("slow", SLOW_USER));
+    world.script.until(BOUND, || world.script.count("look_up") == 1).await;
+    let since = Instant::now();
+    let elements = (0..MAX_WAITING).map(|number| of("other", unclaimed(&format!("element-{number}"), "u-1")));
+    running.submit_all(elements).await;
+    // The first group has few elements, and at the end one may.
+    let groups = u32::try_from(MAX_WAITING / MAX_ELEMENT_GROUP).expect("few") + 2;
+    let time = since.elapsed();
+    assert!(time <= groups * (singles_first::MAX_YIELD + transaction()), "{time:?}");
     assert_eq!(name(&slow.await.expect("does not panic")), "accepted");
 }
 
