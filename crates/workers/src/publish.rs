@@ -17,10 +17,11 @@ mod log;
 mod next_due;
 mod receipts;
 mod scan;
+mod state;
 mod unreadable;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambient::{Clock, Jitter, Timestamp, Tokens};
@@ -33,11 +34,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::chunk::Report;
-use self::deferred::Deferred;
 use self::log::RouteLog;
 pub use self::next_due::NextDue;
 use self::receipts::Receipts;
 use self::scan::{PageResult, Scan};
+use self::state::PublisherState;
 use self::unreadable::UnreadableRows;
 use crate::batch_limit::BatchLimit;
 use crate::dispatch::{BATCH_ROUTES, Batch, Receiver};
@@ -106,67 +107,6 @@ pub struct RoutePublisher<R, L, O, C, J, T> {
     pub health: Health,
 }
 
-/// What the chunks that are published at the same time share.
-#[derive(Debug)]
-struct Shared {
-    health: Health,
-    stop: CancellationToken,
-    receipts: Receipts,
-    deferred: Mutex<Deferred>,
-    /// Completions were deferred since the retries last looked.
-    deferred_added: Notify,
-    /// Deferred completions were retried, or the scan is wanted.
-    retried: Notify,
-    /// The scan is to run at once: routes are live again whose completions were dropped.
-    scan_now: AtomicBool,
-    batch_limit: Mutex<BatchLimit>,
-    log: Mutex<RouteLog>,
-}
-
-impl Shared {
-    fn mark_healthy(&self) {
-        self.health.mark_healthy();
-    }
-
-    fn mark_failed(&self, error: &StoreError) {
-        // The caller continues with something else.
-        let _pause: Duration = self.health.mark_failed(error);
-    }
-
-    async fn pause_after(&self, error: &StoreError) -> Result<(), Stopped> {
-        self.health.pause_after(error, &self.stop).await
-    }
-
-    async fn until_answered<V, F: Future<Output = Result<V, StoreError>>>(
-        &self,
-        call: impl FnMut() -> F,
-    ) -> Result<V, Stopped> {
-        self.health.until_answered(&self.stop, call).await
-    }
-
-    fn deferred(&self) -> MutexGuard<'_, Deferred> {
-        lock(&self.deferred)
-    }
-
-    fn scan_now(&self) {
-        self.scan_now.store(true, Ordering::Relaxed);
-        self.retried.notify_one();
-    }
-
-    fn log(&self) -> MutexGuard<'_, RouteLog> {
-        lock(&self.log)
-    }
-
-    fn batch_limit(&self) -> MutexGuard<'_, BatchLimit> {
-        lock(&self.batch_limit)
-    }
-}
-
-/// Nothing panics while one of these locks is held.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What only the loop of passes uses, and no chunk.
 struct Loop {
     scan: Scan,
@@ -194,7 +134,7 @@ where
     /// intake stops first.
     pub async fn run(self, receiver: Receiver, stop: CancellationToken) {
         let Receiver { batches, backpressure } = receiver;
-        let shared = Shared {
+        let shared = PublisherState {
             health: self.health.clone().with_backpressure(backpressure),
             stop: stop.clone(),
             receipts: Receipts::default(),
@@ -221,7 +161,7 @@ where
         shared.log().report_suppressed(true);
     }
 
-    async fn work(&self, mut batches: mpsc::Receiver<Batch>, shared: &Shared) {
+    async fn work(&self, mut batches: mpsc::Receiver<Batch>, shared: &PublisherState) {
         let now = Instant::now();
         let mut state = Loop {
             scan: Scan::new(now, self.settings.lease_ttl, self.settings.poll_interval),
@@ -249,7 +189,7 @@ where
         &self,
         state: &mut Loop,
         batches: &mut mpsc::Receiver<Batch>,
-        shared: &Shared,
+        shared: &PublisherState,
     ) -> Result<(), Stopped> {
         shared.log().report_suppressed(false);
         let now = Instant::now();
@@ -306,7 +246,11 @@ where
     }
 
     /// One page of due routes, if there are any and no other replica holds the scan lock.
-    async fn scan_once(&self, state: &mut Loop, shared: &Shared) -> Result<Result<(), StoreError>, Stopped> {
+    async fn scan_once(
+        &self,
+        state: &mut Loop,
+        shared: &PublisherState,
+    ) -> Result<Result<(), StoreError>, Stopped> {
         if state.scan.is_idle() {
             let since = state.scan.answers_since(Instant::now());
             let due = match self.next_due.of(self.channel, since, &self.routes).await {
@@ -342,7 +286,7 @@ where
     async fn publish_page(
         &self,
         state: &mut Loop,
-        shared: &Shared,
+        shared: &PublisherState,
         now: Timestamp,
     ) -> Result<Result<(), StoreError>, Stopped> {
         let read_at = Instant::now();

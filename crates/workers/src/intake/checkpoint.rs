@@ -4,6 +4,8 @@
 //! Crash recovery: resuming writes only the fence of the term, to both checkpoints. A recreated stream is detected again
 //! until its first batch moves the checkpoint. A trim is repeated by the next leader.
 
+mod loss;
+
 use std::time::Duration;
 
 use ambient::Clock;
@@ -13,29 +15,17 @@ use domain::checkpoint::{
 };
 use domain::entry::EntryId;
 use domain::ports::{
-    CheckpointCache, CheckpointStore, Fence, IntentStream, ReadLimit, ServerId, StoreError, Swap, error_chain,
+    CheckpointCache, CheckpointStore, Fence, IntentStream, ServerId, StoreError, Swap, error_chain,
 };
 use tokio::time::Instant;
 
-use super::reader::{MAX_ENTRY_BYTES, Reader};
+use super::reader::Reader;
 use super::{Intake, IntakeSettings};
 
 /// How often an idle intake checks that PostgreSQL still has the checkpoint.
 const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often processed entries are removed from the stream, where that is configured.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
-/// The entries that are read at once to find the last one with an outcome.
-const WITNESS_PAGE: ReadLimit = ReadLimit { entries: MAX_WITNESS_ENTRIES, bytes: MAX_WITNESS_BYTES };
-/// An entry that is larger than such a page is read alone. A larger one still is looked at by its size alone, and is not recognised.
-const LARGE_WITNESS: ReadLimit = ReadLimit { entries: 1, bytes: MAX_ENTRY_BYTES };
-/// The most of them.
-const MAX_WITNESS_ENTRIES: usize = 100;
-/// The most bytes that Redis may send for them.
-const MAX_WITNESS_BYTES: usize = 4 * 1024 * 1024;
-/// The most such pages. A stream without an outcome among so many entries is read from the retention of records on, which gives
-/// duplicates only.
-const MAX_WITNESS_PAGES: usize = 100;
-
 /// Keeps the checkpoint during a term.
 #[derive(Debug)]
 pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
@@ -245,77 +235,6 @@ where
                 "the checkpoint cached in Redis is garbled and PostgreSQL has none; reading from the beginning"
             ),
         }
-    }
-
-    /// The last of the entries up to `last` that has an outcome of the same content; `None` if there is none within
-    /// [`MAX_WITNESS_PAGES`].
-    async fn last_known(
-        &self,
-        last: EntryId,
-        reader: &Reader<'_, I, C>,
-    ) -> Result<Option<EntryId>, StoreError> {
-        let mut last = last;
-        for _ in 0..MAX_WITNESS_PAGES {
-            let read_at = Instant::now();
-            let (mut entries, mut is_all) = self.intents.list_newest(last, WITNESS_PAGE).await?;
-            if entries.is_empty() && !is_all {
-                (entries, is_all) = self.intents.list_newest(last, LARGE_WITNESS).await?;
-            }
-            let Some(oldest) = entries.last().map(|entry| entry.id) else { return Ok(None) };
-            let traces: Vec<_> =
-                entries.into_iter().map(|entry| reader.decode(entry, read_at).decoded.trace()).collect();
-            let known = self.store.find_last_processed(&self.settings.stream, &traces).await?;
-            if known.is_some() || is_all {
-                return Ok(known);
-            }
-            let Some(before) = oldest.before() else { return Ok(None) };
-            last = before;
-        }
-        Ok(None)
-    }
-
-    /// The fingerprint of the entry with this id; `None` if it is not in the stream.
-    async fn fingerprint_of(
-        &self,
-        id: EntryId,
-        reader: &Reader<'_, I, C>,
-    ) -> Result<Option<String>, StoreError> {
-        let (entries, is_all) = self.intents.list_newest(id, LARGE_WITNESS).await?;
-        let found = match entries.into_iter().next() {
-            Some(entry) => Some(reader.decode(entry, Instant::now())),
-            None if is_all => None,
-            None => reader.look_after(id.before().unwrap_or(EntryId::ZERO)).await?,
-        };
-        Ok(found.filter(|entry| entry.decoded.id == id).map(|entry| entry.decoded.fields_fingerprint()))
-    }
-
-    /// Where to resume in a stream that lost its newest entries, the processed one among them, or was recreated: after the last of its
-    /// entries up to `last` that has an outcome. Retention may have deleted the outcomes of older entries than the oldest record, so
-    /// these are passed, except in a stream that has no others.
-    async fn after_loss(
-        &self,
-        processed: EntryId,
-        last: EntryId,
-        reader: &Reader<'_, I, C>,
-    ) -> Result<EntryId, StoreError> {
-        let stream = self.settings.stream.as_str();
-        let known = self.last_known(last, reader).await?;
-        let next = self.intents.first_after(processed).await?;
-        let oldest = (self.clock.now() - self.settings.record_retention).as_millis();
-        let oldest = EntryId::new(u64::try_from(oldest).unwrap_or(0), 0);
-        let is_recent = next.unwrap_or(last) > oldest;
-        let resume_after = known.unwrap_or(EntryId::ZERO).max(if is_recent { oldest } else { EntryId::ZERO });
-        match known {
-            Some(_) => {
-                let before = next.map(tracing::field::display);
-                tracing::warn!(stream, %resume_after, after = %processed, before,
-                    "the stream was cut short: Redis lost its newest entries; those up to the checkpoint have their outcomes, later \
-                     ones before the next entry, if there were any, are lost");
-            }
-            None => tracing::warn!(stream, checkpoint = %processed, last_generated = %last, %resume_after,
-                "the stream was recreated; reading it from the beginning"),
-        }
-        Ok(resume_after)
     }
 
     /// Entries that were trimmed before they were read are lost to the service; all it can do is report that.

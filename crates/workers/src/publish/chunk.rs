@@ -13,7 +13,8 @@ use domain::ports::{
 use domain::route::{AfterFailure, LiveRoute, RouteKey};
 use tokio::time::Instant;
 
-use super::{RoutePublisher, Shared};
+use super::RoutePublisher;
+use super::state::PublisherState;
 use crate::dispatch::Batch;
 use crate::health::Stopped;
 use crate::traces::PublishSpan;
@@ -70,7 +71,7 @@ where
     T: Tokens,
 {
     /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried at once.
-    pub(super) async fn publish(&self, batch: Batch, shared: &Shared) -> Result<Report, Stopped> {
+    pub(super) async fn publish(&self, batch: Batch, shared: &PublisherState) -> Result<Report, Stopped> {
         let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
         for _ in 0..MAX_LEASE_RETRIES {
             if lost.is_empty() {
@@ -87,7 +88,11 @@ where
     }
 
     /// The routes of a batch, chunk by chunk; gives back the keys of those whose lease was lost.
-    async fn publish_once(&self, batch: &Batch, shared: &Shared) -> Result<(Report, Vec<RouteKey>), Stopped> {
+    async fn publish_once(
+        &self,
+        batch: &Batch,
+        shared: &PublisherState,
+    ) -> Result<(Report, Vec<RouteKey>), Stopped> {
         let (mut report, mut lost) = (Report::default(), Vec::new());
         let mut routes = &batch.routes[..];
         while !routes.is_empty() {
@@ -131,7 +136,7 @@ where
         failed: Vec<Failed>,
         read_at: Instant,
         traced: Option<(&[LiveRoute], Timestamp)>,
-        shared: &Shared,
+        shared: &PublisherState,
     ) -> Result<(Report, Vec<RouteKey>), Stopped> {
         let token = self.token();
         // No acknowledgement of the chunk is older.
@@ -175,7 +180,7 @@ where
         &self,
         encoded: Vec<Encoded<'a>>,
         token: LeaseToken,
-        shared: &Shared,
+        shared: &PublisherState,
     ) -> Result<(Leased<'a>, Vec<Published>), Stopped> {
         let keys: Vec<&RouteKey> = encoded.iter().map(|encoded| &encoded.route.key).collect();
         let ttl = self.settings.lease_ttl;
@@ -196,7 +201,11 @@ where
     }
 
     /// Those of the routes that are still live, at their present version; the leases of the others are released.
-    async fn read_again(&self, leased: &Leased<'_>, shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
+    async fn read_again(
+        &self,
+        leased: &Leased<'_>,
+        shared: &PublisherState,
+    ) -> Result<Vec<LiveRoute>, Stopped> {
         let mut keys: Vec<&RouteKey> = leased.routes.iter().map(|encoded| &encoded.route.key).collect();
         let live = self.live_routes(&keys, shared).await?;
         let still: HashSet<&RouteKey> = live.iter().map(|route| &route.key).collect();
@@ -206,7 +215,11 @@ where
     }
 
     /// Those of the routes that are live, read in as few parts as PostgreSQL answers in time.
-    async fn live_routes(&self, keys: &[&RouteKey], shared: &Shared) -> Result<Vec<LiveRoute>, Stopped> {
+    async fn live_routes(
+        &self,
+        keys: &[&RouteKey],
+        shared: &PublisherState,
+    ) -> Result<Vec<LiveRoute>, Stopped> {
         let (mut live, mut rest, mut limit) = (Vec::with_capacity(keys.len()), keys, keys.len());
         while !rest.is_empty() {
             let (part, later) = rest.split_at(limit.min(rest.len()));
@@ -228,7 +241,7 @@ where
     }
 
     /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same token.
-    async fn append(&self, leased: Leased<'_>, shared: &Shared) -> Result<Appended, Stopped> {
+    async fn append(&self, leased: Leased<'_>, shared: &PublisherState) -> Result<Appended, Stopped> {
         let Leased { token, mut routes } = leased;
         let mut appended = Appended::default();
         while !routes.is_empty() {

@@ -18,10 +18,11 @@ use domain::ports::{
 use domain::route::RouteKey;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::RoutePublisher;
 use super::chunk::Appended;
 use super::confirm::MAX_UNCONFIRMED;
 use super::deferred::{Cause, Change};
-use super::{RoutePublisher, Shared};
+use super::state::PublisherState;
 use crate::health::Stopped;
 
 /// How long the loop of a channel waits for one statement. What takes longer is retried beside it, without this bound.
@@ -145,7 +146,7 @@ where
         appended: Appended,
         acknowledged_at: Instant,
         token: &LeaseToken,
-        shared: &Shared,
+        shared: &PublisherState,
     ) -> Result<(), Stopped> {
         let published = self.commit(appended.published, acknowledged_at, shared).await?;
         self.report_published(&published.done);
@@ -163,7 +164,7 @@ where
         &self,
         changes: Vec<X>,
         acknowledged_at: Instant,
-        shared: &Shared,
+        shared: &PublisherState,
     ) -> Result<Committed<X>, Stopped> {
         let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
         let mut parts = VecDeque::from([(changes, acknowledged_at)]);
@@ -228,7 +229,7 @@ where
     }
 
     /// Retries deferred completions when they are due, for as long as it is polled.
-    pub(super) async fn retry_deferred(&self, shared: &Shared) -> Infallible {
+    pub(super) async fn retry_deferred(&self, shared: &PublisherState) -> Infallible {
         loop {
             let next_at = shared.deferred().next_at();
             let is_due = async {
@@ -264,7 +265,7 @@ where
 
     /// Commits deferred changes, and separates those that are still refused or too slow. During an outage they are postponed: the
     /// loop of the channel waits for its end.
-    async fn retry<X: Completable>(&self, changes: Vec<X>, shared: &Shared) -> Committed<X> {
+    async fn retry<X: Completable>(&self, changes: Vec<X>, shared: &PublisherState) -> Committed<X> {
         let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
         let mut parts = vec![changes];
         while let Some(mut part) = parts.pop() {
@@ -308,7 +309,7 @@ where
         &self,
         committed: Committed<X>,
         failures: impl Fn(&RouteKey) -> u32,
-        shared: &Shared,
+        shared: &PublisherState,
     ) {
         let mut deferred = shared.deferred();
         for (change, _) in &committed.done {
@@ -337,7 +338,7 @@ where
         self.metrics.conflicts(self.channel, count(done, Completion::Conflict));
     }
 
-    fn report_failed(&self, done: &[(Failed, Completion)], shared: &Shared) {
+    fn report_failed(&self, done: &[(Failed, Completion)], shared: &PublisherState) {
         self.metrics.conflicts(self.channel, count(done, Completion::Conflict));
         let applied = done.iter().filter(|(_, outcome)| *outcome == Completion::Applied);
         let (mut retried, mut dead) = (0, 0);

@@ -13,7 +13,8 @@ use domain::ports::{
 use domain::republish::{EntryState, entry_state};
 use domain::route::RouteKey;
 
-use super::{RoutePublisher, Shared};
+use super::RoutePublisher;
+use super::state::PublisherState;
 
 /// How old an acknowledgement may be when its completion is sent to PostgreSQL. A comparison of the streams begins later after a
 /// change of server ([`crate::republish`]), so it sees the completions that were sent before the change.
@@ -44,7 +45,7 @@ where
     pub(super) async fn confirm(
         &self,
         published: &mut Vec<Published>,
-        shared: &Shared,
+        shared: &PublisherState,
     ) -> Result<(), StoreError> {
         let mut confirmed = Confirmed::default();
         for chunk in published.chunks(MAX_FOUND_ENTRIES) {
@@ -84,7 +85,7 @@ where
     }
 
     /// The routes are still live in PostgreSQL, and no receipt of them is renewed, so the scan finds them.
-    fn publish_again(&self, lost: &[RouteKey], shared: &Shared) {
+    fn publish_again(&self, lost: &[RouteKey], shared: &PublisherState) {
         shared.receipts.stop_renewing(lost.iter());
         let deferred = {
             let mut deferred = shared.deferred();

@@ -1,0 +1,76 @@
+//! The state that the concurrent parts of a publisher share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::ports::StoreError;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::deferred::Deferred;
+use super::log::RouteLog;
+use super::receipts::Receipts;
+use crate::batch_limit::BatchLimit;
+use crate::health::{Health, Stopped};
+
+/// The state of a channel's publisher that its chunks, the retries and the loop share.
+#[derive(Debug)]
+pub(super) struct PublisherState {
+    pub(super) health: Health,
+    pub(super) stop: CancellationToken,
+    pub(super) receipts: Receipts,
+    pub(super) deferred: Mutex<Deferred>,
+    /// Completions were deferred since the retries last looked.
+    pub(super) deferred_added: Notify,
+    /// Deferred completions were retried, or the scan is wanted.
+    pub(super) retried: Notify,
+    /// The scan is to run at once: routes are live again whose completions were dropped.
+    pub(super) scan_now: AtomicBool,
+    pub(super) batch_limit: Mutex<BatchLimit>,
+    pub(super) log: Mutex<RouteLog>,
+}
+
+impl PublisherState {
+    pub(super) fn mark_healthy(&self) {
+        self.health.mark_healthy();
+    }
+
+    pub(super) fn mark_failed(&self, error: &StoreError) {
+        // The caller continues with something else.
+        let _pause: Duration = self.health.mark_failed(error);
+    }
+
+    pub(super) async fn pause_after(&self, error: &StoreError) -> Result<(), Stopped> {
+        self.health.pause_after(error, &self.stop).await
+    }
+
+    pub(super) async fn until_answered<V, F: Future<Output = Result<V, StoreError>>>(
+        &self,
+        call: impl FnMut() -> F,
+    ) -> Result<V, Stopped> {
+        self.health.until_answered(&self.stop, call).await
+    }
+
+    pub(super) fn deferred(&self) -> MutexGuard<'_, Deferred> {
+        lock(&self.deferred)
+    }
+
+    pub(super) fn scan_now(&self) {
+        self.scan_now.store(true, Ordering::Relaxed);
+        self.retried.notify_one();
+    }
+
+    pub(super) fn log(&self) -> MutexGuard<'_, RouteLog> {
+        lock(&self.log)
+    }
+
+    pub(super) fn batch_limit(&self) -> MutexGuard<'_, BatchLimit> {
+        lock(&self.batch_limit)
+    }
+}
+
+/// Nothing panics while one of these locks is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
