@@ -38,6 +38,8 @@ const PAGE_EVENTS: u32 = 1_000;
 const MAX_CLAIM_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two rounds.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// The pause before a step that failed is repeated while events are claimed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The most rounds, however long a claim or a lost event is held.
 const MAX_ROUNDS: u32 = 30;
 /// The pause between two steps while events are also claimed.
@@ -162,6 +164,15 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                         Some(Ok(Step::More)) if !comparison.claims_wait() => {
                             let after_pause = Instant::now() + PAGE_PAUSE;
                             comparison.continues_at = comparison.continues_at.max(after_pause);
+                        }
+                        // Events that can be claimed do not wait for those that cannot be compared.
+                        Some(Err(outage)) if !comparison.claims_wait() => {
+                            comparison.continues_at = Instant::now() + RETRY_INTERVAL;
+                            tracing::warn!(
+                                relay = self.settings.relay_id.as_str(),
+                                error = ambient::error_chain(&outage),
+                                "delivered outbox events cannot be compared; trying again"
+                            );
                         }
                         Some(step) => drop(step?),
                         None => {}

@@ -170,6 +170,20 @@ async fn events_that_were_requeued_before_a_stop_in_the_middle_of_a_round_are_re
 }
 
 #[tokio::test(start_paused = true)]
+async fn new_events_do_not_wait_for_a_comparison_that_fails() {
+    let running = delivered().await;
+    running.stand.with(|state| state.fails_to_look = true);
+    running.stand.replace(&ids([5]));
+    running.memory.add(6, "another").await;
+    go_on(MINUTE).await;
+    assert_eq!(running.stand.published()[5..], ids([6]));
+    running.stand.with(|state| state.fails_to_look = false);
+    go_on(MINUTE).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[6..], ids([5]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_restart_without_a_loss_only_what_was_delivered_since_the_last_record_is_looked_for() {
     let running = delivered().await;
     running.memory.add(6, "k").await;

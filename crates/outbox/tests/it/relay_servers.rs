@@ -41,6 +41,8 @@ pub(crate) struct State {
     /// How many events were looked for.
     pub(crate) looked_for: usize,
     pub(crate) away: bool,
+    /// Whether looking for events fails.
+    pub(crate) fails_to_look: bool,
 }
 
 impl Servers {
@@ -145,6 +147,9 @@ impl Publisher for Servers {
             state.looked_for += events.len();
             if let Some(happens) = &mut state.on_look {
                 happens();
+            }
+            if state.fails_to_look {
+                return Err(outage());
             }
             Ok(events.iter().map(|event| state.held.contains(&event.event_id)).collect())
         })
