@@ -36,7 +36,7 @@ const DISCARD_PATH: &str = "/v1/dead-letters:discard";
 
 type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
 
-/// Which dead letters are replayed: either those with these ids, or those that the filter selects.
+/// The dead letters to replay: either those with these ids, or those that the filter selects.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = either_ids_or_filter)]
@@ -52,7 +52,7 @@ pub(crate) struct ReplayRequest {
     dry_run: bool,
 }
 
-/// Which dead letters are discarded, and why: either those with these ids, or those that the filter selects.
+/// The dead letters to discard, either those with these ids or those that the filter selects, and the reason.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = either_ids_or_filter)]
@@ -66,12 +66,12 @@ pub(crate) struct DiscardRequest {
     /// Only tell what the request would do. Then it needs no `Idempotency-Key`.
     #[serde(default)]
     dry_run: bool,
-    /// In the operator's words: 1 to 1,024 bytes without U+0000.
+    /// The reason, in the operator's words: 1 to 1,024 bytes without U+0000.
     #[schemars(length(min = 1, max = MAX_REASON_BYTES), regex(pattern = r"^[^\x00]*$"))]
     reason: String,
 }
 
-/// What all selected dead letters have in common. Without a member it selects all that are not discarded.
+/// A filter of dead letters. Without a member it selects all that are not discarded.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "DeadLetterFilter")]
@@ -110,7 +110,7 @@ struct Asked {
     change: DeadLetterChange,
     selection: Selection,
     dry_run: bool,
-    /// What was done, as an answer.
+    /// The response: what was done.
     render: fn(ChangeReport) -> Response,
 }
 
@@ -159,7 +159,7 @@ pub(crate) async fn discard<P: Ports>(
     carry_out(api, caller, asked).await
 }
 
-/// What a request says besides the change.
+/// The members of a request besides the change.
 struct Caller {
     principal: Principal,
     request_id: RequestId,

@@ -15,7 +15,7 @@ use crate::ports::{Api, Ports};
 use crate::problems::{not_found, producer_read, read_failed};
 use crate::view::{MalformedIntent, MalformedIntentSummary, MalformedIntents, MalformedIntentsPage};
 
-/// What a list may be narrowed by.
+/// The filters of the list.
 pub(crate) const PARAMS: [Param; 6] = [
     Param::new("code", Takes::Text, "Only those with this failure code."),
     Param::new(
@@ -29,7 +29,7 @@ pub(crate) const PARAMS: [Param; 6] = [
     CURSOR,
 ];
 
-/// What narrows the rows of one entry id.
+/// The filters of the rows of one entry id.
 pub(crate) const SHOW_PARAMS: [Param; 1] =
     [Param::new("stream", Takes::Text, "The stream of the entry; absent: the one that the service reads.")];
 

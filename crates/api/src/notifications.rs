@@ -17,7 +17,7 @@ use crate::ports::{Api, Ports};
 use crate::problems::{not_found, producer_read, read_failed};
 use crate::view::{Notification, NotificationSummary, Notifications};
 
-/// What a list may be narrowed by.
+/// The filters of the list.
 pub(crate) const PARAMS: [Param; 9] = [
     Param::new(
         "producer",

@@ -191,7 +191,7 @@ pub(super) fn accepted() -> Value {
     json!({"accepted": accepted, "duplicate": duplicate})
 }
 
-/// What that intent's key tells while it waits in the stream, when it is accepted, and after a malformed one.
+/// The outcome of that intent's key: while it waits in the stream, when it is accepted, and after a malformed one.
 pub(super) fn intent_outcomes() -> Value {
     let told = |state, trace| rendered(KeyOutcome::new(state, &trace, true))["example"].take();
     let accepted = IntentTrace { notification: Some(detail()), ..IntentTrace::default() };
@@ -248,7 +248,7 @@ fn bounced() -> Report {
     }
 }
 
-/// What the mail service reports of the e-mail.
+/// The receipt of the mail service for the e-mail.
 pub(super) fn receipts() -> Value {
     let Report { status, at, detail } = bounced();
     let id = route(Channel::Email).key.to_string();

@@ -1,4 +1,4 @@
-//! What an operation of the document consists of, and what all operations have in common.
+//! The parts of an operation of the document, and those that all operations share.
 
 use idempotency::MAX_KEY_BYTES;
 use serde_json::{Map, Value, json};
