@@ -26,6 +26,7 @@ use super::{Intake, IntakeSettings};
 const CHECKPOINT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often processed entries are removed from the stream, where that is configured.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Keeps the checkpoint during a term.
 #[derive(Debug)]
 pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
