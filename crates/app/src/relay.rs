@@ -15,11 +15,13 @@ use std::time::Duration;
 use ambient::error_chain;
 use domain::ports::StoreError;
 use outbox::{
-    Content, Deadline, DeliveredEvent, Event, Progress, Publication, Publisher, PublisherOutage, Recorded,
-    Server, ServerId, ServerRecord,
+    Content, Deadline, DeliveredEvent, Event, EventTypes, Progress, Publication, Publisher, PublisherOutage,
+    Recorded, Server, ServerId, ServerRecord,
 };
 use pg::RawTimestamp;
-use store_redis::{OutboxAppend, OutboxEntry, OutboxProgress, RedisOutboxStreams, outbox_receipt};
+use store_redis::{
+    OutboxAppend, OutboxEntry, OutboxProgress, OutboxRecord, RedisOutboxStreams, outbox_receipt,
+};
 use uuid::Uuid;
 
 use self::entries::EntryCache;
@@ -150,29 +152,38 @@ impl<M: Mapping> Publisher for StreamPublisher<M> {
         let server = self.streams.server(outbox).await;
         let server = server.map_err(outage("could not ask which Redis server this is"))?;
         let Some(server) = server else { return Ok(Server::lasting()) };
-        let progress = server.progress.map(|progress| match progress {
-            OutboxProgress::Settled(until) => Progress::Settled(RawTimestamp::from_server_micros(until)),
-            OutboxProgress::Unfinished { since, comparison } => {
-                Progress::Unfinished { since: RawTimestamp::from_server_micros(since), comparison }
-            }
-        });
-        let record = progress.map(|progress| ServerRecord { is_own: server.is_own, progress });
-        Ok(Server { id: ServerId(server.number), record, seen: server.seen })
+        let record = |record: &OutboxRecord| ServerRecord {
+            types: record.types.clone().map_or(EventTypes::All, EventTypes::Only),
+            is_own: *record.server == *server.identity,
+            progress: match record.progress {
+                OutboxProgress::Settled(until) => Progress::Settled(RawTimestamp::from_server_micros(until)),
+                OutboxProgress::Unfinished { since, comparison } => {
+                    Progress::Unfinished { since: RawTimestamp::from_server_micros(since), comparison }
+                }
+            },
+        };
+        let records = server.records.iter().map(record).collect();
+        Ok(Server { id: ServerId(server.number), records, seen: server.seen })
     }
 
     async fn record_server(
         &self,
         outbox: &str,
         server: &Server,
+        types: &EventTypes,
         progress: Progress,
     ) -> Result<Recorded, PublisherOutage> {
+        let types = match types {
+            EventTypes::All => None,
+            EventTypes::Only(names) => Some(names.clone()),
+        };
         let progress = match progress {
             Progress::Settled(until) => OutboxProgress::Settled(until.as_server_micros()),
             Progress::Unfinished { since, comparison } => {
                 OutboxProgress::Unfinished { since: since.as_server_micros(), comparison }
             }
         };
-        let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, progress).await;
+        let recorded = self.streams.record_server(outbox, server.id.0, &server.seen, types, progress).await;
         let is_written = recorded.map_err(outage("could not record which Redis server was compared"))?;
         Ok(if is_written { Recorded::Written } else { Recorded::Changed })
     }

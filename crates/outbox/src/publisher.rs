@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pg::RawTimestamp;
 
-use crate::{DeliveredEvent, Event};
+use crate::{DeliveredEvent, Event, EventTypes};
 
 /// One of the servers that a publisher has met, in the order in which it met them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -36,13 +36,25 @@ pub enum Progress {
     },
 }
 
-/// The record of an outbox that a server holds. A server that returns from an older state has an older record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A record of an outbox that a server holds. A server that returns from an older state has an older record.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerRecord {
+    /// The event types that it is about; names are in their order.
+    pub types: EventTypes,
     /// Whether it was made with the server that is there, and not with one before it.
     pub is_own: bool,
     /// What it says.
     pub progress: Progress,
+}
+
+impl ServerRecord {
+    /// The time until which every DELIVERED event of the types is in the state that holds the record.
+    pub(crate) fn covers_until(&self) -> RawTimestamp {
+        match self.progress {
+            Progress::Settled(until) => until,
+            Progress::Unfinished { since, .. } => since.just_before(),
+        }
+    }
 }
 
 /// The server that acknowledges what is published now.
@@ -50,22 +62,23 @@ pub struct ServerRecord {
 pub struct Server {
     /// The identity of the server.
     pub id: ServerId,
-    /// The record that it holds; `None` if it has none.
-    pub record: Option<ServerRecord>,
-    /// The value of the record as it was read, by which a change is noticed.
+    /// The records that it holds, at most one for each set of types.
+    pub records: Vec<ServerRecord>,
+    /// The value of the records as it was read, by which a change is noticed.
     pub seen: Arc<[u8]>,
 }
 
 impl Server {
     /// A server that loses nothing.
     pub fn lasting() -> Self {
-        let record = ServerRecord { is_own: true, progress: Progress::Settled(RawTimestamp::NEG_INFINITY) };
-        Self { id: ServerId(0), record: Some(record), seen: Arc::default() }
+        let progress = Progress::Settled(RawTimestamp::INFINITY);
+        let records = vec![ServerRecord { types: EventTypes::All, is_own: true, progress }];
+        Self { id: ServerId(0), records, seen: Arc::default() }
     }
 
-    /// What the record says if it was made with this server.
-    pub(crate) fn own_progress(&self) -> Option<Progress> {
-        self.record.filter(|record| record.is_own).map(|record| record.progress)
+    /// The record of relays that carry these types.
+    pub(crate) fn record(&self, types: &EventTypes) -> Option<&ServerRecord> {
+        self.records.iter().find(|record| record.types == *types)
     }
 }
 
@@ -75,7 +88,7 @@ impl Server {
 pub enum Recorded {
     /// It was.
     Written,
-    /// It was not: another server is there, or the record is not the one that was seen. The next look shows what is there.
+    /// It was not: another server is there, or its records are not those that were seen. The next look shows what is there.
     Changed,
 }
 
@@ -118,17 +131,19 @@ pub trait Publisher: Send + Sync + 'static {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<Publication>, PublisherOutage>> + Send;
 
-    /// The server that acknowledges now, as of not long ago, and its record of `outbox`. A publisher whose acknowledgements last needs
+    /// The server that acknowledges now, as of not long ago, and its records of `outbox`. A publisher whose acknowledgements last needs
     /// this and what follows no more than by default.
     fn server(&self, _outbox: &str) -> impl Future<Output = Result<Server, PublisherOutage>> + Send {
         async { Ok(Server::lasting()) }
     }
 
-    /// Records with the server itself how far it was compared with `outbox`, if it is still there with the record that `server` shows.
+    /// Records with the server itself how far it was compared with the events of these types in `outbox`, if it is still there with the
+    /// records that `server` shows.
     fn record_server(
         &self,
         _outbox: &str,
         _server: &Server,
+        _types: &EventTypes,
         _progress: Progress,
     ) -> impl Future<Output = Result<Recorded, PublisherOutage>> + Send {
         async { Ok(Recorded::Written) }

@@ -40,6 +40,28 @@ pub enum EventTypes {
     Only(Vec<String>),
 }
 
+impl EventTypes {
+    /// Whether events of this type are among them.
+    pub(crate) fn includes(&self, event_type: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.iter().any(|name| name == event_type),
+        }
+    }
+
+    /// The same types, each once and in their order.
+    pub(crate) fn sorted(self) -> Self {
+        match self {
+            Self::All => Self::All,
+            Self::Only(mut names) => {
+                names.sort();
+                names.dedup();
+                Self::Only(names)
+            }
+        }
+    }
+}
+
 /// A place in the order in which events fall due.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {

@@ -34,6 +34,18 @@ impl RawTimestamp {
         Self(micros)
     }
 
+    /// The next earlier time.
+    #[must_use]
+    pub fn just_before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// The next later time.
+    #[must_use]
+    pub fn just_after(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
     /// In the server's own format.
     pub(crate) fn to_wire(self) -> [u8; 8] {
         self.0.to_be_bytes()

@@ -11,7 +11,7 @@
 //! | `notification:leader_changes:<leadership>` | list | five seconds | a leader that steps down; the key of an intake's leadership ends in the stream |
 //! | `notification:installations:<stream>` | string | permanent | the first start on a schema |
 //! | `notification:outbox_receipts:<stream>:<producer>:<event_id>` | string | dedupe TTL, and the republish window if there is one, as an entry id | relays; no producer where events go to streams as they are |
-//! | `notification:outbox_servers:<stream>:<producer>:<outbox>` | string | permanent, as the Redis server that was compared with the outbox and up to when, or since when it is still to be compared | relays, every 10 s while events are delivered |
+//! | `notification:outbox_servers:<outbox>` | string | permanent, as JSON: the Redis server that was compared with the outbox and up to when, or since when it is still to be compared, for each set of event types | relays, every 10 s while events are delivered |
 //!
 //! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is the intents
 //! stream, and absent for the default one: ids of entries are unique only within a stream, and several installations may
@@ -96,9 +96,9 @@ pub fn outbox_receipt(stream: &str, producer: &str, event_id: &str) -> String {
     format!("{OUTBOX_RECEIPTS}{}", parts([stream, producer, event_id]))
 }
 
-/// The key that holds which Redis server was compared with the events that `outbox` calls delivered; stream and producer as in [`outbox_receipt`].
-pub(crate) fn outbox_server(stream: &str, producer: &str, outbox: &str) -> String {
-    format!("{OUTBOX_SERVERS}{}", parts([stream, producer, outbox]))
+/// The key that holds which Redis server was compared with the events that `outbox` calls delivered.
+pub(crate) fn outbox_servers(outbox: &str) -> String {
+    format!("{OUTBOX_SERVERS}{}", URL_SAFE_NO_PAD.encode(outbox))
 }
 
 fn parts(parts: [&str; 3]) -> String {

@@ -35,7 +35,7 @@ pub use leader_notice::LeaderNotice;
 pub use leases::RedisLeases;
 pub use outbound::{RedisOutbound, StreamTarget};
 pub use outbox::{
-    NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxServer, OutboxTarget,
+    NewestEntries, OutboxAppend, OutboxEntry, OutboxField, OutboxProgress, OutboxRecord, OutboxServer,
     RedisOutboxStreams,
 };
 pub use permissions::KeyUse;

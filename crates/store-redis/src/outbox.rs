@@ -8,7 +8,7 @@ mod entries;
 mod server;
 
 pub use entries::NewestEntries;
-pub use server::{OutboxProgress, OutboxServer, OutboxTarget};
+pub use server::{OutboxProgress, OutboxRecord, OutboxServer};
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -17,7 +17,7 @@ use outbox::{
 };
 use pg::{Dsn, PgPool, PoolSettings, SessionSettings};
 use serde_json::{Value, json};
-use store_redis::{KeyUse, OutboxTarget, RedisClient, RedisOutboxStreams};
+use store_redis::{KeyUse, RedisClient, RedisOutboxStreams};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -149,14 +149,14 @@ impl WiredRelay {
             Wiring { config, relay_id: relay_id.clone(), pool: pool.clone(), metrics: metrics.clone() };
         let (status, run) = match config.mode.clone() {
             RelayMode::Intents { producer, stream, catalog, types } => {
-                let streams = streams(config, redis, &stream, &producer);
+                let streams = streams(config, redis);
                 let mapping = IntentMapping { stream, producer, catalog };
                 wiring.relay(StreamPublisher::new(streams, mapping), types, MAX_INTENT_PAYLOAD_BYTES)
             }
             RelayMode::Streams(allowed) => {
                 let mapping = StreamMapping { allowed: allowed.into_iter().collect() };
                 let first = mapping.allowed.first().map_or("", String::as_str);
-                let streams = streams(config, redis, first, "");
+                let streams = streams(config, redis);
                 let publisher = StreamPublisher::new(streams, mapping);
                 wiring.relay(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
             }
@@ -249,12 +249,11 @@ impl WiredRelay {
 }
 
 /// Where a relay appends. With a window it watches which server acknowledges, and receipts live for as long as events are compared.
-fn streams(config: &RelayConfig, redis: &RedisClient, stream: &str, producer: &str) -> RedisOutboxStreams {
-    if config.republish_window.is_zero() {
-        return RedisOutboxStreams::new(redis, config.dedupe_ttl);
+fn streams(config: &RelayConfig, redis: &RedisClient) -> RedisOutboxStreams {
+    match config.republish_window.is_zero() {
+        true => RedisOutboxStreams::new(redis, config.dedupe_ttl),
+        false => RedisOutboxStreams::new(redis, config.republish_window + config.dedupe_ttl).watching(),
     }
-    let target = OutboxTarget { stream: stream.to_owned(), producer: producer.to_owned() };
-    RedisOutboxStreams::new(redis, config.republish_window + config.dedupe_ttl).watching(target)
 }
 
 /// What a relay of either mode is made of.

@@ -99,10 +99,7 @@ impl Row {
 }
 
 pub(super) fn is_of(types: &EventTypes, row: &Row) -> bool {
-    match types {
-        EventTypes::All => true,
-        EventTypes::Only(names) => names.contains(&row.event.event_type),
-    }
+    types.includes(&row.event.event_type)
 }
 
 /// A place in a claim: the event that is due there, and the one that is claimed for it.

@@ -15,6 +15,7 @@
 //! | the last round | the record that all is settled until then | Nothing is compared until another server takes over. |
 
 mod begin;
+mod extent;
 mod record;
 mod round;
 mod tally;
@@ -25,12 +26,15 @@ use pg::RawTimestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::extent::{Extent, is_settled_by_others};
 use self::round::{Round, Step};
 use self::tally::HeldEvents;
 use super::engine::Relay;
 use super::pass::{Outage, Work};
-use crate::schema::fnv1a;
-use crate::{EventTypes, NewestCursor, Observer, Progress, Publisher, Recorded, Server, ServerId, Storage};
+use crate::{
+    EventTypes, NewestCursor, Observer, Progress, Publisher, Recorded, Server, ServerId, ServerRecord,
+    Storage,
+};
 
 /// Events that are listed together.
 const PAGE_EVENTS: u32 = 1_000;
@@ -56,8 +60,8 @@ pub(super) struct Comparing {
     search: Option<NewestCursor>,
     /// How many rounds have begun in all.
     rounds: u64,
-    /// The time at which the relay recorded last that all is settled.
-    recorded_at: Option<Instant>,
+    /// The last record of the relay that all is settled: when it was written, with which server, and until when.
+    recorded: Option<(Instant, ServerId, RawTimestamp)>,
 }
 
 impl Comparing {
@@ -74,8 +78,8 @@ struct Comparison {
     id: u64,
     /// The time at which it began.
     begun: RawTimestamp,
-    /// The time from which the round compares.
-    since: RawTimestamp,
+    /// The events that the round compares.
+    extent: Extent,
     /// The time that the record has, as far as this relay knows.
     recorded: RawTimestamp,
     /// Whether no event was DELIVERED when it began: a claim from before is then all that can be missing.
@@ -99,10 +103,22 @@ impl Comparison {
         self.rounds == 0 && Instant::now() < self.claims_wait_until
     }
 
+    /// The time in the record of the server, if it is that of this comparison.
+    fn recorded_on(&self, server: &Server, types: &EventTypes) -> Option<RawTimestamp> {
+        match server.record(types)? {
+            &ServerRecord { is_own: true, progress: Progress::Unfinished { since, comparison }, .. }
+                if self.server == server.id && self.id == comparison =>
+            {
+                Some(since)
+            }
+            _ => None,
+        }
+    }
+
     /// Takes notice of the time in the record. An earlier one was written by a relay that knows of more to compare.
     fn see(&mut self, recorded: RawTimestamp) {
         if recorded < self.recorded {
-            self.since = self.since.min(recorded);
+            self.extent.extend_to(recorded);
             (self.round, self.rounds) = (None, 0);
         }
         self.recorded = recorded;
@@ -120,15 +136,24 @@ enum Demand {
     Begin,
 }
 
-fn demand(current: Option<&Comparison>, server: &Server) -> Demand {
-    match (server.own_progress(), current) {
-        (Some(Progress::Settled(_)), _) => Demand::Settled,
-        (Some(Progress::Unfinished { since, comparison }), Some(current))
-            if current.server == server.id && current.id == comparison =>
-        {
-            Demand::Continue(since)
+impl Comparing {
+    fn demand(&self, server: &Server, types: &EventTypes) -> Demand {
+        let own = server.record(types).filter(|record| record.is_own);
+        match own.map(|record| record.progress) {
+            Some(Progress::Settled(until)) if self.is_older(server.id, until) => Demand::Begin,
+            Some(Progress::Settled(_)) => Demand::Settled,
+            Some(Progress::Unfinished { .. }) => {
+                let recorded = self.current.as_ref().and_then(|current| current.recorded_on(server, types));
+                recorded.map_or(Demand::Begin, Demand::Continue)
+            }
+            None if is_settled_by_others(server, types) => Demand::Settled,
+            None => Demand::Begin,
         }
-        _ => Demand::Begin,
+    }
+
+    /// Whether the record of this server is older than one that this relay has written: it was restored in place.
+    fn is_older(&self, server: ServerId, until: RawTimestamp) -> bool {
+        self.recorded.is_some_and(|(_, written_with, written)| written_with == server && until < written)
     }
 }
 
@@ -142,7 +167,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         while !stop.is_cancelled() {
             let outbox = self.outbox_name(work).await?;
             let server = self.publisher.server(&outbox).await?;
-            match demand(work.comparing.current.as_ref(), &server) {
+            match work.comparing.demand(&server, &self.settings.types) {
                 Demand::Begin => self.begin(work, &outbox, &server, stop).await?,
                 Demand::Settled => {
                     // Another relay may have ended it.
@@ -160,7 +185,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                     // A stop ends the step at any point: the next relay compares again from the time that is recorded.
                     let step = self.step(comparison, &mut work.comparing.rounds, &outbox);
                     match stop.run_until_cancelled(step).await {
-                        Some(Ok(Step::Ended)) => self.ended(work),
+                        Some(Ok(Step::Ended(until))) => self.ended(work, &server, until),
                         Some(Ok(Step::More)) if !comparison.claims_wait() => {
                             let after_pause = Instant::now() + PAGE_PAUSE;
                             comparison.continues_at = comparison.continues_at.max(after_pause);
@@ -187,20 +212,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if let Some(outbox) = &work.comparing.outbox {
             return Ok(outbox.clone());
         }
-        let name = outbox_name(&self.storage.identity().await?, &self.settings.types);
+        let name = self.storage.identity().await?;
         Ok(work.comparing.outbox.insert(name).clone())
-    }
-}
-
-/// The name under which a server is recorded: relays that carry other types compare other events.
-fn outbox_name(identity: &str, types: &EventTypes) -> String {
-    match types {
-        EventTypes::All => identity.to_owned(),
-        EventTypes::Only(names) => {
-            let mut names = names.clone();
-            names.sort();
-            format!("{identity}/{:016x}", fnv1a(&names.join(",")))
-        }
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Relay<S, P, O> {
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// A relay with the system's clock and randomness, which polls.
     pub fn new(storage: S, publisher: P, observer: O, settings: RelaySettings) -> Self {
+        // Relays with the same types share a record, whichever order the types were given in.
+        let settings = RelaySettings { types: settings.types.sorted(), ..settings };
         Self {
             storage,
             publisher,
@@ -301,9 +303,9 @@ mod tests {
 
         async fn server(&self, _: &str) -> Result<Server, PublisherOutage> {
             let progress = Progress::Unfinished { since: RawTimestamp::NEG_INFINITY, comparison: 1 };
-            let unfinished = ServerRecord { is_own: true, progress };
-            let record = if self.has_lost { Some(unfinished) } else { Server::lasting().record };
-            Ok(Server { record, ..Server::lasting() })
+            let unfinished = ServerRecord { types: EventTypes::All, is_own: true, progress };
+            let records = if self.has_lost { vec![unfinished] } else { Server::lasting().records };
+            Ok(Server { records, ..Server::lasting() })
         }
 
         async fn has_receipts(&self, events: &[DeliveredEvent]) -> Result<Vec<bool>, PublisherOutage> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::{Progress, Publisher, Recorded, RelaySettings, ServerRecord};
+use outbox::{EventTypes, Progress, Publisher, Recorded, RelaySettings, ServerRecord};
 
 use crate::relay_fixture::{MS, Running, go_on, settings, with_events};
 use crate::relay_servers::{Servers, delivered};
@@ -99,11 +99,12 @@ async fn a_relay_that_is_killed_during_a_comparison_leaves_its_beginning_to_the_
     go_on(MINUTE * 30).await;
     // It records the beginning, delivers what is new, and is killed.
     let server = stand.server("memory").await.expect("it is there");
-    let Some(ServerRecord { progress: Progress::Settled(since), .. }) = server.record else {
+    let [ServerRecord { progress: Progress::Settled(since), .. }] = server.records[..] else {
         panic!("it was settled: {server:?}");
     };
     let begun = Progress::Unfinished { since, comparison: 7 };
-    assert_eq!(stand.record_server("memory", &server, begun).await.expect("it is there"), Recorded::Written);
+    let recorded = stand.record_server("memory", &server, &EventTypes::All, begun).await;
+    assert_eq!(recorded.expect("it is there"), Recorded::Written);
     memory.add(6, "new").await;
     let (token, claimed) = memory.claim(1).await;
     stand.with(|state| state.held.insert(id(6)));
@@ -167,4 +168,59 @@ async fn servers_that_replace_each_other_quickly_make_the_comparison_no_longer()
     go_on(MINUTE / 2).await;
     assert_eq!(running.stand.with(|state| state.looked_for), looked_for, "all was settled before");
     running.stop().await;
+}
+
+fn only(name: &str) -> RelaySettings {
+    RelaySettings { types: EventTypes::Only(vec![name.to_owned()]), ..settings() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_consumers_have_taken_is_not_sent_again_after_a_change_of_types_and_back() {
+    let (memory, stand, _) = delivered().await.stop().await;
+    go_on(MINUTE * 60).await;
+    let running = Running::start(memory, stand, only("t"));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE * 60).await;
+    let (memory, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6]));
+    // Consumers have taken everything, receipts have ended, and Redis restarts without a loss.
+    stand.with(|state| {
+        state.held.clear();
+        state.server += 1;
+    });
+    let running = Running::start(memory, stand, settings());
+    go_on(MINUTE * 10).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_during_a_change_of_types_is_compared_from_the_record_of_all_types_on() {
+    let (memory, stand, _) = delivered().await.stop().await;
+    let record = stand.record();
+    go_on(MINUTE * 60).await;
+    let running = Running::start(memory, stand, settings());
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    let (memory, stand, _) = running.stop().await;
+    stand.restore(&ids(1..=5), Some(record));
+    go_on(MINUTE * 60).await;
+    let running = Running::start(memory, stand, only("t"));
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_restored_in_place_is_compared() {
+    let running = delivered().await;
+    let before = running.stand.with(|state| (state.held.clone(), state.records.clone()));
+    running.memory.add(6, "k").await;
+    go_on(MINUTE).await;
+    assert_eq!(running.stand.published()[5..], ids([6]));
+    running.stand.with(|state| (state.held, state.records) = before);
+    go_on(MINUTE * 5).await;
+    let (_, stand, _) = running.stop().await;
+    assert_eq!(stand.published()[5..], ids([6, 6]));
+    assert!(stand.is_settled());
 }

@@ -1,12 +1,12 @@
 //! A publisher whose servers replace each other and lose events.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox::{
-    Deadline, DeliveredEvent, Event, Progress, Publication, Publisher, PublisherOutage, Recorded, Server,
-    ServerId, ServerRecord,
+    Deadline, DeliveredEvent, Event, EventTypes, Progress, Publication, Publisher, PublisherOutage, Recorded,
+    Server, ServerId, ServerRecord,
 };
 use pg::RawTimestamp;
 use uuid::Uuid;
@@ -14,8 +14,8 @@ use uuid::Uuid;
 use crate::relay_fixture::{Running, go_on, settings, with_events};
 use crate::support::{MINUTE, ids};
 
-/// The record of each outbox: the server that it was made with, and what it says.
-type Records = HashMap<String, (u64, Progress)>;
+/// The record of each set of types, which is empty for all: the server that it was made with, and what it says.
+pub(crate) type Records = BTreeMap<Vec<String>, (u64, Progress)>;
 type OnSettle = dyn FnOnce(&mut HashSet<Uuid>, &mut Records) + Send;
 
 /// A publisher on one server after the other; clones share it.
@@ -57,7 +57,7 @@ impl Servers {
             state.server += 1;
             state.held.retain(|id| !lost.contains(id));
             let before = RawTimestamp::from_server_micros(0);
-            state.records.insert("memory".to_owned(), (0, Progress::Settled(before)));
+            state.records.insert(Vec::new(), (0, Progress::Settled(before)));
         });
     }
 
@@ -66,12 +66,12 @@ impl Servers {
         self.with(|state| {
             state.server += 1;
             state.held = held.iter().copied().collect();
-            state.records = record.map(|record| ("memory".to_owned(), record)).into_iter().collect();
+            state.records = record.map(|record| (Vec::new(), record)).into_iter().collect();
         });
     }
 
     pub(crate) fn record(&self) -> (u64, Progress) {
-        self.with(|state| state.records["memory"])
+        self.with(|state| state.records[&Vec::new()])
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -111,33 +111,38 @@ impl Publisher for Servers {
         })
     }
 
-    async fn server(&self, outbox: &str) -> Result<Server, PublisherOutage> {
+    async fn server(&self, _: &str) -> Result<Server, PublisherOutage> {
         self.with(|state| {
-            let record = state.records.get(outbox).copied();
-            let shown =
-                record.map(|(server, progress)| ServerRecord { is_own: server == state.server, progress });
+            let shown = |(types, (server, progress)): (&Vec<String>, &(u64, Progress))| ServerRecord {
+                types: if types.is_empty() { EventTypes::All } else { EventTypes::Only(types.clone()) },
+                is_own: *server == state.server,
+                progress: *progress,
+            };
+            let records = state.records.iter().map(shown).collect();
             match state.away {
                 true => Err(outage()),
-                false => Ok(Server { id: ServerId(state.server), record: shown, seen: seen(record) }),
+                false => Ok(Server { id: ServerId(state.server), records, seen: seen(&state.records) }),
             }
         })
     }
 
     async fn record_server(
         &self,
-        outbox: &str,
+        _: &str,
         server: &Server,
+        types: &EventTypes,
         progress: Progress,
     ) -> Result<Recorded, PublisherOutage> {
         self.with(|state| {
             if let Some(happens) = state.on_settle.take_if(|_| matches!(progress, Progress::Settled(_))) {
                 happens(&mut state.held, &mut state.records);
             }
-            if server.id.0 != state.server || server.seen != seen(state.records.get(outbox).copied()) {
+            if server.id.0 != state.server || server.seen != seen(&state.records) {
                 return Ok(Recorded::Changed);
             }
             state.recorded += 1;
-            state.records.insert(outbox.to_owned(), (server.id.0, progress));
+            let types = if let EventTypes::Only(names) = types { names.clone() } else { Vec::new() };
+            state.records.insert(types, (server.id.0, progress));
             Ok(Recorded::Written)
         })
     }
@@ -170,8 +175,8 @@ impl Publisher for Servers {
     }
 }
 
-fn seen(record: Option<(u64, Progress)>) -> Arc<[u8]> {
-    format!("{record:?}").into_bytes().into()
+fn seen(records: &Records) -> Arc<[u8]> {
+    format!("{records:?}").into_bytes().into()
 }
 
 /// A relay that has delivered events 1 to 5, and compared the server.

@@ -1,37 +1,33 @@
 //! The Redis server that acknowledges appends: an acknowledgement belongs to the server that gave it (ADR 0048).
 //!
-//! Another run id or replication id is another server, which may lack what the one before had acknowledged. A record in Redis holds
-//! the server that was compared with an outbox, and up to when all of its events are there, or since when they are still to be
-//! compared. A loss takes the record along, or leaves an older one of another server, which says up to when that state had everything.
-//! A record is written only in place of the one that was read: what was emptied meanwhile stays without a record.
+//! Another run id or replication id is another server, which may lack what the one before had acknowledged. A value in Redis has one
+//! record for each set of event types that relays of an outbox carry: the server that was compared, and up to when all of these
+//! events are there, or since when they are still to be compared. A loss takes the value along, or leaves an older one, which says up to
+//! when that state had everything. The value is written only in place of the one that was read: what was emptied meanwhile stays empty.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::ports::StoreError;
 use redis::{Script, Value};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::RedisOutboxStreams;
 use crate::connect::{ScriptCall, unavailable, unexpected};
-use crate::keyspace::outbox_server;
+use crate::keyspace::outbox_servers;
 
 /// How old an observation may be.
 const OBSERVATION_MAX_AGE: Duration = Duration::from_secs(1);
 /// The most receipts that are looked for with one call.
 const MAX_RECEIPTS_PER_CALL: usize = 500;
 
-/// Where the events of a relay go.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OutboxTarget {
-    /// The stream; of several, the first by name.
-    pub stream: String,
-    /// The producer; empty where events carry none.
-    pub producer: String,
-}
+/// The most records of one outbox. A further one takes the place of that with the earliest time.
+const MAX_RECORDS: usize = 32;
 
 /// How far an outbox was compared. Times are microseconds by the clock of the outbox.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutboxProgress {
     /// What was delivered until then is in Redis, or was when this was recorded.
     Settled(i64),
@@ -44,16 +40,35 @@ pub enum OutboxProgress {
     },
 }
 
+impl OutboxProgress {
+    fn time(self) -> i64 {
+        match self {
+            Self::Settled(time) | Self::Unfinished { since: time, .. } => time,
+        }
+    }
+}
+
+/// The record of the relays that carry the same event types.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OutboxRecord {
+    /// The types in their order; `None` for all.
+    pub types: Option<Vec<String>>,
+    /// The identity of the server that was compared.
+    pub server: String,
+    /// How far.
+    pub progress: OutboxProgress,
+}
+
 /// The server that appends now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxServer {
     /// Numbers the servers in the order in which this process has met them.
     pub number: u64,
-    /// Whether the record was made with this server.
-    pub is_own: bool,
-    /// What the record says; `None` if there is none.
-    pub progress: Option<OutboxProgress>,
-    /// The value of the record; empty if there is none.
+    /// Its identity.
+    pub identity: Arc<str>,
+    /// The records of the outbox that it holds.
+    pub records: Arc<[OutboxRecord]>,
+    /// The value that holds them; empty if there is none.
     pub seen: Arc<[u8]>,
 }
 
@@ -69,7 +84,6 @@ pub(super) fn other_server(operation: &'static str) -> StoreError {
 /// What is known of the server.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
-    target: OutboxTarget,
     observe: Script,
     record: Script,
     find: Script,
@@ -80,41 +94,34 @@ pub(super) struct Watch {
 struct Known {
     number: u64,
     identity: Arc<str>,
-    record: Arc<[u8]>,
+    records: Arc<[OutboxRecord]>,
+    value: Arc<[u8]>,
     /// `None` if the next look must ask Redis.
     at: Option<Instant>,
 }
 
-/// Reads a record: the server that it was made with, and what it says. One that cannot be read counts as none.
-fn parse(record: &[u8]) -> Option<(&str, OutboxProgress)> {
-    let words: Vec<&str> = str::from_utf8(record).ok()?.split(' ').collect();
-    match words[..] {
-        [identity, "settled", until] => Some((identity, OutboxProgress::Settled(until.parse().ok()?))),
-        [identity, "unfinished", since, comparison] => {
-            let (since, comparison) = (since.parse().ok()?, comparison.parse().ok()?);
-            Some((identity, OutboxProgress::Unfinished { since, comparison }))
-        }
-        _ => None,
-    }
+/// The records in a value. One that cannot be read counts as none.
+fn parse(value: &[u8]) -> Vec<OutboxRecord> {
+    serde_json::from_slice(value).unwrap_or_default()
 }
 
-fn to_text(identity: &str, progress: OutboxProgress) -> String {
-    match progress {
-        OutboxProgress::Settled(until) => format!("{identity} settled {until}"),
-        OutboxProgress::Unfinished { since, comparison } => {
-            format!("{identity} unfinished {since} {comparison}")
-        }
-    }
+/// These records with another one, in place of that of the same types.
+fn with(records: &[OutboxRecord], new: OutboxRecord) -> Vec<OutboxRecord> {
+    let mut records: Vec<OutboxRecord> =
+        records.iter().filter(|record| record.types != new.types).cloned().collect();
+    records.sort_by_key(|record| record.progress.time());
+    records.drain(..records.len().saturating_sub(MAX_RECORDS - 1));
+    records.push(new);
+    records
 }
 
 impl Known {
     fn server(&self) -> OutboxServer {
-        let read = parse(&self.record);
         OutboxServer {
             number: self.number,
-            is_own: read.is_some_and(|(identity, _)| *identity == *self.identity),
-            progress: read.map(|(_, progress)| progress),
-            seen: Arc::clone(&self.record),
+            identity: Arc::clone(&self.identity),
+            records: Arc::clone(&self.records),
+            seen: Arc::clone(&self.value),
         }
     }
 }
@@ -139,9 +146,8 @@ impl Watch {
 impl RedisOutboxStreams {
     /// The same, which appends for a claim only on the server that the claim was made for, and says which server that is.
     #[must_use]
-    pub fn watching(self, target: OutboxTarget) -> Self {
+    pub fn watching(self) -> Self {
         let watch = Watch {
-            target,
             observe: script(include_str!("../scripts/observe_outbox_server.lua")),
             record: script(include_str!("../scripts/record_outbox_server.lua")),
             find: Script::new(include_str!("../scripts/find_outbox_receipts.lua")),
@@ -150,7 +156,7 @@ impl RedisOutboxStreams {
         Self { watch: Some(watch), ..self }
     }
 
-    /// The server that is there, as of not long ago, and its record of `outbox`; `None` if it is not watched.
+    /// The server that is there, as of not long ago, and its records of `outbox`; `None` if it is not watched.
     pub async fn server(&self, outbox: &str) -> Result<Option<OutboxServer>, StoreError> {
         const OPERATION: &str = "ask which Redis server this is";
         let Some(watch) = &self.watch else { return Ok(None) };
@@ -160,11 +166,11 @@ impl RedisOutboxStreams {
                 return Ok(Some(known.server()));
             }
         }
-        let key = outbox_server(&watch.target.stream, &watch.target.producer, outbox);
+        let key = outbox_servers(outbox);
         let call = ScriptCall::new(&watch.observe, [key].iter());
         let answer = self.client.script(OPERATION, &call).await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(OPERATION, &answer)) };
-        let [Value::BulkString(identity), Value::BulkString(record), Value::Int(unix_ms)] = &parts[..] else {
+        let [Value::BulkString(identity), Value::BulkString(value), Value::Int(unix_ms)] = &parts[..] else {
             return Err(unavailable(OPERATION, "Redis gave no information about itself"));
         };
         self.read_clock(u64::try_from(*unix_ms).unwrap_or_default());
@@ -174,7 +180,10 @@ impl RedisOutboxStreams {
             known.number += 1;
             known.identity = identity.into();
         }
-        (known.record, known.at) = (record.as_slice().into(), Some(Instant::now()));
+        if *known.value != **value {
+            (known.records, known.value) = (parse(value).into(), value.as_slice().into());
+        }
+        known.at = Some(Instant::now());
         Ok(Some(known.server()))
     }
 
@@ -183,27 +192,29 @@ impl RedisOutboxStreams {
         self.watch.as_ref().map_or(0, |watch| watch.known().number)
     }
 
-    /// Records how far the server of that number was compared with `outbox`, in place of the record that was `seen`. False if the server or
-    /// the record is another: then the next look asks Redis.
+    /// Records how far the server of that number was compared with the events of these types in `outbox`, among the records in the
+    /// value that was `seen`. False if the server or the value is another: then the next look asks Redis.
     pub async fn record_server(
         &self,
         outbox: &str,
         number: u64,
         seen: &[u8],
+        types: Option<Vec<String>>,
         progress: OutboxProgress,
     ) -> Result<bool, StoreError> {
         const OPERATION: &str = "record which Redis server was compared with the outbox";
         let Some(watch) = &self.watch else { return Ok(true) };
         let Some(identity) = watch.identity(number) else { return Ok(false) };
-        let record = to_text(&identity, progress);
-        let key = outbox_server(&watch.target.stream, &watch.target.producer, outbox);
+        let records = with(&parse(seen), OutboxRecord { types, server: identity.to_string(), progress });
+        let value = serde_json::to_vec(&records).map_err(|error| unavailable(OPERATION, error))?;
+        let key = outbox_servers(outbox);
         let mut call = ScriptCall::new(&watch.record, [key].iter());
-        call.arg(&*identity).arg(seen).arg(&record);
+        call.arg(&*identity).arg(seen).arg(&*value);
         let written =
             self.client.script(OPERATION, &call).await.inspect_err(|_| watch.forget())? == Value::Int(1);
         let mut known = watch.known();
         match written && known.number == number {
-            true => known.record = record.into_bytes().into(),
+            true => (known.records, known.value) = (records.into(), value.into()),
             false => known.at = None,
         }
         Ok(written)
@@ -231,27 +242,37 @@ impl RedisOutboxStreams {
 mod tests {
     use super::*;
 
+    fn record(types: Option<&[&str]>, progress: OutboxProgress) -> OutboxRecord {
+        let types = types.map(|types| types.iter().copied().map(str::to_owned).collect());
+        OutboxRecord { types, server: "run/replication".to_owned(), progress }
+    }
+
     #[test]
-    fn a_record_is_read_back_and_anything_else_is_none() {
+    fn records_are_read_back_and_anything_else_is_none() {
         let unfinished = OutboxProgress::Unfinished { since: i64::MIN, comparison: u64::MAX };
-        for progress in
-            [OutboxProgress::Settled(0), OutboxProgress::Settled(1_775_121_700_000_000), unfinished]
-        {
-            let text = to_text("run/replication", progress);
-            assert_eq!(parse(text.as_bytes()), Some(("run/replication", progress)));
+        let records = [
+            record(None, OutboxProgress::Settled(1_775_121_700_000_000)),
+            record(Some(&["a, \"b\"\n", ""]), unfinished),
+        ];
+        assert_eq!(parse(&serde_json::to_vec(&records).expect("JSON")), records);
+        for text in ["", "run/replication", "{}", "[7]", r#"[{"types":null,"server":"run"}]"#] {
+            assert_eq!(parse(text.as_bytes()), [], "{text}");
         }
-        for text in [
-            "",
-            "run/replication",
-            "run -",
-            "run 7",
-            "run settled",
-            "run settled x",
-            "run unfinished 7",
-            "1 2 3 4",
-        ] {
-            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        assert_eq!(parse(b"[\xff]"), []);
+    }
+
+    #[test]
+    fn a_record_takes_the_place_of_that_of_its_types_and_then_of_the_earliest() {
+        let mut records = Vec::new();
+        for number in 0..MAX_RECORDS {
+            let settled = OutboxProgress::Settled(i64::try_from(number).expect("small"));
+            records = with(&records, record(Some(&[&number.to_string()]), settled));
         }
-        assert_eq!(parse(b"\xff settled 1"), None);
+        let again = with(&records, record(Some(&["0"]), OutboxProgress::Settled(99)));
+        assert_eq!(again.len(), MAX_RECORDS);
+        assert!(again[..MAX_RECORDS - 1].iter().eq(&records[1..]));
+        let other = with(&records, record(None, OutboxProgress::Settled(99)));
+        assert_eq!(other.len(), MAX_RECORDS);
+        assert!(other[..MAX_RECORDS - 1].iter().eq(&records[1..]), "the earliest is gone");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use domain::ports::StoreError;
 use store_redis::{
-    OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, OutboxTarget, RedisOutboxStreams, outbox_receipt,
+    OutboxAppend, OutboxEntry, OutboxProgress, OutboxServer, RedisOutboxStreams, outbox_receipt,
 };
 
 use crate::*;
@@ -154,8 +154,7 @@ async fn a_redis_without_memory_is_an_outage_and_no_refusal() {
 
 /// Streams that watch which server is there.
 fn watching(world: &World) -> RedisOutboxStreams {
-    let target = OutboxTarget { stream: STREAM.to_owned(), producer: "game_master".to_owned() };
-    RedisOutboxStreams::new(&world.client, DEDUPE_TTL).watching(target)
+    RedisOutboxStreams::new(&world.client, DEDUPE_TTL).watching()
 }
 
 #[tokio::test]
@@ -183,27 +182,51 @@ async fn server(streams: &RedisOutboxStreams, outbox: &str) -> OutboxServer {
     streams.server(outbox).await.expect("Redis is there").expect("it is watched")
 }
 
+/// The progress that the record of all types has, and whether it was made with the server that is there.
+fn of_all_types(server: &OutboxServer) -> Option<(bool, OutboxProgress)> {
+    let record = server.records.iter().find(|record| record.types.is_none())?;
+    Some((*record.server == *server.identity, record.progress))
+}
+
 #[tokio::test]
 async fn a_record_is_that_of_its_outbox_and_of_the_server_that_it_was_made_with() {
     let mut world = World::new().await;
     let streams = watching(&world);
     let new = server(&streams, "table").await;
-    assert_eq!((new.is_own, new.progress, &*new.seen), (false, None, &b""[..]));
+    assert_eq!((&new.records[..], &*new.seen), (&[][..], &b""[..]));
     let unfinished = OutboxProgress::Unfinished { since: -7, comparison: 1 };
-    assert_eq!(streams.record_server("table", new.number, &new.seen, unfinished).await.ok(), Some(true));
+    let written = streams.record_server("table", new.number, &new.seen, None, unfinished).await;
+    assert_eq!(written.ok(), Some(true));
     let begun = server(&watching(&world), "table").await;
-    assert_eq!((begun.is_own, begun.progress), (true, Some(unfinished)));
+    assert_eq!(of_all_types(&begun), Some((true, unfinished)));
     let (seen, settled) = (server(&streams, "table").await.seen, OutboxProgress::Settled(9));
-    assert_eq!(streams.record_server("table", new.number, &seen, settled).await.ok(), Some(true));
+    let written = streams.record_server("table", new.number, &seen, None, settled).await;
+    assert_eq!(written.ok(), Some(true));
     let done = server(&watching(&world), "table").await;
-    assert_eq!((done.is_own, done.progress), (true, Some(settled)));
-    assert_eq!(server(&watching(&world), "another table").await.progress, None);
+    assert_eq!(of_all_types(&done), Some((true, settled)));
+    assert_eq!(server(&watching(&world), "another table").await.records.len(), 0);
     world.ask::<String>(&["SAVE"]).await;
     world.redis.stop().await;
     world.redis.start_again().await.expect("it starts");
     world.client.ping().await.ok();
     let restored = server(&watching(&world), "table").await;
-    assert_eq!((restored.is_own, restored.progress), (false, Some(settled)));
+    assert_eq!(of_all_types(&restored), Some((false, settled)));
+}
+
+#[tokio::test]
+async fn each_set_of_types_has_a_record_of_its_own() {
+    let world = World::new().await;
+    let streams = watching(&world);
+    for (types, until) in [(None, 1), (Some(vec!["a".to_owned()]), 2), (None, 3)] {
+        let seen = server(&streams, "table").await;
+        let settled = OutboxProgress::Settled(until);
+        let written = streams.record_server("table", seen.number, &seen.seen, types, settled).await;
+        assert_eq!(written.ok(), Some(true));
+    }
+    let read = server(&watching(&world), "table").await;
+    assert_eq!(of_all_types(&read), Some((true, OutboxProgress::Settled(3))));
+    assert_eq!(read.records.len(), 2);
+    assert_eq!(read.records, server(&streams, "table").await.records);
 }
 
 #[tokio::test]
@@ -213,16 +236,17 @@ async fn a_record_is_written_only_in_place_of_the_one_that_was_seen() {
     let (seen, seen_by_other) = (server(&streams, "table").await, server(&other, "table").await);
     let begun = |comparison| OutboxProgress::Unfinished { since: 0, comparison };
     let record = async |streams: &RedisOutboxStreams, seen: &OutboxServer, progress| {
-        streams.record_server("table", seen.number, &seen.seen, progress).await.expect("Redis is there")
+        let written = streams.record_server("table", seen.number, &seen.seen, None, progress).await;
+        written.expect("Redis is there")
     };
     assert!(record(&streams, &seen, begun(1)).await);
     assert!(!record(&other, &seen_by_other, begun(2)).await, "another relay was quicker");
     let seen_by_other = server(&other, "table").await;
-    assert_eq!(seen_by_other.progress, Some(begun(1)), "the next look asks Redis");
+    assert_eq!(of_all_types(&seen_by_other), Some((true, begun(1))), "the next look asks Redis");
     let seen = server(&streams, "table").await;
     let _: () = world.ask(&["FLUSHALL"]).await;
     assert!(!record(&streams, &seen, OutboxProgress::Settled(1)).await, "it was emptied");
-    assert_eq!(server(&streams, "table").await.progress, None);
+    assert_eq!(server(&streams, "table").await.records.len(), 0);
 }
 
 /// All ids in the stream, as far as they are read, from the newest entry back.

@@ -4,10 +4,11 @@ use pg::RawTimestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::extent::{Extent, FromRecords};
 use super::{Comparison, HeldEvents, MAX_CLAIM_WAIT, PAGE_EVENTS, earlier, shown};
 use crate::relay::engine::Relay;
 use crate::relay::pass::{Outage, Work};
-use crate::{Observer, Progress, Publisher, Recorded, Server, Storage};
+use crate::{Observer, Progress, Publisher, Recorded, Server, ServerRecord, Storage};
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     /// Begins a comparison, or joins the one that another relay has begun with this server. If the record was changed meanwhile, or at
@@ -22,29 +23,36 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let now = self.storage.now().await?;
         // Events that the previous server acknowledged are marked first, so that they are compared as well.
         self.make_marks(work).await?;
-        let (mut since, mut had_nothing) = match recorded_time(server, now) {
-            Some(recorded) => (recorded, false),
-            None => {
+        let types = &self.settings.types;
+        let (mut extent, mut had_nothing) = match FromRecords::read(server, types, now) {
+            FromRecords::Whole(extent) => (extent, false),
+            FromRecords::Part(others) => {
                 let Some(newest) = stop.run_until_cancelled(self.find_newest(work)).await else {
                     return Ok(());
                 };
                 let newest = newest?;
                 let window = self.settings.republish_window + self.settings.lease_timeout;
-                (earlier(newest.unwrap_or(now), window), newest.is_none())
+                let begin = earlier(newest.unwrap_or(now), window);
+                (Extent::beginning(others, types, begin), newest.is_none())
             }
         };
         if let Some(before) = &work.comparing.current {
-            since = since.min(before.recorded);
+            extent.extend_to(before.recorded);
             had_nothing = false;
         }
-        let joined = match server.own_progress() {
-            Some(Progress::Unfinished { comparison, since }) => Some((comparison, since)),
+        let joined = match server.record(types) {
+            Some(&ServerRecord {
+                is_own: true,
+                progress: Progress::Unfinished { comparison, since },
+                ..
+            }) => Some((comparison, since)),
             _ => None,
         };
         let id = joined.map_or_else(|| self.new_id(), |(id, _)| id);
+        let since = extent.since;
         if joined.is_none_or(|(_, recorded)| since < recorded) {
             let progress = Progress::Unfinished { since, comparison: id };
-            if self.publisher.record_server(outbox, server, progress).await? == Recorded::Changed {
+            if self.publisher.record_server(outbox, server, types, progress).await? == Recorded::Changed {
                 return Ok(());
             }
         }
@@ -60,7 +68,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             server: server.id,
             id,
             begun: now,
-            since,
+            extent,
             recorded: since,
             had_nothing,
             round: None,
@@ -88,17 +96,4 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let [a, b, c, d, e, f, g, h, ..] = self.tokens.next();
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
-}
-
-/// The time from which a record has events compared. A time in the future was written by another clock, and says nothing.
-fn recorded_time(server: &Server, now: RawTimestamp) -> Option<RawTimestamp> {
-    match server.record?.progress {
-        Progress::Settled(until) if until <= now => Some(just_after(until)),
-        Progress::Unfinished { since, .. } if since <= now => Some(since),
-        _ => None,
-    }
-}
-
-fn just_after(time: RawTimestamp) -> RawTimestamp {
-    RawTimestamp::from_server_micros(time.as_server_micros().saturating_add(1))
 }

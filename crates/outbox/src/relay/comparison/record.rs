@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
+use pg::RawTimestamp;
 use tokio::time::Instant;
 
-use super::{Demand, demand};
+use super::Demand;
 use crate::relay::engine::Relay;
 use crate::relay::pass::{Outage, Work};
-use crate::{Observer, Progress, Publisher, Recorded, Server, Storage};
+use crate::{Observer, Progress, Publisher, Recorded, Server, ServerId, Storage};
 
 /// The pause between two records while events are delivered.
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
@@ -26,8 +27,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         // The first time in any case: a relay that was killed has left an older record.
         let is_due = work
             .comparing
-            .recorded_at
-            .is_none_or(|at| work.marks.has_delivered() && at.elapsed() >= RECORD_INTERVAL);
+            .recorded
+            .is_none_or(|(at, ..)| work.marks.has_delivered() && at.elapsed() >= RECORD_INTERVAL);
         if !is_due {
             return Ok(Recorded::Written);
         }
@@ -41,7 +42,7 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         };
         let recorded = async {
             let server = self.publisher.server(&outbox).await?;
-            match demand(work.comparing.current.as_ref(), &server) {
+            match work.comparing.demand(&server, &self.settings.types) {
                 Demand::Settled => self.record_settled(work, &outbox, &server).await.map(drop),
                 Demand::Continue(_) | Demand::Begin => Ok(()),
             }
@@ -60,22 +61,25 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         outbox: &str,
         server: &Server,
     ) -> Result<Recorded, Outage> {
-        let progress = Progress::Settled(self.storage.now().await?);
-        let recorded = self.publisher.record_server(outbox, server, progress).await?;
+        let until = self.storage.now().await?;
+        let (types, progress) = (&self.settings.types, Progress::Settled(until));
+        let recorded = self.publisher.record_server(outbox, server, types, progress).await?;
         if recorded == Recorded::Written {
-            self.recorded(work);
+            work.recorded(server.id, until);
         }
         Ok(recorded)
     }
 
-    /// The comparison is over, and its last record says so.
-    pub(super) fn ended(&self, work: &mut Work) {
+    /// The comparison is over, and its last record says that all is settled until then.
+    pub(super) fn ended(&self, work: &mut Work, server: &Server, until: RawTimestamp) {
         work.comparing.current = None;
-        self.recorded(work);
+        work.recorded(server.id, until);
     }
+}
 
-    fn recorded(&self, work: &mut Work) {
-        work.comparing.recorded_at = Some(Instant::now());
-        work.marks.forget_delivered();
+impl Work {
+    fn recorded(&mut self, server: ServerId, until: RawTimestamp) {
+        self.comparing.recorded = Some((Instant::now(), server, until));
+        self.marks.forget_delivered();
     }
 }

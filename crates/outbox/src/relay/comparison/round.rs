@@ -4,7 +4,7 @@ use pg::{PgError, RawTimestamp};
 use tokio::time::Instant;
 
 use super::tally::{Tally, report_given_up};
-use super::{Comparison, Demand, MAX_ROUNDS, REPEAT_INTERVAL, demand};
+use super::{Comparison, MAX_ROUNDS, REPEAT_INTERVAL};
 use crate::relay::engine::Relay;
 use crate::relay::pass::Outage;
 use crate::{DeliveredCursor, DeliveredEvent, Observer, OutboxError, Progress, Publisher, Recorded, Storage};
@@ -44,8 +44,8 @@ pub(super) enum Step {
     More,
     /// The server has another record than this relay knew: the next look shows it.
     Changed,
-    /// The comparison is over.
-    Ended,
+    /// The comparison is over: all is settled until then.
+    Ended(RawTimestamp),
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
@@ -99,15 +99,16 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
     }
 
     async fn list(&self, comparison: &mut Comparison, cursor: Option<DeliveredCursor>) -> Result<(), Outage> {
-        let Comparison { since, limit, round: Some(round), .. } = comparison else { return Ok(()) };
-        let listed = self.storage.list_delivered(&self.settings.types, *since, cursor, *limit).await;
-        let page = match listed {
+        let Comparison { extent, limit, round: Some(round), .. } = comparison else { return Ok(()) };
+        let listed = self.storage.list_delivered(&self.settings.types, extent.since, cursor, *limit).await;
+        let mut page = match listed {
             Err(OutboxError::Postgres(PgError::TimedOut { .. })) if *limit > 1 => {
                 *limit /= 2;
                 return Ok(());
             }
             page => page?,
         };
+        page.events.retain(|event| extent.has(event));
         let found = self.publisher.has_receipts(&page.events).await?;
         round.tally.compared += page.events.len();
         let suspects = page.events.into_iter().zip(found).filter(|(_, found)| !found);
@@ -157,38 +158,40 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let is_given_up = is_unsettled && comparison.rounds + 1 >= MAX_ROUNDS;
         let is_last = (may_be_last && !is_unsettled) || is_given_up;
         let next_since = match comparison.held.is_full() {
-            true => comparison.since,
+            true => comparison.extent.since,
             // A mark that was not visible at the start may have waited for long, but its time is not before its claim.
-            false => comparison.since.max(round.oldest_claim.unwrap_or(round.started)),
+            false => comparison.extent.since.max(round.oldest_claim.unwrap_or(round.started)),
         };
         let since = comparison.held.oldest().map_or(next_since, |oldest| oldest.min(next_since));
+        let (types, until) = (&self.settings.types, self.storage.now().await?);
         let progress = match is_last {
-            true => Progress::Settled(self.storage.now().await?),
+            true => Progress::Settled(until),
             false => Progress::Unfinished { since, comparison: comparison.id },
         };
         let server = self.publisher.server(outbox).await?;
-        match demand(Some(comparison), &server) {
+        match comparison.recorded_on(&server, types) {
+            None => return Ok(Step::Changed),
             // Another relay knows of more to compare.
-            Demand::Continue(recorded) if recorded < comparison.recorded => return Ok(Step::Changed),
+            Some(recorded) if recorded < comparison.recorded => return Ok(Step::Changed),
             // Another relay has shown that there is less left to compare.
-            Demand::Continue(recorded) if !is_last && recorded > since => comparison.recorded = recorded,
-            Demand::Continue(_) => {
-                if self.publisher.record_server(outbox, &server, progress).await? == Recorded::Changed {
+            Some(recorded) if !is_last && recorded > since => comparison.recorded = recorded,
+            Some(_) => {
+                let recorded = self.publisher.record_server(outbox, &server, types, progress).await?;
+                if recorded == Recorded::Changed {
                     return Ok(Step::Changed);
                 }
                 comparison.recorded = since;
             }
-            Demand::Settled | Demand::Begin => return Ok(Step::Changed),
         }
         if let Some(round) = comparison.round.take() {
             self.report(&round.tally, comparison.held.len());
         }
         if is_given_up {
-            report_given_up(self.settings.relay_id.as_str(), &comparison.held);
+            report_given_up(self.settings.relay_id.as_str(), since, &comparison.held);
         }
-        comparison.since = next_since;
+        comparison.extent.since = next_since;
         comparison.rounds += 1;
         comparison.continues_at = Instant::now() + REPEAT_INTERVAL;
-        Ok(if is_last { Step::Ended } else { Step::More })
+        Ok(if is_last { Step::Ended(until) } else { Step::More })
     }
 }

@@ -84,9 +84,10 @@ impl HeldEvents {
 }
 
 /// Reports what stays lost after the last round.
-pub(super) fn report_given_up(relay: &str, held: &HeldEvents) {
+pub(super) fn report_given_up(relay: &str, since: RawTimestamp, held: &HeldEvents) {
     tracing::error!(
         relay,
+        delivered_since = shown(since),
         events = held.len(),
         event_ids = %list_ids(held.events.keys().copied()),
         "events or claims of the outbox were held by other transactions for too long to be compared; requeue these delivered events by hand"
