@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
-use domain::ports::{CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, ServerId, StoreError};
+use domain::ports::{
+    CheckpointMove, CheckpointStore, Claim, Fence, ProcessedTrace, ServerId, StoreError, Swap,
+};
 use futures_util::future::join;
 use pg::{PgError, Session, bind};
 use sea_query::{Expr, ExprTrait, InsertStatement, OnConflict, Query, SelectStatement, UpdateStatement};
@@ -76,6 +78,19 @@ impl CheckpointStore for PgStore {
         Ok(Witness { server, fingerprint: fingerprint.and_then(parse) })
     }
 
+    async fn move_checkpoint_back(
+        &self,
+        to: CheckpointMove<'_>,
+        server: &ServerId,
+    ) -> Result<Swap, StoreError> {
+        let Some(expected) = to.expected else { return Ok(Swap::Conflict) };
+        let session = self.session("move the checkpoint back").await?;
+        match session.execute(&move_back(&to, expected, server)).await.map_err(store_error)? {
+            0 => Ok(Swap::Conflict),
+            _ => Ok(Swap::Applied),
+        }
+    }
+
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {
         let session = self.session("save the server of the intents stream").await?;
         session.execute(&save_server(stream, server)).await.map(drop).map_err(store_error)
@@ -117,11 +132,13 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     };
     session.prepare(&begin(&to)).await?;
     session.prepare(&advance(&to, EntryId::ZERO)).await?;
+    let server = ServerId { run_id: "".into(), replication_id: "".into() };
+    session.prepare(&move_back(&to, EntryId::ZERO, &server)).await?;
     session.prepare(&checkpoint_of("")).await?;
     session.prepare(&claim("", 0, true)).await?;
     session.prepare(&claim("", 0, false)).await?;
     session.prepare(&witness_of("")).await?;
-    session.prepare(&save_server("", &ServerId { run_id: "".into(), replication_id: "".into() })).await?;
+    session.prepare(&save_server("", &server)).await?;
     Ok(())
 }
 
@@ -157,6 +174,15 @@ pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateState
         .and_where(Expr::col(Intake::Stream).eq(bind::text(to.stream)))
         .and_where(Expr::col(Intake::Fence).lte(fence_value(to.fence)))
         .and_where(Expr::col(Intake::LastEntryId).eq(bind::text(expected.to_string())))
+        .take()
+}
+
+/// As [`advance`], in a stream that lost its newest entries. In the same statement as the server, so that the next term compares both with
+/// the same state of Redis.
+fn move_back(to: &CheckpointMove<'_>, expected: EntryId, server: &ServerId) -> UpdateStatement {
+    advance(to, expected)
+        .value(Intake::ServerRunId, bind::text(&*server.run_id))
+        .value(Intake::ReplicationId, bind::text(&*server.replication_id))
         .take()
 }
 

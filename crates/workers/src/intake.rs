@@ -293,6 +293,7 @@ where
             }
             Resumed::Absent(cause) => Step::Blocked(cause),
             Resumed::Superseded(fence) => Step::Superseded(fence),
+            Resumed::Moved => Step::CheckpointMoved,
         })
     }
 

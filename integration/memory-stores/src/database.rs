@@ -15,7 +15,7 @@ use domain::malformed::{MalformedIntent, MalformedKey};
 use domain::outcome::{Acceptance, Outcome};
 use domain::ports::{
     AcceptanceBatch, AcceptanceStore, CheckpointMove, CheckpointStore, Commit, Completion, SavedStream,
-    ServerId, StoreError,
+    ServerId, StoreError, Swap,
 };
 use domain::query::Discarded;
 use domain::receipt::Receipt;
@@ -136,6 +136,14 @@ impl Tables {
             (Some(stored), Some(expected)) => stored.fence <= to.fence && stored.last_entry_id == expected,
             (None, Some(_)) | (Some(_), None) => false,
         }
+    }
+
+    /// Moves the checkpoint, and the witness with it.
+    fn move_checkpoint(&mut self, to: &CheckpointMove<'_>) {
+        let CheckpointMove { stream, fence, last_entry_id, fingerprint, .. } = *to;
+        self.checkpoints.insert(stream.to_owned(), Checkpoint { fence, last_entry_id });
+        let witness = self.witnesses.entry(stream.to_owned()).or_default();
+        witness.fingerprint = Some((last_entry_id, fingerprint.to_owned()));
     }
 
     /// Whether no record has a key or an id of these, and none of them is there twice.
@@ -285,10 +293,8 @@ impl AcceptanceStore for MemoryDatabase {
         for row in batch.outcomes.iter().copied().filter_map(Outcome::malformed_row) {
             tables.malformed.entry(malformed_key(row)).or_insert_with(|| row.clone());
         }
-        if let Some(CheckpointMove { stream, fence, last_entry_id, fingerprint, .. }) = batch.checkpoint {
-            tables.checkpoints.insert(stream.to_owned(), Checkpoint { fence, last_entry_id });
-            let witness = tables.witnesses.entry(stream.to_owned()).or_default();
-            witness.fingerprint = Some((last_entry_id, fingerprint.to_owned()));
+        if let Some(to) = &batch.checkpoint {
+            tables.move_checkpoint(to);
         }
         Ok(Commit::Committed)
     }
@@ -342,6 +348,20 @@ impl CheckpointStore for MemoryDatabase {
 
     async fn load_witness(&self, stream: &str) -> Result<Witness, StoreError> {
         Ok(lock(&self.0).witnesses.get(stream).cloned().unwrap_or_default())
+    }
+
+    async fn move_checkpoint_back(
+        &self,
+        to: CheckpointMove<'_>,
+        server: &ServerId,
+    ) -> Result<Swap, StoreError> {
+        let mut tables = lock(&self.0);
+        if to.expected.is_none() || !tables.admits(&to) {
+            return Ok(Swap::Conflict);
+        }
+        tables.move_checkpoint(&to);
+        tables.witnesses.entry(to.stream.to_owned()).or_default().server = Some(server.clone());
+        Ok(Swap::Applied)
     }
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {

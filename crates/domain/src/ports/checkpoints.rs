@@ -2,13 +2,13 @@
 
 use std::future::Future;
 
-use super::{StoreError, Swap};
+use super::{CheckpointMove, StoreError, Swap};
 use crate::accept::ProcessedTrace;
 use crate::checkpoint::{CachedCheckpoint, Checkpoint, Claim, Fence, Witness};
 use crate::entry::EntryId;
 use crate::republish::ServerId;
 
-/// The durable checkpoint, and what it is compared with. It moves with the outcomes:
+/// The durable checkpoint, and what it is compared with. It moves forward with the outcomes:
 /// [`AcceptanceStore::accept`](super::AcceptanceStore::accept).
 pub trait CheckpointStore: Send + Sync {
     /// The last of these entries of `stream` that has a record or a malformed row of the same content under its id.
@@ -36,6 +36,14 @@ pub trait CheckpointStore: Send + Sync {
 
     /// The witness of the checkpoint of `stream`; an empty one if the stream has no checkpoint.
     fn load_witness(&self, stream: &str) -> impl Future<Output = Result<Witness, StoreError>> + Send;
+
+    /// Moves the checkpoint of a stream that lost its newest entries back to `to`, the last entry that has an outcome, and saves the
+    /// server that has the stream beside it. A conflict if the checkpoint is not the expected one or has a higher fence.
+    fn move_checkpoint_back(
+        &self,
+        to: CheckpointMove<'_>,
+        server: &ServerId,
+    ) -> impl Future<Output = Result<Swap, StoreError>> + Send;
 
     /// Saves the server that has `stream` beside the checkpoint, if there is one.
     fn save_intents_server(

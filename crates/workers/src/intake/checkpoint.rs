@@ -1,8 +1,9 @@
 //! The checkpoint keeper: determines where to resume, at the start of a term, after a failure, and whenever the stores or the
 //! stream disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable one, and trims entries below it.
 //!
-//! Crash recovery: resuming writes only the fence of the term, to both checkpoints. A recreated stream is detected again
-//! until its first batch moves the checkpoint. A trim is repeated by the next leader.
+//! Crash recovery: resuming writes the fence of the term to both checkpoints. In a stream that was cut short it moves the cached
+//! checkpoint back, then the durable one; until that is done, the next leader finds the loss again. A recreated stream is detected
+//! again until its first batch moves the checkpoint. A trim is repeated by the next leader.
 
 mod loss;
 
@@ -19,6 +20,7 @@ use domain::ports::{
 };
 use tokio::time::Instant;
 
+use self::loss::{AfterLoss, Loss};
 use super::reader::Reader;
 use super::{Intake, IntakeSettings};
 
@@ -43,6 +45,8 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     position: Option<Position>,
     /// A gap up to this entry has been reported.
     reported_gap: EntryId,
+    /// The loss that has been reported, until a batch is committed.
+    reported_loss: Option<Loss>,
     /// Before this time an idle stream is not inspected: that costs Redis a copy of large entries.
     inspect_again_at: Option<Instant>,
     /// The server of the stream, until it is saved beside the checkpoint.
@@ -55,8 +59,8 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
 struct Position {
     /// The durable checkpoint, which the next batch expects.
     durable: Option<EntryId>,
-    /// Everything in the stream up to here has its outcome. Below the durable checkpoint if the stream was recreated or cut
-    /// short and no batch of it is committed yet.
+    /// Everything in the stream up to here has its outcome. Not the durable checkpoint if the stream was recreated and no batch of it
+    /// is committed yet.
     processed: EntryId,
     /// When PostgreSQL was last known to have the checkpoint.
     checked_at: Instant,
@@ -73,6 +77,8 @@ pub(super) enum Resumed {
     Absent(String),
     /// Another term has this fence.
     Superseded(Fence),
+    /// The durable checkpoint changed meanwhile.
+    Moved,
 }
 
 /// The result of a check of an idle stream.
@@ -112,6 +118,7 @@ where
             cache_claimed: false,
             position: None,
             reported_gap: EntryId::ZERO,
+            reported_loss: None,
             inspect_again_at: None,
             unsaved_server: None,
             trimmed_at: None,
@@ -134,6 +141,7 @@ where
 
     /// A batch up to this entry is committed.
     pub(super) fn committed(&mut self, last: EntryId) {
+        self.reported_loss = None;
         if let Some(position) = &mut self.position {
             position.durable = Some(last);
             position.processed = last;
@@ -167,18 +175,19 @@ where
         let state = self.intents.inspect().await?;
         let server = self.intents.server().await?;
         let has_moved = witness.is_elsewhere(&server);
-        let processed = match checkpoint::check_stream(resume.after, state) {
+        let unchanged = AfterLoss { resume_after: resume.after, witness: None };
+        let after_loss = match checkpoint::check_stream(resume.after, state) {
             StreamCheck::Absent => return Ok(Resumed::Absent(absent(resume.after))),
-            StreamCheck::Continues => resume.after,
+            StreamCheck::Continues => unchanged,
             StreamCheck::Gap(first) => {
                 self.report_gap(resume.after, first);
-                resume.after
+                unchanged
             }
             StreamCheck::ContinuesIfPresent => {
                 let found = self.fingerprint_of(resume.after, reader).await?;
                 let max_deleted = state.unwrap_or_default().max_deleted;
                 match witness.shows_no_loss(resume.after, found.as_deref(), has_moved, max_deleted) {
-                    true => resume.after,
+                    true => unchanged,
                     false => self.after_loss(resume.after, resume.after, reader).await?,
                 }
             }
@@ -187,26 +196,36 @@ where
                 self.after_loss(resume.after, last, reader).await?
             }
         };
+        let AfterLoss { resume_after: processed, witness: known } = after_loss;
         if has_moved && processed == resume.after {
             tracing::warn!(stream, checkpoint = %processed,
                 "the intents stream is on another server than before, and shows no loss; entries that were not read yet may be missing");
         }
-        self.unsaved_server = (witness.server.as_ref() != Some(&server)).then_some(server);
-        // Only the fence is replaced; the entry stays the same.
-        let checkpoint = Checkpoint { fence: self.fence, last_entry_id: resume.after };
+        // Without a loss, only the fence is replaced. After one, the cached checkpoint goes back first, so that it is never after the
+        // durable one.
+        let stored = known.as_ref().map_or(resume.after, |(id, _)| *id);
+        let checkpoint = Checkpoint { fence: self.fence, last_entry_id: stored };
         if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
             && let CachedCheckpoint::At(other) = self.cache.load(stream).await?
         {
             return Ok(Resumed::Superseded(other.fence));
         }
         self.cache_claimed = true;
+        let durable = match (resume.durable, &known) {
+            (Some(durable), Some(known)) => {
+                if self.move_back(durable, known, &server).await? == Swap::Conflict {
+                    return Ok(Resumed::Moved);
+                }
+                self.unsaved_server = None;
+                Some(stored)
+            }
+            (durable, _) => {
+                self.unsaved_server = (witness.server.as_ref() != Some(&server)).then_some(server);
+                durable
+            }
+        };
         tracing::info!(stream, resume_after = %processed, fence = self.fence, "resuming after the checkpoint");
-        self.position = Some(Position {
-            durable: resume.durable,
-            processed,
-            checked_at: Instant::now(),
-            cached: resume.after,
-        });
+        self.position = Some(Position { durable, processed, checked_at: Instant::now(), cached: stored });
         Ok(Resumed::After(processed))
     }
 
@@ -282,8 +301,8 @@ where
         self.trim().await;
     }
 
-    /// Saves the server that the stream is on, once the checkpoint is one of that server: until a batch moves the checkpoint of a stream
-    /// that lost its tail, the next term must find the loss, too.
+    /// Saves the server that the stream is on, once the checkpoint is one of that server: until a batch moves the checkpoint of a
+    /// recreated stream, the next term must find that, too.
     async fn save_server(&mut self) {
         let is_settled =
             self.position.as_ref().is_some_and(|position| position.durable == Some(position.processed));

@@ -2,6 +2,7 @@
 
 mod batches;
 mod directory;
+mod loss;
 mod reading;
 mod resume;
 

@@ -5,7 +5,7 @@ use domain::accept::Known;
 use domain::checkpoint::{Checkpoint, Witness};
 use domain::entry::EntryId;
 use domain::outcome::Outcome;
-use domain::ports::{AcceptanceStore, CheckpointMove, CheckpointStore, Claim, Commit, Fence, ServerId};
+use domain::ports::{AcceptanceStore, CheckpointMove, CheckpointStore, Claim, Commit, Fence, ServerId, Swap};
 use domain::record::IdempotencyScope;
 
 use super::accepted::{STREAM, at, broken, commit, decide, decode, entry, id};
@@ -42,6 +42,7 @@ macro_rules! acceptance_contract {
             a_claim_fences_every_earlier_term,
             the_last_processed_entry_is_recognised_by_id_and_content,
             the_witness_moves_with_the_checkpoint,
+            a_checkpoint_moves_back_only_from_the_expected_entry_and_not_under_a_lower_fence,
             an_entry_that_is_malformed_twice_is_one_row,
         );
     };
@@ -199,6 +200,33 @@ pub async fn the_witness_moves_with_the_checkpoint(fixture: impl AcceptanceFixtu
     }
     fixture.store().save_intents_server(STREAM, &server).await.expect("the store is there");
     assert_eq!(witness().await.server, Some(server));
+}
+
+// INV-07, INV-08
+pub async fn a_checkpoint_moves_back_only_from_the_expected_entry_and_not_under_a_lower_fence(
+    fixture: impl AcceptanceFixture,
+) {
+    let server = ServerId { run_id: "a".into(), replication_id: "b".into() };
+    let back = async |fence, expected| {
+        let to = to(fence, expected, 4).expect("it has a checkpoint");
+        fixture.store().move_checkpoint_back(to, &server).await.expect("the store is there")
+    };
+    assert_eq!(back(7, Some(9)).await, Swap::Conflict, "there is no checkpoint");
+    assert_eq!(back(7, None).await, Swap::Conflict, "a first checkpoint comes with its batch");
+    assert_eq!(checkpoint(&fixture).await, None);
+    let batch = unknown([broken(9)]);
+    assert_eq!(commit(fixture.store(), &batch, to(7, None, 9)).await, Commit::Committed);
+    for (fence, expected) in [(6, 9), (7, 8), (7, 10)] {
+        assert_eq!(back(fence, Some(expected)).await, Swap::Conflict, "{fence} {expected}");
+    }
+    assert_eq!(checkpoint(&fixture).await, Some((7, id(9))));
+    assert_eq!(back(7, Some(9)).await, Swap::Applied);
+    assert_eq!(checkpoint(&fixture).await, Some((7, id(4))));
+    let witness = fixture.store().load_witness(STREAM).await.expect("the store is there");
+    let fingerprint = Some((id(4), "of the entry".to_owned()));
+    assert_eq!(witness, Witness { server: Some(server.clone()), fingerprint });
+    // A batch that expects the former checkpoint, whose reply was lost, is not committed any more.
+    assert_eq!(commit(fixture.store(), &batch, to(7, Some(9), 12)).await, Commit::CheckpointMoved);
 }
 
 pub async fn an_entry_that_is_malformed_twice_is_one_row(fixture: impl AcceptanceFixture) {

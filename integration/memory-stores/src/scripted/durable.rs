@@ -10,11 +10,11 @@ use domain::entry::EntryId;
 use domain::operations::{DeadLetterChange, OperatorAction, Selection, Target, Targets};
 use domain::outcome::Outcome;
 use domain::ports::{
-    Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointStore,
-    Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder, DuePage, Election,
-    Expired, Failed, Fence, Known, Lookup, Operations, ProcessedTrace, Published, PublishedPage,
-    RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore, RouteStore, RowLocks,
-    SavedStream, ServerId, StepDownStore, StoreError, UserDirectory,
+    Abandonment, AcceptanceBatch, AcceptanceStore, Activity, AnswerClaim, AnswerStore, CheckpointMove,
+    CheckpointStore, Claim, ClaimOutcome, ClaimToken, Commit, Completion, Cutoff, DueCursor, DueOrder,
+    DuePage, Election, Expired, Failed, Fence, Known, Lookup, Operations, ProcessedTrace, Published,
+    PublishedPage, RecordCursor, Removal, ReplicaReport, ReplicaStore, RepublishStore, RetentionStore,
+    RouteStore, RowLocks, SavedStream, ServerId, StepDownStore, StoreError, Swap, UserDirectory,
 };
 use domain::query::{DeadLetterFilter, DeadLetterPlace, Page};
 use domain::record::IdempotencyScope;
@@ -117,6 +117,15 @@ impl<S: CheckpointStore> CheckpointStore for Scripted<S> {
 
     async fn load_witness(&self, stream: &str) -> Result<Witness, StoreError> {
         self.call("load_witness", Vec::new(), self.store.load_witness(stream)).await
+    }
+
+    async fn move_checkpoint_back(
+        &self,
+        to: CheckpointMove<'_>,
+        server: &ServerId,
+    ) -> Result<Swap, StoreError> {
+        let id = texts([to.last_entry_id]);
+        self.call("move_checkpoint_back", id, self.store.move_checkpoint_back(to, server)).await
     }
 
     async fn save_intents_server(&self, stream: &str, server: &ServerId) -> Result<(), StoreError> {

@@ -48,6 +48,7 @@ mod poolers;
 mod process;
 mod prometheus;
 mod publish;
+mod quiet_after_loss;
 mod receipts;
 mod recovery;
 mod relay;

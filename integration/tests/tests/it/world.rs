@@ -184,15 +184,10 @@ impl World {
         self.check_audit().await;
     }
 
-    /// As [`World::check`], where Redis lost the end of the intents stream: until the next entry, the checkpoint is after it.
+    /// As [`World::check`], where Redis lost the end of the intents stream: once intake has moved the checkpoint back, nothing is wrong.
     pub(crate) async fn check_after_loss(&self, sent: impl IntoIterator<Item = u32>) {
-        self.check_sent(sent).await;
-        let audit = self.audit().run().await;
-        let lines = audit.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-        let found: Vec<serde_json::Value> =
-            lines.map(|line: serde_json::Value| line["discrepancy"].clone()).collect();
-        let expected = [serde_json::json!("checkpoint_after_stream"), serde_json::Value::Null];
-        assert_eq!((audit.code, found), (Some(1), expected.to_vec()), "{}{}", audit.stdout, audit.stderr);
+        self.caught_up().await;
+        self.check(sent).await;
     }
 
     async fn check_sent(&self, sent: impl IntoIterator<Item = u32>) {

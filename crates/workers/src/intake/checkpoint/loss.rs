@@ -2,7 +2,9 @@
 
 use ambient::Clock;
 use domain::entry::EntryId;
-use domain::ports::{CheckpointCache, CheckpointStore, IntentStream, ReadLimit, StoreError};
+use domain::ports::{
+    CheckpointCache, CheckpointMove, CheckpointStore, IntentStream, ReadLimit, ServerId, StoreError, Swap,
+};
 use tokio::time::Instant;
 
 use super::CheckpointKeeper;
@@ -27,13 +29,13 @@ where
     K: CheckpointCache,
     C: Clock,
 {
-    /// The last of the entries up to `last` that has an outcome of the same content; `None` if there is none within
-    /// [`MAX_WITNESS_PAGES`].
+    /// The last of the entries up to `last` that has an outcome of the same content, with the fingerprint of its fields; `None` if
+    /// there is none within [`MAX_WITNESS_PAGES`].
     async fn last_known(
         &self,
         last: EntryId,
         reader: &Reader<'_, I, C>,
-    ) -> Result<Option<EntryId>, StoreError> {
+    ) -> Result<Option<(EntryId, String)>, StoreError> {
         let mut last = last;
         for _ in 0..MAX_WITNESS_PAGES {
             let read_at = Instant::now();
@@ -45,8 +47,12 @@ where
             let traces: Vec<_> =
                 entries.into_iter().map(|entry| reader.decode(entry, read_at).decoded.trace()).collect();
             let known = self.store.find_last_processed(&self.settings.stream, &traces).await?;
-            if known.is_some() || is_all {
-                return Ok(known);
+            if let Some(known) = known {
+                let mut found = traces.into_iter().filter(|trace| trace.entry_id == known);
+                return Ok(found.next().map(|trace| (known, trace.fields_fingerprint)));
+            }
+            if is_all {
+                return Ok(None);
             }
             let Some(before) = oldest.before() else { return Ok(None) };
             last = before;
@@ -73,18 +79,29 @@ where
     /// entries up to `last` that has an outcome. Retention may have deleted the outcomes of older entries than the oldest record, so
     /// these are passed, except in a stream that has no others.
     pub(super) async fn after_loss(
-        &self,
+        &mut self,
         processed: EntryId,
         last: EntryId,
         reader: &Reader<'_, I, C>,
-    ) -> Result<EntryId, StoreError> {
-        let stream = self.settings.stream.as_str();
+    ) -> Result<AfterLoss, StoreError> {
         let known = self.last_known(last, reader).await?;
         let next = self.intents.first_after(processed).await?;
         let oldest = (self.clock.now() - self.settings.record_retention).as_millis();
         let oldest = EntryId::new(u64::try_from(oldest).unwrap_or(0), 0);
         let is_recent = next.unwrap_or(last) > oldest;
-        let resume_after = known.unwrap_or(EntryId::ZERO).max(if is_recent { oldest } else { EntryId::ZERO });
+        let known_id = known.as_ref().map(|(id, _)| *id);
+        let resume_after =
+            known_id.unwrap_or(EntryId::ZERO).max(if is_recent { oldest } else { EntryId::ZERO });
+        let loss = Loss { processed, last, resume_after };
+        if self.reported_loss.replace(loss) != Some(loss) {
+            self.report_loss(loss, known_id, next);
+        }
+        Ok(AfterLoss { resume_after, witness: known.filter(|(id, _)| *id == resume_after) })
+    }
+
+    fn report_loss(&self, loss: Loss, known: Option<EntryId>, next: Option<EntryId>) {
+        let stream = self.settings.stream.as_str();
+        let Loss { processed, last, resume_after } = loss;
         match known {
             Some(_) => {
                 let before = next.map(tracing::field::display);
@@ -95,6 +112,41 @@ where
             None => tracing::warn!(stream, checkpoint = %processed, last_generated = %last, %resume_after,
                 "the stream was recreated; reading it from the beginning"),
         }
-        Ok(resume_after)
     }
+
+    /// Moves the durable checkpoint back to the entry after which intake resumes. Readers of the checkpoint then see that no entry
+    /// before it waits, even if no new one arrives. A conflict if the checkpoint is not `durable` any more.
+    pub(super) async fn move_back(
+        &self,
+        durable: EntryId,
+        to: &(EntryId, String),
+        server: &ServerId,
+    ) -> Result<Swap, StoreError> {
+        let (last_entry_id, fingerprint) = to;
+        let to = CheckpointMove {
+            stream: &self.settings.stream,
+            fence: self.fence,
+            expected: Some(durable),
+            last_entry_id: *last_entry_id,
+            fingerprint,
+        };
+        self.store.move_checkpoint_back(to, server).await
+    }
+}
+
+/// Where to resume after a loss.
+#[derive(Debug)]
+pub(super) struct AfterLoss {
+    /// Read after this entry.
+    pub(super) resume_after: EntryId,
+    /// That entry and the fingerprint of its fields, if it is in the stream and has an outcome.
+    pub(super) witness: Option<(EntryId, String)>,
+}
+
+/// A loss that was reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Loss {
+    processed: EntryId,
+    last: EntryId,
+    resume_after: EntryId,
 }
