@@ -18,7 +18,7 @@ pub(crate) use admin::{
 };
 pub(crate) use claim::{Claiming, Purpose, claim, claim_begin, due_in};
 pub(crate) use delivered::{
-    blocks, identity, list_delivered, list_delivered_of_blocks, newest_delivered, newest_delivered_of_blocks,
+    blocks, identity, list_delivered, list_delivered_by_key, newest_delivered, newest_delivered_by_key,
     oldest_claim_until, requeue_as_read, still_as_read,
 };
 pub(crate) use mark::{Locks, deliver, fail, mark_begin, release, still_held};

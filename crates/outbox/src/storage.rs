@@ -173,8 +173,8 @@ pub struct DeliveredEvent {
 pub enum NewestCursor {
     /// Before this time: no later event is of the types.
     Before(RawTimestamp),
-    /// This block is next, in the order of the table's blocks; with the newest time of those before it.
-    Block(u32, Option<RawTimestamp>),
+    /// After this event, in the order of the primary key; with the newest time until there.
+    Key(Uuid, Option<RawTimestamp>),
 }
 
 /// A part of the search for the newest DELIVERED event.
@@ -202,15 +202,15 @@ pub struct RequeuedDelivered {
 pub enum DeliveredCursor {
     /// After this event, in the order of delivery.
     After(RawTimestamp, Uuid),
-    /// This block is next, in the order of the table's blocks: the table has no index of DELIVERED events.
-    Block(u32),
+    /// After this event, in the order of the primary key: the table has no index of DELIVERED events.
+    Key(Uuid),
 }
 
 /// A part of the list of DELIVERED events.
 #[must_use]
 #[derive(Clone, PartialEq, Debug)]
 pub struct DeliveredPage {
-    /// The events: at most the limit of the request, unless they are in the order of the table's blocks.
+    /// The events: at most the limit of the request, or ten times as many in the order of the primary key.
     pub events: Vec<DeliveredEvent>,
     /// The place at which the list continues; `None` at the end.
     pub next: Option<DeliveredCursor>,

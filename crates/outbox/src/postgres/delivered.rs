@@ -1,4 +1,4 @@
-//! Listing what is DELIVERED: by its index, or block by block of a table that lacks it.
+//! Listing what is DELIVERED: by its index, or by the primary key of a table that lacks it.
 
 use pg::{PgError, RawTimestamp, Session};
 use tokio_postgres::Row;
@@ -14,6 +14,8 @@ use crate::{
 
 /// Events of a table with types of other relays among which one statement looks for the newest.
 const NEWEST_PAGE_EVENTS: u32 = 10_000;
+/// How many times more rows than events of a page are read in the order of the primary key, since most of them may not be listed.
+const ROWS_PER_EVENT: u32 = 10;
 /// The blocks that are read with one statement.
 pub(super) const BLOCKS_PER_STATEMENT: u32 = 512;
 
@@ -31,7 +33,7 @@ impl PostgresStorage {
     ) -> Result<NewestPage, OutboxError> {
         let has_index = match cursor {
             Some(NewestCursor::Before(_)) => true,
-            Some(NewestCursor::Block(..)) => false,
+            Some(NewestCursor::Key(..)) => false,
             None => self.indexes().await?.delivered,
         };
         let session = self.pool.session("look for the newest delivered event of the outbox").await?;
@@ -52,15 +54,18 @@ impl PostgresStorage {
             };
             return Ok(NewestPage { newest, next });
         }
-        let (from, newest) = match cursor {
-            Some(NewestCursor::Block(from, newest)) => (from, newest),
-            _ => (0, None),
+        let (after, newest) = match cursor {
+            Some(NewestCursor::Key(after, newest)) => (Some(after), newest),
+            _ => (None, None),
         };
-        let to = from.saturating_add(BLOCKS_PER_STATEMENT);
-        let statement = statements::newest_delivered_of_blocks(&self.table, types, from..to);
+        let statement = statements::newest_delivered_by_key(&self.table, types, after, NEWEST_PAGE_EVENTS);
         let rows = session.query(&statement).await?;
-        let newest = newest.max(column::<Option<RawTimestamp>>(one(&session, &rows)?, "newest")?);
-        let next = (to < self.blocks(&session).await?).then_some(NewestCursor::Block(to, newest));
+        let row = one(&session, &rows)?;
+        let newest = newest.max(column::<Option<RawTimestamp>>(row, "newest")?);
+        let next = match column::<i64>(row, "events")? >= i64::from(NEWEST_PAGE_EVENTS) {
+            true => Some(NewestCursor::Key(column::<RowId>(row, "last")?.0, newest)),
+            false => None,
+        };
         Ok(NewestPage { newest, next })
     }
 
@@ -89,7 +94,7 @@ impl PostgresStorage {
     ) -> Result<DeliveredPage, OutboxError> {
         let by_index = match cursor {
             Some(DeliveredCursor::After(..)) => true,
-            Some(DeliveredCursor::Block(_)) => false,
+            Some(DeliveredCursor::Key(_)) => false,
             None => self.indexes().await?.delivered,
         };
         let session = self.pool.session("list delivered events of the outbox").await?;
@@ -108,14 +113,16 @@ impl PostgresStorage {
             let (events, next) = (read(&rows)?, next.transpose()?);
             return Ok(DeliveredPage { events, next });
         }
-        let from = match cursor {
-            Some(DeliveredCursor::Block(block)) => block,
-            _ => 0,
+        let after = match cursor {
+            Some(DeliveredCursor::Key(id)) => Some(id),
+            _ => None,
         };
-        let to = from.saturating_add(BLOCKS_PER_STATEMENT);
-        let statement = statements::list_delivered_of_blocks(&self.table, types, since, from..to);
-        let events = read(&session.query(&statement).await?)?;
-        let next = (to < self.blocks(&session).await?).then_some(DeliveredCursor::Block(to));
+        let limit = limit.saturating_mul(ROWS_PER_EVENT);
+        let statement = statements::list_delivered_by_key(&self.table, types, since, after, limit);
+        let rows = session.query(&statement).await?;
+        let last = rows.last().filter(|_| rows.len() >= limit as usize);
+        let next = last.map(|last| column::<RowId>(last, "event_id").map(|id| DeliveredCursor::Key(id.0)));
+        let (events, next) = (read(&rows)?, next.transpose()?);
         Ok(DeliveredPage { events, next })
     }
 }

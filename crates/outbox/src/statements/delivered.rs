@@ -54,20 +54,26 @@ pub(crate) fn newest_delivered(
     Written::new(text, parameters.0)
 }
 
-/// The newest time of delivery of events of these types in some blocks of the table.
+/// The newest time of delivery of events of these types in a page of the table, in the order of the primary key; how many events the page
+/// has, and its last one.
 ///
-/// Plan: these blocks.
-pub(crate) fn newest_delivered_of_blocks(
+/// Plan: the primary key in its order up to the limit.
+pub(crate) fn newest_delivered_by_key(
     table: &TableName,
     types: &EventTypes,
-    blocks: std::ops::Range<u32>,
+    after: Option<Uuid>,
+    limit: u32,
 ) -> Written {
     let mut parameters = Parameters::default();
     let ours = parameters.types(types);
-    let within = within(&mut parameters, blocks);
+    let page = page_by_key(&mut parameters, after, limit);
     let text = format!(
-        "SELECT max(e.delivered_at) AS newest FROM {} e
-         WHERE {within} AND e.status || '' = 'DELIVERED' AND e.delivered_at <= now() AND {ours}",
+        "WITH page AS MATERIALIZED (
+            SELECT e.event_id,
+                CASE WHEN e.status || '' = 'DELIVERED' AND e.delivered_at <= now() AND {ours} THEN e.delivered_at END AS at
+            FROM {} e {page})
+        SELECT max(at) AS newest, count(*) AS events,
+               (SELECT event_id FROM page ORDER BY event_id DESC LIMIT 1) AS last FROM page",
         table.quoted()
     );
     Written::new(text, parameters.0)
@@ -104,25 +110,38 @@ pub(crate) fn list_delivered(
     Written::new(text, parameters.0)
 }
 
-/// Lists the DELIVERED events in some blocks of the table, in any order.
+/// A page of the table in the order of the primary key. An event that is not listed, because it is not DELIVERED, was delivered earlier or
+/// has another type, has no type here. A row that is updated meanwhile keeps its place in this order.
 ///
-/// Plan: these blocks.
-pub(crate) fn list_delivered_of_blocks(
+/// Plan: the primary key in its order up to the limit.
+pub(crate) fn list_delivered_by_key(
     table: &TableName,
     types: &EventTypes,
     since: RawTimestamp,
-    blocks: std::ops::Range<u32>,
+    after: Option<Uuid>,
+    limit: u32,
 ) -> Written {
     let mut parameters = Parameters::default();
     let ours = parameters.types(types);
     let since = parameters.add(bind::raw_instant(since));
-    let within = within(&mut parameters, blocks);
+    let page = page_by_key(&mut parameters, after, limit);
     let text = format!(
-        "SELECT {LISTED}, left(e.event_type, {CLIPPED}) AS event_type FROM {} e
-         WHERE {within} AND e.status || '' = 'DELIVERED' AND e.delivered_at >= {since} AND {ours}",
+        "SELECT {LISTED},
+                CASE WHEN e.status || '' = 'DELIVERED' AND e.delivered_at >= {since} AND {ours}
+                     THEN left(e.event_type, {CLIPPED}) END AS event_type
+         FROM {} e {page}",
         table.quoted()
     );
     Written::new(text, parameters.0)
+}
+
+/// The end of a statement that reads a page of the table in the order of the primary key.
+fn page_by_key(parameters: &mut Parameters, after: Option<Uuid>, limit: u32) -> String {
+    let after = after.map_or_else(String::new, |id| {
+        format!("WHERE e.event_id > {}", parameters.add(bind::uuid(id.into_bytes())))
+    });
+    let limit = parameters.add(bind::bigint(limit.into()));
+    format!("{after} ORDER BY e.event_id LIMIT {limit}")
 }
 
 /// The condition that the row `e` lies in these blocks.
