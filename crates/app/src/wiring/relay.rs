@@ -155,7 +155,6 @@ impl WiredRelay {
             }
             RelayMode::Streams(allowed) => {
                 let mapping = StreamMapping { allowed: allowed.into_iter().collect() };
-                let first = mapping.allowed.first().map_or("", String::as_str);
                 let streams = streams(config, redis);
                 let publisher = StreamPublisher::new(streams, mapping);
                 wiring.relay(publisher, EventTypes::All, MAX_STREAM_PAYLOAD_BYTES)
