@@ -180,6 +180,14 @@ async fn a_form_that_was_carried_out_is_not_taken_with_other_values() {
 }
 
 #[tokio::test]
+async fn all_that_match_have_those_that_a_replica_wrote_whose_clock_is_ahead() {
+    let (world, mut browser) = with_dead_letters(3).await;
+    dead(&world.database, 4, start() + Duration::from_secs(3_600)).await;
+    let plan = browser.plan(&[("do", "replay_all"), ("channel", "email")]).await;
+    assert!(plan.body.contains("Replay 4 dead letters"), "{}", plan.body);
+}
+
+#[tokio::test]
 async fn all_that_match_are_those_of_the_plan_and_none_that_fail_after_it() {
     let (world, mut browser) = with_dead_letters(3).await;
     let plan = browser.plan(&[("do", "replay_all"), ("channel", "email")]).await;

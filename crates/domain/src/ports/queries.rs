@@ -1,6 +1,7 @@
 //! Reading what became of notifications, for operators and producers.
 
 use std::future::Future;
+use std::time::Duration;
 
 use ambient::Timestamp;
 
@@ -55,6 +56,20 @@ pub trait Queries: Send + Sync {
         after: Option<&DeadLetterPlace>,
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
+
+    /// The end of a selection of dead letters that has each one that exists now: just after the newest, and not before `now`. Replicas write
+    /// the times of dead letters by their own clocks, which may be ahead of others.
+    fn end_of_dead_letters(
+        &self,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        async move {
+            let limit = PageLimit::new(1).unwrap_or_default();
+            let newest = self.list_dead_letters(&DeadLetterFilter::default(), None, limit).await?;
+            let end = newest.items.first().map(|newest| newest.created_at + Duration::from_micros(1));
+            Ok(end.map_or(now, |end| end.max(now)))
+        }
+    }
 
     /// Malformed intents that `filter` selects, the newest first, from after the place `after`.
     fn list_malformed_intents(

@@ -284,6 +284,15 @@ async fn what_another_transaction_has_locked_is_reported_and_the_rest_is_replaye
 }
 
 #[tokio::test]
+async fn dead_letters_that_a_replica_wrote_whose_clock_is_ahead_are_replayed_too() {
+    let world = World::new().await;
+    insert_dead_letters(&world, 10).await;
+    world.execute("UPDATE dead_letters SET created_at = now() + interval '1 hour'").await;
+    let done = run(&world, &["replay", "--all", "--yes"]).await;
+    assert_eq!((done.code, affected(&world).await), (Some(0), 20), "{done:?}");
+}
+
+#[tokio::test]
 async fn a_database_that_is_unavailable_or_has_no_tables_is_an_error_that_says_so() {
     let builder = |dsn: &str| ServiceBuilder::default().env("NOTIFICATION_POSTGRES_PRIMARY_DSN", dsn);
     let replay = ["dead-letters", "replay", "--all", "--yes"];

@@ -105,8 +105,9 @@ pub(super) struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// The selection, for a command that begins at `now`: what becomes a dead letter later is not in it. `Err` if there are too many ids.
-    pub(super) fn selection(&self, now: Timestamp) -> Result<Selection, Failure> {
+    /// The selection, for a command that begins at `now`, of the dead letters before `end`: what becomes one later is not in it. `Err` if there
+    /// are too many ids.
+    pub(super) fn selection(&self, now: Timestamp, end: Timestamp) -> Result<Selection, Failure> {
         if self.ids.len() > MAX_ROUTES_PER_REQUEST {
             let problem = format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times");
             return Err(Failure::Usage(problem));
@@ -115,7 +116,7 @@ impl SelectionArgs {
             return Ok(Selection::Ids(self.ids.clone()));
         }
         let filter = self.filter.filter(now)?;
-        let created_before = Some(filter.created_before.map_or(now, |until| until.min(now)));
+        let created_before = Some(filter.created_before.map_or(end, |until| until.min(end)));
         Ok(Selection::Filter(DeadLetterFilter { created_before, ..filter }))
     }
 }
@@ -203,6 +204,8 @@ code are those of `replay`, with `discarded` in place of `replayed`.";
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::Parser;
 
     use super::*;
@@ -262,15 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_ends_where_the_command_begins() {
+    fn a_selection_has_what_exists_when_the_command_begins() {
         let now: Timestamp = "2026-04-02T12:00:00Z".parse().expect("a time");
         for (line, expected) in [
-            ("replay --all", "2026-04-02T12:00:00Z"),
+            ("replay --all", "2026-04-02T12:05:00Z"),
             ("replay --until 1h", "2026-04-02T11:00:00Z"),
-            ("replay --until 2026-04-03T00:00:00Z", "2026-04-02T12:00:00Z"),
+            ("replay --until 2026-04-03T00:00:00Z", "2026-04-02T12:05:00Z"),
         ] {
+            let end = now + Duration::from_secs(300);
             let Ok(DeadLettersCommand::Replay(args)) = parse(line) else { panic!("{line}") };
-            let Ok(Selection::Filter(filter)) = args.selection.selection(now) else { panic!("{line}") };
+            let Ok(Selection::Filter(filter)) = args.selection.selection(now, end) else { panic!("{line}") };
             assert_eq!(filter.created_before, Some(expected.parse().expect("a time")), "{line}");
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, anyhow};
 use domain::operations::{DeadLetterChange, OperatorAction, Selection};
-use domain::ports::error_chain;
+use domain::ports::{Queries, error_chain};
 use domain::query::Counted;
 use serde_json::{Value, json};
 use store_postgres::PgStore;
@@ -74,8 +74,9 @@ impl<'a> Command<'a> {
     ) -> Result<Self, Failure> {
         let tables = Tables::open(config).await?;
         let store = tables.store()?;
-        let clock = StoreClock::new(tables.explained(tables.queries.now().await)?);
-        let selection = args.selection(clock.begun())?;
+        let now = tables.explained(tables.queries.now().await)?;
+        let end = tables.explained(tables.queries.end_of_dead_letters(now).await)?;
+        let (clock, selection) = (StoreClock::new(now), args.selection(now, end)?);
         let request_id = request_id();
         let action = OperatorAction { actor, request_id, idempotency_key: None, selection };
         Ok(Self { tables, store, clock, args, change, action, words })

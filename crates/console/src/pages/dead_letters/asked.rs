@@ -86,12 +86,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Reads what is to be planned at `now`. A selection by a filter ends at `now` at the latest: what becomes a dead letter later was not seen
-    /// by the operator, and a route that fails again is not replayed by the same request.
-    pub(super) fn read(form: &Form, now: Timestamp) -> Result<Self, PageError> {
+    /// Reads what is to be planned. A selection by a filter ends at `end` at the latest: what becomes a dead letter later was not seen by the
+    /// operator, and a route that fails again is not replayed by the same request.
+    pub(super) fn read(form: &Form, end: Timestamp) -> Result<Self, PageError> {
         let mut asked = Self::of(form)?;
         if let Selection::Filter(filter) = &mut asked.selection {
-            filter.created_before = Some(filter.created_before.map_or(now, |before| before.min(now)));
+            filter.created_before = Some(filter.created_before.map_or(end, |before| before.min(end)));
         }
         Ok(asked)
     }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Redirect;
 use domain::operations::{MAX_REASON_BYTES, Plan, PlanGroup, Selection, Targets};
-use domain::ports::Operations;
+use domain::ports::{Operations, Queries};
 use domain::route::RouteKey;
 use maud::{Markup, html};
 
@@ -33,7 +33,8 @@ pub(super) async fn show<P: Ports>(
     operator: Operator,
     form: Form,
 ) -> Result<Page, PageError> {
-    let asked = Asked::read(&form, console.clock.now())?;
+    let end = console.queries.end_of_dead_letters(console.clock.now()).await?;
+    let asked = Asked::read(&form, end)?;
     page(&console, &operator, &asked, None).await
 }
 
