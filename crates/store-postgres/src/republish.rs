@@ -52,20 +52,14 @@ impl RepublishStore for PgStore {
         list_names(&self.session("list the names of the outbound streams").await?, since).await
     }
 
-    async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
-        let session = self.session("read the place of the last record").await?;
-        let rows = session.query(&last_record()).await.map_err(store_error)?;
-        rows.first().map(record_cursor).transpose()
-    }
-
     async fn list_published_entries(
         &self,
-        after: &RecordCursor,
-        last: &RecordCursor,
+        before: &RecordCursor,
+        since: Timestamp,
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
         let session = self.session("list published routes").await?;
-        let rows = session.query(&published(after, last, records)).await.map_err(store_error)?;
+        let rows = session.query(&published(before, since, records)).await.map_err(store_error)?;
         published_page(&rows, records)
     }
 
@@ -98,13 +92,11 @@ impl RepublishStore for PgStore {
 }
 
 pub(crate) async fn prepare_all(session: &Session) -> Result<(), PgError> {
-    let before_all = RecordCursor::before(Timestamp::MIN);
     session.prepare(&saved_streams(&[])).await?;
     session.prepare(&save_streams(&[])).await?;
     session.prepare(&touch_names(&[])).await?;
     session.prepare(&names_since(Timestamp::MIN)).await?;
-    session.prepare(&last_record()).await?;
-    session.prepare(&published(&before_all, &before_all, 1)).await?;
+    session.prepare(&published(&RecordCursor::before(Timestamp::MAX), Timestamp::MIN, 1)).await?;
     session.prepare(&published_routes(&[])).await?;
     session.prepare(&replace_entries(&[], Timestamp::MIN)).await?;
     session.prepare(&unchanged(&[])).await?;
@@ -218,17 +210,6 @@ fn outbound_name(row: &Row) -> Result<(Channel, String), StoreError> {
     Ok((channel, stream))
 }
 
-/// By `records_listing_idx`.
-fn last_record() -> SelectStatement {
-    Query::select()
-        .columns([Records::AcceptedAt, Records::NotificationId])
-        .from(Records::Table)
-        .order_by(Records::AcceptedAt, Order::Desc)
-        .order_by(Records::NotificationId, Order::Desc)
-        .limit(1)
-        .take()
-}
-
 fn record_cursor(row: &Row) -> Result<RecordCursor, StoreError> {
     let id: String = column(row, "records.notification_id", "")?;
     Ok(RecordCursor {
@@ -237,20 +218,18 @@ fn record_cursor(row: &Row) -> Result<RecordCursor, StoreError> {
     })
 }
 
-/// A page of `records_listing_idx`, read backwards, with the published routes of each record by the primary key. A record
-/// without one is a row, too, so that the next page begins after it.
-pub(crate) fn published(after: &RecordCursor, last: &RecordCursor, records: usize) -> SelectStatement {
+/// A page of `records_listing_idx`, whose order is newest first, with the published routes of each record by
+/// the primary key. A record without one is a row, too, so that the next page begins after it.
+pub(crate) fn published(before: &RecordCursor, since: Timestamp, records: usize) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
-    let place = |cursor: &RecordCursor| {
-        Expr::tuple([bind::instant(cursor.accepted_at), bind::text(cursor.notification_id.as_str())])
-    };
+    let place = [bind::instant(before.accepted_at), bind::text(before.notification_id.as_str())];
     let mut page = Query::select();
     page.columns(order)
         .from(Records::Table)
-        .and_where(Expr::tuple(order.map(Expr::col)).gt(place(after)))
-        .and_where(Expr::tuple(order.map(Expr::col)).lte(place(last)));
+        .and_where(Expr::tuple(order.map(Expr::col)).lt(Expr::tuple(place)))
+        .and_where(Expr::col(Records::AcceptedAt).gte(bind::instant(since)));
     for column in order {
-        page.order_by(column, Order::Asc);
+        page.order_by(column, Order::Desc);
     }
     page.limit(records as u64);
     let of_route = |column: Routes| (Routes::Table, column);
@@ -266,7 +245,7 @@ pub(crate) fn published(after: &RecordCursor, last: &RecordCursor, records: usiz
                 .and(Expr::col(of_route(Routes::Status)).eq(bind::text(RouteStatus::Published.as_str()))),
         );
     for column in order {
-        select.order_by((Input::Table, column), Order::Asc);
+        select.order_by((Input::Table, column), Order::Desc);
     }
     select.limit(PAGE_ROWS_MAX as u64).take()
 }

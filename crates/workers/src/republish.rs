@@ -12,15 +12,17 @@
 //! | detecting the change | nothing | The next observation of any replica detects it. |
 //! | appending | the entry and its receipt | The next comparison finds the receipt and updates the route. |
 //! | updating routes | their new ids | The next comparison finds these entries in the stream. |
+//! | a page | its entries | The next comparison begins with the newest record and finds these entries. |
 //! | the comparison | the observation from before | The next comparison finds nothing missing. |
 //! | saving the observation | that the comparison is to be repeated | Any replica repeats it. |
 //!
-//! No bound depends on the clock of a replica: times are those of PostgreSQL, and the records are read up to the last one that
-//! existed when the comparison began. A receipt that expired before the next comparison causes a repeated entry with the same
+//! No bound depends on the clock of a replica: times are those of PostgreSQL, and the records are read from
+//! the newest one on. A receipt that expired before the next comparison causes a repeated entry with the same
 //! `event_id` or `delivery_id`.
 
 mod compare;
 mod losses;
+mod tally;
 
 use std::time::Duration;
 
@@ -35,6 +37,7 @@ use domain::route::Channel;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::compare::Comparison;
 use self::losses::Losses;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -96,11 +99,14 @@ struct Watch {
     repeat_at: Option<Instant>,
     /// When the names of the streams were recorded last.
     touched_at: Option<Instant>,
+    /// The comparison that has not come to its end.
+    unfinished: Option<Comparison>,
     /// What was reported as lost.
     losses: Losses,
 }
 
 /// A stream as it was observed now, and the ids that it never had.
+#[derive(Clone)]
 struct Observed {
     channel: Channel,
     seen: SeenStream,
@@ -128,15 +134,14 @@ struct PendingChange {
     fallen: Vec<Fallen>,
     /// Since when both stores have answered.
     settled_since: Instant,
-    /// Whether it has been logged.
-    reported: bool,
     /// The cause of the last failure to compare, until the comparison is tried again.
     failure: Option<String>,
 }
 
 /// A stream that is to be compared.
-struct Suspect<'a> {
-    now: &'a Observed,
+#[derive(Clone)]
+struct Suspect {
+    now: Observed,
     /// As it was before the change; `None` if a comparison is repeated.
     former: Option<SeenStream>,
     /// Entries published from shortly before this time on, by PostgreSQL's clock.
@@ -229,16 +234,16 @@ where
         let saved = self.load(seen).await?;
         let repeats = watch.repeat_at.is_some_and(|at| Instant::now() >= at);
         let fallen = watch.change.as_ref().map(|change| &change.fallen[..]).unwrap_or_default();
-        let suspects: Vec<Suspect<'_>> =
+        let suspects: Vec<Suspect> =
             seen.iter().filter_map(|now| suspect(now, &saved, fallen, repeats)).collect();
         if let Some(change) = &mut watch.change {
             change.failure = None;
         }
-        let is_reported = watch.change.as_ref().is_some_and(|change| change.reported);
-        if !suspects.is_empty() && !self.compare(&suspects, &mut watch.losses, is_reported, over).await? {
+        let Watch { unfinished, losses, .. } = watch;
+        if !suspects.is_empty() && !self.compare(suspects.clone(), unfinished, losses, over).await? {
             // What delayed it may last longer than a pass.
             match &mut watch.change {
-                Some(change) => (change.settled_since, change.reported) = (Instant::now(), true),
+                Some(change) => change.settled_since = Instant::now(),
                 None => watch.repeat_at = Some(Instant::now() + REPEAT_DELAY),
             }
             return Ok(());
@@ -282,7 +287,6 @@ impl Watch {
             server: server.clone(),
             fallen: Vec::new(),
             settled_since: Instant::now(),
-            reported: false,
             failure: None,
         });
         for seen in suspected.into_iter().filter(|stream| stream.server == *server) {
@@ -306,12 +310,7 @@ impl Watch {
 }
 
 /// The stream, if it may have lost entries since it was observed, or if its comparison `repeats`.
-fn suspect<'a>(
-    now: &'a Observed,
-    saved: &[SavedStream],
-    fallen: &[Fallen],
-    repeats: bool,
-) -> Option<Suspect<'a>> {
+fn suspect(now: &Observed, saved: &[SavedStream], fallen: &[Fallen], repeats: bool) -> Option<Suspect> {
     let saved = saved_stream(saved, &now.seen);
     let repeated_since = saved.and_then(|saved| saved.compare_again_since);
     // What was on the server before the saved one has been compared.
@@ -326,7 +325,7 @@ fn suspect<'a>(
     let seen_at = saved.map(|saved| saved.seen_at).filter(|_| former.is_some());
     // A stream that was never saved was observed by this process alone, within the interval of saving.
     let since = [seen_at, repeated_since].into_iter().flatten().min().unwrap_or(Timestamp::MIN);
-    Some(Suspect { now, former, since })
+    Some(Suspect { now: now.clone(), former, since })
 }
 
 /// The passes of [`Republisher::run`].

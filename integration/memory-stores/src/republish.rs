@@ -64,20 +64,16 @@ impl RepublishStore for MemoryDatabase {
         Ok(names.map(|(name, _)| name.clone()).collect())
     }
 
-    async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
-        Ok(lock(&self.0).records.values().map(place).max_by_key(order))
-    }
-
     async fn list_published_entries(
         &self,
-        after: &RecordCursor,
-        last: &RecordCursor,
+        before: &RecordCursor,
+        since: Timestamp,
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
         let tables = lock(&self.0);
         let mut page: Vec<RecordCursor> = tables.records.values().map(place).collect();
-        page.retain(|record| order(record) > order(after) && order(record) <= order(last));
-        page.sort_by_key(order);
+        page.retain(|record| order(record) < order(before) && record.accepted_at >= since);
+        page.sort_by_key(|record| std::cmp::Reverse(order(record)));
         page.truncate(records);
         let routes = page.iter().flat_map(|record| tables.routes_of(&record.notification_id));
         let published = routes.filter(|row| row.status == RouteStatus::Published);

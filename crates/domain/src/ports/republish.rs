@@ -82,7 +82,7 @@ pub struct PublishedPage {
     pub entries: Vec<PublishedEntry>,
     /// The rows that could not be read; the others are not affected.
     pub corrupt: Vec<StoreError>,
-    /// The last record of the page; `None` when this was the last page.
+    /// The last record of the page, before which the next page begins; `None` when this was the last page.
     pub next: Option<RecordCursor>,
 }
 
@@ -123,14 +123,12 @@ pub trait RepublishStore: Send + Sync {
         since: Timestamp,
     ) -> impl Future<Output = Result<Vec<(Channel, String)>, StoreError>> + Send;
 
-    /// The record that is last in the order of acceptance; `None` if there are no records.
-    fn get_last_record(&self) -> impl Future<Output = Result<Option<RecordCursor>, StoreError>> + Send;
-
-    /// Published routes of at most `records` records after `after` and up to `last`, in the order of acceptance.
+    /// Published routes of at most `records` records before `before` that were accepted at `since` or later,
+    /// the newest record first.
     fn list_published_entries(
         &self,
-        after: &RecordCursor,
-        last: &RecordCursor,
+        before: &RecordCursor,
+        since: Timestamp,
         records: usize,
     ) -> impl Future<Output = Result<PublishedPage, StoreError>> + Send;
 

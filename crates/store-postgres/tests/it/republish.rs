@@ -21,24 +21,28 @@ async fn published(count: i64) -> World {
     world
 }
 
-async fn page(world: &World, after: &RecordCursor, records: usize) -> PublishedPage {
-    let last = RecordCursor::before(at(1_000));
-    world.store.list_published_entries(after, &last, records).await.expect("is there")
+async fn page(world: &World, before: &RecordCursor, records: usize) -> PublishedPage {
+    world.store.list_published_entries(before, at(0), records).await.expect("is there")
+}
+
+/// The first page.
+async fn newest(world: &World) -> PublishedPage {
+    page(world, &RecordCursor::before(at(1_000)), 100).await
 }
 
 fn names(page: &PublishedPage) -> Vec<String> {
     page.entries.iter().map(|entry| format!("{} {}", entry.key, entry.entry_id)).collect()
 }
 
-/// Every page from the beginning.
-async fn all(world: &World, accepted_from: Timestamp, records: usize) -> Vec<String> {
-    let mut after = RecordCursor::before(accepted_from);
+/// Every page.
+async fn all(world: &World, records: usize) -> Vec<String> {
+    let mut before = RecordCursor::before(at(1_000));
     let mut found = Vec::new();
     loop {
-        let page = page(world, &after, records).await;
+        let page = page(world, &before, records).await;
         found.extend(names(&page));
         match page.next {
-            Some(next) => after = next,
+            Some(next) => before = next,
             None => return found,
         }
     }
@@ -53,7 +57,7 @@ async fn routes_that_are_not_published_are_not_listed() {
         )
         .await;
     world.execute("UPDATE routes SET status = 'dead_letter' WHERE notification_id LIKE '%2-0'").await;
-    assert_eq!(all(&world, at(0), 1).await.len(), 2);
+    assert_eq!(all(&world, 1).await.len(), 2);
 }
 
 #[tokio::test]
@@ -68,16 +72,16 @@ async fn a_page_that_a_large_record_cuts_leaves_that_record_to_the_next() {
              FROM records, generate_series(1, 1998) n",
         )
         .await;
-    let first = page(&world, &RecordCursor::before(at(0)), 100).await;
+    let first = newest(&world).await;
     assert_eq!(first.entries.len(), 4_000, "two whole records");
-    assert_eq!(all(&world, at(0), 100).await.len(), 8_000);
+    assert_eq!(all(&world, 100).await.len(), 8_000);
 }
 
 #[tokio::test]
 async fn an_entry_id_that_cannot_be_read_harms_only_its_route() {
     let world = published(2).await;
     world.execute("UPDATE routes SET published_entry_id = 'x' WHERE notification_id LIKE '%1-0' AND channel = 'push'").await;
-    let page = page(&world, &RecordCursor::before(at(0)), 100).await;
+    let page = newest(&world).await;
     assert_eq!((page.entries.len(), page.corrupt.len()), (3, 1));
     let error = page.corrupt[0].to_string();
     assert!(error.starts_with("routes.published_entry_id of "), "{error}");
@@ -90,8 +94,7 @@ async fn read(world: &World, keys: &[RouteKey]) -> Vec<(RouteKey, Version)> {
 }
 
 async fn keys_of(world: &World) -> Vec<RouteKey> {
-    let page = page(world, &RecordCursor::before(at(0)), 100).await;
-    page.entries.into_iter().map(|entry| entry.key).collect()
+    newest(world).await.entries.into_iter().map(|entry| entry.key).collect()
 }
 
 // INV-03

@@ -1,5 +1,9 @@
-//! One comparison of the published routes with the entries of the streams: page by page in the order of acceptance, with a pause
-//! after each page, so that the traffic is not delayed.
+//! One comparison of the published routes with the entries of the streams: page by page from the newest
+//! record to the oldest, with a pause after each page, so that the traffic is not delayed.
+//!
+//! A server loses the newest entries, so they are appended again with the first pages. After an error the
+//! comparison continues with the page that failed. A completion that is committed after its page was read is
+//! found when the comparison is repeated.
 
 use std::time::Duration;
 
@@ -16,7 +20,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::losses::{Losses, is_known};
-use super::{Observed, Republisher, Suspect, TOUCH_INTERVAL};
+use super::tally::{Tally, report, widen};
+use super::{Republisher, Suspect, TOUCH_INTERVAL};
 use crate::batch_limit::BatchLimit;
 use crate::passes::pause;
 
@@ -32,36 +37,38 @@ const APPEND_BYTES: usize = 1024 * 1024;
 /// The longest pause between two pages, which otherwise is as long as the page before took.
 const MAX_REST: Duration = Duration::from_secs(1);
 
-/// What a comparison found in one channel.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    present: u64,
-    trimmed: u64,
-    deleted: u64,
-    pub(super) without_stream: u64,
-    /// Entries that the stream lost before its present first entry, and the lowest and the highest of their ids.
-    pub(super) lost: u64,
-    pub(super) lost_range: Option<(EntryId, EntryId)>,
-    /// Entries that had been lost, and were reported, before the change.
-    lost_before: u64,
-    /// Lost entries that cannot be encoded, or that the stream refused.
-    pub(super) refused: u64,
-    /// Routes that a publisher or another transaction held: the comparison is repeated.
-    held: u64,
-    republished: u64,
-    /// The lowest and the highest id among those that were appended again.
-    range: Option<(EntryId, EntryId)>,
+/// A comparison that has not come to its end.
+pub(super) struct Comparison {
+    /// The streams that are compared, and what was found in the pages before.
+    streams: Vec<(Suspect, Tally)>,
+    /// The records before this place are left to compare.
+    before: RecordCursor,
+    limit: BatchLimit,
 }
 
-fn widen(range: &mut Option<(EntryId, EntryId)>, id: EntryId) {
-    let (first, last) = range.unwrap_or((id, id));
-    *range = Some((first.min(id), last.max(id)));
-}
+impl Comparison {
+    fn new(streams: Vec<(Suspect, Tally)>) -> Self {
+        let newest = RecordCursor::before(Timestamp::MAX);
+        Self { streams, before: newest, limit: BatchLimit::new(PAGE_RECORDS) }
+    }
 
-impl Tally {
-    fn republished(&mut self, lost: EntryId) {
-        self.republished += 1;
-        widen(&mut self.range, lost);
+    /// Whether its pages are valid for these streams: no other change followed, and no other replica has
+    /// compared them.
+    fn is_of(&self, suspects: &[Suspect]) -> bool {
+        let is_same = |((before, _), suspect): (&(Suspect, Tally), &Suspect)| {
+            before.now.seen.stream == suspect.now.seen.stream
+                && (&before.former, before.since) == (&suspect.former, suspect.since)
+                && !suspect.now.may_have_lost(&before.now.seen)
+        };
+        self.streams.len() == suspects.len() && self.streams.iter().zip(suspects).all(is_same)
+    }
+
+    /// Removes what was found in a page that is compared again. What was appended stays: the page finds it in
+    /// the stream then.
+    fn forget_page(&mut self, before: &[Tally]) {
+        for ((_, tally), before) in self.streams.iter_mut().zip(before) {
+            tally.forget_page(before);
+        }
     }
 }
 
@@ -72,94 +79,103 @@ where
     O: OutboundInspection,
     C: Clock,
 {
-    /// One comparison; true if it is complete.
+    /// Begins a comparison, or continues the `unfinished` one of the same streams; true if it is complete.
+    /// What is left is `unfinished`: after an error and at the stop the page that was not compared, and all
+    /// of it if routes were held.
     pub(super) async fn compare(
         &self,
-        suspects: &[Suspect<'_>],
+        mut suspects: Vec<Suspect>,
+        unfinished: &mut Option<Comparison>,
         losses: &mut Losses,
-        is_reported: bool,
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
         let since = suspects.iter().map(|suspect| suspect.since).min().unwrap_or(Timestamp::MIN);
         let accepted_since = since - self.settings.window - ACCEPTED_EARLIER;
-        let Some(last) = self.store.get_last_record().await? else { return Ok(true) };
         let names = self.store.list_outbound_names(accepted_since - TOUCH_INTERVAL * 2).await?;
-        let mut streams = Vec::with_capacity(suspects.len());
-        for suspect in suspects {
-            let Suspect { former, now: Observed { channel, seen: now, .. }, .. } = suspect;
-            let (channel, stream) = (channel.as_str(), now.stream.as_str());
-            let other = names.iter().find(|(of, name)| of.as_str() == channel && name != stream);
-            if let Some((_, other)) = other {
-                tracing::error!(channel, stream, other_stream = other, %accepted_since,
-                    "the outbound stream is not compared, because routes of the channel were published to another stream in the \
-                     same time; `notification audit` names entries that Redis lost");
-                continue;
-            }
-            if let Some(former) = former.as_ref().filter(|_| !is_reported) {
-                tracing::warn!(channel, stream,
-                    former_run_id = &*former.server.run_id, run_id = &*now.server.run_id,
-                    former_last_generated = %former.last_generated, last_generated = %now.last_generated,
-                    %accepted_since,
-                    "Redis may have lost published entries: comparing the stream with what was published; \
-                     records accepted earlier are not checked");
-            }
-            streams.push((suspect, Tally::default()));
-        }
-        if streams.is_empty() {
+        suspects.retain(|suspect| has_one_name(suspect, &names, accepted_since));
+        if suspects.is_empty() {
             return Ok(true);
         }
-        let compared = self.compare_pages(&mut streams, losses, (accepted_since, &last), stop).await;
-        report(&streams, matches!(compared, Ok(true)));
-        if !compared? {
-            return Ok(false);
+        let former = unfinished.take().filter(|comparison| comparison.is_of(&suspects));
+        let mut comparison = match former {
+            Some(Comparison { streams, before, limit }) => {
+                let tallies = streams.into_iter().map(|(_, tally)| tally);
+                Comparison { streams: suspects.into_iter().zip(tallies).collect(), before, limit }
+            }
+            None => {
+                suspects.iter().for_each(|suspect| report_begin(suspect, accepted_since));
+                Comparison::new(suspects.into_iter().map(|suspect| (suspect, Tally::default())).collect())
+            }
+        };
+        let compared = self.compare_pages(&mut comparison, losses, accepted_since, stop).await;
+        report(&mut comparison.streams, matches!(compared, Ok(true)));
+        if !matches!(compared, Ok(true)) {
+            *unfinished = Some(comparison);
+            return compared;
         }
-        let is_complete = streams.iter().all(|(_, tally)| tally.held == 0);
-        for (suspect, tally) in &streams {
+        let is_complete = comparison.streams.iter().all(|(_, tally)| tally.held == 0);
+        for (suspect, tally) in &comparison.streams {
             losses.report(suspect, tally, is_complete, &self.metrics);
+        }
+        if !is_complete {
+            let streams = comparison.streams.into_iter().map(|(suspect, _)| (suspect, Tally::default()));
+            *unfinished = Some(Comparison::new(streams.collect()));
         }
         Ok(is_complete)
     }
 
-    /// Page after page, up to the record that was the last one when the comparison began: what was accepted later was published
-    /// later. False if the service stops before the last.
+    /// Page after page, down to the oldest record. What is accepted meanwhile is before the first page: it is
+    /// published to the present server. False if the service stops before the last page.
     async fn compare_pages(
         &self,
-        streams: &mut [(&Suspect<'_>, Tally)],
+        comparison: &mut Comparison,
         losses: &Losses,
-        (accepted_since, last): (Timestamp, &RecordCursor),
+        accepted_since: Timestamp,
         stop: &CancellationToken,
     ) -> Result<bool, StoreError> {
-        let mut after = RecordCursor::before(accepted_since);
-        let mut limit = BatchLimit::new(PAGE_RECORDS);
         loop {
-            let (started, records) = (Instant::now(), limit.get());
-            let listed = self.store.list_published_entries(&after, last, records).await;
+            let (started, records) = (Instant::now(), comparison.limit.get());
+            let listed = self.store.list_published_entries(&comparison.before, accepted_since, records).await;
             let page = match listed {
-                Err(StoreError::TimedOut { .. }) if limit.timed_out(records) => continue,
+                Err(StoreError::TimedOut { .. }) if comparison.limit.timed_out(records) => continue,
                 page => page?,
             };
-            limit.succeeded(records, started.elapsed());
+            comparison.limit.succeeded(records, started.elapsed());
             report_corrupt(&page.corrupt);
-            for (suspect, tally) in streams.iter_mut() {
-                let (channel, former) = (suspect.now.channel, losses.former(suspect));
-                let of_channel: Vec<&PublishedEntry> =
-                    page.entries.iter().filter(|entry| entry.channel == channel).collect();
-                for chunk in of_channel.chunks(MAX_FOUND_ENTRIES) {
-                    self.compare_chunk((channel, former), chunk, tally, stop).await?;
-                    self.health.mark_progress();
-                }
-            }
+            let tallies: Vec<Tally> = comparison.streams.iter().map(|(_, tally)| *tally).collect();
+            let compared = self.compare_page(&page.entries, &mut comparison.streams, losses, stop).await;
             self.health.mark_progress();
             // What is left of a page at the stop was not compared.
-            if stop.is_cancelled() {
-                return Ok(false);
+            if compared.is_err() || stop.is_cancelled() {
+                comparison.forget_page(&tallies);
+                return compared.map(|()| false);
             }
             let Some(next) = page.next else { return Ok(true) };
-            after = next;
+            comparison.before = next;
             if !pause(stop, started.elapsed().min(MAX_REST)).await {
                 return Ok(false);
             }
         }
+    }
+
+    async fn compare_page(
+        &self,
+        entries: &[PublishedEntry],
+        streams: &mut [(Suspect, Tally)],
+        losses: &Losses,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        for (suspect, tally) in streams {
+            let (channel, former) = (suspect.now.channel, losses.former(suspect));
+            // Those of a page are appended in the order of acceptance.
+            let of_channel: Vec<&PublishedEntry> =
+                entries.iter().rev().filter(|entry| entry.channel == channel).collect();
+            for chunk in of_channel.chunks(MAX_FOUND_ENTRIES) {
+                self.compare_chunk((channel, former), chunk, tally, stop).await?;
+                self.health.mark_progress();
+            }
+        }
+        Ok(())
     }
 
     async fn compare_chunk(
@@ -320,6 +336,31 @@ where
     }
 }
 
+/// Whether all routes of the channel were published to this stream.
+fn has_one_name(suspect: &Suspect, names: &[(Channel, String)], accepted_since: Timestamp) -> bool {
+    let (channel, stream) = (suspect.now.channel, suspect.now.seen.stream.as_str());
+    let other = names.iter().find(|(of, name)| *of == channel && name != stream);
+    if let Some((_, other)) = other {
+        tracing::error!(channel = channel.as_str(), stream, other_stream = other, %accepted_since,
+            "the outbound stream is not compared, because routes of the channel were published to another stream in the \
+             same time; `notification audit` names entries that Redis lost");
+    }
+    other.is_none()
+}
+
+/// Logs what changed; a comparison that is repeated was logged before.
+fn report_begin(Suspect { now, former, .. }: &Suspect, accepted_since: Timestamp) {
+    let (channel, seen) = (now.channel.as_str(), &now.seen);
+    if let Some(former) = former {
+        tracing::warn!(channel, stream = seen.stream.as_str(),
+            former_run_id = &*former.server.run_id, run_id = &*seen.server.run_id,
+            former_last_generated = %former.last_generated, last_generated = %seen.last_generated,
+            %accepted_since,
+            "Redis may have lost published entries: comparing the stream with what was published; \
+             records accepted earlier are not checked");
+    }
+}
+
 /// Logs how many rows cannot be read, and why the first of them cannot.
 fn report_corrupt(corrupt: &[StoreError]) {
     if let Some(first) = corrupt.first() {
@@ -327,30 +368,6 @@ fn report_corrupt(corrupt: &[StoreError]) {
             routes = corrupt.len(),
             error = error_chain(first),
             "published routes cannot be read and are not compared"
-        );
-    }
-}
-
-/// Logs the result for each stream; unless it `is_whole`, the comparison ended before the last record and begins again.
-fn report(streams: &[(&Suspect<'_>, Tally)], is_whole: bool) {
-    for (Suspect { now, .. }, tally) in streams {
-        let (channel, stream) = (now.channel.as_str(), now.seen.stream.as_str());
-        if let Some((first, last)) = tally.range {
-            tracing::warn!(channel, stream, entries = tally.republished, first_entry_id = %first, last_entry_id = %last,
-                "entries that Redis had lost were appended again");
-        }
-        tracing::info!(
-            channel,
-            stream,
-            present = tally.present,
-            trimmed = tally.trimmed,
-            deleted = tally.deleted,
-            republished = tally.republished,
-            lost = tally.lost + tally.without_stream,
-            lost_before = tally.lost_before,
-            held = tally.held,
-            whole = is_whole,
-            "the stream was compared with the published routes"
         );
     }
 }

@@ -4,7 +4,7 @@ use domain::entry::EntryId;
 use domain::republish::SeenStream;
 
 use super::Suspect;
-use super::compare::Tally;
+use super::tally::Tally;
 use crate::metrics::Metrics;
 
 /// Losses that this replica has reported: the last one of each stream.
@@ -22,20 +22,14 @@ struct Loss {
 
 impl Losses {
     /// The stream before the change that is compared, or whose comparison is repeated. `None` if another replica compared it first.
-    pub(super) fn former<'a>(&'a self, suspect: &'a Suspect<'_>) -> Option<&'a SeenStream> {
+    pub(super) fn former<'a>(&'a self, suspect: &'a Suspect) -> Option<&'a SeenStream> {
         let of_stream = |loss: &&Loss| loss.former.stream == suspect.now.seen.stream;
         suspect.former.as_ref().or_else(|| Some(&self.0.iter().find(of_stream)?.former))
     }
 
     /// Logs what was not logged before, and counts it if the comparison `is_complete`: if it is not, another replica may
     /// complete it.
-    pub(super) fn report(
-        &mut self,
-        suspect: &Suspect<'_>,
-        tally: &Tally,
-        is_complete: bool,
-        metrics: &Metrics,
-    ) {
+    pub(super) fn report(&mut self, suspect: &Suspect, tally: &Tally, is_complete: bool, metrics: &Metrics) {
         let lost = tally.lost + tally.without_stream + tally.refused;
         let former = self.former(suspect).cloned().unwrap_or_else(|| suspect.now.seen.clone());
         let at = self.0.iter().position(|loss| loss.former.stream == former.stream);
@@ -67,7 +61,7 @@ impl Losses {
     }
 }
 
-fn log(suspect: &Suspect<'_>, tally: &Tally) {
+fn log(suspect: &Suspect, tally: &Tally) {
     let (channel, stream) = (suspect.now.channel.as_str(), suspect.now.seen.stream.as_str());
     if tally.without_stream > 0 {
         tracing::error!(

@@ -3,6 +3,7 @@
 mod changes;
 mod comparison;
 mod losses;
+mod order;
 
 use std::sync::Arc;
 
@@ -174,7 +175,7 @@ impl Fixture {
         self.saved().await[0].seen.server.run_id.to_string()
     }
 
-    /// What each listing asked for: accepted after, accepted until.
+    /// What each listing asked for: accepted before, accepted since.
     fn listings(&self) -> Vec<Vec<String>> {
         let calls = self.world.script.calls_of("list_published_entries");
         calls.into_iter().map(|call| call.elements).collect()

@@ -218,18 +218,14 @@ impl<S: RepublishStore> RepublishStore for Scripted<S> {
         self.call("list_outbound_names", texts([since]), self.store.list_outbound_names(since)).await
     }
 
-    async fn get_last_record(&self) -> Result<Option<RecordCursor>, StoreError> {
-        self.call("get_last_record", Vec::new(), self.store.get_last_record()).await
-    }
-
     async fn list_published_entries(
         &self,
-        after: &RecordCursor,
-        last: &RecordCursor,
+        before: &RecordCursor,
+        since: Timestamp,
         records: usize,
     ) -> Result<PublishedPage, StoreError> {
-        let bounds = texts([after.accepted_at, last.accepted_at]);
-        let page = self.store.list_published_entries(after, last, records);
+        let bounds = texts([before.accepted_at, since]);
+        let page = self.store.list_published_entries(before, since, records);
         self.call("list_published_entries", bounds, page).await
     }
 

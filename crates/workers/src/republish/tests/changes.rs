@@ -57,7 +57,7 @@ async fn the_window_is_counted_from_when_the_former_server_was_saved_and_records
     fixture.world.publishing.fail_over(6);
     replica.notice().await.expect("the stores are there");
     let since = seen_at - WINDOW - Duration::from_secs(3_600);
-    assert_eq!(fixture.listings()[0][0], since.to_string());
+    assert_eq!(fixture.listings()[0][1], since.to_string());
 }
 
 // INV-13
