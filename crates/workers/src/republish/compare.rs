@@ -96,8 +96,8 @@ where
         if suspects.is_empty() {
             return Ok(true);
         }
-        let former = unfinished.take().filter(|comparison| comparison.is_of(&suspects));
-        let mut comparison = match former {
+        let same = unfinished.take().filter(|comparison| comparison.is_of(&suspects));
+        let mut comparison = match same {
             Some(Comparison { streams, before, limit }) => {
                 let tallies = streams.into_iter().map(|(_, tally)| tally);
                 Comparison { streams: suspects.into_iter().zip(tallies).collect(), before, limit }
