@@ -57,8 +57,8 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
 
-    /// The end of a selection of dead letters that has each one that exists now: just after the newest, and not before `now`. Replicas write
-    /// the times of dead letters by their own clocks, which may be ahead of others.
+    /// The end of a selection of dead letters that has each one that exists, and none that follows: just after the newest, or `now` if there is
+    /// none. Replicas write the times of dead letters by their own clocks, so that `now` by another clock is no end.
     fn end_of_dead_letters(
         &self,
         now: Timestamp,
@@ -66,8 +66,8 @@ pub trait Queries: Send + Sync {
         async move {
             let limit = PageLimit::new(1).unwrap_or_default();
             let newest = self.list_dead_letters(&DeadLetterFilter::default(), None, limit).await?;
-            let end = newest.items.first().map(|newest| newest.created_at + Duration::from_micros(1));
-            Ok(end.map_or(now, |end| end.max(now)))
+            let newest = newest.items.first();
+            Ok(newest.map_or(now, |newest| newest.created_at + Duration::from_micros(1)))
         }
     }
 
