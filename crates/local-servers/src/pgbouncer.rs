@@ -3,8 +3,6 @@
 use std::fs;
 use std::process::Child;
 
-use tokio::net::TcpStream;
-
 use crate::binaries;
 use crate::process::{Home, PORT_TRIES, StartError, end, free_port, io_error, signal, wait_ready};
 
@@ -50,8 +48,8 @@ impl PgBouncer {
         let mut command = self.home.command(&binaries::pgbouncer()?)?;
         command.arg("pgbouncer.ini");
         let mut child = self.home.spawn(command)?;
-        let addr = ("127.0.0.1", self.port);
-        let ready = wait_ready(&mut child, async || TcpStream::connect(addr).await.is_ok()).await;
+        // A connection that only tests whether it listens would count against max_client_conn for a while.
+        let ready = wait_ready(&mut child, async || self.home.log_says("process up")).await;
         self.child = Some(child);
         if ready { Ok(()) } else { Err(self.home.not_ready("pgbouncer")) }
     }
