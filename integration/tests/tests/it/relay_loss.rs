@@ -336,3 +336,16 @@ async fn long_streams_whose_receipts_have_ended_delay_claims_and_a_stop_by_secon
     relay.wait_exit(Duration::from_secs(60)).await;
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn a_relay_with_another_stream_sends_nothing_again_that_was_delivered_to_the_former_one() {
+    const RENAMED: &str = "notification:renamed_intents";
+    let outbox = with_snapshots().await;
+    let relay = outbox.relay().start().await;
+    deliver(&outbox, 0..5).await;
+    relay.kill().await;
+    let _next = outbox.relay().env("NOTIFICATION_INTENTS_STREAM", RENAMED).start().await;
+    deliver(&outbox, 5..8).await;
+    assert_eq!(outbox.entries(RENAMED).await.len(), 3);
+    assert_eq!(outbox.entries(INTENTS).await.len(), 5);
+}
