@@ -99,7 +99,8 @@ impl TryFrom<DateTime<Utc>> for Timestamp {
 
 /// RFC 3339 in UTC, six digits of fraction.
 ///
-/// Written digit by digit: a page of 50 documents has a hundred times, and chrono's way took a fifth of the instructions that make it.
+/// Written digit by digit: a page of 50 documents has a hundred times, and chrono's way took a fifth of the
+/// instructions that make it.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = DateTime::<Utc>::from(*self);

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-/// The error and its causes in one line, separated by `: `. A cause that the text before it already ends with is left out.
+/// The error and its causes in one line, separated by `: `. A cause that the text before it already ends with
+/// is left out.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-/// The first `MAX` elements of an array, and how many it has: an element that is kept takes many times its text.
+/// The first `MAX` elements of an array, and how many it has: an element that is kept takes many times its
+/// text.
 pub(crate) struct AtMost<T, const MAX: usize> {
     pub(crate) kept: Vec<T>,
     pub(crate) count: usize,

@@ -1,10 +1,11 @@
 //! `POST /v1/intents:batch`: up to a thousand intents, each decided by itself.
 //!
-//! Elements with the same key are decided in order: the second waits for the outcome of the first. What is not decided in time is
-//! answered with 503; what was accepted before that stays accepted.
+//! Elements with the same key are decided in order: the second waits for the outcome of the first. What is
+//! not decided in time is answered with 503; what was accepted before that stays accepted.
 //!
-//! Of the elements only the text is kept, that of the body. Each is decoded when its turn comes, and so few are in progress at a time
-//! ([`MAX_ELEMENTS_IN_PROGRESS`]) that what they take beyond their text does not count.
+//! Of the elements only the text is kept, that of the body. Each is decoded when its turn comes, and so few
+//! are in progress at a time ([`MAX_ELEMENTS_IN_PROGRESS`]) that what they take beyond their text does not
+//! count.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -52,7 +53,8 @@ pub(crate) const MAX_INTENTS: usize = 1_000;
 pub(crate) const MAX_BATCH_RECIPIENTS: usize = 20_000;
 /// The most elements of a batch that are being decided.
 const MAX_ELEMENTS_IN_PROGRESS: usize = 256;
-/// What an element takes besides its text, in bytes, but for few: its result, and while it is in progress itself.
+/// What an element takes besides its text, in bytes, but for few: its result, and while it is in progress
+/// itself.
 const ELEMENT_BYTES: usize = 1_024;
 const PATH: &str = "/v1/intents:batch";
 
@@ -148,7 +150,8 @@ struct RenderedResults {
     results: Vec<Box<RawValue>>,
 }
 
-/// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides that element.
+/// Marks an answer with an element that was not decided: it is not stored, so that a repeated request decides
+/// that element.
 #[derive(Clone, Copy, Debug)]
 struct Undecided;
 
@@ -317,8 +320,8 @@ fn undecided() -> SubmissionOutcome {
     SubmissionOutcome::Unavailable("an element of a batch was not decided in time".to_owned())
 }
 
-/// Says of each conflict, of which there are few enough for one query, in what the two intents differ. What cannot be read by `deadline` is
-/// unavailable.
+/// Says of each conflict, of which there are few enough for one query, in what the two intents differ. What
+/// cannot be read by `deadline` is unavailable.
 async fn compare<P: Ports>(
     api: &Api<P>,
     conflicts: impl Iterator<Item = Conflict>,

@@ -1,8 +1,8 @@
 //! `POST /v1/dead-letters:replay` and `:discard`: what operators change.
 //!
-//! A change is guarded by its Idempotency-Key as a whole, and each chunk of it is a transaction of its own. Crash recovery: after a crash
-//! the chunks before it are committed, and the key is free once its lock TTL is over; the repeated request continues with what is
-//! left and counts that.
+//! A change is guarded by its Idempotency-Key as a whole, and each chunk of it is a transaction of its own.
+//! Crash recovery: after a crash the chunks before it are committed, and the key is free once its lock TTL is
+//! over; the repeated request continues with what is left and counts that.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ type Ids = AtMost<String, MAX_ROUTES_PER_REQUEST>;
 #[serde(deny_unknown_fields)]
 #[schemars(transform = either_ids_or_filter)]
 pub(crate) struct ReplayRequest {
-    /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is named here.
+    /// `<notification_id>/<route_id>`: the `id` of each dead letter. A discarded one is replayed if it is
+    /// named here.
     #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MAX_ROUTES_PER_REQUEST))]
     ids: Option<Ids>,
     /// At most 10,000 of those that the list shows with these parameters; `remaining` counts the others.
@@ -200,8 +201,8 @@ async fn carry_out<P: Ports>(api: Arc<Api<P>>, caller: Caller, asked: Asked) -> 
     .await
 }
 
-/// Runs `handler` once for the key; a repeated request gets its answer. `occupied` is held until nothing of the request is left, which
-/// may be long after its client has gone.
+/// Runs `handler` once for the key; a repeated request gets its answer. `occupied` is held until nothing of
+/// the request is left, which may be long after its client has gone.
 pub(crate) async fn guarded<P, F>(
     api: &Api<P>,
     scope: &str,

@@ -78,7 +78,8 @@ pub(crate) async fn send<P: Ports>(
         request_trace: trace_parent(&headers),
         held: Held::new(occupied),
     };
-    // Retention may delete the record between the decision and its reading: then the key is free, and is decided once more.
+    // Retention may delete the record between the decision and its reading: then the key is free, and is
+    // decided once more.
     for _ in 0..MAX_DECISIONS {
         if let Some(response) = decide(&api, &submission).await? {
             return Ok(response);

@@ -1,7 +1,8 @@
 //! The HTTP API: intents in, what became of them out, what consumers report, and what operators may change.
 //!
-//! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of the domain, calls a
-//! port, and renders what it got; it knows no store. The listener, tokens, limits and the form of errors are `http-server`'s.
+//! [`router`] has a route for each operation of the API's contract. A handler reads a request into values of
+//! the domain, calls a port, and renders what it got; it knows no store. The listener, tokens, limits and the
+//! form of errors are `http-server`'s.
 //!
 //! `intents.rs` and `batch.rs` accept intents, `intent_outcome.rs`, `notifications.rs`, `search.rs`,
 //! `dead_letters.rs`, `malformed_intents.rs` and `status.rs` read, `changes.rs` replays and discards,

@@ -1,9 +1,10 @@
 //! The OpenAPI document of the API, made from the code: what `GET /openapi.json` answers with.
 //!
-//! Schemas of answers and of operators' requests are derived from the types that are serialised and parsed. That of an intent is
-//! built from the limits of the domain and from the catalogue, and a test holds it against the parser, which is written by
-//! hand. Parameters come from the tables that the handlers read query strings with, problems from the values that handlers
-//! answer with, and examples from the same rendering as answers.
+//! Schemas of answers and of operators' requests are derived from the types that are serialised and parsed.
+//! That of an intent is built from the limits of the domain and from the catalogue, and a test holds it
+//! against the parser, which is written by hand. Parameters come from the tables that the handlers read query
+//! strings with, problems from the values that handlers answer with, and examples from the same rendering as
+//! answers.
 //!
 //! docs/openapi.json is the document of the built-in catalogue and of the default limits; a test compares it.
 

@@ -18,7 +18,8 @@ use crate::problems::{bad_request, not_found};
 /// The longest value of a parameter, in bytes: longer than any identifier, shorter than a request line.
 const MAX_VALUE_BYTES: usize = 1_024;
 
-/// The last part of a path, an id, decoded. What is not UTF-8 is refused. No id holds NUL, which PostgreSQL does not take.
+/// The last part of a path, an id, decoded. What is not UTF-8 is refused. No id holds NUL, which PostgreSQL
+/// does not take.
 pub(crate) struct PathId(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathId {

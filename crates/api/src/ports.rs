@@ -30,7 +30,8 @@ pub trait Ports: Send + Sync + 'static {
     type Clock: Clock + 'static;
 }
 
-/// Is told how many reports of a request had which outcome: `recorded`, `stale`, `unknown_route` or `invalid`.
+/// Is told how many reports of a request had which outcome: `recorded`, `stale`, `unknown_route` or
+/// `invalid`.
 pub type ReceiptCounter = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
 
 /// The API.
@@ -76,8 +77,8 @@ pub struct ApiSettings {
     pub max_body_bytes: usize,
     /// The largest body of a batch, in bytes.
     pub max_batch_body_bytes: usize,
-    /// How long the elements of a batch may take in all. Less than the listener's request timeout, so that an answer with what was
-    /// decided is sent before that.
+    /// How long the elements of a batch may take in all. Less than the listener's request timeout, so that an
+    /// answer with what was decided is sent before that.
     pub batch_timeout: Duration,
     /// The version of the service.
     pub version: &'static str,

@@ -79,7 +79,8 @@ pub(crate) fn store_failed(error: &StoreError) -> Problem {
     unavailable(&error_chain(error))
 }
 
-/// A store failed to read what a request names. If it refuses the values of the request, the same request fails again.
+/// A store failed to read what a request names. If it refuses the values of the request, the same request
+/// fails again.
 pub(crate) fn read_failed(error: &StoreError) -> Problem {
     match error {
         StoreError::Refused { .. } => bad_request("The request has a value that cannot be looked for."),
@@ -111,8 +112,8 @@ pub(crate) fn readers_only(principal: &Principal, _: &Parts) -> Result<(), Probl
     }
 }
 
-/// The producer whose intents and notifications are read, if the request names `asked`; `None`: all producers.
-/// A producer's token reads its own.
+/// The producer whose intents and notifications are read, if the request names `asked`; `None`: all
+/// producers. A producer's token reads its own.
 pub(crate) fn producer_read(principal: &Principal, asked: Option<String>) -> Result<Option<String>, Problem> {
     match (principal.operator, principal.producer.as_deref(), asked) {
         (true, _, asked) => Ok(asked),

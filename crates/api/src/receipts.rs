@@ -1,7 +1,7 @@
 //! `POST /v1/receipts`: what the consumers of the outbound streams report.
 //!
-//! Reports are taken one by one: what is wrong with one of them is its outcome and refuses no other. A repeated request is safe, because what
-//! is known already is stale, so it needs no idempotency key.
+//! Reports are taken one by one: what is wrong with one of them is its outcome and refuses no other. A
+//! repeated request is safe, because what is known already is stale, so it needs no idempotency key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -64,7 +64,8 @@ fn limit_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The names of the outermost object. What they take the description says: a schema of it would repeat the language.
+/// The names of the outermost object. What they take the description says: a schema of it would repeat the
+/// language.
 fn filter_schema(_: &mut SchemaGenerator) -> Schema {
     let fixed: Vec<String> = SearchName::FIXED.iter().map(|(name, _)| name.replace('.', "\\.")).collect();
     let names = format!("^(\\$and|\\$or|\\$not|{}|payload\\.[a-zA-Z_][a-zA-Z0-9_]*)$", fixed.join("|"));

@@ -1,7 +1,8 @@
-//! What answers consist of: values of the domain as JSON, times in RFC 3339 with microseconds, `null` for what is absent.
+//! What answers consist of: values of the domain as JSON, times in RFC 3339 with microseconds, `null` for
+//! what is absent.
 //!
-//! Each type is serialised as it stands, and its schema in the OpenAPI document is derived from it; the comments of its members are
-//! the descriptions there. The commands of operators print the same documents.
+//! Each type is serialised as it stands, and its schema in the OpenAPI document is derived from it; the
+//! comments of its members are the descriptions there. The commands of operators print the same documents.
 
 mod changes;
 mod dead_letters;

@@ -12,7 +12,8 @@ pub use costs::{BYTES, Cost, Costs, MEASURED, MEASURED_PAYLOAD_BYTES, MICROS, RU
 pub const PLANNED_INTENTS: f64 = RUN.intents_per_second / 2.0;
 /// The most routes a second that one installation should be planned for: half of what it published.
 pub const PLANNED_ROUTES: f64 = RUN.routes_per_second() / 2.0;
-/// The most processor time of Redis that one installation should be planned for, in cores: half of the one that executes its commands.
+/// The most processor time of Redis that one installation should be planned for, in cores: half of the one
+/// that executes its commands.
 pub const PLANNED_REDIS_CORES: f64 = 0.5;
 /// The memory of a replica, in bytes: twice the most that any benchmark saw.
 const REPLICA_MEMORY_BYTES: f64 = 128e6;
@@ -37,7 +38,8 @@ pub struct Load {
     pub retention_seconds: f64,
     /// How long entries stay on the streams, in seconds.
     pub stream_retention_seconds: f64,
-    /// The part of the intents that comes by `POST /v1/intents`, each with a row of `idempotency_keys`, from 0 to 1.
+    /// The part of the intents that comes by `POST /v1/intents`, each with a row of `idempotency_keys`, from
+    /// 0 to 1.
     pub http_share: f64,
     /// How long answers are kept (`NOTIFICATION_IDEMPOTENCY_TTL`), in seconds.
     pub idempotency_seconds: f64,
@@ -90,7 +92,8 @@ impl Load {
         let costs = &MEASURED;
         let rate = self.intents_per_second;
         let routes = rate * self.routes;
-        // A payload is stored in its record and in every entry. A smaller one than was measured saves as much.
+        // A payload is stored in its record and in every entry. A smaller one than was measured saves as
+        // much.
         let with_payload = |bytes: f64| bytes - MEASURED_PAYLOAD_BYTES + self.payload_bytes;
         let keys = rate * self.http_share;
         let receipts = routes * self.receipts_share;
@@ -133,7 +136,8 @@ impl Load {
     }
 }
 
-/// Whether an installation should not be planned for this. Redis counts by itself: it executes one command at a time.
+/// Whether an installation should not be planned for this. Redis counts by itself: it executes one command at
+/// a time.
 fn is_beyond_one_installation(intents_per_second: f64, routes_per_second: f64, redis_cores: f64) -> bool {
     intents_per_second > PLANNED_INTENTS
         || routes_per_second > PLANNED_ROUTES

@@ -1,8 +1,8 @@
 //! The configuration: environment variables, read once into types that hold only valid values.
 //!
-//! All errors are reported at once, and nothing starts before they are fixed. Only [`environment`] reads the environment;
-//! everything else takes variables as an argument. There is no configuration
-//! file except the catalogue, and nothing is read again while the service runs.
+//! All errors are reported at once, and nothing starts before they are fixed. Only [`environment`] reads the
+//! environment; everything else takes variables as an argument. There is no configuration file except the
+//! catalogue, and nothing is read again while the service runs.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -233,7 +233,8 @@ impl MigrateConfig {
 }
 
 impl OperatorConfig {
-    /// Reads and checks what concerns PostgreSQL and the name of the stream; other known variables may be missing or wrong.
+    /// Reads and checks what concerns PostgreSQL and the name of the stream; other known variables may be
+    /// missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, Self::read)
     }
@@ -246,7 +247,8 @@ impl OperatorConfig {
 }
 
 impl OperatorStreamConfig {
-    /// Reads and checks what concerns PostgreSQL, Redis and the name of the stream; other known variables may be missing or wrong.
+    /// Reads and checks what concerns PostgreSQL, Redis and the name of the stream; other known variables may
+    /// be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, Self::read)
     }
@@ -270,7 +272,8 @@ impl OperatorStreamConfig {
 }
 
 impl ReplayConfig {
-    /// Reads and checks what concerns PostgreSQL, the name of the stream and the budgets; other known variables may be missing or wrong.
+    /// Reads and checks what concerns PostgreSQL, the name of the stream and the budgets; other known
+    /// variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let tables = OperatorConfig::read(reader);
@@ -281,8 +284,8 @@ impl ReplayConfig {
 }
 
 impl AuditConfig {
-    /// Reads and checks what concerns PostgreSQL, Redis, the streams, retention and the catalogue; other known variables may be missing or
-    /// wrong.
+    /// Reads and checks what concerns PostgreSQL, Redis, the streams, retention and the catalogue; other
+    /// known variables may be missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let tables = OperatorConfig::read(reader);
@@ -302,8 +305,8 @@ impl AuditConfig {
 }
 
 impl SendConfig {
-    /// Reads and checks what concerns Redis, the stream and the catalogue; other known variables may be missing or
-    /// wrong.
+    /// Reads and checks what concerns Redis, the stream and the catalogue; other known variables may be
+    /// missing or wrong.
     pub fn load(vars: impl IntoIterator<Item = (String, String)>) -> Result<Loaded<Self>, ConfigErrors> {
         load(vars, |reader| {
             let redis = Redis::read(reader);
@@ -326,8 +329,8 @@ fn load<C>(
     Ok(Loaded { config, warnings: notes.warnings, effective: notes.effective })
 }
 
-/// The variables of this process. What is not UTF-8 holds replacement characters, by which it is recognised and
-/// refused.
+/// The variables of this process. What is not UTF-8 holds replacement characters, by which it is recognised
+/// and refused.
 pub fn environment() -> Vec<(String, String)> {
     let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()

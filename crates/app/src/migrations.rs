@@ -1,5 +1,5 @@
-//! The migrations of the service: its own tables from `migrations/` at the top of the repository, and those of the crates
-//! that bring tables of their own, numbered here into one history.
+//! The migrations of the service: its own tables from `migrations/` at the top of the repository, and those
+//! of the crates that bring tables of their own, numbered here into one history.
 
 use std::borrow::Cow;
 
@@ -22,8 +22,8 @@ pub fn all() -> Vec<Migration> {
     ]
 }
 
-/// The documents of users and those of receipts. A `kv` that is there already stays as it is: the state store may have made it,
-/// if it was started on this schema first.
+/// The documents of users and those of receipts. A `kv` that is there already stays as it is: the state store
+/// may have made it, if it was started on this schema first.
 fn documents_sql() -> String {
     let (kv, receipts) = (TableName::default(), store_postgres::receipts_table());
     format!(

@@ -2,8 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of this process as far as it may. Shells and service managers set it to 1,024 by default: fewer than the
-/// connections of the API, beside which there are those to PostgreSQL, Redis and the user directory.
+/// Raises the limit of this process as far as it may. Shells and service managers set it to 1,024 by default:
+/// fewer than the connections of the API, beside which there are those to PostgreSQL, Redis and the user
+/// directory.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

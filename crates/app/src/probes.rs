@@ -1,8 +1,10 @@
-//! `/healthz` and `/readyz`, for the orchestrator and for operators, `/metrics` for Prometheus, and `/stats` of a relay.
+//! `/healthz` and `/readyz`, for the orchestrator and for operators, `/metrics` for Prometheus, and `/stats`
+//! of a relay.
 //!
-//! Answers come from memory alone: a probe never calls PostgreSQL or Redis, so that it cannot hang with them. The members
-//! of the workers show whether the service makes progress. A blocked worker does not make the service unready, because
-//! a restart would not help. The exception is `/stats`, which asks the producer's database, within [`STATS_TIMEOUT`].
+//! Answers come from memory alone: a probe never calls PostgreSQL or Redis, so that it cannot hang with them.
+//! The members of the workers show whether the service makes progress. A blocked worker does not make the
+//! service unready, because a restart would not help. The exception is `/stats`, which asks the producer's
+//! database, within [`STATS_TIMEOUT`].
 
 mod worker_status;
 

@@ -55,8 +55,8 @@ impl<M: Mapping> StreamPublisher<M> {
         Self { streams, mapping, entries: EntryCache::default() }
     }
 
-    /// Appends in halves what Redis refuses as a whole, for instance because one value is too large for it. After one that is refused,
-    /// later ones of its key are withheld.
+    /// Appends in halves what Redis refuses as a whole, for instance because one value is too large for it.
+    /// After one that is refused, later ones of its key are withheld.
     async fn append(
         &self,
         entries: &[OutboxEntry<'_>],

@@ -1,8 +1,9 @@
 //! Stopping the process: signals, and a watchdog.
 //!
-//! The first SIGTERM or SIGINT cancels the soft token: the workers finish what is in flight. The second ends the process
-//! at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it may; it
-//! works even if every thread of the runtime is stuck. Nothing here decides in which order things stop.
+//! The first SIGTERM or SIGINT cancels the soft token: the workers finish what is in flight. The second ends
+//! the process at once. [`Watchdog`] ends it too, by a thread of its own, when stopping takes longer than it
+//! may; it works even if every thread of the runtime is stuck. Nothing here decides in which order things
+//! stop.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! The start sequence: the checks before the HTTP listener opens.
 //!
-//! In this order: Redis answers and is not too old; PostgreSQL answers, is not too old, has every migration and grants what the
-//! service needs; the schema and the intents stream belong to each other; the tables of the locks can be used. Any failure ends
-//! the start with an error within 30 seconds, or within [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no dependency ends the
-//! process.
+//! In this order: Redis answers and is not too old; PostgreSQL answers, is not too old, has every migration
+//! and grants what the service needs; the schema and the intents stream belong to each other; the tables of
+//! the locks can be used. Any failure ends the start with an error within 30 seconds, or within
+//! [`MIGRATION_TIMEOUT`] more if migrations run. After the start, no dependency ends the process.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::{installation, migrations, versions, wiring};
 
 /// How long Redis may take to answer at the start.
 const REDIS_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long PostgreSQL may take: every host of the connection string gets its attempt, see [`pg::OPEN_TIMEOUT`].
+/// How long PostgreSQL may take: every host of the connection string gets its attempt, see
+/// [`pg::OPEN_TIMEOUT`].
 const POSTGRES_START_TIMEOUT: Duration = Duration::from_secs(16);
 const _: () =
     assert!(POSTGRES_START_TIMEOUT.as_secs() > pg::OPEN_TIMEOUT.as_secs(), "every host gets its attempt");
@@ -38,7 +39,8 @@ const LOCK_CONNECTIONS: usize = 2;
 const MAX_QUERY_CONNECTIONS: usize = 4;
 /// Connections reserved for the plans of operators' changes, so that a replica makes one at a time.
 const PLAN_CONNECTIONS: usize = 1;
-/// Connections reserved for what the API reads by primary keys, such as the notification of a repeated intent, so that searches do not delay it.
+/// Connections reserved for what the API reads by primary keys, such as the notification of a repeated
+/// intent, so that searches do not delay it.
 const LOOKUP_CONNECTIONS: usize = 1;
 /// The longest that one operation on a lock may take: well within the third of a term that a renewal has.
 const LOCK_OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -144,8 +146,8 @@ async fn check_eviction(redis: &RedisClient) {
     }
 }
 
-/// Warns if a producer could send a value that would fill the memory of the replica that reads it. A Redis that does not
-/// disclose its configuration, as many managed ones do not, is accepted as it is.
+/// Warns if a producer could send a value that would fill the memory of the replica that reads it. A Redis
+/// that does not disclose its configuration, as many managed ones do not, is accepted as it is.
 async fn check_value_limit(redis: &RedisClient) {
     match redis.largest_value().await {
         Ok(bytes) if bytes > MAX_SAFE_VALUE_BYTES => tracing::warn!(
@@ -258,8 +260,8 @@ impl DependencyStart {
         Self { dependency, limit, deadline: Instant::now() + limit }
     }
 
-    /// Calls `ask` until it succeeds or the time is over, however long one call takes. A pooler that cannot be used as it is
-    /// configured ends it at once.
+    /// Calls `ask` until it succeeds or the time is over, however long one call takes. A pooler that cannot
+    /// be used as it is configured ends it at once.
     async fn until_answered<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
@@ -268,7 +270,8 @@ impl DependencyStart {
         self.retry_if(|error| !pg::is_unusable_pooler(error.as_ref()), ask).await
     }
 
-    /// The same for a call that may find what no other attempt changes: it is repeated only if it took too long.
+    /// The same for a call that may find what no other attempt changes: it is repeated only if it took too
+    /// long.
     pub(crate) async fn until_in_time<T, E, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, E>>,
@@ -317,7 +320,8 @@ impl DependencyStart {
     }
 }
 
-/// Repeats a check that took too long, until `limit` has passed in all, and never ends one: for those that may take as long as they need.
+/// Repeats a check that took too long, until `limit` has passed in all, and never ends one: for those that
+/// may take as long as they need.
 pub(crate) async fn repeat_if_late<T, E, F>(limit: Duration, mut check: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,

@@ -1,11 +1,11 @@
 //! The tasks of the service, by name, in stages that stop one after the other.
 //!
-//! A task ends only because its stage is stopped. A task that panics or returns before is a [`Failure`]: the process stops in order
-//! and exits with 1, so that the orchestrator restarts it. A process that continued without one of its loops would look healthy
-//! and do half of its work.
+//! A task ends only because its stage is stopped. A task that panics or returns before is a [`Failure`]: the
+//! process stops in order and exits with 1, so that the orchestrator restarts it. A process that continued
+//! without one of its loops would look healthy and do half of its work.
 //!
-//! After a panic of a task, the same is left as after a crash of the process at that point (ARCHITECTURE.md); the other stages
-//! still finish their work.
+//! After a panic of a task, the same is left as after a crash of the process at that point (ARCHITECTURE.md);
+//! the other stages still finish their work.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -85,7 +85,8 @@ impl Supervisor {
         }
     }
 
-    /// Stops stage after stage and waits for each. The error is the first failure on the way, if there is one.
+    /// Stops stage after stage and waits for each. The error is the first failure on the way, if there is
+    /// one.
     pub async fn stop(mut self) -> Result<(), Failure> {
         let mut first = Ok(());
         for stage in Stage::ALL {

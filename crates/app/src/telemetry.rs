@@ -1,7 +1,9 @@
-//! Logs on standard output, metrics for Prometheus to scrape, and traces and metrics to an OTLP collector if one is asked for.
+//! Logs on standard output, metrics for Prometheus to scrape, and traces and metrics to an OTLP collector if
+//! one is asked for.
 //!
-//! A collector that is slow or unavailable does not slow down the service: exporters run on their own threads, drop data that
-//! they cannot send, and log at most one line a minute. docs/logging.md explains the fields of a log line. Logs are not exported.
+//! A collector that is slow or unavailable does not slow down the service: exporters run on their own
+//! threads, drop data that they cannot send, and log at most one line a minute. docs/logging.md explains the
+//! fields of a log line. Logs are not exported.
 
 mod exposition;
 mod sampler;
@@ -50,12 +52,12 @@ const NOISY: [&str; 10] = [
     "tower",
 ];
 
-/// Where the library that migrates logs an error for each migration that only a newer release knows. After a rollback that is as it
-/// should be.
+/// Where the library that migrates logs an error for each migration that only a newer release knows. After a
+/// rollback that is as it should be.
 const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
 
-/// The library that verifies certificates logs an ERROR for each that is invalid, at each attempt to connect. The service logs the same
-/// text once, as the cause of an outage.
+/// The library that verifies certificates logs an ERROR for each that is invalid, at each attempt to connect.
+/// The service logs the same text once, as the cause of an outage.
 const CERTIFICATES: &str = "rustls_platform_verifier";
 
 /// The shortest time between two log lines about the exporters.
@@ -142,8 +144,8 @@ impl Telemetry {
     /// Sends what has not been sent yet. Waits at most `bound`; what takes longer is lost.
     pub async fn shutdown(self, bound: Duration) {
         let Self { traces, metrics, exposition: _ } = self;
-        // Both block until the collector has answered or given up on, so each has a thread to do it on. They are no
-        // threads of the runtime, which would wait for them however long they take.
+        // Both block until the collector has answered or given up on, so each has a thread to do it on. They
+        // are no threads of the runtime, which would wait for them however long they take.
         let traces = traces.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
         let metrics = metrics.map(|provider| on_a_thread(move || provider.shutdown_with_timeout(bound)));
         let both = async {
@@ -198,8 +200,8 @@ fn metric_exporter(collector: &Collector) -> Result<MetricExporter, ExporterBuil
     }
 }
 
-/// The resource of all telemetry: the replica, and the name of the service: the configured one, else that of the standard
-/// variables, else the default.
+/// The resource of all telemetry: the replica, and the name of the service: the configured one, else that of
+/// the standard variables, else the default.
 fn resource(service_name: Option<&str>, replica: &ReplicaId) -> Resource {
     let detected = Resource::builder().build();
     let named = detected.get(&Key::new("service.name")).map(|name| name.to_string());

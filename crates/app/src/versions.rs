@@ -1,7 +1,7 @@
 //! Which versions of PostgreSQL and Redis the service works with (ADR 0041).
 //!
-//! A server that is too old would fail later, in the middle of the work, so it ends the start. One that is newer than those in the
-//! tests is expected to work, so it is a warning.
+//! A server that is too old would fail later, in the middle of the work, so it ends the start. One that is
+//! newer than those in the tests is expected to work, so it is a warning.
 
 use std::fmt;
 
@@ -11,7 +11,8 @@ use store_redis::RedisVersion;
 const MIN_POSTGRES: Version = Version(13, 0);
 /// The newest PostgreSQL with which the tests run.
 const TESTED_POSTGRES: u32 = 15;
-/// The oldest Redis that says which entries of a stream were deleted, without which they would be published again: `max-deleted-entry-id`.
+/// The oldest Redis that says which entries of a stream were deleted, without which they would be published
+/// again: `max-deleted-entry-id`.
 const MIN_REDIS: Version = Version(7, 0);
 /// The newest Redis with which the tests run.
 const TESTED_REDIS: Version = Version(7, 0);
@@ -103,7 +104,8 @@ pub(crate) fn check_redis(version: Option<&RedisVersion>) -> Result<(), TooOld> 
     }
 }
 
-/// A minor version of Redis brings new commands. What is not Redis itself, such as Valkey, is not tested, whatever its version.
+/// A minor version of Redis brings new commands. What is not Redis itself, such as Valkey, is not tested,
+/// whatever its version.
 fn judge_redis(version: &RedisVersion) -> Support {
     let mut numbers = version.redis.split('.').map_while(|number| number.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return Support::Untested };

@@ -1,4 +1,5 @@
-//! The wiring of the processes, one file for each mode, and what they share: the probes, and running until a stop.
+//! The wiring of the processes, one file for each mode, and what they share: the probes, and running until a
+//! stop.
 
 mod api;
 mod console;

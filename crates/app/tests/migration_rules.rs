@@ -1,7 +1,8 @@
-//! Every migration only expands the schema, so that the previous release runs on it, and so that none of its statements blocks traffic.
+//! Every migration only expands the schema, so that the previous release runs on it, and so that none of its
+//! statements blocks traffic.
 //!
-//! `migrations/README.md` gives the reasons. What a migration may contain is a list; anything else fails, unless it is an exception
-//! with a reason here.
+//! `migrations/README.md` gives the reasons. What a migration may contain is a list; anything else fails,
+//! unless it is an exception with a reason here.
 
 use std::collections::BTreeSet;
 

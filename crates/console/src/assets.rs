@@ -1,4 +1,5 @@
-//! The style sheet, the script and the icon, from memory. Their names hold a hash of their content, so that a browser may keep them for ever.
+//! The style sheet, the script and the icon, from memory. Their names hold a hash of their content, so that a
+//! browser may keep them for ever.
 
 use std::sync::LazyLock;
 

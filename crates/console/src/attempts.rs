@@ -11,7 +11,8 @@ use ambient::Timestamp;
 const MAX_FAILED_ATTEMPTS: usize = 5;
 /// The time in which failed attempts are counted.
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(60);
-/// The most client addresses whose attempts are counted. When there are more, those that failed longest ago are forgotten.
+/// The most client addresses whose attempts are counted. When there are more, those that failed longest ago
+/// are forgotten.
 const MAX_ATTEMPT_ADDRS: usize = 10_000;
 
 /// The failed attempts to sign in, by client address.
@@ -24,8 +25,8 @@ impl Attempts {
         Self::default()
     }
 
-    /// Counts an attempt as failed, before it is judged: attempts at the same moment cannot all pass. `Err` says when the next one
-    /// is allowed.
+    /// Counts an attempt as failed, before it is judged: attempts at the same moment cannot all pass. `Err`
+    /// says when the next one is allowed.
     pub(crate) fn begin(&self, addr: Option<IpAddr>, now: Timestamp) -> Result<(), Duration> {
         let mut attempts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let addr = addr.map(network);

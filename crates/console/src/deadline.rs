@@ -1,5 +1,5 @@
-//! How long a page may take, and what an operator sees if it takes longer or its handler panics: a page, where the listener would answer for
-//! programs.
+//! How long a page may take, and what an operator sees if it takes longer or its handler panics: a page,
+//! where the listener would answer for programs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,8 @@ use crate::error::PageError;
 use crate::layout;
 use crate::session::Operator;
 
-/// How much later than its deadline a request is cut off: a handler that minds the deadline itself answers first.
+/// How much later than its deadline a request is cut off: a handler that minds the deadline itself answers
+/// first.
 const LATE_ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// By when the answer of a request is there. Requests carry it as an extension.
@@ -30,7 +31,8 @@ impl Deadline {
     }
 }
 
-/// Who sent a request, once that is known. Requests carry it as an extension: what answers in place of a handler has their navigation.
+/// Who sent a request, once that is known. Requests carry it as an extension: what answers in place of a
+/// handler has their navigation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignedIn(Arc<OnceLock<Operator>>);
 
@@ -42,7 +44,8 @@ impl SignedIn {
     }
 }
 
-/// Answers with a page in place of a handler that panics, or that is not ready `limit` after its request began.
+/// Answers with a page in place of a handler that panics, or that is not ready `limit` after its request
+/// began.
 pub(crate) async fn guard(State(limit): State<Duration>, mut request: Request, next: Next) -> Response {
     let Started(started) = Started::of(request.extensions());
     let deadline = started + limit;

@@ -1,7 +1,8 @@
 //! Forms that were sent: read within a bound, and checked for where they come from.
 //!
-//! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something, before a handler sees
-//! the request; the sign-in, which has no session yet, makes its own, and reads of a form that it cannot check only where to continue.
+//! A [`Form`] exists only after its check. `session.rs` makes it for every request that may change something,
+//! before a handler sees the request; the sign-in, which has no session yet, makes its own, and reads of a
+//! form that it cannot check only where to continue.
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -53,7 +54,8 @@ impl Form {
         if is_own { Ok(form) } else { Err(PageError::Forged) }
     }
 
-    /// Reads a form that another site may have made, as far as its browser does not say so: nothing may be done because of it.
+    /// Reads a form that another site may have made, as far as its browser does not say so: nothing may be
+    /// done because of it.
     pub(crate) async fn read_unchecked(head: &mut Parts, body: Body) -> Result<Self, PageError> {
         Self::read_within(head, body, MAX_SIGN_IN_BYTES).await
     }
@@ -101,8 +103,9 @@ impl<S: Sync> FromRequestParts<S> for Form {
     }
 }
 
-/// Whether the browser says that another site makes the request. `Sec-Fetch-Site` decides where it is sent, which is with HTTPS and to this
-/// machine; else `Origin`, if it names an origin: with the referrer policy of the console it is `null` for its own forms.
+/// Whether the browser says that another site makes the request. `Sec-Fetch-Site` decides where it is sent,
+/// which is with HTTPS and to this machine; else `Origin`, if it names an origin: with the referrer policy of
+/// the console it is `null` for its own forms.
 fn is_foreign(head: &Parts) -> bool {
     let text = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(site) = text("sec-fetch-site") {

@@ -1,7 +1,7 @@
 //! The frame of a page: head, navigation, who is signed in, content.
 //!
-//! A handler answers with a [`Page`], which knows nothing of the session. [`render`] makes HTML of it, once the session is known: for
-//! pages in `session.rs`, for those without a session in [`frame`].
+//! A handler answers with a [`Page`], which knows nothing of the session. [`render`] makes HTML of it, once
+//! the session is known: for pages in `session.rs`, for those without a session in [`frame`].
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -59,8 +59,8 @@ impl Page {
         self
     }
 
-    /// With a link that loads it again; the script does so by itself every few seconds, part by part: an element with `data-live` and
-    /// an id is replaced by the one of the same id.
+    /// With a link that loads it again; the script does so by itself every few seconds, part by part: an
+    /// element with `data-live` and an id is replaced by the one of the same id.
     #[must_use]
     pub(crate) fn live(mut self) -> Self {
         self.is_live = true;

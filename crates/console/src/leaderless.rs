@@ -1,7 +1,7 @@
 //! Since when no replica leads, as far as the overview has seen it.
 //!
-//! After a crash the lock knows when the last term ended. After an orderly stop it does not, so each replica remembers what its own
-//! looks have found.
+//! After a crash the lock knows when the last term ended. After an orderly stop it does not, so each replica
+//! remembers what its own looks have found.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -1,12 +1,14 @@
 //! The operators' console: pages that the service renders, on ports.
 //!
-//! [`router`] has every path below `/console/`. Pages work without JavaScript; the script only refreshes them and saves steps. A
-//! handler reads values through ports and gives them to a pure function that renders them with [`maud`], which escapes whatever
-//! a producer controls.
+//! [`router`] has every path below `/console/`. Pages work without JavaScript; the script only refreshes them
+//! and saves steps. A handler reads values through ports and gives them to a pure function that renders them
+//! with [`maud`], which escapes whatever a producer controls.
 //!
-//! Nothing below `/console/` but the sign-in and the assets is reached without an operator's session, and no form without its
-//! token: `session.rs` checks both in front of every page, so that no handler can forget it. `headers.rs` adds the headers of
-//! every answer, `deadline.rs` makes a page of what takes too long or panics. `layout.rs` is the frame of a page, `widgets.rs` what pages have in common, `params.rs` reads the address.
+//! Nothing below `/console/` but the sign-in and the assets is reached without an operator's session, and no
+//! form without its token: `session.rs` checks both in front of every page, so that no handler can forget it.
+//! `headers.rs` adds the headers of every answer, `deadline.rs` makes a page of what takes too long or
+//! panics. `layout.rs` is the frame of a page, `widgets.rs` what pages have in common, `params.rs` reads the
+//! address.
 
 mod assets;
 mod attempts;

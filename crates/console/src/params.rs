@@ -70,7 +70,8 @@ impl Params {
         })
     }
 
-    /// The address of `path` with these parameters but `name`, which gets `value` or, without one, is left out.
+    /// The address of `path` with these parameters but `name`, which gets `value` or, without one, is left
+    /// out.
     pub(crate) fn with(&self, path: &str, name: &str, value: Option<&str>) -> String {
         let others = self.0.iter().filter(|(found, _)| *found != name);
         let pairs = others

@@ -84,6 +84,7 @@ pub struct ConsoleSettings {
     pub budgets: Budgets,
     /// The version of the service.
     pub version: &'static str,
-    /// How long a page may take. Less than the listener's request timeout, so that what takes longer is answered with a page.
+    /// How long a page may take. Less than the listener's request timeout, so that what takes longer is
+    /// answered with a page.
     pub time_limit: Duration,
 }

@@ -1,8 +1,8 @@
 //! Who is signed in: the cookie, the check in front of every page, and the token of forms.
 //!
-//! The id of a session is 256 random bits in a cookie; the store knows its SHA-256 alone. A session counts while its token is in the
-//! tokens file with the role `operator`, so it ends on every replica when its row is deleted, when its time is over, and when the
-//! token is removed (ADR 0039).
+//! The id of a session is 256 random bits in a cookie; the store knows its SHA-256 alone. A session counts
+//! while its token is in the tokens file with the role `operator`, so it ends on every replica when its row
+//! is deleted, when its time is over, and when the token is removed (ADR 0039).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,8 @@ const PROOF_LABEL: &[u8] = b"notification console proof\0";
 /// The length of a secret in a cookie, in hexadecimal digits.
 const SECRET_DIGITS: usize = 64;
 
-/// A cookie of the console. With HTTPS its name has the prefix `__Host-`, so that no other host and no page without HTTPS can set it.
+/// A cookie of the console. With HTTPS its name has the prefix `__Host-`, so that no other host and no page
+/// without HTTPS can set it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cookie {
     /// The id of the session.
@@ -118,8 +119,8 @@ impl Secret {
 pub(crate) struct FormToken(pub(crate) String);
 
 impl FormToken {
-    /// Proves that the service wrote `text` for this session. The hash within the hash keeps the proof of a text from being continued to that
-    /// of a longer one.
+    /// Proves that the service wrote `text` for this session. The hash within the hash keeps the proof of a
+    /// text from being continued to that of a longer one.
     pub(crate) fn proof(&self, text: &str) -> String {
         let text = Sha256::digest(text.as_bytes());
         hex::encode(
@@ -208,7 +209,8 @@ fn to_sign_in(head: &Parts) -> Response {
     }
 }
 
-/// `text` as the path of a page of the console, as a browser would resolve it; `None` for anything else, such as another host.
+/// `text` as the path of a page of the console, as a browser would resolve it; `None` for anything else, such
+/// as another host.
 pub(crate) fn own_path(text: &str) -> Option<String> {
     if text.len() > MAX_NEXT_BYTES || !text.starts_with("/console/") {
         return None;

@@ -1,7 +1,7 @@
 //! Signing in with an operator's token, and signing out.
 //!
-//! The form of the sign-in has a token too, which belongs to a cookie that its page sets: no other site can sign someone in. A session
-//! always begins with a new id; the one that the browser had ends.
+//! The form of the sign-in has a token too, which belongs to a cookie that its page sets: no other site can
+//! sign someone in. A session always begins with a new id; the one that the browser had ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,8 @@ use crate::widgets::{Tone, notice};
 /// The longest token that is looked up, in bytes.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// What a browser forgets when its user signs out. Cookies and storage are shared with other services of this host and not ours to delete; the
-/// console keeps nothing in storage.
+/// What a browser forgets when its user signs out. Cookies and storage are shared with other services of this
+/// host and not ours to delete; the console keeps nothing in storage.
 const CLEAR_SITE_DATA: HeaderValue = HeaderValue::from_static("\"cache\"");
 
 /// The sign-in, which is open to everyone.
@@ -126,7 +126,8 @@ async fn sign_out<P: Ports>(
     Ok(response)
 }
 
-/// The page with its form, and the cookie that the form belongs to: the one that the browser has, so that two open pages both work.
+/// The page with its form, and the cookie that the form belongs to: the one that the browser has, so that two
+/// open pages both work.
 fn answer<P: Ports>(console: &Console<P>, head: &Parts, next: Option<&str>, message: &Message) -> Response {
     let https = console.proxies.client(head).https;
     let known = Cookie::SignIn.read(&head.headers, https);

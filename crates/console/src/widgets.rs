@@ -1,7 +1,7 @@
 //! What pages have in common: texts from outside, times, counts, states, tables, notices.
 //!
-//! Everything here gives HTML in which texts are escaped. Texts from outside go through [`visible`]: characters that a reader cannot see, or
-//! that reorder what follows, are shown by their number.
+//! Everything here gives HTML in which texts are escaped. Texts from outside go through [`visible`]:
+//! characters that a reader cannot see, or that reorder what follows, are shown by their number.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use maud::{Markup, html};
 use crate::forms::FORM_TOKEN;
 use crate::session::Operator;
 
-/// A text from outside. Controls, characters without width and those that change the direction of text are shown as `U+202E`.
+/// A text from outside. Controls, characters without width and those that change the direction of text are
+/// shown as `U+202E`.
 pub(crate) fn visible(text: &str) -> Markup {
     let parts = text.split_inclusive(is_hidden);
     html! {
@@ -28,7 +29,8 @@ pub(crate) fn visible(text: &str) -> Markup {
     }
 }
 
-/// A text from outside where no markup can be, such as the title of a window: what [`visible`] shows by its number is replaced.
+/// A text from outside where no markup can be, such as the title of a window: what [`visible`] shows by its
+/// number is replaced.
 pub(crate) fn plain(text: &str) -> String {
     text.replace(is_hidden, "\u{fffd}")
 }
@@ -144,7 +146,8 @@ pub(crate) fn notice(tone: Tone, content: &Markup) -> Markup {
     html! { div role=(role) { (callout(tone, content)) } }
 }
 
-/// What needs attention, within a page. It is not announced: a part that refreshes itself would say it again and again.
+/// What needs attention, within a page. It is not announced: a part that refreshes itself would say it again
+/// and again.
 pub(crate) fn callout(tone: Tone, content: &Markup) -> Markup {
     html! {
         div class={ "notice " (tone.class()) } {
@@ -219,8 +222,8 @@ pub(crate) const fn numbers(heading: &'static str) -> Column {
     Column { heading, is_number: true }
 }
 
-/// A table, which becomes a list of cards on a narrow screen. The roles are written out, because browsers forget them then. The first cell
-/// of a row is its heading. `rows` have a cell for each column.
+/// A table, which becomes a list of cards on a narrow screen. The roles are written out, because browsers
+/// forget them then. The first cell of a row is its heading. `rows` have a cell for each column.
 pub(crate) fn table(caption: &str, columns: &[Column], rows: &[Vec<Markup>]) -> Markup {
     html! {
         table.cards role="table" {

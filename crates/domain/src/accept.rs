@@ -1,9 +1,9 @@
 //! From decoded entries to what is written: who is accepted, who is a duplicate, who must wait. Pure.
 //!
-//! A batch is decided in stream order, from what PostgreSQL knew of its keys and what the directory said of its
-//! recipients. The decision covers a prefix of the batch: it ends before the first entry whose recipients are not all
-//! known, because no later entry may be accepted before it. Whether the decision still holds when it is written, the
-//! acceptance transaction finds out.
+//! A batch is decided in stream order, from what PostgreSQL knew of its keys and what the directory said of
+//! its recipients. The decision covers a prefix of the batch: it ends before the first entry whose recipients
+//! are not all known, because no later entry may be accepted before it. Whether the decision still holds when
+//! it is written, the acceptance transaction finds out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,8 +44,9 @@ pub struct Decided<'a> {
 }
 
 impl Decided<'_> {
-    /// What becomes of an element that PostgreSQL refuses, while it takes others: `not_storable`, with `message`. If it is that
-    /// already, next to nothing of its fields is kept; `None` if even that is refused.
+    /// What becomes of an element that PostgreSQL refuses, while it takes others: `not_storable`, with
+    /// `message`. If it is that already, next to nothing of its fields is kept; `None` if even that is
+    /// refused.
     #[must_use]
     pub fn not_storable(&self, stream: &str, message: String, now: Timestamp) -> Option<Self> {
         let row = match &self.outcome {
@@ -89,15 +90,16 @@ pub struct Decision<'a> {
 }
 
 impl Decision<'_> {
-    /// Whether an intent is not accepted because of what the directory said, or could not say. Then its key must be looked up
-    /// before the decision is written: what becomes of a replay never depends on what the directory says today.
+    /// Whether an intent is not accepted because of what the directory said, or could not say. Then its key
+    /// must be looked up before the decision is written: what becomes of a replay never depends on what the
+    /// directory says today.
     pub fn directory_objects(&self) -> bool {
         let missing = |decided: &Decided<'_>| matches!(&decided.outcome, Outcome::Malformed(row) if row.rejection.code == FailureCode::RecipientNotFound);
         matches!(self.rest, Rest::Waits(_)) || self.decided.iter().any(missing)
     }
 
-    /// Whether the keys of the next batch should be looked up before it is decided: what has just happened is likely to happen
-    /// again, and a batch over a key that is taken is decided twice.
+    /// Whether the keys of the next batch should be looked up before it is decided: what has just happened is
+    /// likely to happen again, and a batch over a key that is taken is decided twice.
     pub fn next_has_known_keys(&self) -> bool {
         let known =
             |decided: &Decided<'_>| matches!(decided.outcome, Outcome::Duplicate | Outcome::Conflict(_));
@@ -222,8 +224,8 @@ enum Recipients<'a> {
     NotAsked,
 }
 
-/// A recipient that is missing outweighs one that could not be looked up: the intent is malformed either way. One that could
-/// not be looked up outweighs one that was not asked about.
+/// A recipient that is missing outweighs one that could not be looked up: the intent is malformed either way.
+/// One that could not be looked up outweighs one that was not asked about.
 fn resolve<'a>(intent: &'a Intent, users: &'a HashMap<String, Lookup>) -> Recipients<'a> {
     let ids = intent.audience.users();
     let mut found = Vec::with_capacity(ids.len());

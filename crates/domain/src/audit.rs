@@ -1,8 +1,9 @@
 //! What an audit compares, and what it calls a discrepancy: functions from what was read to what is wrong.
 //!
-//! Four comparisons: entries of the intents stream with their outcomes (`entries`), records with their routes and dead letters (`records`), published
-//! routes with the outbound streams and the reverse (`outbound`), checkpoints with the stream and with each other (`checkpoint`).
-//! What retention, trimming and consumers remove by design is no discrepancy; ADR 0038 says what an audit cannot know.
+//! Four comparisons: entries of the intents stream with their outcomes (`entries`), records with their routes
+//! and dead letters (`records`), published routes with the outbound streams and the reverse (`outbound`),
+//! checkpoints with the stream and with each other (`checkpoint`). What retention, trimming and consumers
+//! remove by design is no discrepancy; ADR 0038 says what an audit cannot know.
 
 mod checkpoint;
 mod discrepancy;
@@ -32,7 +33,8 @@ pub struct RetentionCutoffs {
     pub malformed_intents: Timestamp,
 }
 
-/// The time in a notification's id: of the entry that it came by, or of the UUIDv7. `None` if it has neither form.
+/// The time in a notification's id: of the entry that it came by, or of the UUIDv7. `None` if it has neither
+/// form.
 pub fn notification_time(id: &NotificationId) -> Option<Timestamp> {
     id.entry().map(EntryId::time).or_else(|| {
         let uuid = uuid::Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.get_version_num() == 7)?;

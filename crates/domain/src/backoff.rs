@@ -15,7 +15,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %; `jitter` from 0 to 1 is the part of these 20 %.
+    /// `min(max, min * 2^(failures-1))`, lowered by up to 20 %; `jitter` from 0 to 1 is the part of these 20
+    /// %.
     pub fn delay(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.min.saturating_mul(1 << doublings).min(self.max);

@@ -1,7 +1,8 @@
-//! The catalogue: for each notification type its producers, audiences, channels and the schema of its payload.
+//! The catalogue: for each notification type its producers, audiences, channels and the schema of its
+//! payload.
 //!
-//! The catalogue is data: a TOML file whose head comment explains the format to operators. It is read once, at
-//! start; schemas are compiled then and may not refer to other files.
+//! The catalogue is data: a TOML file whose head comment explains the format to operators. It is read once,
+//! at start; schemas are compiled then and may not refer to other files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -138,14 +139,14 @@ impl NotificationType {
         &self.payload_schema
     }
 
-    /// Checks a payload against the schema. The message names the path and the rule, never a value: payloads are
-    /// private.
+    /// Checks a payload against the schema. The message names the path and the rule, never a value: payloads
+    /// are private.
     pub fn check_payload(&self, payload: &Value) -> Result<(), String> {
         self.payload.validate(payload).map_err(|error| describe(&error))
     }
 
-    /// A payload that the schema allows, to begin with when one writes an intent; `None` if none was found, which can be so for patterns and
-    /// for conditions on several members together.
+    /// A payload that the schema allows, to begin with when one writes an intent; `None` if none was found,
+    /// which can be so for patterns and for conditions on several members together.
     pub fn example_payload(&self) -> Option<Value> {
         let example = example::of(&self.payload_schema, "value", 0)?;
         (example.is_object() && self.check_payload(&example).is_ok()).then_some(example)

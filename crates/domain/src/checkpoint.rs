@@ -1,5 +1,5 @@
-//! The checkpoints in PostgreSQL and Redis, and what to do if they or the stream itself disagree (ADR 0011, ADR 0022). Functions
-//! without I/O.
+//! The checkpoints in PostgreSQL and Redis, and what to do if they or the stream itself disagree (ADR 0011,
+//! ADR 0022). Functions without I/O.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::republish::{OutboundState, ServerId};
 /// The fencing token of a leader's term; 0 where there is no election.
 pub type Fence = u64;
 
-/// How far a fence in Redis may be above the fence of the current term. Up to this difference, PostgreSQL was restored to an older
-/// state and its counter is raised. Beyond it, the value in Redis is garbled and overwritten, because raising the counter to it
-/// would use up the fences.
+/// How far a fence in Redis may be above the fence of the current term. Up to this difference, PostgreSQL was
+/// restored to an older state and its counter is raised. Beyond it, the value in Redis is garbled and
+/// overwritten, because raising the counter to it would use up the fences.
 pub const MAX_FENCE_LEAD: Fence = 1_000_000;
 
 /// The last entry of a stream that has been processed.
@@ -35,7 +35,8 @@ pub enum CachedCheckpoint {
 }
 
 impl CachedCheckpoint {
-    /// The checkpoint as a term with `fence` sees it: one whose fence is too high is garbled, because no term wrote it.
+    /// The checkpoint as a term with `fence` sees it: one whose fence is too high is garbled, because no term
+    /// wrote it.
     #[must_use]
     pub fn judged_by(self, fence: Fence) -> Self {
         match self {
@@ -54,7 +55,8 @@ impl CachedCheckpoint {
         }
     }
 
-    /// The fence of another term that wrote this checkpoint. At the start of a term, the term's own `fence` counts as another's.
+    /// The fence of another term that wrote this checkpoint. At the start of a term, the term's own `fence`
+    /// counts as another's.
     pub fn superseding(&self, fence: Fence, begins: bool) -> Option<Fence> {
         match self {
             Self::At(cached) if cached.fence > fence || (begins && cached.fence == fence) => {
@@ -99,8 +101,8 @@ pub enum IgnoredCache {
     Garbled,
 }
 
-/// Where to resume. The durable checkpoint is authoritative; the cached one is used if there is no durable one. `None` if another
-/// term has superseded this one.
+/// Where to resume. The durable checkpoint is authoritative; the cached one is used if there is no durable
+/// one. `None` if another term has superseded this one.
 pub fn resume(claim: Claim, cached: &CachedCheckpoint) -> Option<Resume> {
     let durable = match claim {
         Claim::NoCheckpoint => None,
@@ -149,11 +151,11 @@ pub const LARGE_COPY_INTERVAL: Duration = Duration::from_secs(30);
 pub enum StreamCheck {
     /// The stream continues after that entry.
     Continues,
-    /// As [`Self::Continues`], if that entry is in the stream ([`Witness::shows_no_loss`]). Otherwise the stream lost its newest entries,
-    /// that one among them, and received others since.
+    /// As [`Self::Continues`], if that entry is in the stream ([`Witness::shows_no_loss`]). Otherwise the
+    /// stream lost its newest entries, that one among them, and received others since.
     ContinuesIfPresent,
-    /// The stream begins after the processed entry, with this id (the last generated one if it is empty): entries in between may
-    /// have been trimmed unread.
+    /// The stream begins after the processed entry, with this id (the last generated one if it is empty):
+    /// entries in between may have been trimmed unread.
     Gap(EntryId),
     /// The key does not exist although entries were processed.
     Absent,
@@ -176,8 +178,8 @@ pub fn check_stream(processed: EntryId, state: Option<StreamState>) -> StreamChe
     }
 }
 
-/// The last processed entry as PostgreSQL knows it. Trimming keeps that entry in the stream, so it shows whether the stream lost its
-/// newest entries (ADR 0045).
+/// The last processed entry as PostgreSQL knows it. Trimming keeps that entry in the stream, so it shows
+/// whether the stream lost its newest entries (ADR 0045).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Witness {
     /// The server that had the stream when a term last resumed; `None` if none did.
@@ -192,9 +194,10 @@ impl Witness {
         self.server.as_ref().is_some_and(|former| former != server)
     }
 
-    /// Whether a stream that reaches beyond `processed` still has what it had up to there. `found` is the fingerprint of its entry with
-    /// that id: a slow clock may have given the id again. An entry that is absent was deleted by a consumer if it is the last that
-    /// was deleted, or if the stream `moved` to no other server since.
+    /// Whether a stream that reaches beyond `processed` still has what it had up to there. `found` is the
+    /// fingerprint of its entry with that id: a slow clock may have given the id again. An entry that is
+    /// absent was deleted by a consumer if it is the last that was deleted, or if the stream `moved` to no
+    /// other server since.
     pub fn shows_no_loss(
         &self,
         processed: EntryId,

@@ -33,7 +33,8 @@ impl EntryId {
         }
     }
 
-    /// The time in the id, which its producer may have chosen; the last time there is if the number is beyond it.
+    /// The time in the id, which its producer may have chosen; the last time there is if the number is beyond
+    /// it.
     pub fn time(self) -> Timestamp {
         let millis = i64::try_from(self.millis).ok();
         millis.and_then(|millis| Timestamp::from_millis(millis).ok()).unwrap_or(Timestamp::MAX)
@@ -63,15 +64,15 @@ impl FromStr for EntryId {
     }
 }
 
-/// What each field of an entry costs beyond its bytes: two values of the Redis client (56 bytes each) and the two vectors
-/// that they become (24 bytes each), of which both are in memory while a reply is read.
+/// What each field of an entry costs beyond its bytes: two values of the Redis client (56 bytes each) and the
+/// two vectors that they become (24 bytes each), of which both are in memory while a reply is read.
 pub const FIELD_COST: usize = 160;
 
 /// What each entry costs beyond its fields: its id, what was decoded of it, and the row that it becomes.
 pub const ENTRY_COST: usize = 256;
 
-/// The cost of an entry of `bytes` bytes in `fields` fields, in bytes of memory. Reads, batches, malformed rows and retention use
-/// the same measure, so that many empty fields are bounded like one long field.
+/// The cost of an entry of `bytes` bytes in `fields` fields, in bytes of memory. Reads, batches, malformed
+/// rows and retention use the same measure, so that many empty fields are bounded like one long field.
 pub fn cost(bytes: usize, fields: usize) -> usize {
     ENTRY_COST + FIELD_COST * fields + bytes
 }

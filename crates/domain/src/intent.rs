@@ -1,9 +1,10 @@
-//! A producer's request that an audience be notified: read by the rules of the envelope, brought into normal form
-//! and fingerprinted.
+//! A producer's request that an audience be notified: read by the rules of the envelope, brought into normal
+//! form and fingerprinted.
 //!
-//! The rules are tried in one fixed order and the first one broken is the entry's failure code, so that an entry is
-//! refused for the same reason by every replica and by `send`. Whether a key was used before or a recipient exists is
-//! not decided here. Messages name fields and what they take; they never repeat a payload or a recipient.
+//! The rules are tried in one fixed order and the first one broken is the entry's failure code, so that an
+//! entry is refused for the same reason by every replica and by `send`. Whether a key was used before or a
+//! recipient exists is not decided here. Messages name fields and what they take; they never repeat a payload
+//! or a recipient.
 
 use ambient::Timestamp;
 
@@ -82,8 +83,8 @@ pub struct Intent {
     pub request_id: String,
     /// For observability only; empty if not given.
     pub trace_id: String,
-    /// `v1:` and the lower-case hex SHA-256 of everything but the key and the two ids above. Equal fingerprints
-    /// under one key are a duplicate, different ones a conflict.
+    /// `v1:` and the lower-case hex SHA-256 of everything but the key and the two ids above. Equal
+    /// fingerprints under one key are a duplicate, different ones a conflict.
     pub fingerprint: String,
 }
 

@@ -1,9 +1,10 @@
 //! Strict JSON in, one normal form out.
 //!
-//! A text that [`parse`] accepts means the same to every reader: no repeated keys, no number that a 64-bit integer or
-//! a double cannot hold, no text that PostgreSQL cannot store. [`canonical`] writes equal values as equal bytes, from
-//! which fingerprints are computed, and [`normalise`] does the same from text to text: without a tree of values, which takes 85 times
-//! as much as its text. Errors name the position and the rule, and never repeat the text.
+//! A text that [`parse`] accepts means the same to every reader: no repeated keys, no number that a 64-bit
+//! integer or a double cannot hold, no text that PostgreSQL cannot store. [`canonical`] writes equal values
+//! as equal bytes, from which fingerprints are computed, and [`normalise`] does the same from text to text:
+//! without a tree of values, which takes 85 times as much as its text. Errors name the position and the rule,
+//! and never repeat the text.
 
 use std::fmt;
 use std::io;
@@ -31,8 +32,8 @@ const BEYOND_DOUBLES: &str = "a number beyond the doubles";
 
 /// Reads one JSON value and nothing after it.
 ///
-/// These are errors, too: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63, 2^64), a number
-/// beyond the doubles, a lone surrogate, and U+0000 in a string or key.
+/// These are errors, too: a repeated key, more than [`MAX_LEVELS`] levels, an integer outside [-2^63, 2^64),
+/// a number beyond the doubles, a lone surrogate, and U+0000 in a string or key.
 pub fn parse(text: &str) -> Result<Value, JsonError> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = Strict { level: 0 }.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
@@ -43,8 +44,8 @@ pub fn parse(text: &str) -> Result<Value, JsonError> {
     }
 }
 
-/// The normal form: compact, keys sorted by their bytes at every level, integers exact, other numbers the shortest
-/// text of their double, negative zero `-0`.
+/// The normal form: compact, keys sorted by their bytes at every level, integers exact, other numbers the
+/// shortest text of their double, negative zero `-0`.
 pub fn canonical(value: &Value) -> String {
     to_text(&Canonical(value))
 }
@@ -178,8 +179,8 @@ fn without_nul<E: de::Error, T: AsRef<str>>(text: T) -> Result<T, E> {
     }
 }
 
-/// Whether a number of this valid JSON text is written as an integer and fits neither `i64` nor `u64`. serde_json
-/// silently rounds such a number to a double, so it has to be found in the text.
+/// Whether a number of this valid JSON text is written as an integer and fits neither `i64` nor `u64`.
+/// serde_json silently rounds such a number to a double, so it has to be found in the text.
 fn has_wide_integer(text: &str) -> bool {
     let bytes = text.as_bytes();
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! Malformed intents: the failure code, and what is stored of the entry.
 //!
-//! The fields are stored as received, byte for byte, up to a size that is far above that of a valid entry. Storing a row
-//! never fails because of its content: bytes that PostgreSQL refuses are stored as base64.
+//! The fields are stored as received, byte for byte, up to a size that is far above that of a valid entry.
+//! Storing a row never fails because of its content: bytes that PostgreSQL refuses are stored as base64.
 
 mod raw_fields;
 mod stored_fields;
@@ -98,7 +98,8 @@ impl FailureCode {
     }
 }
 
-/// The rule of the failure code `code`, for a person, without a full stop; `None` if no rule of this version has it.
+/// The rule of the failure code `code`, for a person, without a full stop; `None` if no rule of this version
+/// has it.
 pub fn rule_of(code: &str) -> Option<&'static str> {
     let code = FailureCode::ALL.into_iter().find(|known| known.as_str() == code)?;
     Some(match code {
@@ -178,7 +179,8 @@ pub struct MalformedKey {
 }
 
 impl MalformedIntent {
-    /// The row for an entry of `stream` with these fields that was refused at `now`. A message that is too long is cut.
+    /// The row for an entry of `stream` with these fields that was refused at `now`. A message that is too
+    /// long is cut.
     pub fn new(
         stream: &str,
         entry_id: EntryId,
@@ -229,8 +231,8 @@ impl MalformedIntent {
         Self { rejection: rejection.storable(), recorded_at: now, ..self.clone() }
     }
 
-    /// The same row with its fields reduced to length, hash and first bytes, for the case that PostgreSQL refuses them. `None` if it
-    /// is reduced already.
+    /// The same row with its fields reduced to length, hash and first bytes, for the case that PostgreSQL
+    /// refuses them. `None` if it is reduced already.
     pub fn reduced(&self) -> Option<Self> {
         Some(Self { raw_fields: self.raw_fields.reduced()?, ..self.clone() })
     }

@@ -1,8 +1,9 @@
-//! What operators may do about dead letters: replay them, which gives their routes a new budget, or discard them.
+//! What operators may do about dead letters: replay them, which gives their routes a new budget, or discard
+//! them.
 //!
-//! One rule for the API, the commands and the console. A request selects at most [`MAX_ROUTES_PER_REQUEST`] dead letters, each with
-//! the version that it has then, and changes them in chunks of [`CHUNK_ROUTES`]. A route that has another version by then was
-//! changed by someone else and stays as it is.
+//! One rule for the API, the commands and the console. A request selects at most [`MAX_ROUTES_PER_REQUEST`]
+//! dead letters, each with the version that it has then, and changes them in chunks of [`CHUNK_ROUTES`]. A
+//! route that has another version by then was changed by someone else and stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -67,8 +68,8 @@ impl DeadLetterChange {
         }
     }
 
-    /// Whether this change may be made to a dead letter: to each that is not discarded; a discarded one may be replayed, but
-    /// only if it is named.
+    /// Whether this change may be made to a dead letter: to each that is not discarded; a discarded one may
+    /// be replayed, but only if it is named.
     pub fn applies_to(&self, discarded: bool, is_named: bool) -> bool {
         !discarded || (is_named && matches!(self, Self::Replay(_)))
     }
@@ -126,7 +127,8 @@ pub struct Targets {
     pub targets: Vec<Target>,
     /// Ids that name no route.
     pub unknown: Vec<String>,
-    /// Ids of routes that are no dead letters (any more), or that are discarded already: there is nothing to change.
+    /// Ids of routes that are no dead letters (any more), or that are discarded already: there is nothing to
+    /// change.
     pub unchanged: u64,
     /// Further dead letters that a filter selects.
     pub remaining: Counted,
@@ -196,7 +198,8 @@ impl Targets {
         counter.plan(self.unknown.clone(), self.remaining)
     }
 
-    /// Keeps those that still have the version that their operator saw, by their ids. The others changed meanwhile and count as unchanged.
+    /// Keeps those that still have the version that their operator saw, by their ids. The others changed
+    /// meanwhile and count as unchanged.
     pub fn keep_planned(&mut self, planned: &BTreeMap<String, Version>) {
         let selected = self.targets.len();
         self.targets.retain(|target| planned.get(&target.key.to_string()) == Some(&target.version));
@@ -214,10 +217,11 @@ impl Targets {
 pub struct ChangeReport {
     /// Routes that were changed.
     pub changed: u64,
-    /// Selected dead letters that were not changed: those beyond the bound of one request, and those that another transaction
-    /// has locked. The same request under another idempotency key continues with them.
+    /// Selected dead letters that were not changed: those beyond the bound of one request, and those that
+    /// another transaction has locked. The same request under another idempotency key continues with them.
     pub remaining: Counted,
-    /// Selected ones that stayed as they are: no dead letters any more, discarded already, or changed since they were selected.
+    /// Selected ones that stayed as they are: no dead letters any more, discarded already, or changed since
+    /// they were selected.
     pub unchanged: u64,
     /// Ids that name no route.
     pub unknown: Vec<String>,
@@ -237,7 +241,8 @@ pub struct OperatorAction {
 }
 
 impl OperatorAction {
-    /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and what the change was told.
+    /// `operator_actions.arguments` for a chunk: the idempotency key, the filter or the ids of the chunk, and
+    /// what the change was told.
     pub fn arguments(&self, change: &DeadLetterChange, chunk: &[Target]) -> Value {
         let mut arguments = match &self.selection {
             Selection::Filter(filter) => {

@@ -33,8 +33,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The language for a user who prefers `preferred`: that tag if it is configured, else its base language if
-    /// that is, else `en`. Case is ignored; the configured spelling is given.
+    /// The language for a user who prefers `preferred`: that tag if it is configured, else its base language
+    /// if that is, else `en`. Case is ignored; the configured spelling is given.
     pub(crate) fn locale(&self, preferred: &str) -> &str {
         let configured = |tag: &str| self.locales.iter().find(|locale| locale.eq_ignore_ascii_case(tag));
         let base = preferred.split('-').next().unwrap_or_default();
@@ -74,8 +74,9 @@ pub struct Schedule {
 }
 
 impl Policy {
-    /// For an acceptance at `now`. Routes that this replica will dispatch to its own publishers have a head start of one
-    /// lease TTL, in which other replicas leave them alone; those that it cannot dispatch are due at once.
+    /// For an acceptance at `now`. Routes that this replica will dispatch to its own publishers have a head
+    /// start of one lease TTL, in which other replicas leave them alone; those that it cannot dispatch are
+    /// due at once.
     pub fn schedule(&self, now: Timestamp, dispatched: bool) -> Schedule {
         Schedule { accepted_at: now, due: if dispatched { now + self.head_start } else { now } }
     }

@@ -1,8 +1,10 @@
-//! What can be asked about notifications, dead letters, malformed intents and the service itself, and the answers.
+//! What can be asked about notifications, dead letters, malformed intents and the service itself, and the
+//! answers.
 //!
-//! Values only; the port that gives them is among the ports. Lists are read newest first in pages. A page ends at a place in the
-//! order of its list, and the next one begins after it, so that rows that arrive meanwhile move nothing. A page may be
-//! short or empty and still have a next one: no request examines more than a bounded number of rows.
+//! Values only; the port that gives them is among the ports. Lists are read newest first in pages. A page
+//! ends at a place in the order of its list, and the next one begins after it, so that rows that arrive
+//! meanwhile move nothing. A page may be short or empty and still have a next one: no request examines more
+//! than a bounded number of rows.
 
 mod activity;
 mod causes;
@@ -39,8 +41,8 @@ pub use stuck::{BLOCKED_LIMIT, NO_LEADER_LIMIT, OLDEST_DUE_LIMIT, Stuck, stuck};
 pub const MAX_PAGE_ITEMS: usize = 200;
 /// The items of a page unless the caller asks for another number.
 pub const DEFAULT_PAGE_ITEMS: usize = 50;
-/// The most records that are read together by their ids, to be compared with intents: with payloads of 64 KiB and a thousand
-/// recipients each they take about 10 MB.
+/// The most records that are read together by their ids, to be compared with intents: with payloads of 64 KiB
+/// and a thousand recipients each they take about 10 MB.
 pub const MAX_RECORDS: usize = 50;
 /// How far rows are counted.
 pub const COUNT_CAP: u64 = 10_000;

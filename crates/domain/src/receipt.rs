@@ -1,6 +1,7 @@
 //! What the consumers of the outbound streams report of a route: its receipt, whose status only ever rises.
 //!
-//! Not the receipt of an append in Redis, which says that an entry is in the stream: this one says what became of it after that.
+//! Not the receipt of an append in Redis, which says that an entry is in the stream: this one says what
+//! became of it after that.
 
 use std::str::FromStr;
 
@@ -64,8 +65,8 @@ pub struct Report {
     /// When, by the clock of the consumer. It decides nothing.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Further words of the consumer: at most [`MAX_DETAIL_CHARS`] characters; empty if there are none. May hold an address, so it is not
-    /// logged.
+    /// Further words of the consumer: at most [`MAX_DETAIL_CHARS`] characters; empty if there are none. May
+    /// hold an address, so it is not logged.
     pub detail: String,
 }
 
@@ -140,8 +141,8 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// What is known after `report`, and what the report came to. The status is the highest of all reports, whatever their order; of equal
-    /// ones the first counts.
+    /// What is known after `report`, and what the report came to. The status is the highest of all reports,
+    /// whatever their order; of equal ones the first counts.
     pub fn after(known: Option<Self>, report: Report) -> (Self, Recorded) {
         let (highest, mut history, outcome) = match known {
             Some(known) if report.status <= known.highest.status => {

@@ -7,8 +7,8 @@ use ambient::Timestamp;
 
 use crate::entry::EntryId;
 
-/// `<entry id>`, or `<entry id>~<n>` where that id already belonged to another intent; a UUIDv7 for an intent that did not come
-/// from a stream.
+/// `<entry id>`, or `<entry id>~<n>` where that id already belonged to another intent; a UUIDv7 for an intent
+/// that did not come from a stream.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NotificationId(Arc<str>);
 
@@ -21,7 +21,8 @@ impl NotificationId {
         }
     }
 
-    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and of random bytes, the last ten of which count.
+    /// A new id for an intent that did not come from a stream: a UUIDv7 of `at` and of random bytes, the last
+    /// ten of which count.
     pub fn v7(at: Timestamp, random: [u8; 16]) -> Self {
         let mut counted = [0; 10];
         counted.copy_from_slice(&random[6..]);

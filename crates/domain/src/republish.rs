@@ -1,15 +1,17 @@
 //! What Redis may have lost of what was published, and which entries are appended again.
 //!
-//! The rules of ADR 0021 and ADR 0045: a comparison follows when an outbound stream is on another server than before, when
-//! the last id that it generated fell, or when it was created again. An absent entry whose id lies in a [`Gap`] never existed
-//! in the present stream on the present server, so neither trimming nor a consumer can have removed it.
+//! The rules of ADR 0021 and ADR 0045: a comparison follows when an outbound stream is on another server than
+//! before, when the last id that it generated fell, or when it was created again. An absent entry whose id
+//! lies in a [`Gap`] never existed in the present stream on the present server, so neither trimming nor a
+//! consumer can have removed it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::entry::EntryId;
 
-/// A Redis server process with one replication history. An acknowledgement is valid for the server that gave it.
+/// A Redis server process with one replication history. An acknowledgement is valid for the server that gave
+/// it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ServerId {
     /// `run_id`: another one after each start of the server.
@@ -45,8 +47,9 @@ pub struct SeenStream {
 }
 
 impl SeenStream {
-    /// Whether entries that existed when `former` was observed may be gone, other than by trimming and deleting. `gaps` are those of
-    /// the stream now: of a stream that was created again, the newest has the last id seen before, even if later ids are higher.
+    /// Whether entries that existed when `former` was observed may be gone, other than by trimming and
+    /// deleting. `gaps` are those of the stream now: of a stream that was created again, the newest has the
+    /// last id seen before, even if later ids are higher.
     pub fn may_have_lost(&self, former: &Self, gaps: &[Gap]) -> bool {
         self.server != former.server
             || self.last_generated < former.last_generated
@@ -54,16 +57,17 @@ impl SeenStream {
     }
 }
 
-/// A range of ids that no entry of a stream has had on a server: `after` is the last id that the stream had generated before a
-/// publisher appended to it after a start, a promotion or the loss of the key, and `before` the first id that was appended then.
+/// A range of ids that no entry of a stream has had on a server: `after` is the last id that the stream had
+/// generated before a publisher appended to it after a start, a promotion or the loss of the key, and
+/// `before` the first id that was appended then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// The server.
     pub server: ServerId,
     /// Ids up to this one existed before.
     pub after: EntryId,
-    /// Ids from this one on were appended since; `None` if nothing was appended yet: then the last id that the stream generated says
-    /// as much.
+    /// Ids from this one on were appended since; `None` if nothing was appended yet: then the last id that
+    /// the stream generated says as much.
     pub before: Option<EntryId>,
 }
 
@@ -89,7 +93,8 @@ pub struct OutboundState {
 }
 
 impl OutboundState {
-    /// Whether the absent entry `id` had been lost already when `former` was observed: a gap that it is in was there then.
+    /// Whether the absent entry `id` had been lost already when `former` was observed: a gap that it is in
+    /// was there then.
     pub fn had_lost(&self, id: EntryId, former: &SeenStream) -> bool {
         let of_former = self.gaps.iter().position(|gap| gap.server == former.server);
         let was_there = |(at, gap): (usize, &Gap)| match of_former {
@@ -115,7 +120,8 @@ pub enum EntryState {
     Deleted,
     /// It is lost, and is to be appended again.
     Missing,
-    /// It is lost, and the stream begins after it: consumers may have processed it, so it is reported and not appended again.
+    /// It is lost, and the stream begins after it: consumers may have processed it, so it is reported and not
+    /// appended again.
     Lost,
     /// The stream does not exist, so nothing is known about its entries.
     NoStream,
@@ -161,7 +167,8 @@ mod tests {
         Gap { server: seen(run_id, "r", 0).server, after: id(after), before: before.map(id) }
     }
 
-    /// A stream from `first` to 30 in which consumers deleted entries up to 15, on a server that never had the ids in `gaps`.
+    /// A stream from `first` to 30 in which consumers deleted entries up to 15, on a server that never had
+    /// the ids in `gaps`.
     fn stream(first: Option<u64>, gaps: &[(u64, Option<u64>)]) -> OutboundState {
         let gap = |(after, before): &(u64, Option<u64>)| gap("a", *after, *before);
         OutboundState {

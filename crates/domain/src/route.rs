@@ -131,8 +131,8 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// The route id as it may be logged: an administrator's address in it is masked. With the notification id beside it
-    /// the row is still found.
+    /// The route id as it may be logged: an administrator's address in it is masked. With the notification id
+    /// beside it the row is still found.
     pub fn loggable_route_id(&self) -> &str {
         if self.route_id.starts_with("email:email:") { "email:email:****" } else { &self.route_id }
     }

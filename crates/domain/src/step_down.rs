@@ -1,8 +1,9 @@
 //! Handing over the leadership of intake at an operator's request.
 //!
-//! The request is a time in the row of the replica. How old it is, the store says by its own clock, so that no clocks are compared. A request
-//! counts for [`STEP_DOWN_REST`]: until then the replica hands over if it leads and another replica runs. After that it does not campaign for
-//! [`STEP_DOWN_REST`] since it released the lock. A replica that runs alone continues to lead, since no other could follow it.
+//! The request is a time in the row of the replica. How old it is, the store says by its own clock, so that
+//! no clocks are compared. A request counts for [`STEP_DOWN_REST`]: until then the replica hands over if it
+//! leads and another replica runs. After that it does not campaign for [`STEP_DOWN_REST`] since it released
+//! the lock. A replica that runs alone continues to lead, since no other could follow it.
 
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ pub struct StepDownState {
 }
 
 impl StepDownState {
-    /// Whether a replica that has led for `term` hands over now: the request is younger than its term and still counts.
+    /// Whether a replica that has led for `term` hands over now: the request is younger than its term and
+    /// still counts.
     pub fn hands_over(&self, term: Duration) -> bool {
         self.other_replica && self.requested_ago.is_some_and(|ago| ago < term && ago < STEP_DOWN_REST)
     }

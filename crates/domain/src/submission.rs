@@ -1,8 +1,9 @@
 //! Intents whose callers wait for the outcome: what they are told, and how a group of them is decided.
 //!
-//! The rules are those of the stream ([`crate::accept`]). Three things differ. A submission has no place in an order, so none
-//! waits for another: one whose recipients could not be looked up is answered so, and the others are accepted. Its
-//! record's id is made here and not by Redis. And nothing is written about one that is not accepted: its caller has the answer.
+//! The rules are those of the stream ([`crate::accept`]). Three things differ. A submission has no place in
+//! an order, so none waits for another: one whose recipients could not be looked up is answered so, and the
+//! others are accepted. Its record's id is made here and not by Redis. And nothing is written about one that
+//! is not accepted: its caller has the answer.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -26,8 +27,8 @@ use crate::trace_parent::TraceParent;
 pub struct Submission {
     /// What is asked for.
     pub intent: Intent,
-    /// Whether the answer is stored under the intent's key, so that a repeated request gets the same bytes. Meanwhile the key is
-    /// claimed, and another request with it is told so.
+    /// Whether the answer is stored under the intent's key, so that a repeated request gets the same bytes.
+    /// Meanwhile the key is claimed, and another request with it is told so.
     pub stores_answer: bool,
     /// The trace that the request belongs to, if its header says so. It is not stored.
     pub request_trace: Option<TraceParent>,
@@ -35,8 +36,8 @@ pub struct Submission {
     pub held: Held,
 }
 
-/// What a request occupies, for example a part of a budget, until its submission is decided: even if its caller stops waiting before. All
-/// are equal. Clones share it.
+/// What a request occupies, for example a part of a budget, until its submission is decided: even if its
+/// caller stops waiting before. All are equal. Clones share it.
 #[derive(Clone, Default)]
 pub struct Held(Option<Arc<dyn Any + Send + Sync>>);
 
@@ -121,15 +122,16 @@ pub enum SubmissionDecision {
 }
 
 impl SubmissionDecision {
-    /// Whether the intent is not accepted because of what the directory said, or could not say. Then its key must be looked up
-    /// first: what becomes of a replay never depends on what the directory says today.
+    /// Whether the intent is not accepted because of what the directory said, or could not say. Then its key
+    /// must be looked up first: what becomes of a replay never depends on what the directory says today.
     pub fn directory_objects(&self) -> bool {
         matches!(self, Self::Tell(SubmissionOutcome::Rejected(_) | SubmissionOutcome::Unavailable(_)))
     }
 }
 
 impl SubmissionOutcome {
-    /// What the caller of an intent is told whose `acceptance` is committed, together with `answer` if one is stored.
+    /// What the caller of an intent is told whose `acceptance` is committed, together with `answer` if one is
+    /// stored.
     pub fn accepted(acceptance: &Acceptance, answer: Option<StoredAnswer>) -> Self {
         Self::Accepted {
             notification_id: acceptance.record.notification_id.clone(),
@@ -140,8 +142,8 @@ impl SubmissionOutcome {
     }
 }
 
-/// Decides one submission, whose key belongs to `holder` if it is taken, from the answers about its recipients in `users`. No
-/// two submissions of a group have the same key.
+/// Decides one submission, whose key belongs to `holder` if it is taken, from the answers about its
+/// recipients in `users`. No two submissions of a group have the same key.
 pub fn decide(
     intent: &Intent,
     holder: Option<&AcceptedRequest>,

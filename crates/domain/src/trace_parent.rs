@@ -1,9 +1,11 @@
 //! The context of a trace, as a producer passes it on: the header `traceparent` of W3C Trace Context.
 //!
-//! `trace_id` of an intent may hold anything. If it holds a traceparent, the intent continues that trace; if not, it is carried on
-//! and means nothing here. Nothing is corrected: a text that differs from the format in one character is no traceparent.
+//! `trace_id` of an intent may hold anything. If it holds a traceparent, the intent continues that trace; if
+//! not, it is carried on and means nothing here. Nothing is corrected: a text that differs from the format in
+//! one character is no traceparent.
 
-/// The length of version 00, in bytes: version, trace id, parent id and flags, each followed by a hyphen but the last.
+/// The length of version 00, in bytes: version, trace id, parent id and flags, each followed by a hyphen but
+/// the last.
 const LENGTH: usize = 55;
 /// The flag that says that the caller may have recorded the trace.
 const SAMPLED: u8 = 1;
@@ -20,8 +22,8 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Reads a traceparent. `None` if the text is none: wrong length, upper case, ids of zeros only, or version ff. Of a later version
-    /// than 00, what is known of version 00 is read, as the standard asks.
+    /// Reads a traceparent. `None` if the text is none: wrong length, upper case, ids of zeros only, or
+    /// version ff. Of a later version than 00, what is known of version 00 is read, as the standard asks.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         let (known, rest) = bytes.split_at_checked(LENGTH)?;

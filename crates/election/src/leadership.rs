@@ -23,16 +23,16 @@ pub struct Leadership<N> {
     key: Arc<str>,
     candidate: Arc<str>,
     notice: N,
-    /// The lock of a term that could not be released: PostgreSQL was unavailable. Without a release it would keep every
-    /// candidate waiting, this one included, when PostgreSQL is back.
+    /// The lock of a term that could not be released: PostgreSQL was unavailable. Without a release it would
+    /// keep every candidate waiting, this one included, when PostgreSQL is back.
     unreleased: Arc<Mutex<Option<LockId>>>,
     /// Terms are short and frequent, so their beginnings and ends are logged for debugging only.
     for_passes: bool,
 }
 
 impl<N: Notice + Clone> Leadership<N> {
-    /// The leadership of `key` among all processes with the same tables of locks. `candidate` is the name of this process
-    /// in the log. Keys come from a bounded set: the lock keeps a counter for each.
+    /// The leadership of `key` among all processes with the same tables of locks. `candidate` is the name of
+    /// this process in the log. Keys come from a bounded set: the lock keeps a counter for each.
     pub fn new(locks: LockManager, key: &str, candidate: &str, notice: N) -> Self {
         Self {
             locks: locks.with_same_ttl(),
@@ -62,8 +62,8 @@ impl<N: Notice + Clone> Leadership<N> {
         Ok(Some(Term { leadership: self.clone(), guard }))
     }
 
-    /// Returns when another campaign may succeed: soon after the leader stepped down or its term ended, otherwise after
-    /// [`LEADER_POLL_INTERVAL`].
+    /// Returns when another campaign may succeed: soon after the leader stepped down or its term ended,
+    /// otherwise after [`LEADER_POLL_INTERVAL`].
     pub async fn leader_change(&self) {
         let interval = self.campaign_interval().await;
         let campaign_at = Instant::now() + interval;
@@ -73,7 +73,8 @@ impl<N: Notice + Clone> Leadership<N> {
         }
     }
 
-    /// Makes the fences of all later terms higher than `floor`: for a database that was restored to an older state.
+    /// Makes the fences of all later terms higher than `floor`: for a database that was restored to an older
+    /// state.
     pub async fn raise_fence(&self, floor: u64) -> Result<(), LockError> {
         self.locks.raise_fence(&self.key, floor).await.map(drop)
     }
@@ -91,7 +92,8 @@ impl<N: Notice + Clone> Leadership<N> {
         self.unreleased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long until the lease ends by PostgreSQL's clock unless it is renewed, within the bounds of the interval.
+    /// How long until the lease ends by PostgreSQL's clock unless it is renewed, within the bounds of the
+    /// interval.
     async fn campaign_interval(&self) -> Duration {
         match self.locks.lookup(&self.key).await {
             Ok(Some(held)) => held.free_in.clamp(CAMPAIGN_INTERVAL_MIN, LEADER_POLL_INTERVAL),
@@ -114,14 +116,15 @@ impl<N: Notice + Clone> Term<N> {
         self.guard.fence()
     }
 
-    /// Resolves when the term can no longer be relied on: before it ends for the others, by the monotonic clock of this
-    /// process.
+    /// Resolves when the term can no longer be relied on: before it ends for the others, by the monotonic
+    /// clock of this process.
     pub async fn lost(&self) {
         self.guard.lost().cancelled().await;
     }
 
-    /// Ends the term and sends the leader-change notice, so that another candidate need not wait for the lease to expire.
-    /// What fails is logged. The lease then expires, unless this process campaigns before that: it releases the lock first.
+    /// Ends the term and sends the leader-change notice, so that another candidate need not wait for the
+    /// lease to expire. What fails is logged. The lease then expires, unless this process campaigns before
+    /// that: it releases the lock first.
     pub async fn step_down(self) {
         let (fence, lock_id) = (self.guard.fence(), self.guard.lock_id().clone());
         let Leadership { key, candidate, notice, for_passes, .. } = &self.leadership;

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::time::Duration;
 
-/// The leader-change notice of one leadership. Delivery is best effort: a notice that is lost costs the wait until the next
-/// campaign.
+/// The leader-change notice of one leadership. Delivery is best effort: a notice that is lost costs the wait
+/// until the next campaign.
 pub trait Notice: Send + Sync {
     /// Why a notice could not be sent or awaited.
     type Error: Error + Send + Sync + 'static;

@@ -1,7 +1,7 @@
 //! Request bodies: `application/json`, UTF-8, not compressed, of a bounded size.
 //!
-//! The extractors read the body when the handler asks for it, after its token was checked, and refuse it in the order 415,
-//! 413, 400. What is read counts against the listener's budget until the answer is written.
+//! The extractors read the body when the handler asks for it, after its token was checked, and refuse it in
+//! the order 415, 413, 400. What is read counts against the listener's budget until the answer is written.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -43,12 +43,14 @@ pub struct BodyLimit(pub usize);
 #[derive(Debug, Clone)]
 pub struct JsonText(pub String);
 
-/// A JSON body as a `T`, which must be a struct: the body must be an object. Unknown members are refused if `T` denies
-/// them (`#[serde(deny_unknown_fields)]`), repeated ones always. For members that are structs see [`Object`].
+/// A JSON body as a `T`, which must be a struct: the body must be an object. Unknown members are refused if
+/// `T` denies them (`#[serde(deny_unknown_fields)]`), repeated ones always. For members that are structs see
+/// [`Object`].
 #[derive(Debug, Clone)]
 pub struct JsonBody<T>(pub T);
 
-/// A struct that is read from a JSON object only. Serde would read a struct from an array too, member by member.
+/// A struct that is read from a JSON object only. Serde would read a struct from an array too, member by
+/// member.
 #[derive(Debug, Clone)]
 pub struct Object<T>(pub T);
 
@@ -131,7 +133,8 @@ fn is_of_type(given: &str, expected: &str) -> bool {
     is_expected && parts.all(is_utf8)
 }
 
-/// What the client says how long the body is. The server library has refused what is no length or contradicts itself.
+/// What the client says how long the body is. The server library has refused what is no length or contradicts
+/// itself.
 fn declared_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -158,7 +161,8 @@ impl From<BodyError> for Problem {
     }
 }
 
-/// Reads a body of any media type within the limit of its route and the budget of the listener. Once in a request.
+/// Reads a body of any media type within the limit of its route and the budget of the listener. Once in a
+/// request.
 pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
     let exchange = head.extensions.get::<Exchange>();
     let limit = head.extensions.get::<BodyLimit>().map(|limit| limit.0);
@@ -174,8 +178,8 @@ pub async fn read_body(head: &Parts, body: Body) -> Result<Vec<u8>, BodyError> {
     }
 }
 
-/// Reads the body into a buffer that is never larger than what was reserved of the budget. More than a share is reserved only when a
-/// share has arrived.
+/// Reads the body into a buffer that is never larger than what was reserved of the budget. More than a share
+/// is reserved only when a share has arrived.
 async fn read(
     mut body: Body,
     declared: Option<usize>,
@@ -194,7 +198,8 @@ async fn read(
         if length > reserved {
             reserve(exchange, expected.max(length)).await;
             reserved = expected.max(length);
-            // The buffer gets its final capacity: one that doubles would need three times as much while it is copied.
+            // The buffer gets its final capacity: one that doubles would need three times as much while it is
+            // copied.
             bytes.reserve_exact(reserved - bytes.len());
         }
         bytes.extend_from_slice(&data);
@@ -206,8 +211,9 @@ async fn read(
     Ok(bytes)
 }
 
-/// Parses a text of `length` bytes with `parse`. A long text is parsed on a thread of its own, few at a time, so that other requests go
-/// on meanwhile. `occupied` is held until the text is parsed, even if the request ends before.
+/// Parses a text of `length` bytes with `parse`. A long text is parsed on a thread of its own, few at a time,
+/// so that other requests go on meanwhile. `occupied` is held until the text is parsed, even if the request
+/// ends before.
 pub async fn parse_apart<T: Send + 'static>(
     length: usize,
     occupied: Occupied,
@@ -226,7 +232,8 @@ pub async fn parse_apart<T: Send + 'static>(
     });
     match parsing.await {
         Ok(parsed) => parsed,
-        // A panic is the request's own. Nothing cancels the task but the end of the runtime, which ends this one too.
+        // A panic is the request's own. Nothing cancels the task but the end of the runtime, which ends this
+        // one too.
         Err(ended) => resume_unwind(ended.into_panic()),
     }
 }

@@ -1,13 +1,14 @@
 //! The bytes that request bodies and responses may occupy, all connections together.
 //!
-//! Every request in progress has a share of its own, [`MAX_SHARE_BYTES`] or less. What a body needs beyond it is reserved as a whole
-//! once the share has arrived; until then its connection is not read on. So a request that waits holds nothing that another one
-//! waits for, and there is no deadlock; small requests never wait for large ones. Reservations are granted in the order of
-//! their requests, and one client holds a quarter of the budget at most ([`OWNER_DIVISOR`]): bodies that are announced and do not
-//! come keep no room from the bodies of other clients.
+//! Every request in progress has a share of its own, [`MAX_SHARE_BYTES`] or less. What a body needs beyond it
+//! is reserved as a whole once the share has arrived; until then its connection is not read on. So a request
+//! that waits holds nothing that another one waits for, and there is no deadlock; small requests never wait
+//! for large ones. Reservations are granted in the order of their requests, and one client holds a quarter of
+//! the budget at most ([`OWNER_DIVISOR`]): bodies that are announced and do not come keep no room from the
+//! bodies of other clients.
 //!
-//! A response is in memory before its size is known. Its bytes are taken from the budget at once, which may fall below zero; then no
-//! further request begins until enough bytes were written.
+//! A response is in memory before its size is known. Its bytes are taken from the budget at once, which may
+//! fall below zero; then no further request begins until enough bytes were written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -20,7 +21,8 @@ const MAX_SHARE_BYTES: usize = 16 * 1024;
 /// The part of the budget that all shares together have at most: one in so many.
 const SHARES_DIVISOR: usize = 4;
 
-/// The part of the budget that one client may reserve, beyond the shares: one in so many. A larger body is reserved alone.
+/// The part of the budget that one client may reserve, beyond the shares: one in so many. A larger body is
+/// reserved alone.
 const OWNER_DIVISOR: usize = 4;
 
 /// The bytes beyond the shares. Clones share them.
@@ -142,8 +144,8 @@ impl Reservation {
         self.held().budget.share
     }
 
-    /// Waits until the request, which is `owner`'s, may occupy `bytes`. To be called once: a request that waits must hold nothing that
-    /// others wait for.
+    /// Waits until the request, which is `owner`'s, may occupy `bytes`. To be called once: a request that
+    /// waits must hold nothing that others wait for.
     pub(crate) async fn reserve(&self, bytes: usize, owner: Option<&Arc<str>>) {
         let budget = self.held().budget.clone();
         let beyond = bytes.saturating_sub(budget.share);
@@ -302,8 +304,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever clients do, reservations never exceed the budget, every one that is not given up is granted, and all
-        /// is free at the end.
+        /// Whatever clients do, reservations never exceed the budget, every one that is not given up is
+        /// granted, and all is free at the end.
         #[test]
         fn no_mix_of_bodies_exceeds_the_budget_or_blocks_for_ever(
             bodies in prop::collection::vec((0_usize..=SHARE + 1000, 0_u64..20, 1_u64..20, 1_u64..40), 1..60)

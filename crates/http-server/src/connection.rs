@@ -1,9 +1,9 @@
 //! The deadline of one connection.
 //!
-//! The server library has a timer for the head of a request, but restarts it as soon as an answer is written: it would
-//! close idle connections by the limit meant for slow heads. So the deadline is kept here: the stream reports when bytes
-//! arrive, the service reports when a request begins and when its answer was written, and the task that drives the
-//! connection closes it when the deadline has passed.
+//! The server library has a timer for the head of a request, but restarts it as soon as an answer is written:
+//! it would close idle connections by the limit meant for slow heads. So the deadline is kept here: the
+//! stream reports when bytes arrive, the service reports when a request begins and when its answer was
+//! written, and the task that drives the connection closes it when the deadline has passed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::timeouts::{STALL_TIMEOUT, Timeouts};
 
-/// How long a connection without a complete head, or with a request of an unknown client, is left alone when there is no room for
-/// others.
+/// How long a connection without a complete head, or with a request of an unknown client, is left alone when
+/// there is no room for others.
 const HEAD_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client may take to close an idle connection that has to make room.
@@ -25,7 +25,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client that was refused may go on sending when there is no room for others.
 const REFUSED_GRACE: Duration = Duration::from_secs(2);
 
-/// The most requests without a known token that a connection may make; it is closed after the response to the next one.
+/// The most requests without a known token that a connection may make; it is closed after the response to the
+/// next one.
 const MAX_UNAUTHORIZED: u32 = 10;
 
 /// What a connection is doing. Clones share it.
@@ -104,12 +105,14 @@ impl State {
         self.in_progress.is_empty() && self.head_since.is_none() && self.begun > 0
     }
 
-    /// When the head that is incomplete began to be waited for: a part of it may have come while another request was in progress.
+    /// When the head that is incomplete began to be waited for: a part of it may have come while another
+    /// request was in progress.
     fn head_began(&self) -> Option<Instant> {
         self.head_since.map(|since| if self.begun == 0 { since } else { since.max(self.waiting_since) })
     }
 
-    /// Since when the requests in progress may be given up for others: all are refused, or the client is unknown.
+    /// Since when the requests in progress may be given up for others: all are refused, or the client is
+    /// unknown.
     fn expendable_since(&self) -> Option<Instant> {
         let requests = self.in_progress.values();
         if requests.clone().all(|request| request.refused_since.is_some()) {
@@ -200,8 +203,9 @@ impl Activity {
         }
     }
 
-    /// How readily the connection is closed to make room for another, the least first, and from when on; `None` if not at all. Those of
-    /// unknown and refused clients come first, then idle ones, then those without a complete head; among them those that wait longest.
+    /// How readily the connection is closed to make room for another, the least first, and from when on;
+    /// `None` if not at all. Those of unknown and refused clients come first, then idle ones, then those
+    /// without a complete head; among them those that wait longest.
     pub(crate) fn expendability(&self) -> Option<(u8, Instant)> {
         let state = self.state();
         if state.unwanted_since.is_some() {
@@ -245,7 +249,8 @@ impl Activity {
                 if deadline <= now {
                     return;
                 }
-                // No deadline that is set from now on is earlier than that, unless there must be room. So a request wakes nobody.
+                // No deadline that is set from now on is earlier than that, unless there must be room. So a
+                // request wakes nobody.
                 state.armed = deadline.min(now + self.0.timeouts.shortest());
                 state.armed
             };

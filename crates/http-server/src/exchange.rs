@@ -21,7 +21,8 @@ use crate::connection::Progress;
 use crate::service::Class;
 use crate::stall::Stall;
 
-/// The bytes that a response occupies besides its body: its head, and the state that the server library keeps of its stream.
+/// The bytes that a response occupies besides its body: its head, and the state that the server library keeps
+/// of its stream.
 const ANSWER_OVERHEAD_BYTES: usize = 1024;
 
 /// The largest piece of a response that an HTTP/2 connection takes at a time, in bytes.
@@ -83,15 +84,16 @@ impl Route {
     }
 }
 
-/// Names the route of a request for the observer, in a handler that tells routes apart by itself. The first name counts, and a
-/// template of the router before it. There must be few templates, whatever clients send.
+/// Names the route of a request for the observer, in a handler that tells routes apart by itself. The first
+/// name counts, and a template of the router before it. There must be few templates, whatever clients send.
 pub fn name_route(extensions: &Extensions, template: &'static str) {
     if let Some(exchange) = extensions.get::<Exchange>() {
         exchange.set_route(Route::Named(template));
     }
 }
 
-/// The bytes that the body of a request occupies. A task that outlives its request holds them until its end, so that the budget counts them.
+/// The bytes that the body of a request occupies. A task that outlives its request holds them until its end,
+/// so that the budget counts them.
 #[derive(Debug, Clone)]
 pub struct Occupied(Option<Arc<Reservation>>);
 
@@ -101,7 +103,8 @@ impl Occupied {
         Self(extensions.get::<Exchange>().map(|exchange| Arc::clone(&exchange.0.reservation)))
     }
 
-    /// It occupies `bytes` more: what a handler has made of the body. Nothing waits for them, but further requests do.
+    /// It occupies `bytes` more: what a handler has made of the body. Nothing waits for them, but further
+    /// requests do.
     pub fn add(&self, bytes: usize) {
         if let Some(reservation) = &self.0 {
             reservation.add(bytes);
@@ -117,8 +120,8 @@ impl<S: Sync> FromRequestParts<S> for Occupied {
     }
 }
 
-/// Marks the client of a request as known after all, for example by a session: from now on the request counts against the room of known
-/// clients. Waits until there is room.
+/// Marks the client of a request as known after all, for example by a session: from now on the request counts
+/// against the room of known clients. Waits until there is room.
 pub async fn admit_known_client(extensions: &Extensions) {
     if let Some(exchange) = extensions.get::<Exchange>() {
         exchange.admit_known().await;
@@ -151,7 +154,8 @@ impl Exchange {
         self.0.progress.activity().set_known();
     }
 
-    /// Gives the place to another request: the handler has ended, whether the client reads the response or not.
+    /// Gives the place to another request: the handler has ended, whether the client reads the response or
+    /// not.
     pub(crate) fn leave(&self) {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).1 = None;
     }
@@ -305,7 +309,8 @@ struct Occupancy {
     stall: Option<Stall>,
 }
 
-/// A response body whose bytes keep their occupancy until the server library drops them, after it wrote them to the socket.
+/// A response body whose bytes keep their occupancy until the server library drops them, after it wrote them
+/// to the socket.
 struct AnswerBody {
     body: Body,
     occupancy: Arc<Occupancy>,
@@ -351,7 +356,8 @@ impl HttpBody for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
-                // The stream of HTTP/2 ends when all of it is written, so that one that is not taken is noticed.
+                // The stream of HTTP/2 ends when all of it is written, so that one that is not taken is
+                // noticed.
                 return self
                     .occupancy
                     .stall

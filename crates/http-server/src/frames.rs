@@ -1,8 +1,9 @@
 //! The targets of HTTP/2 requests as they were sent.
 //!
-//! The server library drops a fragment from `:path` without a word. So the frames of a connection are read beside it, as far as it takes to
-//! see a `#` there: header blocks (RFC 7541), of which each literal is looked at. A connection with such a target is not to be used any more,
-//! so no entry of the dynamic table ever holds one, and the table is not kept.
+//! The server library drops a fragment from `:path` without a word. So the frames of a connection are read
+//! beside it, as far as it takes to see a `#` there: header blocks (RFC 7541), of which each literal is
+//! looked at. A connection with such a target is not to be used any more, so no entry of the dynamic table
+//! ever holds one, and the table is not kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -180,8 +181,8 @@ fn string(block: &mut &[u8]) -> Option<Vec<u8>> {
     Some(if has_codes { decoded(bytes) } else { bytes.to_vec() })
 }
 
-/// The characters with codes of up to 15 bits, by the length of their codes; the codes of each length follow each other, and those of the
-/// length before.
+/// The characters with codes of up to 15 bits, by the length of their codes; the codes of each length follow
+/// each other, and those of the length before.
 const CODES: [(u32, &[u8]); 10] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),

@@ -1,7 +1,8 @@
 //! The beginnings and ends of the heads of an HTTP/1.1 connection.
 //!
-//! The server library determines how the body of each request is framed ([`Framing::begin`]). This module counts the bytes of the body, so
-//! that it finds the head after it. An error in a chunked body is left to the library, which ends the connection.
+//! The server library determines how the body of each request is framed ([`Framing::begin`]). This module
+//! counts the bytes of the body, so that it finds the head after it. An error in a chunked body is left to
+//! the library, which ends the connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;

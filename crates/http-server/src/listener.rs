@@ -32,15 +32,16 @@ use crate::stream::Watched;
 /// The pause after a connection could not be accepted, for example because no file descriptor is left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a timer of the listener expires, which does nothing. Tokio wakes the thread that waits for the network whenever a timer is
-/// made that expires before all others. Without this one, that is each timeout of a request.
+/// How often a timer of the listener expires, which does nothing. Tokio wakes the thread that waits for the
+/// network whenever a timer is made that expires before all others. Without this one, that is each timeout of
+/// a request.
 const TIMER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How often a further connection that finds no room looks for one that has become idle.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the server library buffers of a connection, in bytes: a piece of a body, a piece of an answer. It may overshoot by
-/// one read, to twice as much.
+/// What the server library buffers of a connection, in bytes: a piece of a body, a piece of an answer. It may
+/// overshoot by one read, to twice as much.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The longest head of a request with HTTP/1.1, in bytes.
@@ -61,8 +62,8 @@ const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 /// The answer to a head that is incomplete at its deadline. It reached no handler, so it has no body.
 const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle. Returns when
-/// all are closed, at the latest after the drain timeout.
+/// Serves `router` until `stop` and the drain delay after it, then closes connections as they become idle.
+/// Returns when all are closed, at the latest after the drain timeout.
 pub async fn serve<L: Listener>(listener: L, router: Router, settings: Settings, stop: CancellationToken) {
     let (drain_delay, drain_timeout) = (settings.drain_delay, settings.drain_timeout);
     let room = Room::new(settings.max_connections);
@@ -224,7 +225,8 @@ impl Connection {
             .max_buf_size(CONNECTION_BUFFER_BYTES)
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
-            // Answers are not copied into the buffer of the connection, so that their bytes are counted until written.
+            // Answers are not copied into the buffer of the connection, so that their bytes are counted until
+            // written.
             .writev(true)
             .serve_connection(io, service);
         if self.drive(Pin::new(&mut connection)).await == End::TimedOut && self.activity.is_in_head() {
@@ -241,7 +243,8 @@ impl Connection {
         let fragments = Fragments::default();
         let (frames, watched) = (Frames::new(fragments.clone()), self.activity.clone());
         let service = service_fn(move |request| {
-            // Which of the requests it was is not known: a client that sends such a target has to begin again.
+            // Which of the requests it was is not known: a client that sends such a target has to begin
+            // again.
             let has_fragment = fragments.were_seen();
             if has_fragment {
                 activity.retire();

@@ -1,9 +1,11 @@
 //! Errors as problem details (RFC 9457).
 //!
-//! A [`Problem`] is an answer: `application/problem+json` with `type`, `title`, `status` and `detail`, further members that
-//! the handler adds, and the headers that belong to its status. The listener adds `instance`, the path of the request.
+//! A [`Problem`] is an answer: `application/problem+json` with `type`, `title`, `status` and `detail`,
+//! further members that the handler adds, and the headers that belong to its status. The listener adds
+//! `instance`, the path of the request.
 //!
-//! An interface with kinds of its own declares them beside these: `const QUERY_TOO_EXPENSIVE: Kind = Kind::new(…)`.
+//! An interface with kinds of its own declares them beside these: `const QUERY_TOO_EXPENSIVE: Kind =
+//! Kind::new(…)`.
 
 use std::time::Duration;
 
@@ -143,8 +145,9 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answers of an interface with problem details to what its router does not serve: 404 for an unknown path, 405 with
-/// `Allow` for another method. Call it after the last route is added; the router passes it over for later ones.
+/// The answers of an interface with problem details to what its router does not serve: 404 for an unknown
+/// path, 405 with `Allow` for another method. Call it after the last route is added; the router passes it
+/// over for later ones.
 pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(|| async { Problem::new(NOT_FOUND, "There is nothing at this path.") })

@@ -1,6 +1,7 @@
 //! Whose request it is when proxies stand in between.
 //!
-//! `X-Forwarded-For` and `X-Forwarded-Proto` count only if the peer of the connection is a trusted proxy: anyone can write them.
+//! `X-Forwarded-For` and `X-Forwarded-Proto` count only if the peer of the connection is a trusted proxy:
+//! anyone can write them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -69,7 +70,8 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&addr))
     }
 
-    /// Who sent the request: the peer, or, if that is a trusted proxy, the last address of `X-Forwarded-For` that is none.
+    /// Who sent the request: the peer, or, if that is a trusted proxy, the last address of `X-Forwarded-For`
+    /// that is none.
     pub fn client(&self, head: &Parts) -> Client {
         let peer = head.extensions.get::<Peer>().copied().unwrap_or(Peer { addr: None, tls: false });
         let Some(addr) = peer.addr.map(|addr| addr.to_canonical()) else {
@@ -79,14 +81,16 @@ impl TrustedProxies {
             return Client { addr: Some(addr), https: peer.tls };
         }
         let (client, hops) = self.forwarded(addr, &head.headers);
-        // The value that came with the entry of the client. A proxy may also replace the values before its own: then the first that is left counts.
+        // The value that came with the entry of the client. A proxy may also replace the values before its
+        // own: then the first that is left counts.
         let proto = values_from_end(&head.headers, X_FORWARDED_PROTO).take(hops.max(1)).last();
         let https = proto.map_or(peer.tls, |proto| proto.eq_ignore_ascii_case("https"));
         Client { addr: Some(client), https }
     }
 
-    /// Each proxy appends the address of its peer: from the end on, entries are credible as long as those who wrote them are trusted.
-    /// What is no address ends the walk, and the proxy that passed it on counts as the client. Also returns how many entries from the end on were taken.
+    /// Each proxy appends the address of its peer: from the end on, entries are credible as long as those who
+    /// wrote them are trusted. What is no address ends the walk, and the proxy that passed it on counts as
+    /// the client. Also returns how many entries from the end on were taken.
     fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> (IpAddr, usize) {
         let (mut client, mut hops) = (proxy, 0);
         for entry in values_from_end(headers, X_FORWARDED_FOR) {

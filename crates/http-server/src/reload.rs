@@ -39,7 +39,8 @@ pub enum ReloadError {
 
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, Vec<String>> + Send + Sync>;
 
-/// What is made of some files, and made again when they change. A version of them that cannot be used leaves it as it is.
+/// What is made of some files, and made again when they change. A version of them that cannot be used leaves
+/// it as it is.
 pub(crate) struct Reloaded<T> {
     paths: Vec<PathBuf>,
     parse: Parse<T>,

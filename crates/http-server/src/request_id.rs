@@ -25,7 +25,8 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// The client's id, if the headers hold exactly one of 1 to 255 visible ASCII characters; else a random one.
+    /// The client's id, if the headers hold exactly one of 1 to 255 visible ASCII characters; else a random
+    /// one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut given = headers.get_all(X_REQUEST_ID).iter();
         match (given.next().and_then(valid), given.next()) {

@@ -35,7 +35,8 @@ use crate::timeouts::Timeouts;
 use crate::tls::Tls;
 use crate::tokens::Tokens;
 
-/// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its answer.
+/// How much of a body that no handler wants is still read, in bytes, so that the client gets to read its
+/// answer.
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
 /// How long it is read at most: a thousand clients that send at once share what the machine can read.
@@ -44,7 +45,8 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may pause meanwhile.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The part of the places that clients without a known token have, beside those of known clients: one in so many.
+/// The part of the places that clients without a known token have, beside those of known clients: one in so
+/// many.
 const UNKNOWN_PLACES_DIVISOR: usize = 4;
 
 /// The part of the bytes that they have: one in so many.
@@ -56,12 +58,13 @@ const MAX_PROBLEM_BYTES: u64 = 256 * 1024;
 /// The limits of a listener, and what it cannot know by itself.
 #[derive(Clone)]
 pub struct Settings {
-    /// The most connections at a time, and the most requests in progress. When there is no room for a further connection,
-    /// idle ones are closed; the others wait in the backlog of the operating system.
+    /// The most connections at a time, and the most requests in progress. When there is no room for a further
+    /// connection, idle ones are closed; the others wait in the backlog of the operating system.
     pub max_connections: usize,
     /// The largest request body, in bytes, where the route has no [`BodyLimit`](crate::BodyLimit) of its own.
     pub max_body_bytes: usize,
-    /// What request bodies and answers may occupy together, in bytes: at least twice the largest body. See budget.rs.
+    /// What request bodies and answers may occupy together, in bytes: at least twice the largest body. See
+    /// budget.rs.
     pub max_buffered_bytes: usize,
     /// The paths that are answered even while answers that others do not take leave no room.
     pub probes: &'static [&'static str],
@@ -77,7 +80,8 @@ pub struct Settings {
     pub observe: Option<Observer>,
     /// The certificate; without one the listener speaks plain HTTP/1.1.
     pub tls: Option<Tls>,
-    /// Clients with one of these tokens are known; the others share a small part of the room. `None`: every client is known.
+    /// Clients with one of these tokens are known; the others share a small part of the room. `None`: every
+    /// client is known.
     pub tokens: Option<Tokens>,
 }
 
@@ -266,7 +270,8 @@ impl Service {
         let handling = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind();
         let mut handling = pin!(handling);
         let handled = tokio::select! {
-            // First, so that a request whose time is over begins nothing: the room that another one leaves goes to the next.
+            // First, so that a request whose time is over begins nothing: the room that another one leaves
+            // goes to the next.
             biased;
             () = sleep_until(deadline) => None,
             handled = handling.as_mut() => Some(handled),
@@ -324,8 +329,8 @@ async fn note_route(request: axum::extract::Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// A problem with the path of the request as its `instance`, unless it has one. It is added here and not by the handler, so
-/// that a stored answer and the first one are alike.
+/// A problem with the path of the request as its `instance`, unless it has one. It is added here and not by
+/// the handler, so that a stored answer and the first one are alike.
 async fn with_instance(response: Response, path: &str) -> Response {
     let is_problem =
         response.headers().get(CONTENT_TYPE).is_some_and(|media_type| media_type == PROBLEM_JSON);
@@ -343,8 +348,8 @@ async fn with_instance(response: Response, path: &str) -> Response {
     Response::from_parts(head, Body::from(Value::Object(problem).to_string()))
 }
 
-/// Reads on for a while, so that closing the connection does not take the answer from a client that is still sending.
-/// Until then `progress` keeps the request in progress: what arrives is no head of a further one.
+/// Reads on for a while, so that closing the connection does not take the answer from a client that is still
+/// sending. Until then `progress` keeps the request in progress: what arrives is no head of a further one.
 async fn linger<P>(unread: Incoming, progress: P) {
     let mut unread = pin!(Limited::new(unread, LINGER_BYTES));
     let drain = async { while let Ok(Some(Ok(_))) = timeout(LINGER_IDLE_TIMEOUT, unread.frame()).await {} };

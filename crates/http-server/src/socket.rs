@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
-/// How many connections the operating system holds that are not accepted yet; it may have a lower bound of its own. The 128 of
-/// `TcpListener::bind` are too few for clients that come at once: while the queue is full, Linux drops the last packet of a
-/// handshake that the client considers complete, and may reset the connection when its first bytes arrive.
+/// How many connections the operating system holds that are not accepted yet; it may have a lower bound of
+/// its own. The 128 of `TcpListener::bind` are too few for clients that come at once: while the queue is
+/// full, Linux drops the last packet of a handshake that the client considers complete, and may reset the
+/// connection when its first bytes arrive.
 pub(crate) const LISTEN_BACKLOG: u32 = 4_096;
 
 /// Accepts connections for [`serve`](crate::serve).
@@ -46,8 +47,8 @@ impl Listener for TcpListener {
     fn close(self) {}
 }
 
-/// Listens on `host` and `port`; without a host on every interface, IPv6 and IPv4 where the machine has both. With port 0
-/// the operating system chooses. Fails with the error of the last address if none can be bound.
+/// Listens on `host` and `port`; without a host on every interface, IPv6 and IPv4 where the machine has both.
+/// With port 0 the operating system chooses. Fails with the error of the last address if none can be bound.
 pub async fn bind(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     let every = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), (Ipv4Addr::UNSPECIFIED, port).into()];
     let addrs = match host {

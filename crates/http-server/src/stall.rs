@@ -1,9 +1,9 @@
 //! Responses that an HTTP/2 client does not read.
 //!
-//! A client may keep the window of a stream closed, so that nothing of a response can be written although the connection works. The
-//! server library waits for the window without a limit. So each stream runs in a future of its own that ends once nothing of its response
-//! was written for [`STALL_TIMEOUT`]; dropping that future resets the stream. The task of the stream and the body of its response share
-//! a [`Stall`].
+//! A client may keep the window of a stream closed, so that nothing of a response can be written although the
+//! connection works. The server library waits for the window without a limit. So each stream runs in a future
+//! of its own that ends once nothing of its response was written for [`STALL_TIMEOUT`]; dropping that future
+//! resets the stream. The task of the stream and the body of its response share a [`Stall`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +62,8 @@ impl Stall {
         }
     }
 
-    /// Ready once every piece is written: until then the stream has not ended, so that its task looks after it.
+    /// Ready once every piece is written: until then the stream has not ended, so that its task looks after
+    /// it.
     pub(crate) fn poll_written(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if state.unwritten == 0 {

@@ -1,8 +1,9 @@
 //! The stream of one connection: it reports when a head begins and when nothing can be written.
 //!
-//! With HTTP/1.1 it hands the server library no byte beyond the head that it reads, or beyond the body of the request in progress
-//! ([`Framing`]). So the beginning of each head is known, however requests share packets, and the target of each request is seen as it
-//! was sent: the library drops a fragment from it without a word. With HTTP/2 that is seen by frames.rs.
+//! With HTTP/1.1 it hands the server library no byte beyond the head that it reads, or beyond the body of the
+//! request in progress ([`Framing`]). So the beginning of each head is known, however requests share packets,
+//! and the target of each request is seen as it was sent: the library drops a fragment from it without a
+//! word. With HTTP/2 that is seen by frames.rs.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

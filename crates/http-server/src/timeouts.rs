@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// The longest time in which a client may read nothing of a response that is ready, or with HTTP/2 less than 16 KiB of it. A response
-/// that is not read takes room from other requests. After this time the connection is closed, with HTTP/2 the stream.
+/// The longest time in which a client may read nothing of a response that is ready, or with HTTP/2 less than
+/// 16 KiB of it. A response that is not read takes room from other requests. After this time the connection
+/// is closed, with HTTP/2 the stream.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest that a client may take for each step of a connection.
@@ -13,7 +14,8 @@ pub struct Timeouts {
     pub read_header: Duration,
     /// The time for a request, from its first byte to its response. With HTTP/2 from the end of its head.
     pub request: Duration,
-    /// The time between two requests, and for reading a response, unless the client reads nothing for ten seconds.
+    /// The time between two requests, and for reading a response, unless the client reads nothing for ten
+    /// seconds.
     pub idle: Duration,
 }
 

@@ -25,8 +25,9 @@ impl Tls {
         Reloaded::load(paths, |files| server_config(&files[0], &files[1])).map(Arc::new).map(Self)
     }
 
-    /// Follows the files until `stop`: a change is in force for connections made 10 s later. A pair that is wrong, for
-    /// example because only one of the files was replaced yet, is logged once and the old one stays.
+    /// Follows the files until `stop`: a change is in force for connections made 10 s later. A pair that is
+    /// wrong, for example because only one of the files was replaced yet, is logged once and the old one
+    /// stays.
     pub async fn follow(&self, stop: CancellationToken) {
         self.0.follow(stop, || {}).await;
     }

@@ -1,8 +1,8 @@
 //! Who may call: tokens, the file that lists them, and the check of a request's token.
 //!
-//! The file holds the SHA-256 of each token. A presented token is hashed, and its hash is looked up in a map whose hash
-//! function has a random key and whose comparison takes constant time. So how long a look-up takes says nothing about the
-//! hashes in the file, and a hash would not reveal a token, which is 256 random bits.
+//! The file holds the SHA-256 of each token. A presented token is hashed, and its hash is looked up in a map
+//! whose hash function has a random key and whose comparison takes constant time. So how long a look-up takes
+//! says nothing about the hashes in the file, and a hash would not reveal a token, which is 256 random bits.
 
 mod file;
 mod guard;
@@ -117,8 +117,8 @@ impl Tokens {
         Reloaded::fixed(vec![path], file::parse(text.as_bytes())).map(Arc::new).map(Self)
     }
 
-    /// Follows the file until `stop`: a change is in force within 10 s. A file that is wrong is logged once and the tokens
-    /// stay as they are. Warns about producers that `known` lacks after each change.
+    /// Follows the file until `stop`: a change is in force within 10 s. A file that is wrong is logged once
+    /// and the tokens stay as they are. Warns about producers that `known` lacks after each change.
     pub async fn follow(&self, known: BTreeSet<String>, stop: CancellationToken) {
         self.0.follow(stop, || self.warn_about_unknown_producers(&known)).await;
     }

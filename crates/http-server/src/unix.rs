@@ -1,8 +1,9 @@
 //! A Unix socket and its file.
 //!
-//! The file of a process that has died is replaced; one that a living process serves, and a file that is no socket, are not
-//! touched. The mode is set before anyone can connect. The file is removed at the end, unless another process has put its own
-//! in its place. Processes that start or end at the same moment take turns by a lock on the folder, which leaves no file.
+//! The file of a process that has died is replaced; one that a living process serves, and a file that is no
+//! socket, are not touched. The mode is set before anyone can connect. The file is removed at the end, unless
+//! another process has put its own in its place. Processes that start or end at the same moment take turns by
+//! a lock on the folder, which leaves no file.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -51,7 +52,8 @@ pub enum BindUnixError {
     },
 }
 
-/// A Unix socket that is listened on. Its file is removed when this is dropped, or when [`serve`](crate::serve) ends.
+/// A Unix socket that is listened on. Its file is removed when this is dropped, or when
+/// [`serve`](crate::serve) ends.
 #[derive(Debug)]
 pub struct BoundUnix {
     listener: UnixListener,

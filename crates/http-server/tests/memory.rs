@@ -1,4 +1,5 @@
-//! What many large bodies at once cost. A test binary of its own, because it looks at the memory of the whole process.
+//! What many large bodies at once cost. A test binary of its own, because it looks at the memory of the whole
+//! process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,9 @@
 //! Abandoning claims that no caller waits for, until the store answers.
 //!
-//! A claim whose answer was lost, or whose store was unavailable when its request had failed, would block its key until its
-//! lock TTL ends. So it is kept here and abandoned as soon as the store can be reached: by one task, in batches. Once its lock
-//! TTL has passed it is free anyway and is forgotten. What does not fit in is forgotten too: its lock TTL frees it.
+//! A claim whose answer was lost, or whose store was unavailable when its request had failed, would block its
+//! key until its lock TTL ends. So it is kept here and abandoned as soon as the store can be reached: by one
+//! task, in batches. Once its lock TTL has passed it is free anyway and is forgotten. What does not fit in is
+//! forgotten too: its lock TTL frees it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::{ClaimId, Guarded, LockTtl, Store};
 pub const MAX_ABANDONED: usize = 10_000;
 /// The most claims that one call abandons.
 const MAX_ABANDON_BATCH: usize = 256;
-/// How long a claim whose answer was lost may still be on its way to the store: longer than a statement may take. An abandon
-/// that overtakes its claim finds nothing, so it is repeated until then.
+/// How long a claim whose answer was lost may still be on its way to the store: longer than a statement may
+/// take. An abandon that overtakes its claim finds nothing, so it is repeated until then.
 const LATE_CLAIM_WINDOW: Duration = Duration::from_secs(15);
 /// The pause after the first call that left something; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -81,7 +82,8 @@ impl<S: Store> Abandoner<S> {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // No step between two states of the queue can panic, so it is whole whatever happened to another thread.
+        // No step between two states of the queue can panic, so it is whole whatever happened to another
+        // thread.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

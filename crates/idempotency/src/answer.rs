@@ -14,7 +14,8 @@ use crate::{Answer, IdempotencyError};
 /// The header that tells a replayed answer from the first one.
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// Headers that belong to one connection or to one response, not to the answer. `Content-Length` follows from the body.
+/// Headers that belong to one connection or to one response, not to the answer. `Content-Length` follows from
+/// the body.
 static NOT_STORED: [HeaderName; 20] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -39,9 +40,10 @@ static NOT_STORED: [HeaderName; 20] = [
 ];
 
 impl Answer {
-    /// What is stored of a response: its status, its body, and its headers but those that belong to one connection or one
-    /// response (hop-by-hop headers and those that `Connection` names, `Date`, `Set-Cookie`, request and trace ids, …). A
-    /// header is stored as `name: value` and a line feed, which no value can contain.
+    /// What is stored of a response: its status, its body, and its headers but those that belong to one
+    /// connection or one response (hop-by-hop headers and those that `Connection` names, `Date`,
+    /// `Set-Cookie`, request and trace ids, …). A header is stored as `name: value` and a line feed, which no
+    /// value can contain.
     pub fn from_response(parts: &Parts, body: Bytes) -> Self {
         let named = named_by_connection(&parts.headers);
         let mut headers = BytesMut::new();

@@ -16,8 +16,8 @@ pub(crate) enum Buffered {
     Passed(Response<Body>),
 }
 
-/// Reads the body of a response whose length is known and at most `max_bytes`. A body of unknown length may be a stream that
-/// never ends, and a response that switches protocols has none.
+/// Reads the body of a response whose length is known and at most `max_bytes`. A body of unknown length may
+/// be a stream that never ends, and a response that switches protocols has none.
 pub(crate) async fn buffer(response: Response<Body>, max_bytes: usize) -> Buffered {
     let length = response.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
     if response.status() == StatusCode::SWITCHING_PROTOCOLS || length.is_none_or(|length| length > max_bytes)

@@ -1,17 +1,19 @@
-//! What can go wrong, by name. That a key is in progress or belongs to another request is an outcome, not an error.
+//! What can go wrong, by name. That a key is in progress or belongs to another request is an outcome, not an
+//! error.
 
 use std::time::Duration;
 
 use pg::PgError;
 
-/// Why an operation on idempotency keys failed. After [`IdempotencyError::Postgres`] and [`IdempotencyError::TimedOut`] it
-/// is unknown whether the operation was carried out.
+/// Why an operation on idempotency keys failed. After [`IdempotencyError::Postgres`] and
+/// [`IdempotencyError::TimedOut`] it is unknown whether the operation was carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum IdempotencyError {
     /// A scope, key, fingerprint, time or setting that cannot be; nothing was sent.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A [`crate::MemoryStore`] holds as many keys as it may, and none of them is expired. Nothing was claimed.
+    /// A [`crate::MemoryStore`] holds as many keys as it may, and none of them is expired. Nothing was
+    /// claimed.
     #[error("the store is full: it holds {max_entries} keys")]
     Full {
         /// The bound that was given to the store.

@@ -26,8 +26,8 @@ impl Fingerprint {
         Ok(Self(text.into()))
     }
 
-    /// That of an HTTP request: the SHA-256, in hexadecimal, of method, path with its query if there is one, and body, each
-    /// on a line of its own.
+    /// That of an HTTP request: the SHA-256, in hexadecimal, of method, path with its query if there is one,
+    /// and body, each on a line of its own.
     pub fn of_request(method: &Method, path_and_query: &str, body: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [method.as_str().as_bytes(), b"\n", path_and_query.as_bytes(), b"\n", body] {

@@ -15,13 +15,14 @@ pub const MAX_KEY_BYTES: usize = 255;
 /// The longest scope, in bytes.
 pub const MAX_SCOPE_BYTES: usize = 255;
 
-/// Whom a key belongs to, such as an endpoint and the authenticated client. Equal keys of two scopes are two keys, so that no
-/// client can block or read what belongs to another one.
+/// Whom a key belongs to, such as an endpoint and the authenticated client. Equal keys of two scopes are two
+/// keys, so that no client can block or read what belongs to another one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scope(Arc<str>);
 
 impl Scope {
-    /// A scope of 1 to [`MAX_SCOPE_BYTES`] bytes of UTF-8 without NUL; [`IdempotencyError::InvalidArgument`] otherwise.
+    /// A scope of 1 to [`MAX_SCOPE_BYTES`] bytes of UTF-8 without NUL; [`IdempotencyError::InvalidArgument`]
+    /// otherwise.
     pub fn new(text: &str) -> Result<Self, IdempotencyError> {
         checked("a scope", text, MAX_SCOPE_BYTES).map(Self)
     }
@@ -37,13 +38,14 @@ impl Scope {
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// A key of 1 to [`MAX_KEY_BYTES`] bytes of UTF-8 without NUL; [`IdempotencyError::InvalidArgument`] otherwise.
+    /// A key of 1 to [`MAX_KEY_BYTES`] bytes of UTF-8 without NUL; [`IdempotencyError::InvalidArgument`]
+    /// otherwise.
     pub fn new(text: &str) -> Result<Self, IdempotencyError> {
         checked("an idempotency key", text, MAX_KEY_BYTES).map(Self)
     }
 
-    /// The key in the header `Idempotency-Key`: bare, or as a quoted string of RFC 9651 without parameters. `"k"` and `k` are
-    /// the same key; the length is that of the content. `None` without the header.
+    /// The key in the header `Idempotency-Key`: bare, or as a quoted string of RFC 9651 without parameters.
+    /// `"k"` and `k` are the same key; the length is that of the content. `None` without the header.
     ///
     /// [`IdempotencyError::InvalidArgument`] if the header is repeated, empty, too long or not of that form.
     pub fn from_headers(headers: &HeaderMap) -> Result<Option<Self>, IdempotencyError> {
@@ -73,7 +75,8 @@ impl Key {
     }
 }
 
-/// The content of a structured-field string after its first quote; `None` if it is not one, or if anything follows it.
+/// The content of a structured-field string after its first quote; `None` if it is not one, or if anything
+/// follows it.
 fn unquoted(rest: &str) -> Option<String> {
     let mut content = String::with_capacity(rest.len());
     let mut characters = rest.chars();
@@ -102,7 +105,8 @@ fn invalid(reason: impl Into<String>) -> IdempotencyError {
     IdempotencyError::InvalidArgument(reason.into())
 }
 
-/// Identifies one claim of a key: unguessable, and different for each attempt. Only its holder can end the claim.
+/// Identifies one claim of a key: unguessable, and different for each attempt. Only its holder can end the
+/// claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; 16]);
 

@@ -23,9 +23,9 @@ type Respond = dyn Fn(&Problem, &Parts) -> Response<Body> + Send + Sync;
 
 /// Runs the service below it once for each idempotency key.
 ///
-/// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD, OPTIONS, TRACE),
-/// CONNECT and requests without a key pass untouched. Trailers of a request with a key are dropped. See the README for the
-/// table of what is answered when.
+/// Put what checks who the client is, and how often it may ask, above this layer. Safe requests (GET, HEAD,
+/// OPTIONS, TRACE), CONNECT and requests without a key pass untouched. Trailers of a request with a key are
+/// dropped. See the README for the table of what is answered when.
 pub struct IdempotencyLayer<S> {
     shared: Arc<Shared<S>>,
 }
@@ -59,8 +59,9 @@ impl Default for LayerOptions {
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// A layer whose keys belong to the scope that `scope` makes of a request, such as its endpoint and authenticated client. A
-    /// request with a key and without a scope is refused. Problems are answered by [`Problem::to_response`].
+    /// A layer whose keys belong to the scope that `scope` makes of a request, such as its endpoint and
+    /// authenticated client. A request with a key and without a scope is refused. Problems are answered by
+    /// [`Problem::to_response`].
     pub fn new(
         idempotency: Idempotency<S>,
         options: LayerOptions,

@@ -1,12 +1,13 @@
 //! Running a handler once for each key.
 //!
-//! Claim, handler and completion run on a task of their own, to their end: a client that goes away, or a timeout around the
-//! caller, stops none of them. What the handler has done is then stored, and a repeat gets it. The number of these tasks and
-//! the time of each are bounded.
+//! Claim, handler and completion run on a task of their own, to their end: a client that goes away, or a
+//! timeout around the caller, stops none of them. What the handler has done is then stored, and a repeat gets
+//! it. The number of these tasks and the time of each are bounded.
 //!
-//! Crash recovery: a process that dies before the claim leaves nothing. One that dies between claim and completion leaves a
-//! pending key, which is free once its lock TTL has passed; whether the handler has had its effect is then unknown unless it
-//! completes within its own transaction. One that dies after the completion leaves an answer.
+//! Crash recovery: a process that dies before the claim leaves nothing. One that dies between claim and
+//! completion leaves a pending key, which is free once its lock TTL has passed; whether the handler has had
+//! its effect is then unknown unless it completes within its own transaction. One that dies after the
+//! completion leaves an answer.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::slice;
@@ -49,8 +50,8 @@ pub struct Settings {
     pub lock_ttl: LockTtl,
     /// How long an answer is replayed.
     pub retention_ttl: RetentionTtl,
-    /// How long the handler may take, the body of its response included. After it the handler is dropped, at an await, and the
-    /// claim is abandoned.
+    /// How long the handler may take, the body of its response included. After it the handler is dropped, at
+    /// an await, and the claim is abandoned.
     pub handler_timeout: Duration,
     /// How long the claim may take, and the completion with its retries.
     pub store_timeout: Duration,
@@ -122,8 +123,9 @@ pub enum Run {
     InProgress,
     /// The key belongs to another request.
     Conflict,
-    /// The store failed or has no room, too many requests are in progress, or the handler was dropped after its time. Whether
-    /// the request was processed is unknown to the client; it may repeat it with the same key.
+    /// The store failed or has no room, too many requests are in progress, or the handler was dropped after
+    /// its time. Whether the request was processed is unknown to the client; it may repeat it with the same
+    /// key.
     Unavailable(IdempotencyError),
 }
 
@@ -134,9 +136,11 @@ pub fn is_final(status: StatusCode) -> bool {
 }
 
 impl<S: Store> Idempotency<S> {
-    /// Handlers that run once for each key of `store`; responses are stored if [`is_final`] says so of their status.
+    /// Handlers that run once for each key of `store`; responses are stored if [`is_final`] says so of their
+    /// status.
     ///
-    /// [`IdempotencyError::InvalidArgument`] if the lock TTL is shorter than claim, handler and completion may take together.
+    /// [`IdempotencyError::InvalidArgument`] if the lock TTL is shorter than claim, handler and completion
+    /// may take together.
     pub fn new(store: Arc<S>, settings: Settings) -> Result<Self, IdempotencyError> {
         Self::build(store, settings, |parts, _| is_final(parts.status), Arc::new(RandomTokens))
     }
@@ -169,18 +173,20 @@ impl<S: Store> Idempotency<S> {
         })
     }
 
-    /// The tasks that are running. Before the runtime ends, close and wait for them: a task that is cut short leaves its key
-    /// blocked until the lock TTL has passed.
+    /// The tasks that are running. Before the runtime ends, close and wait for them: a task that is cut short
+    /// leaves its key blocked until the lock TTL has passed.
     pub fn tasks(&self) -> &TaskTracker {
         &self.shared.tasks
     }
 
-    /// Runs `handler` unless its request was processed before, is being processed, or the store does not say. An error of the
-    /// handler is given back, and its claim is abandoned; a panic too, and it is resumed here.
+    /// Runs `handler` unless its request was processed before, is being processed, or the store does not say.
+    /// An error of the handler is given back, and its claim is abandoned; a panic too, and it is resumed
+    /// here.
     ///
-    /// The response is given back once it is stored, or once that has failed for [`Settings::store_timeout`]: what the handler
-    /// did is done. A response whose length is not known when it begins (a stream), that is larger than
-    /// [`Settings::max_response_bytes`], has trailers or switches protocols is given back at once and not stored.
+    /// The response is given back once it is stored, or once that has failed for [`Settings::store_timeout`]:
+    /// what the handler did is done. A response whose length is not known when it begins (a stream), that is
+    /// larger than [`Settings::max_response_bytes`], has trailers or switches protocols is given back at once
+    /// and not stored.
     pub async fn run_once<F, E>(
         &self,
         request: Request,
@@ -193,8 +199,8 @@ impl<S: Store> Idempotency<S> {
         self.run_once_holding(request, (), handler).await
     }
 
-    /// The same as [`Idempotency::run_once`]. `held` is dropped when the request's task has ended, even if its client disconnected long
-    /// before: for example a part of a budget that the request occupies.
+    /// The same as [`Idempotency::run_once`]. `held` is dropped when the request's task has ended, even if
+    /// its client disconnected long before: for example a part of a budget that the request occupies.
     pub async fn run_once_holding<F, E>(
         &self,
         request: Request,
@@ -316,7 +322,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Frees the key before the client hears of it, so that its next attempt finds it free; if that fails, in the background.
+    /// Frees the key before the client hears of it, so that its next attempt finds it free; if that fails, in
+    /// the background.
     async fn abandon(&self, id: ClaimId) {
         let abandoned = self.in_time(self.store.abandon(slice::from_ref(&id))).await;
         if !matches!(abandoned.as_deref(), Ok([Guarded::Applied | Guarded::Fenced])) {
@@ -324,8 +331,9 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Stores an answer, with retries until [`Settings::store_timeout`] has passed. The claim is not abandoned if that fails:
-    /// the request was processed, and the lock TTL keeps a repeat away for as long as it can.
+    /// Stores an answer, with retries until [`Settings::store_timeout`] has passed. The claim is not
+    /// abandoned if that fails: the request was processed, and the lock TTL keeps a repeat away for as long
+    /// as it can.
     async fn complete(&self, id: ClaimId, answer: Answer) {
         let completion = Completion { id, answer, retention_ttl: self.settings.retention_ttl };
         let end = Instant::now() + self.settings.store_timeout;

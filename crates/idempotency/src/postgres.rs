@@ -1,9 +1,10 @@
 //! Claims and answers in a table of PostgreSQL.
 //!
-//! A claim is one statement, and so a transaction of its own: a process that dies in it has claimed all of its free keys or
-//! none. Keys that are live are only read: no transaction that has such a row locked can hold up a claim. A free key for which
-//! another transaction is open is waited for, at most the pool's lock timeout; then the elements of the batch are tried one
-//! by one with [`SINGLE_LOCK_TIMEOUT`], and what is still locked is busy, and nothing else is. The changes of claims do the same.
+//! A claim is one statement, and so a transaction of its own: a process that dies in it has claimed all of
+//! its free keys or none. Keys that are live are only read: no transaction that has such a row locked can
+//! hold up a claim. A free key for which another transaction is open is waited for, at most the pool's lock
+//! timeout; then the elements of the batch are tried one by one with [`SINGLE_LOCK_TIMEOUT`], and what is
+//! still locked is busy, and nothing else is. The changes of claims do the same.
 
 mod in_transaction;
 
@@ -28,15 +29,16 @@ use crate::{
 pub const MAX_CLAIM_BATCH: usize = 256;
 /// How often a key is asked for whose row another transaction changed meanwhile.
 pub const MAX_CLAIM_ROUNDS: usize = 5;
-/// How long an element waits for its row after its batch could not have all rows. All elements of a batch that wait for that
-/// long fit into an operation of a few seconds.
+/// How long an element waits for its row after its batch could not have all rows. All elements of a batch
+/// that wait for that long fit into an operation of a few seconds.
 pub const SINGLE_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// The advisory lock of [`PostgresStore::setup_schema`]: "idempkey" in ASCII.
 const SETUP_LOCK: i64 = 0x69_64_65_6d_70_6b_65_79;
 
 /// Claims and answers in the table `idempotency_keys` of the schema that `search_path` names first.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of the pool.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of
+/// the pool.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     pool: PgPool,
@@ -44,19 +46,22 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// A store on the table that [`PostgresStore::setup_schema`] or a migration with [`crate::schema_sql`] has created.
+    /// A store on the table that [`PostgresStore::setup_schema`] or a migration with [`crate::schema_sql`]
+    /// has created.
     pub fn new(pool: PgPool) -> Self {
         Self { pool, claim_commit: ClaimCommit::default() }
     }
 
-    /// The same, whose claims do not wait for the disk. For handlers that store their answer in the transaction of their effect
-    /// ([`complete_in`]): if a crash of the server loses a claim, that transaction is fenced and has no effect.
+    /// The same, whose claims do not wait for the disk. For handlers that store their answer in the
+    /// transaction of their effect ([`complete_in`]): if a crash of the server loses a claim, that
+    /// transaction is fenced and has no effect.
     #[must_use]
     pub fn with_asynchronous_claims(self) -> Self {
         Self { claim_commit: ClaimCommit::Asynchronous, ..self }
     }
 
-    /// Creates the table where it is missing, and checks that an existing one can be used. Several processes may do so at once.
+    /// Creates the table where it is missing, and checks that an existing one can be used. Several processes
+    /// may do so at once.
     pub async fn setup_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("create the table of idempotency keys").await?;
         session.begin().await?;
@@ -64,12 +69,14 @@ impl PostgresStore {
         session.execute_batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})")).await?;
         session.execute_batch(schema_sql()).await?;
         session.commit().await?;
-        // The check takes a connection of its own: holding one while waiting for another can deadlock the pool.
+        // The check takes a connection of its own: holding one while waiting for another can deadlock the
+        // pool.
         drop(session);
         self.check_schema().await
     }
 
-    /// Checks that every statement of this crate can be prepared on the table, and that the role has the rights to run it.
+    /// Checks that every statement of this crate can be prepared on the table, and that the role has the
+    /// rights to run it.
     pub async fn check_schema(&self) -> Result<(), IdempotencyError> {
         let session = self.pool.session("check the table of idempotency keys").await?.checking();
         session.prepare(&statements::lookup(&[])).await?;
@@ -249,8 +256,8 @@ fn by_key(rows: &[Row]) -> Result<HashMap<(&str, &str), &Row>, IdempotencyError>
     rows.iter().map(|row| Ok(((column(row, "scope")?, column(row, "key")?), row))).collect()
 }
 
-/// Shortens claims that a clock made which was ahead and was corrected since. Otherwise the keys of a process that crashed would stay
-/// claimed until the clock has caught up.
+/// Shortens claims that a clock made which was ahead and was corrected since. Otherwise the keys of a process
+/// that crashed would stay claimed until the clock has caught up.
 async fn begin_again(session: &Session, found: &HashMap<(&str, &str), &Row>) -> Result<(), IdempotencyError> {
     let mut ahead = Vec::new();
     for (key, row) in found {
@@ -311,8 +318,9 @@ async fn change<'a, T, Q: PostgresBinderRef>(
     Ok(changed)
 }
 
-/// Runs the statement of one element of a batch in a transaction of its own that waits for [`SINGLE_LOCK_TIMEOUT`]. `None` if
-/// its row is locked; without trying if it is the only element, which has waited for long enough.
+/// Runs the statement of one element of a batch in a transaction of its own that waits for
+/// [`SINGLE_LOCK_TIMEOUT`]. `None` if its row is locked; without trying if it is the only element, which has
+/// waited for long enough.
 async fn alone<T>(
     session: &Session,
     batch_size: usize,

@@ -15,7 +15,8 @@ pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Why the handler did not run, or has no answer.
 #[derive(Debug)]
 pub enum Problem {
-    /// The header is missing where it is required, is repeated or is not well formed, or the body could not be read.
+    /// The header is missing where it is required, is repeated or is not well formed, or the body could not
+    /// be read.
     BadRequest(String),
     /// The request has no scope: the client is not known.
     Forbidden,

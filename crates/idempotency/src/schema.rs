@@ -22,8 +22,8 @@ pub(crate) enum IdempotencyKeys {
 pub(crate) const PENDING: &str = "pending";
 pub(crate) const COMPLETED: &str = "completed";
 
-/// The SQL that creates the table `idempotency_keys` where it does not exist, in the schema that `search_path` names first:
-/// for a migration of the caller, or for [`crate::PostgresStore::setup_schema`].
+/// The SQL that creates the table `idempotency_keys` where it does not exist, in the schema that
+/// `search_path` names first: for a migration of the caller, or for [`crate::PostgresStore::setup_schema`].
 pub fn schema_sql() -> &'static str {
     include_str!("schema.sql")
 }

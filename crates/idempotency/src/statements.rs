@@ -1,8 +1,9 @@
-//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a connection.
+//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a
+//! connection.
 //!
-//! Every statement that waits for rows takes them in the order of the primary key, by bytes: batches that meet never
-//! deadlock. All times are the server's `now()`, the beginning of the transaction. A statement that waited for a row
-//! therefore compares with a time before the wait, which frees no key too early.
+//! Every statement that waits for rows takes them in the order of the primary key, by bytes: batches that
+//! meet never deadlock. All times are the server's `now()`, the beginning of the transaction. A statement
+//! that waited for a row therefore compares with a time before the wait, which frees no key too early.
 
 use pg::bind;
 use pg::sql::unnest;
@@ -20,8 +21,8 @@ pub(crate) use self::held::{abandon, extend};
 use crate::schema::{COMPLETED, IdempotencyKeys as Keys, PENDING};
 use crate::{ClaimRequest, Completion, FreeCompletion, KeyLookup};
 
-/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
-/// statistics, which are taken while the table is nearly empty.
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does
+/// not depend on statistics, which are taken while the table is nearly empty.
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
@@ -98,15 +99,17 @@ fn is_live() -> Expr {
     Expr::col((Keys::Table, Keys::ExpiresAt)).gte(now())
 }
 
-/// Whether a claim was made by a clock that was ahead of the server's present one, by more than clocks of replicas may differ.
+/// Whether a claim was made by a clock that was ahead of the server's present one, by more than clocks of
+/// replicas may differ.
 fn is_ahead() -> Expr {
     Expr::col((Keys::Table, Keys::State))
         .eq(bind::text(PENDING))
         .and(Expr::cust("idempotency_keys.created_at > now() + interval '1 second'"))
 }
 
-/// Lets claims begin now that were made by a clock that was ahead: they end when their holders expect it, and not when the clock has
-/// caught up. Claims that another transaction has locked are left out: another request does the same, or the holder ends its claim.
+/// Lets claims begin now that were made by a clock that was ahead: they end when their holders expect it, and
+/// not when the clock has caught up. Claims that another transaction has locked are left out: another request
+/// does the same, or the holder ends its claim.
 pub(crate) fn begin_again<'a>(keys: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> UpdateStatement {
     let given = Query::select()
         .expr_as(by_bytes(keys.clone().map(|(scope, _)| scope)), Given::Scope)
@@ -145,9 +148,9 @@ pub enum ClaimCommit {
 
 /// Claims those of the keys that are free, and reads the others. The keys of `requests` are distinct.
 ///
-/// A row for each key that was claimed, with nothing but scope and key; a row for each key that was live when the statement
-/// began. No row for a key that another transaction changed meanwhile: the caller asks again. A key that was live is only
-/// read, whatever other transactions do with it.
+/// A row for each key that was claimed, with nothing but scope and key; a row for each key that was live when
+/// the statement began. No row for a key that another transaction changed meanwhile: the caller asks again. A
+/// key that was live is only read, whatever other transactions do with it.
 pub(crate) fn claim(requests: &[&ClaimRequest], commit: ClaimCommit) -> SelectStatement {
     let given = Query::select()
         .expr_as(by_bytes(requests.iter().map(|request| request.id.scope.as_str())), Given::Scope)
@@ -239,11 +242,12 @@ fn free() -> SelectStatement {
         .take()
 }
 
-/// Stores the answers of those of the keys that are free, by the primary key; returns scope and key of those. It waits for
-/// another transaction that takes one of them, and then leaves it out. The keys are distinct.
+/// Stores the answers of those of the keys that are free, by the primary key; returns scope and key of those.
+/// It waits for another transaction that takes one of them, and then leaves it out. The keys are distinct.
 ///
-/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
-/// many rows as there are completions, one of the keys is taken. [`crate::complete_free_in`] tells which.
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
+/// unless it changes as many rows as there are completions, one of the keys is taken.
+/// [`crate::complete_free_in`] tells which.
 pub fn complete_free(completions: &[FreeCompletion]) -> InsertStatement {
     let each = || completions.iter().map(|free| &free.completion);
     let given = Query::select()
@@ -319,7 +323,8 @@ fn insert(columns: impl IntoIterator<Item = Keys>, rows: SelectStatement) -> Ins
     insert
 }
 
-/// Deletes expired keys, the oldest first, by the index on `expires_at`; leaves out those that another transaction has locked.
+/// Deletes expired keys, the oldest first, by the index on `expires_at`; leaves out those that another
+/// transaction has locked.
 pub(crate) fn sweep(limit: u64) -> DeleteStatement {
     let expired = Query::select()
         .columns([Keys::Scope, Keys::Key])

@@ -45,7 +45,8 @@ pub struct KeyLookup {
 pub enum Claim {
     /// The key is the caller's until the lock TTL ends: it processes the request, then completes or abandons.
     New,
-    /// Another attempt is processing a request with this key, or the caller itself: a claim is not re-entrant.
+    /// Another attempt is processing a request with this key, or the caller itself: a claim is not
+    /// re-entrant.
     Pending {
         /// Whether that request has the fingerprint of this one.
         fingerprint_matches: bool,
@@ -56,7 +57,8 @@ pub enum Claim {
     Completed(Answer),
     /// Another request with this key was processed before.
     Conflict,
-    /// Another transaction holds the key open, or changes it all the time. Whether it is free is unknown; nothing was claimed.
+    /// Another transaction holds the key open, or changes it all the time. Whether it is free is unknown;
+    /// nothing was claimed.
     Busy,
 }
 
@@ -97,27 +99,28 @@ pub struct Answer {
 pub enum Guarded {
     /// It was changed.
     Applied,
-    /// The claim is not pending under this token: it has been completed or abandoned, or another attempt has claimed the key
-    /// after the lock TTL. Nothing was changed.
+    /// The claim is not pending under this token: it has been completed or abandoned, or another attempt has
+    /// claimed the key after the lock TTL. Nothing was changed.
     Fenced,
     /// Another transaction holds the key open. Nothing was changed; the same call may succeed later.
     Busy,
 }
 
-/// Claims and answers, shared by all processes that use the store. Each method takes many elements and gives one outcome for
-/// each, in their order; each element is decided by itself.
+/// Claims and answers, shared by all processes that use the store. Each method takes many elements and gives
+/// one outcome for each, in their order; each element is decided by itself.
 ///
-/// The life of a key: free, then pending under the token that claimed it, then completed or free again. A pending or completed
-/// key that expires is free. Time is that of the store; no client's clock takes part.
+/// The life of a key: free, then pending under the token that claimed it, then completed or free again. A
+/// pending or completed key that expires is free. Time is that of the store; no client's clock takes part.
 pub trait Store: Send + Sync + 'static {
-    /// What [`Store::claim`] would answer to a request with each of these keys; `None` for a key that it would claim. It changes
-    /// nothing and waits for no row: the answer may be out of date at once.
+    /// What [`Store::claim`] would answer to a request with each of these keys; `None` for a key that it
+    /// would claim. It changes nothing and waits for no row: the answer may be out of date at once.
     fn lookup(
         &self,
         keys: &[KeyLookup],
     ) -> impl Future<Output = Result<Vec<Option<Claim>>, IdempotencyError>> + Send;
 
-    /// Claims each key that is free. If a key occurs twice, the first element may get it, and the second finds it pending.
+    /// Claims each key that is free. If a key occurs twice, the first element may get it, and the second
+    /// finds it pending.
     ///
     /// After an error it is unknown which keys were claimed: the caller abandons all of them.
     fn claim(
@@ -125,8 +128,8 @@ pub trait Store: Send + Sync + 'static {
         requests: &[ClaimRequest],
     ) -> impl Future<Output = Result<Vec<Claim>, IdempotencyError>> + Send;
 
-    /// Stores the answers, each for its retention TTL from now. A claim whose lock TTL has ended is completed all the same
-    /// unless another attempt has claimed the key: the request was processed.
+    /// Stores the answers, each for its retention TTL from now. A claim whose lock TTL has ended is completed
+    /// all the same unless another attempt has claimed the key: the request was processed.
     fn complete(
         &self,
         completions: &[Completion],
@@ -143,6 +146,7 @@ pub trait Store: Send + Sync + 'static {
         lock_ttl: LockTtl,
     ) -> impl Future<Output = Result<Vec<Guarded>, IdempotencyError>> + Send;
 
-    /// Deletes at most `limit` expired keys, the oldest first, and returns how many. Nothing depends on it but space.
+    /// Deletes at most `limit` expired keys, the oldest first, and returns how many. Nothing depends on it
+    /// but space.
     fn sweep(&self, limit: u64) -> impl Future<Output = Result<u64, IdempotencyError>> + Send;
 }

@@ -13,8 +13,8 @@ pub const MAX_LOCK_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest retention TTL.
 pub const MAX_RETENTION_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// How long a claim is held for its holder. It must be longer than the request takes: after it, a repeat runs the request
-/// again. After a crash, repeats are refused until it ends.
+/// How long a claim is held for its holder. It must be longer than the request takes: after it, a repeat runs
+/// the request again. After a crash, repeats are refused until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTtl(Duration);
 

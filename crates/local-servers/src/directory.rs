@@ -83,7 +83,8 @@ impl Shared {
 }
 
 impl StandInDirectory {
-    /// Starts on a free port. Every user exists, as `<id>@example.com` with language `en`, unless configured otherwise.
+    /// Starts on a free port. Every user exists, as `<id>@example.com` with language `en`, unless configured
+    /// otherwise.
     pub async fn start() -> Result<Self, StartError> {
         let shared = Shared::default();
         shared.lock().everybody_exists = true;
@@ -179,7 +180,8 @@ impl Drop for StandInDirectory {
 fn serve(listener: TcpListener, shared: Shared) -> JoinHandle<()> {
     let router = Router::new().route("/api/v1/internal/users/{user_id}", get(look_up)).with_state(shared);
     tokio::spawn(async move {
-        // Aborted with the task that holds them: `axum::serve` would leave the connections that are open to answer on.
+        // Aborted with the task that holds them: `axum::serve` would leave the connections that are open to
+        // answer on.
         let mut connections = JoinSet::new();
         // It serves until it is aborted; an error ends it, and clients are refused.
         while let Ok((stream, _)) = listener.accept().await {

@@ -14,7 +14,8 @@ use crate::process::{
 /// How the server is set up.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
-    /// Whether a commit survives a loss of power. Tests do without; it survives a crash of the server all the same.
+    /// Whether a commit survives a loss of power. Tests do without; it survives a crash of the server all the
+    /// same.
     pub durable: bool,
     /// Further settings, as `name` and `value`.
     pub settings: Vec<(String, String)>,
@@ -69,7 +70,8 @@ impl Postgres {
         setting("max_connections", "200");
         setting("timezone", "UTC");
         if !self.options.durable {
-            // Commits are still written before they are answered: without `synchronous_commit` a kill would lose some.
+            // Commits are still written before they are answered: without `synchronous_commit` a kill would
+            // lose some.
             for name in ["fsync", "full_page_writes"] {
                 setting(name, "off");
             }
@@ -121,7 +123,8 @@ impl Postgres {
         self.copy("data", "saved")
     }
 
-    /// Puts the copy in place of the data of a server that is stopped or killed: what it has committed since is lost.
+    /// Puts the copy in place of the data of a server that is stopped or killed: what it has committed since
+    /// is lost.
     pub fn restore(&self) -> Result<(), StartError> {
         self.copy("saved", "data")
     }
@@ -156,8 +159,8 @@ impl Postgres {
         signal("CONT", &pids);
     }
 
-    /// What a database administrator does before the first start: a role that is no superuser, a database, and a
-    /// schema that the role owns.
+    /// What a database administrator does before the first start: a role that is no superuser, a database,
+    /// and a schema that the role owns.
     pub async fn create_role_and_schema(
         &self,
         database: &str,

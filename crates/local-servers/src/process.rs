@@ -131,7 +131,8 @@ impl Home {
         Ok(child)
     }
 
-    /// The server has ended and its pid may soon belong to another process: the watchdog must not end that one.
+    /// The server has ended and its pid may soon belong to another process: the watchdog must not end that
+    /// one.
     pub(crate) fn forget(&self) {
         // If the folder is gone, so is the note.
         drop(fs::remove_file(self.path().join("server.pid")));

@@ -56,8 +56,9 @@ impl Redis {
             "--daemonize",
             "no",
         ]);
-        // The operating system flushes the log when it likes: the folder is not meant to outlive a loss of power. With
-        // `everysec` Redis answers before it has written while a flush is under way, and a kill could lose writes.
+        // The operating system flushes the log when it likes: the folder is not meant to outlive a loss of
+        // power. With `everysec` Redis answers before it has written while a flush is under way, and a kill
+        // could lose writes.
         command.args([
             "--appendonly",
             if self.options.appendonly { "yes" } else { "no" },
@@ -123,8 +124,8 @@ impl Drop for Redis {
     }
 }
 
-/// Whether the process `pid` answers on `port`, and is not loading any more. Another server that took the port first would
-/// answer as well.
+/// Whether the process `pid` answers on `port`, and is not loading any more. Another server that took the
+/// port first would answer as well.
 async fn answers(pid: u32, port: u16, password: Option<&str>) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

@@ -187,7 +187,8 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
 }
 
-/// Not a test of anything: what `nothing_is_left_after_the_process_that_started_servers_was_killed` starts and kills.
+/// Not a test of anything: what `nothing_is_left_after_the_process_that_started_servers_was_killed` starts
+/// and kills.
 #[tokio::test]
 async fn child_that_starts_servers() {
     if std::env::var_os("LOCAL_SERVERS_CHILD").is_none() {

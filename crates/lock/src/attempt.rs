@@ -1,8 +1,8 @@
 //! One attempt to acquire, and the release of a grant that no caller receives.
 //!
-//! A grant exists from the moment the server commits, whether or not the answer arrives. So the attempt runs on a task of
-//! its own, to its end: if the caller has stopped waiting by then, or the answer was lost, the lock is released instead of
-//! blocking other clients until its lease ends.
+//! A grant exists from the moment the server commits, whether or not the answer arrives. So the attempt runs
+//! on a task of its own, to its end: if the caller has stopped waiting by then, or the answer was lost, the
+//! lock is released instead of blocking other clients until its lease ends.
 
 use std::sync::Arc;
 

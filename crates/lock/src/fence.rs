@@ -1,7 +1,7 @@
 //! Fences: numbers that rise with every grant of a key and never restart.
 //!
-//! A client that writes under a lock sends its fence along, and what is written to refuses a fence lower than one it has
-//! seen. As text a fence has fifteen digits, so that byte order is the order of the numbers.
+//! A client that writes under a lock sends its fence along, and what is written to refuses a fence lower than
+//! one it has seen. As text a fence has fifteen digits, so that byte order is the order of the numbers.
 
 use crate::LockError;
 

@@ -1,9 +1,9 @@
 //! A lock that is held: renewed in the background, released when the guard is dropped.
 //!
 //! The guard relies on its own monotonic clock alone: the lease ends, for the holder, a sixth of its length
-//! before the server would end it, counted from the moment the last renewal that succeeded was *asked* for. A process that
-//! was suspended finds its lease lost when it wakes up, but code between two awaits may run before that: ask
-//! [`Guard::remaining`], and let the fence decide where the write lands.
+//! before the server would end it, counted from the moment the last renewal that succeeded was *asked* for. A
+//! process that was suspended finds its lease lost when it wakes up, but code between two awaits may run
+//! before that: ask [`Guard::remaining`], and let the fence decide where the write lands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,8 @@ pub struct Guard {
     keeper: JoinHandle<Result<Release, LockError>>,
 }
 
-/// Sent by a caller that waits for the release and sees its outcome; a guard that is only dropped sends nothing.
+/// Sent by a caller that waits for the release and sees its outcome; a guard that is only dropped sends
+/// nothing.
 #[derive(Debug)]
 struct Explicit;
 
@@ -54,8 +55,9 @@ impl Guard {
         &self.lock_id
     }
 
-    /// Fires when the lease can no longer be relied on: a renewal was refused, none has succeeded for five sixths of the
-    /// time to live, the renewing task ended for another reason, or the guard was dropped. It stays cancelled.
+    /// Fires when the lease can no longer be relied on: a renewal was refused, none has succeeded for five
+    /// sixths of the time to live, the renewing task ended for another reason, or the guard was dropped. It
+    /// stays cancelled.
     pub fn lost(&self) -> CancellationToken {
         self.lost.child_token()
     }
@@ -68,7 +70,8 @@ impl Guard {
         self.ends.borrow().saturating_duration_since(Instant::now())
     }
 
-    /// Releases the lock and returns whether it was still held. Continues in the background if the caller stops waiting.
+    /// Releases the lock and returns whether it was still held. Continues in the background if the caller
+    /// stops waiting.
     pub async fn release(self) -> Result<Release, LockError> {
         // The keeper has ended early only if it panicked or the runtime shuts down: then the join fails.
         drop(self.stop.send(Explicit));
@@ -108,8 +111,8 @@ impl RenewalSchedule {
     }
 }
 
-/// Renews until the lease is lost or the guard is released, then releases. A lost lease too: the server may still
-/// consider it live.
+/// Renews until the lease is lost or the guard is released, then releases. A lost lease too: the server may
+/// still consider it live.
 async fn keep(
     store: Arc<Store>,
     lock_id: LockId,
@@ -132,8 +135,8 @@ async fn keep(
     released
 }
 
-/// Waits until the guard is released or dropped. `lost` is cancelled as soon as the renewals end, for whatever reason: also
-/// if they panic, or if this task is dropped.
+/// Waits until the guard is released or dropped. `lost` is cancelled as soon as the renewals end, for
+/// whatever reason: also if they panic, or if this task is dropped.
 async fn until_released(
     renewals: impl Future<Output = &'static str>,
     lock_id: &LockId,

@@ -48,7 +48,8 @@ fn invalid(reason: impl Into<String>) -> LockError {
     LockError::InvalidArgument(reason.into())
 }
 
-/// `prefix:key` in NFC, or, if that and `reserve` bytes exceed `limit`, the prefix and 22 characters of a hash of it all.
+/// `prefix:key` in NFC, or, if that and `reserve` bytes exceed `limit`, the prefix and 22 characters of a
+/// hash of it all.
 ///
 /// [`LockError::InvalidArgument`] if even that is too long.
 pub fn storage_key(prefix: &str, key: &str, limit: usize, reserve: usize) -> Result<String, LockError> {
@@ -69,7 +70,8 @@ pub fn storage_key(prefix: &str, key: &str, limit: usize, reserve: usize) -> Res
     Err(invalid(format!("no key with this prefix fits into {limit} bytes with {reserve} of them reserved")))
 }
 
-/// What logs and telemetry show instead of a key or a lock id: 24 hexadecimal digits, the same for the same text.
+/// What logs and telemetry show instead of a key or a lock id: 24 hexadecimal digits, the same for the same
+/// text.
 ///
 /// It hides a text from a reader, not from an attacker who tries texts one by one.
 pub fn hash_key(text: &str) -> String {

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::LockError;
 use crate::key::hash_key;
 
-/// Sixteen random bytes as 22 characters of base64url. `Debug` shows a hash: who knows the id can release the lock.
+/// Sixteen random bytes as 22 characters of base64url. `Debug` shows a hash: who knows the id can release the
+/// lock.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LockId(String);
 

@@ -82,15 +82,17 @@ impl LockManager {
         Self { store, tokens: Arc::new(RandomTokens), jitter: Arc::new(RandomJitter), abort: None }
     }
 
-    /// The same locks for a caller that may cancel: once `token` is cancelled, operations in progress end with
-    /// [`LockError::Aborted`], and later ones send nothing. A lock that was granted meanwhile is released.
+    /// The same locks for a caller that may cancel: once `token` is cancelled, operations in progress end
+    /// with [`LockError::Aborted`], and later ones send nothing. A lock that was granted meanwhile is
+    /// released.
     pub fn cancelled_by(&self, token: CancellationToken) -> Self {
         Self { abort: Some(token), ..self.clone() }
     }
 
-    /// The same locks, where all clients acquire a key for the same time to live. A lease that lasts longer than that from now was written
-    /// by a clock that was ahead and was corrected since, so it is shortened to that time from now. Without this promise of the caller only
-    /// leases whose grant is in the future are shortened.
+    /// The same locks, where all clients acquire a key for the same time to live. A lease that lasts longer
+    /// than that from now was written by a clock that was ahead and was corrected since, so it is shortened
+    /// to that time from now. Without this promise of the caller only leases whose grant is in the future are
+    /// shortened.
     #[must_use]
     pub fn with_same_ttl(&self) -> Self {
         let store = Store { same_ttl: true, ..(*self.store).clone() };
@@ -123,7 +125,8 @@ impl LockManager {
         })
     }
 
-    /// Acquires `key`, waiting while other clients hold it and retrying transient failures; the guard renews it.
+    /// Acquires `key`, waiting while other clients hold it and retrying transient failures; the guard renews
+    /// it.
     ///
     /// [`LockError::AcquisitionTimeout`] if that took too long. There is no queue: any waiter may be next.
     pub async fn hold(&self, key: &str, options: LockOptions) -> Result<Guard, LockError> {
@@ -134,8 +137,8 @@ impl LockManager {
 
     /// Runs `work` while holding `key`, and releases whatever happens: also if the work panics or is dropped.
     ///
-    /// Work whose lease is lost is dropped at its next await, with [`LockError::Lost`]. What fails in the work is the
-    /// work's own result.
+    /// Work whose lease is lost is dropped at its next await, with [`LockError::Lost`]. What fails in the
+    /// work is the work's own result.
     pub async fn lock<T, W: Future<Output = T>>(
         &self,
         key: &str,
@@ -173,8 +176,9 @@ impl LockManager {
         self.unless_aborted(Operation::Lookup, self.store.lookup(Selector::Key(&key))).await
     }
 
-    /// When the lease of `key` ended that no client has released, in milliseconds since 1970 by the server's clock. `None` if it is live, or if
-    /// it is not known: the lock was released or purged, or never acquired.
+    /// When the lease of `key` ended that no client has released, in milliseconds since 1970 by the server's
+    /// clock. `None` if it is live, or if it is not known: the lock was released or purged, or never
+    /// acquired.
     pub async fn expired_at_ms(&self, key: &str) -> Result<Option<i64>, LockError> {
         let key = Key::parse(key)?;
         self.unless_aborted(Operation::Lookup, self.store.expired_at_ms(&key)).await
@@ -202,7 +206,8 @@ impl LockManager {
 
     /// Raises the fence counter of `key` to `floor`, never lowers it, and returns it.
     ///
-    /// For a database that was restored from a backup: what the lock protects has seen higher fences than it remembers.
+    /// For a database that was restored from a backup: what the lock protects has seen higher fences than it
+    /// remembers.
     pub async fn raise_fence(&self, key: &str, floor: u64) -> Result<u64, LockError> {
         let key = Key::parse(key)?;
         let floor = i64::try_from(floor).ok().filter(|&floor| floor <= FENCE_MAX as i64);

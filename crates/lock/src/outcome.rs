@@ -13,7 +13,8 @@ pub struct Grant {
     pub lock_id: LockId,
     /// Higher than that of every grant of this key before it.
     pub fence: u64,
-    /// When the lease ends, in milliseconds since 1970 by the server's clock. Never compare it with a clock of yours.
+    /// When the lease ends, in milliseconds since 1970 by the server's clock. Never compare it with a clock
+    /// of yours.
     pub expires_at_ms: i64,
     /// By this process's clock, a moment before the lease began.
     pub(crate) asked_at: Instant,

@@ -22,7 +22,8 @@ pub enum RetryJitter {
     Full,
 }
 
-/// How often, and for how long, to try to acquire. The default: ten retries from 100 ms, doubling, within 5 s.
+/// How often, and for how long, to try to acquire. The default: ten retries from 100 ms, doubling, within 5
+/// s.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Retry {
     /// Attempts after the first.
@@ -50,7 +51,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The pause before retry `number`, which counts from 1; `fraction` is from 0 to 1. Never longer than the timeout.
+    /// The pause before retry `number`, which counts from 1; `fraction` is from 0 to 1. Never longer than the
+    /// timeout.
     pub(crate) fn pause(&self, number: u32, fraction: f64) -> Duration {
         let doublings = match self.backoff {
             Backoff::Fixed => 0,

@@ -5,7 +5,8 @@ use sea_query::{DynIden, Iden};
 
 use crate::LockError;
 
-/// The longest table name: with `idx_` before it and `_lock_id` after it, an index name has the 63 bytes that PostgreSQL keeps.
+/// The longest table name: with `idx_` before it and `_lock_id` after it, an index name has the 63 bytes that
+/// PostgreSQL keeps.
 pub const MAX_TABLE_NAME_BYTES: usize = 51;
 
 /// The names of the two tables, checked. They are used quoted, in the schema that `search_path` names first.
@@ -23,8 +24,9 @@ impl Default for TableNames {
 }
 
 impl TableNames {
-    /// Names of your choice. [`LockError::InvalidArgument`] unless each is a letter or `_` followed by letters, digits
-    /// and `_`, at most [`MAX_TABLE_NAME_BYTES`], and they differ by more than case: locks are deleted, counters never.
+    /// Names of your choice. [`LockError::InvalidArgument`] unless each is a letter or `_` followed by
+    /// letters, digits and `_`, at most [`MAX_TABLE_NAME_BYTES`], and they differ by more than case: locks
+    /// are deleted, counters never.
     pub fn new(locks: &str, fence_counters: &str) -> Result<Self, LockError> {
         for name in [locks, fence_counters] {
             let mut bytes = name.bytes();
@@ -82,8 +84,8 @@ pub(crate) enum FenceCounters {
 /// The SQL that creates both tables where they do not exist, for a migration or for
 /// [`crate::LockManager::setup_schema`].
 ///
-/// It also revokes the right to delete counters from the role that runs it: a counter that restarts would give out
-/// fences that others have already seen.
+/// It also revokes the right to delete counters from the role that runs it: a counter that restarts would
+/// give out fences that others have already seen.
 pub fn schema_sql(names: &TableNames) -> String {
     let TableNames { locks, fence_counters } = names;
     format!(

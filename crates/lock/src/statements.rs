@@ -12,15 +12,16 @@ use crate::key::Key;
 use crate::schema::{FenceCounters, Locks, TableNames};
 use crate::{LockId, TIME_TOLERANCE_MS};
 
-/// The server's clock when the row is looked at, not when the transaction began: it may have waited in between.
+/// The server's clock when the row is looked at, not when the transaction began: it may have waited in
+/// between.
 const NOW_MS: &str = "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)";
 /// The server's clock when the statement began: an index can be searched with it, and it never runs ahead.
 const STATEMENT_NOW_MS: &str = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)";
 /// Twice [`TIME_TOLERANCE_MS`]: no client can take a purged row for live.
 const PURGE_AFTER_MS: i64 = 2 * TIME_TOLERANCE_MS;
 
-/// The planner settings that these statements need: each row is reached by an index, with a plan that does not depend on
-/// statistics, which are taken while the tables are nearly empty.
+/// The planner settings that these statements need: each row is reached by an index, with a plan that does
+/// not depend on statistics, which are taken while the tables are nearly empty.
 pub const PLANNER_PARAMETERS: &[(&str, &str)] = &[
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
@@ -139,8 +140,8 @@ impl Statements {
         self.peek(key).expr_as(length.is_ahead(), Computed::IsAhead).take()
     }
 
-    /// Lets a lease that was written by a clock that was ahead begin now: it ends when its holder expects it, or later, and not
-    /// when the clock has caught up.
+    /// Lets a lease that was written by a clock that was ahead begin now: it ends when its holder expects it,
+    /// or later, and not when the clock has caught up.
     pub(crate) fn begin_again(&self, key: &Key, length: LeaseLength) -> UpdateStatement {
         Query::update()
             .table(self.locks.clone())
@@ -151,7 +152,8 @@ impl Statements {
             .take()
     }
 
-    /// Keeps other implementations from acquiring the key, which read the rows without locking them, until the transaction ends.
+    /// Keeps other implementations from acquiring the key, which read the rows without locking them, until
+    /// the transaction ends.
     pub(crate) fn lock_key(&self, key: &Key) -> SelectStatement {
         let hash = Func::cust("hashtext").arg(bind::text(&key.storage));
         Query::select().expr(Func::cust("pg_advisory_xact_lock").arg(hash)).take()
@@ -182,7 +184,8 @@ impl Statements {
             .take()
     }
 
-    /// Raises the counter and grants, or neither; the caller has locked both rows. Returns a row if it was granted.
+    /// Raises the counter and grants, or neither; the caller has locked both rows. Returns a row if it was
+    /// granted.
     pub(crate) fn grant(&self, key: &Key, id: &LockId, ttl_ms: i64) -> InsertStatement {
         let live = self.peek(key).and_where(is_live()).take();
         let count = Query::update()
@@ -254,11 +257,12 @@ impl Statements {
         self.changed(id, change)
     }
 
-    /// Locks the row of `id` and changes it if it is live then, in one statement, and so in a transaction of its own.
-    /// Returns one row: whether there is such a lock, and when its lease ends or ended if it was live.
+    /// Locks the row of `id` and changes it if it is live then, in one statement, and so in a transaction of
+    /// its own. Returns one row: whether there is such a lock, and when its lease ends or ended if it was
+    /// live.
     ///
-    /// The plan locks the row before it reads the clock: `change` reads its input from `locked_row`, whose `FOR UPDATE`
-    /// returns the newest version of the row, and only once no other transaction has it locked.
+    /// The plan locks the row before it reads the clock: `change` reads its input from `locked_row`, whose
+    /// `FOR UPDATE` returns the newest version of the row, and only once no other transaction has it locked.
     fn changed(&self, id: &LockId, change: impl Into<SubQueryStatement>) -> SelectStatement {
         let locked = Query::select()
             .columns([Locks::LockId, Locks::ExpiresAtMs])
@@ -306,7 +310,8 @@ impl Statements {
             .take()
     }
 
-    /// Deletes rows that expired long enough ago, the oldest first, except those that another transaction has locked.
+    /// Deletes rows that expired long enough ago, the oldest first, except those that another transaction has
+    /// locked.
     pub(crate) fn purge(&self, limit: u64) -> DeleteStatement {
         let expired = Query::select()
             .column(Locks::Key)

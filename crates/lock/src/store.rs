@@ -1,9 +1,10 @@
 //! Running the statements: what is read, in which order rows are locked, and what the answers mean.
 //!
-//! Rows are always locked in the order counter, then lock, after the advisory lock by which the original implementation admits one acquirer of
-//! a key. Every change of a lock locks its row first and reads the clock
-//! afterwards, so two clients can never both own a lease. Acquiring is a transaction, sent whole, COMMIT included,
-//! before its first answer; everything else is one statement. So a client that stops in between holds nothing.
+//! Rows are always locked in the order counter, then lock, after the advisory lock by which the original
+//! implementation admits one acquirer of a key. Every change of a lock locks its row first and reads the
+//! clock afterwards, so two clients can never both own a lease. Acquiring is a transaction, sent whole,
+//! COMMIT included, before its first answer; everything else is one statement. So a client that stops in
+//! between holds nothing.
 
 use std::time::Duration;
 
@@ -238,7 +239,8 @@ impl Store {
         session.execute_batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})")).await?;
         session.execute_batch(&schema_sql(&self.names)).await?;
         session.commit().await?;
-        // The check takes a connection of its own: holding one while waiting for another can deadlock the pool.
+        // The check takes a connection of its own: holding one while waiting for another can deadlock the
+        // pool.
         drop(session);
         self.check_schema().await
     }

@@ -31,7 +31,8 @@ const MIGRATION_LOCK: i64 = 0x6f_75_74_62_6f_78_6d_67;
 
 /// The operators' side of an outbox.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters, and time enough for counts of everything.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters, and time enough for counts of
+/// everything.
 #[derive(Clone, Debug)]
 pub struct Administration {
     pool: PgPool,
@@ -107,7 +108,8 @@ pub enum Requeued {
 }
 
 impl StoredEvent {
-    /// Whether its lease had expired: then it may be published although it is DEAD, because no relay has marked it.
+    /// Whether its lease had expired: then it may be published although it is DEAD, because no relay has
+    /// marked it.
     pub fn was_reaped(&self) -> bool {
         self.last_error.starts_with(REAPED)
     }
@@ -136,8 +138,8 @@ impl Administration {
         check::check_identity(&session).await
     }
 
-    /// Creates the table and its indexes where they are missing, and the trigger that announces inserts if there is a channel. Several
-    /// processes may do so at once.
+    /// Creates the table and its indexes where they are missing, and the trigger that announces inserts if
+    /// there is a channel. Several processes may do so at once.
     pub async fn migrate(&self, channel: Option<&ChannelName>) -> Result<(), OutboxError> {
         let session = self.pool.session("create the outbox table").await?;
         session.begin_with(&format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
@@ -155,8 +157,8 @@ impl Administration {
         read_stats(&session, &rows)
     }
 
-    /// Deletes what is strictly older than its age by the clock of the database, never what is PENDING or DELIVERING. Each chunk is a
-    /// transaction of its own: after an error some are deleted.
+    /// Deletes what is strictly older than its age by the clock of the database, never what is PENDING or
+    /// DELIVERING. Each chunk is a transaction of its own: after an error some are deleted.
     pub async fn prune(&self, request: &PruneRequest) -> Result<Pruned, OutboxError> {
         Ok(Pruned {
             delivered: self.prune_some(Prunable::Delivered, request.delivered_age, request.dry_run).await?,
@@ -176,8 +178,9 @@ impl Administration {
         self.in_chunks("prune the outbox", times, |chunk| statements::prune(&self.table, which, chunk)).await
     }
 
-    /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of an operation, and begins
-    /// where the one before it ended: the index entries of what that one changed are still there while a transaction is open.
+    /// Runs the statement that `build` makes until a chunk is not full. Each chunk has the deadline of an
+    /// operation, and begins where the one before it ended: the index entries of what that one changed are
+    /// still there while a transaction is open.
     async fn in_chunks(
         &self,
         operation: &'static str,

@@ -14,7 +14,8 @@ const RIGHTS: [&str; 3] = ["SELECT", "UPDATE", "DELETE"];
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checked {
-    /// The statements that create the indexes without which it works slowly; they block no producer. Empty if it has all.
+    /// The statements that create the indexes without which it works slowly; they block no producer. Empty if
+    /// it has all.
     pub missing_indexes: Vec<String>,
     pub(crate) indexes: Indexes,
 }
@@ -30,7 +31,8 @@ pub(crate) struct Indexes {
 /// What tells an outbox from those of other clusters.
 const IDENTITY_FUNCTION: &str = "pg_control_system()";
 
-/// Checks that the outbox can be told from others, which a relay needs that compares what its publisher holds.
+/// Checks that the outbox can be told from others, which a relay needs that compares what its publisher
+/// holds.
 pub(crate) async fn check_identity(session: &Session) -> Result<(), OutboxError> {
     let text = "SELECT has_function_privilege($1, 'EXECUTE') AS found";
     let rows = session.query_once(&Written::new(text, [bind::text(IDENTITY_FUNCTION)])).await?;

@@ -59,7 +59,8 @@ fn insert(table: &TableName) -> String {
     )
 }
 
-/// Writes the event in the transaction that is open on `session`: it is published if and only if that is committed.
+/// Writes the event in the transaction that is open on `session`: it is published if and only if that is
+/// committed.
 pub async fn enqueue(session: &Session, table: &TableName, event: &NewEvent) -> Result<(), PgError> {
     let statement = Written::new(
         insert(table),
@@ -75,7 +76,8 @@ pub async fn enqueue(session: &Session, table: &TableName, event: &NewEvent) -> 
     session.execute(&statement).await.map(drop)
 }
 
-/// The same for a producer with a connection of its own: in `transaction`, a [`tokio_postgres::Transaction`] or its like.
+/// The same for a producer with a connection of its own: in `transaction`, a [`tokio_postgres::Transaction`]
+/// or its like.
 pub async fn enqueue_on(
     transaction: &impl GenericClient,
     table: &TableName,

@@ -27,8 +27,8 @@ pub struct Event {
     pub content: Content,
     /// How often it has failed before.
     pub attempts: u32,
-    /// When the producer's transaction began, unless the producer says otherwise; `None` if it is not a time between the years 1
-    /// and 9999.
+    /// When the producer's transaction began, unless the producer says otherwise; `None` if it is not a time
+    /// between the years 1 and 9999.
     pub created_at: Option<Timestamp>,
 }
 

@@ -39,8 +39,8 @@ impl MemoryStorage {
         self.start + self.started.elapsed()
     }
 
-    /// Adds an event, as the commit of a producer does. `created_at` is when its transaction began. An event with this id
-    /// that exists stays as it is.
+    /// Adds an event, as the commit of a producer does. `created_at` is when its transaction began. An event
+    /// with this id that exists stays as it is.
     pub fn insert(&self, event: NewEvent, created_at: Timestamp) {
         let row = Row {
             status: Status::Pending,
@@ -79,12 +79,14 @@ impl MemoryStorage {
         })
     }
 
-    /// Has another transaction lock these events, and no others: they can neither be marked nor requeued, nor reaped.
+    /// Has another transaction lock these events, and no others: they can neither be marked nor requeued, nor
+    /// reaped.
     pub fn lock(&self, event_ids: &[Uuid]) {
         *self.locked() = event_ids.iter().copied().collect();
     }
 
-    /// Marks as DELIVERED what is claimed under `token`, as a transaction does that began at this time and commits now.
+    /// Marks as DELIVERED what is claimed under `token`, as a transaction does that began at this time and
+    /// commits now.
     pub fn commit_mark(&self, token: &ClaimToken, event_ids: &[Uuid], begun: Timestamp) -> Vec<Marked> {
         let mark = |row: &mut Row, _: &Uuid| {
             (row.status, row.locked, row.updated_at) = (Status::Delivered, None, begun);

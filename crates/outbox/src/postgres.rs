@@ -1,8 +1,9 @@
 //! The outbox in a table of PostgreSQL.
 //!
-//! A claim is one transaction that is sent as a whole: a relay that stops in the middle holds nothing back. Claims of one table
-//! take place one after the other, for the few milliseconds that they take, so that no two hold events of one partition key.
-//! Marks hardly wait for other transactions: what is locked for longer than a moment is busy, and nothing else is.
+//! A claim is one transaction that is sent as a whole: a relay that stops in the middle holds nothing back.
+//! Claims of one table take place one after the other, for the few milliseconds that they take, so that no
+//! two hold events of one partition key. Marks hardly wait for other transactions: what is locked for longer
+//! than a moment is busy, and nothing else is.
 
 mod dead;
 mod delivered;
@@ -39,7 +40,8 @@ const MARK_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The outbox in one table.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of the pool.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every wait has the deadlines of
+/// the pool.
 #[derive(Clone, Debug)]
 pub struct PostgresStorage {
     pool: PgPool,
@@ -56,8 +58,8 @@ impl PostgresStorage {
         Self { pool, table, indexes: Arc::default(), dead: Arc::default() }
     }
 
-    /// Checks that a relay can work with the table: its columns, the rights of the role; and says what is missing for it to
-    /// work fast.
+    /// Checks that a relay can work with the table: its columns, the rights of the role; and says what is
+    /// missing for it to work fast.
     pub async fn check(&self) -> Result<Checked, OutboxError> {
         let session = self.pool.session("check the outbox table").await?;
         let checked = check::check(&session, &self.table).await?;
@@ -69,7 +71,8 @@ impl PostgresStorage {
         *self.indexes.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), indexes));
     }
 
-    /// Which indexes there are, as of not long ago: an index that is created meanwhile is used without a restart.
+    /// Which indexes there are, as of not long ago: an index that is created meanwhile is used without a
+    /// restart.
     async fn indexes(&self) -> Result<Indexes, OutboxError> {
         let known = *self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, indexes)) = known.filter(|(at, _)| at.elapsed() < INDEX_CHECK_INTERVAL) {
@@ -99,8 +102,9 @@ impl PostgresStorage {
         Ok((session, rows))
     }
 
-    /// Runs the statement that `build` makes, which returns the ids that it changed, and asks about the others. If some rows are
-    /// locked for longer than [`MARK_LOCK_TIMEOUT`], the others are marked without them.
+    /// Runs the statement that `build` makes, which returns the ids that it changed, and asks about the
+    /// others. If some rows are locked for longer than [`MARK_LOCK_TIMEOUT`], the others are marked without
+    /// them.
     async fn mark(
         &self,
         operation: &'static str,

@@ -12,8 +12,8 @@ use crate::{DeliveredEvent, Event, EventTypes};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct ServerId(pub u64);
 
-/// A moment by the publisher's own clock: after it, the publisher itself refuses to publish for a claim. A server other than the one
-/// whose clock it is refuses as well.
+/// A moment by the publisher's own clock: after it, the publisher itself refuses to publish for a claim. A
+/// server other than the one whose clock it is refuses as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
     /// The moment, in milliseconds.
@@ -25,7 +25,8 @@ pub struct Deadline {
 /// How far an outbox was compared with a server, by the clock of the outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Every event that was DELIVERED at this time or before was published before this was recorded, on a server that was compared.
+    /// Every event that was DELIVERED at this time or before was published before this was recorded, on a
+    /// server that was compared.
     Settled(RawTimestamp),
     /// What was DELIVERED at this time or later is still to be compared.
     Unfinished {
@@ -88,7 +89,8 @@ impl Server {
 pub enum Recorded {
     /// It was.
     Written,
-    /// It was not: another server is there, or its records are not those that were seen. The next look shows what is there.
+    /// It was not: another server is there, or its records are not those that were seen. The next look shows
+    /// what is there.
     Changed,
 }
 
@@ -102,11 +104,13 @@ pub enum Publication {
     Failed(String),
     /// It can never be published as it is: DEAD.
     Rejected(String),
-    /// It was not published: an earlier event of its partition key failed in this call, or the deadline has passed.
+    /// It was not published: an earlier event of its partition key failed in this call, or the deadline has
+    /// passed.
     Withheld,
 }
 
-/// The publisher cannot be reached, or cannot publish at present. Which events it published is unknown. Not an attempt.
+/// The publisher cannot be reached, or cannot publish at present. Which events it published is unknown. Not
+/// an attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}")]
 pub struct PublisherOutage {
@@ -119,26 +123,27 @@ pub struct PublisherOutage {
 
 /// Publishes events, with a receipt for each if it can.
 pub trait Publisher: Send + Sync + 'static {
-    /// The publisher's own time, `after` from now; never later than that, however slow the answer is. Fails if it could not
-    /// publish at present, so that nothing is claimed.
+    /// The publisher's own time, `after` from now; never later than that, however slow the answer is. Fails
+    /// if it could not publish at present, so that nothing is claimed.
     fn deadline(&self, after: Duration) -> impl Future<Output = Result<Deadline, PublisherOutage>> + Send;
 
-    /// Publishes the events in their order, and gives one outcome for each. Once one has failed, the later ones with its partition key are
-    /// withheld. Nothing is published after `deadline`, even if this process was paused on its way there.
+    /// Publishes the events in their order, and gives one outcome for each. Once one has failed, the later
+    /// ones with its partition key are withheld. Nothing is published after `deadline`, even if this process
+    /// was paused on its way there.
     fn publish(
         &self,
         events: &[Event],
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<Publication>, PublisherOutage>> + Send;
 
-    /// The server that acknowledges now, as of not long ago, and its records of `outbox`. A publisher whose acknowledgements last needs
-    /// this and what follows no more than by default.
+    /// The server that acknowledges now, as of not long ago, and its records of `outbox`. A publisher whose
+    /// acknowledgements last needs this and what follows no more than by default.
     fn server(&self, _outbox: &str) -> impl Future<Output = Result<Server, PublisherOutage>> + Send {
         async { Ok(Server::lasting()) }
     }
 
-    /// Records with the server itself how far it was compared with the events of these types in `outbox`, if it is still there with the
-    /// records that `server` shows.
+    /// Records with the server itself how far it was compared with the events of these types in `outbox`, if
+    /// it is still there with the records that `server` shows.
     fn record_server(
         &self,
         _outbox: &str,
@@ -158,9 +163,9 @@ pub trait Publisher: Send + Sync + 'static {
         async { Ok(found) }
     }
 
-    /// Whether each of the events is published all the same, as far as the publisher can find out: an event that it does not find is
-    /// published again. `None` after a part of the work: the same call continues it. What was read may be used again within
-    /// `round`, and in no other.
+    /// Whether each of the events is published all the same, as far as the publisher can find out: an event
+    /// that it does not find is published again. `None` after a part of the work: the same call continues it.
+    /// What was read may be used again within `round`, and in no other.
     fn has_entries(
         &self,
         events: &[DeliveredEvent],

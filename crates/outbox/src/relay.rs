@@ -69,14 +69,14 @@ pub struct RelaySettings {
     pub max_event_bytes: u64,
     /// How often and how far apart an event is tried.
     pub retry: RetryPolicy,
-    /// How far back from the newest event that is DELIVERED events are compared with what the publisher holds, when another server
-    /// acknowledges than before; zero: they are not.
+    /// How far back from the newest event that is DELIVERED events are compared with what the publisher
+    /// holds, when another server acknowledges than before; zero: they are not.
     pub republish_window: Duration,
 }
 
 impl RelaySettings {
-    /// The defaults: all events, 500 of a claim and 16 MiB, a look each 500 ms, a lease of a minute, 512 KiB of payload, a window of ten
-    /// minutes.
+    /// The defaults: all events, 500 of a claim and 16 MiB, a look each 500 ms, a lease of a minute, 512 KiB
+    /// of payload, a window of ten minutes.
     pub fn new(relay_id: RelayId) -> Self {
         Self {
             relay_id,

@@ -29,8 +29,8 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// How long an event waits that has failed `attempts` times; `None` if it is tried no more.
     ///
-    /// `base · 2^(attempts-1)`, plus up to `jitter` of that, and never over `max_delay`. `fraction` from 0 to 1 is the part of the
-    /// jitter that is added.
+    /// `base · 2^(attempts-1)`, plus up to `jitter` of that, and never over `max_delay`. `fraction` from 0 to
+    /// 1 is the part of the jitter that is added.
     pub fn delay_after(&self, attempts: u32, fraction: f64) -> Option<Duration> {
         if attempts >= self.max_attempts {
             return None;

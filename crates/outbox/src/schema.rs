@@ -45,7 +45,8 @@ impl Index {
         needed: &["available_at", "created_at"],
         statuses: &["PENDING"],
     };
-    /// The events of a partition key in their order. A hash, because an entry of an index has a largest size, and a key has none.
+    /// The events of a partition key in their order. A hash, because an entry of an index has a largest size,
+    /// and a key has none.
     pub(crate) const KEY_ORDER: Self = Self {
         suffix: "key_order",
         columns: "hashtextextended(partition_key, 0), status, created_at, event_id",
@@ -103,13 +104,15 @@ impl Index {
 pub(crate) const INDEXES: &[Index] =
     &[Index::QUEUE, Index::KEY_ORDER, Index::LEASES, Index::DELIVERED, Index::DEAD];
 
-/// `<prefix>_<table>_<suffix>`, where the default table is called `openoutbox`, and a name that does not fit ends in a hash of itself.
+/// `<prefix>_<table>_<suffix>`, where the default table is called `openoutbox`, and a name that does not fit
+/// ends in a hash of itself.
 fn derived_name(prefix: &str, table: &TableName, suffix: &str) -> String {
     let default = TableName::default();
     if table.table() == default.table() {
         return format!("{prefix}_openoutbox_{suffix}");
     }
-    // With two underscores no table's name is taken for another's with the suffix of another index, nor for the default table's.
+    // With two underscores no table's name is taken for another's with the suffix of another index, nor for
+    // the default table's.
     let whole = format!("{prefix}__{}__{suffix}", table.table());
     if whole.len() <= MAX_IDENTIFIER_BYTES {
         return whole;
@@ -126,8 +129,8 @@ pub(crate) fn fnv1a(text: &str) -> u64 {
     })
 }
 
-/// The SQL that creates the table and its indexes where they do not exist, for a migration of the caller. It never drops anything. Where
-/// all exist it only reads the catalogue, and so waits for no transaction.
+/// The SQL that creates the table and its indexes where they do not exist, for a migration of the caller. It
+/// never drops anything. Where all exist it only reads the catalogue, and so waits for no transaction.
 pub fn schema_sql(table: &TableName) -> String {
     let quoted = table.quoted();
     let comments: String = COMMENTS
@@ -217,8 +220,8 @@ impl ChannelName {
     }
 }
 
-/// The SQL of a trigger that announces inserts into the table on `channel`, once for each statement. Run again with another channel it
-/// changes the channel; where the trigger exists it does not lock the table.
+/// The SQL of a trigger that announces inserts into the table on `channel`, once for each statement. Run
+/// again with another channel it changes the channel; where the trigger exists it does not lock the table.
 pub fn notify_sql(table: &TableName, channel: &ChannelName) -> String {
     let quoted = table.quoted();
     let name = derived_name("trg", table, "notify");

@@ -1,9 +1,11 @@
-//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a connection.
+//! The SQL, built and not run. Each text is the same for every batch, so that it is prepared once a
+//! connection.
 //!
-//! Every time is the server's `now()`, the beginning of the transaction. Plans must not depend on statistics, which are taken
-//! while a queue is nearly empty: a row is reached by the primary key, by its place in the table, or by an index whose order
-//! and limit leave the planner no choice. A condition that would let the planner read a whole partial index instead is written
-//! so that it implies the predicate of no index (`status || ''`).
+//! Every time is the server's `now()`, the beginning of the transaction. Plans must not depend on statistics,
+//! which are taken while a queue is nearly empty: a row is reached by the primary key, by its place in the
+//! table, or by an index whose order and limit leave the planner no choice. A condition that would let the
+//! planner read a whole partial index instead is written so that it implies the predicate of no index
+//! (`status || ''`).
 
 mod admin;
 mod claim;

@@ -84,7 +84,8 @@ pub struct ClaimRequest {
     pub after: Option<Position>,
     /// The most events that are looked at, and so the most that are claimed.
     pub limit: u32,
-    /// The most bytes that are claimed, payloads and the rest as they are read, unless the first event alone exceeds that.
+    /// The most bytes that are claimed, payloads and the rest as they are read, unless the first event alone
+    /// exceeds that.
     pub max_bytes: u64,
     /// An event whose payload exceeds this, or whose headers and names do, is not read.
     pub max_event_bytes: u64,
@@ -97,8 +98,8 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// The most events that are claimed together with one that was reaped and has failed so often: a sixteenth each time. Which of
-    /// them ended its relay is unknown.
+    /// The most events that are claimed together with one that was reaped and has failed so often: a
+    /// sixteenth each time. Which of them ended its relay is unknown.
     pub(crate) fn max_reaped(&self, attempts: u32) -> u32 {
         if attempts.saturating_add(1) >= self.max_attempts {
             return 1;
@@ -187,7 +188,8 @@ pub struct NewestPage {
     pub next: Option<NewestCursor>,
 }
 
-/// The outcome of requeueing events that are DELIVERED. Those that are in neither list were changed meanwhile.
+/// The outcome of requeueing events that are DELIVERED. Those that are in neither list were changed
+/// meanwhile.
 #[must_use]
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RequeuedDelivered {
@@ -260,22 +262,25 @@ pub struct Stats {
 
 /// What a relay asks of an outbox. Time is that of the store; no client's clock takes part.
 pub trait Storage: Send + Sync + 'static {
-    /// How long until the next event falls due: zero if one is due, `None` if none waits. Cheaper than a claim that finds nothing.
+    /// How long until the next event falls due: zero if one is due, `None` if none waits. Cheaper than a
+    /// claim that finds nothing.
     ///
-    /// It looks at a bounded number of events. If none of those is of these types, it is the time of the last of them, so that
-    /// a claim looks further.
+    /// It looks at a bounded number of events. If none of those is of these types, it is the time of the last
+    /// of them, so that a claim looks further.
     fn due_in(
         &self,
         types: &EventTypes,
         after: Option<&Position>,
     ) -> impl Future<Output = Result<Option<Duration>, OutboxError>> + Send;
 
-    /// Claims due events, in the order in which they fell due, and those of one partition key in the order of `created_at` and
-    /// `event_id`. After an error it is unknown whether the rows are claimed; their lease ends then.
+    /// Claims due events, in the order in which they fell due, and those of one partition key in the order of
+    /// `created_at` and `event_id`. After an error it is unknown whether the rows are claimed; their lease
+    /// ends then.
     ///
-    /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier one waits for its next
-    /// attempt. Events that were reaped are claimed without others, and the fewer together the more often they have failed: the first
-    /// that can be claimed decides whether it is a claim of these.
+    /// No event of a partition key is claimed while another claim holds one of that key, or while an earlier
+    /// one waits for its next attempt. Events that were reaped are claimed without others, and the fewer
+    /// together the more often they have failed: the first that can be claimed decides whether it is a claim
+    /// of these.
     fn claim_batch(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claim, OutboxError>> + Send;
 
     /// The first event that such a claim would take. Changes nothing.
@@ -305,8 +310,9 @@ pub trait Storage: Send + Sync + 'static {
         event_ids: &[Uuid],
     ) -> impl Future<Output = Result<Vec<Marked>, OutboxError>> + Send;
 
-    /// Ends leases that are over: each counts as a failed attempt with the error `lease expired`; `kind` says what follows from the number of attempts.
-    /// A lease that begins in the future was written by another clock, and begins now.
+    /// Ends leases that are over: each counts as a failed attempt with the error `lease expired`; `kind` says
+    /// what follows from the number of attempts. A lease that begins in the future was written by another
+    /// clock, and begins now.
     fn reap_expired_leases(
         &self,
         request: &ReapRequest,
@@ -319,8 +325,8 @@ pub trait Storage: Send + Sync + 'static {
     /// Now, by the clock of the store.
     fn now(&self) -> impl Future<Output = Result<RawTimestamp, OutboxError>> + Send;
 
-    /// Looks for the newest time at which an event of these types was DELIVERED, in a bounded part of the outbox. Times in the
-    /// future, written by another clock, do not count.
+    /// Looks for the newest time at which an event of these types was DELIVERED, in a bounded part of the
+    /// outbox. Times in the future, written by another clock, do not count.
     fn newest_delivered(
         &self,
         types: &EventTypes,
@@ -336,14 +342,15 @@ pub trait Storage: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<DeliveredPage, OutboxError>> + Send;
 
-    /// Sets events to PENDING, as if they were new, if they are still DELIVERED as they were read and no other transaction has locked them.
+    /// Sets events to PENDING, as if they were new, if they are still DELIVERED as they were read and no
+    /// other transaction has locked them.
     fn requeue_delivered(
         &self,
         events: &[DeliveredEvent],
     ) -> impl Future<Output = Result<RequeuedDelivered, OutboxError>> + Send;
 
-    /// When the oldest claim was made under which an event is held, if it was made at this time or before. The event may still be
-    /// marked as DELIVERED, with a time that is not before its claim.
+    /// When the oldest claim was made under which an event is held, if it was made at this time or before.
+    /// The event may still be marked as DELIVERED, with a time that is not before its claim.
     fn oldest_claim_until(
         &self,
         time: RawTimestamp,

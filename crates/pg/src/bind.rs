@@ -1,12 +1,12 @@
 //! Parameters whose type is written once, for client and server.
 //!
-//! The query builder's own values are accepted by the driver whatever the column's type is, and a mismatch can store
-//! garbage without an error. So every parameter is created here: the Rust type fixes the value, and the cast beside it
-//! fixes the type that the server infers.
+//! The query builder's own values are accepted by the driver whatever the column's type is, and a mismatch
+//! can store garbage without an error. So every parameter is created here: the Rust type fixes the value, and
+//! the cast beside it fixes the type that the server infers.
 //!
-//! An array is written in PostgreSQL's own format here, once, and passes through the builder as bytes. As a list of the
-//! builder's values every element would be allocated twice on its way, which was a fifth of the service's processor time
-//! (ADR 0016).
+//! An array is written in PostgreSQL's own format here, once, and passes through the builder as bytes. As a
+//! list of the builder's values every element would be allocated twice on its way, which was a fifth of the
+//! service's processor time (ADR 0016).
 
 use ambient::Timestamp;
 use bytes::BytesMut;
@@ -23,7 +23,8 @@ fn cast(value: impl Into<Value>, sql_type: &'static str) -> Expr {
 fn array<T: ToSql>(sql_type: &'static str, wire_type: &Type, elements: impl Iterator<Item = T>) -> Expr {
     let mut wire = BytesMut::new();
     let elements: Vec<T> = elements.collect();
-    // Cannot fail: a batch is far from the two gigabytes that end the format, and each element is of the array's type.
+    // Cannot fail: a batch is far from the two gigabytes that end the format, and each element is of the
+    // array's type.
     elements.to_sql(wire_type, &mut wire).expect("an array within the format's limits");
     cast(Value::Bytes(Some(wire.into())), sql_type)
 }

@@ -1,10 +1,11 @@
 //! Opening a connection: one host after the other, each with a time of its own.
 //!
-//! The driver tries several hosts too, but without a deadline for each: a host that drops packets, or accepts and does not
-//! answer, uses up the time of all. Here an attempt covers everything up to the first statement (name look-up, TCP, TLS,
-//! authentication, the check of `target_session_attrs`). If a host fails or is too slow, the next one is tried.
-//! The times of all hosts fit into [`OPEN_TIMEOUT`]. The host that worked last is tried first, by every pool that was made
-//! from the same connection string; the others follow as they were given, or shuffled with `load_balance_hosts=random`.
+//! The driver tries several hosts too, but without a deadline for each: a host that drops packets, or accepts
+//! and does not answer, uses up the time of all. Here an attempt covers everything up to the first statement
+//! (name look-up, TCP, TLS, authentication, the check of `target_session_attrs`). If a host fails or is too
+//! slow, the next one is tried. The times of all hosts fit into [`OPEN_TIMEOUT`]. The host that worked last
+//! is tried first, by every pool that was made from the same connection string; the others follow as they
+//! were given, or shuffled with `load_balance_hosts=random`.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -44,7 +45,8 @@ impl Default for LastGood {
     }
 }
 
-/// A client, the task that carries its traffic, and the session that it has for itself if a pooler is between.
+/// A client, the task that carries its traffic, and the session that it has for itself if a pooler is
+/// between.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) client: Client,
@@ -91,17 +93,20 @@ impl Connector {
         })
     }
 
-    /// The same, without the settings and the check of a session that is kept: a server that is too old may not know them.
+    /// The same, without the settings and the check of a session that is kept: a server that is too old may
+    /// not know them.
     pub(crate) fn plain(self) -> Self {
         Self { plain: true, ..self }
     }
 
-    /// The same, and every announcement on a channel that a connection listens to is passed on to `announced`.
+    /// The same, and every announcement on a channel that a connection listens to is passed on to
+    /// `announced`.
     pub(crate) fn announcing_to(self, announced: Arc<Notify>) -> Self {
         Self { announced: Some(announced), ..self }
     }
 
-    /// Opens a connection to the first host that can be used, with its settings in force, within [`OPEN_TIMEOUT`].
+    /// Opens a connection to the first host that can be used, with its settings in force, within
+    /// [`OPEN_TIMEOUT`].
     pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
         let mut failures = Vec::new();
         for index in self.order(&RandomJitter) {
@@ -159,8 +164,8 @@ impl Connector {
         });
     }
 
-    /// Opens a connection whose settings are in force, within the time that is allowed: a pooler may drop them, or refuse a
-    /// connection that brings some.
+    /// Opens a connection whose settings are in force, within the time that is allowed: a pooler may drop
+    /// them, or refuse a connection that brings some.
     async fn connect(&self, config: &Config, allowed: Duration) -> Result<Opened, OpenFailureCause> {
         let deadline = Instant::now() + allowed;
         let mark = Mark::new();
@@ -237,7 +242,8 @@ impl Connector {
                 config.get_application_name().map(|name| ("application_name".to_owned(), name.to_owned())),
             );
             settings.extend(options::settings(&self.options).ok_or(OpenFailureCause::Options)?);
-            // What the client before left in the session, if the pooler does not reset it: settings, role, locks, prepared statements.
+            // What the client before left in the session, if the pooler does not reset it: settings, role,
+            // locks, prepared statements.
             client.batch_execute("DISCARD ALL").await.map_err(OpenFailureCause::driver)?;
             set(&settings).await?;
             session.still_serves(client).await?;
@@ -260,8 +266,8 @@ impl Connector {
     }
 }
 
-/// The same task. If the other side ends the connection, the next one to the pooler is compared again: the pooler may have been started
-/// again in another mode, and connections that are idle do not notice.
+/// The same task. If the other side ends the connection, the next one to the pooler is compared again: the
+/// pooler may have been started again in another mode, and connections that are idle do not notice.
 fn forget_comparison_at_end(connection: JoinHandle<()>, comparison: Arc<Comparison>) -> JoinHandle<()> {
     let connection = AbortOnDropHandle::new(connection);
     tokio::spawn(async move {

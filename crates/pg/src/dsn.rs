@@ -1,9 +1,9 @@
 //! Connection strings, with parameters that the driver does not support.
 //!
-//! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators use. They are removed
-//! from the string here and passed to the driver in its own form. TLS always verifies: `require`, `verify-ca` and
-//! `verify-full` are the same, and a mode that could silently fall back to plain text is refused. Without a mode the
-//! connection is plain text.
+//! The driver refuses `search_path`, `sslmode=verify-full` and `sslrootcert`, which operators use. They are
+//! removed from the string here and passed to the driver in its own form. TLS always verifies: `require`,
+//! `verify-ca` and `verify-full` are the same, and a mode that could silently fall back to plain text is
+//! refused. Without a mode the connection is plain text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,7 +60,8 @@ pub enum DsnError {
     },
 }
 
-/// The prefix of settings for a client's own pool. They are ignored: the pool of this crate has other settings.
+/// The prefix of settings for a client's own pool. They are ignored: the pool of this crate has other
+/// settings.
 const IGNORED_PREFIX: &str = "pool_";
 /// The parameters that the driver supports.
 const DRIVER_PARAMETERS: [&str; 21] = [

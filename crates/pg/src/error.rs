@@ -1,8 +1,8 @@
 //! Errors of PostgreSQL, classified for the caller and without the data that the server quotes.
 //!
-//! The server describes a refused row in full: DETAIL holds the row or its key, and the message of a data error quotes
-//! the value. Both may be personal data, so an error keeps the SQLSTATE and the names of constraint, table and column,
-//! and the message only where it cannot quote a value ([`ServerError`]).
+//! The server describes a refused row in full: DETAIL holds the row or its key, and the message of a data
+//! error quotes the value. Both may be personal data, so an error keeps the SQLSTATE and the names of
+//! constraint, table and column, and the message only where it cannot quote a value ([`ServerError`]).
 
 use std::error::Error;
 use std::fmt;
@@ -23,7 +23,8 @@ pub enum PgError {
         #[source]
         source: BoxError,
     },
-    /// A statement took longer than it may. Whether it was carried out is unknown; with fewer rows it may succeed.
+    /// A statement took longer than it may. Whether it was carried out is unknown; with fewer rows it may
+    /// succeed.
     #[error("could not {operation} in time")]
     TimedOut {
         /// What was being done.
@@ -32,7 +33,8 @@ pub enum PgError {
         #[source]
         source: BoxError,
     },
-    /// Another transaction holds a row or a key for longer than `lock_timeout`. The statement was not carried out.
+    /// Another transaction holds a row or a key for longer than `lock_timeout`. The statement was not carried
+    /// out.
     #[error("could not {operation}: another transaction holds a lock")]
     Locked {
         /// What was being done.
@@ -53,8 +55,9 @@ pub enum PgError {
 }
 
 impl PgError {
-    /// Reads a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0 (raised by a
-    /// trigger) are refusals, 57014 (cancelled) and 55P03 (lock not available) what their names say, all else an outage.
+    /// Reads a driver's error. Classes 22 (data), 23 (integrity), 44 (check option), 54 (limits) and P0
+    /// (raised by a trigger) are refusals, 57014 (cancelled) and 55P03 (lock not available) what their names
+    /// say, all else an outage.
     pub(crate) fn from_driver(operation: &'static str, source: tokio_postgres::Error) -> Self {
         let Some(error) = source.as_db_error() else { return Self::unavailable(operation, source) };
         let server = ServerError::new(error);
@@ -99,8 +102,8 @@ impl PgError {
     }
 }
 
-/// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can contain only
-/// names.
+/// The error of the server without values: SQLSTATE, constraint, table and column, and the message if it can
+/// contain only names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerError(Box<ServerMessage>);
 
@@ -114,8 +117,8 @@ struct ServerMessage {
     column: Option<String>,
 }
 
-/// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or function,
-/// configuration of a custom function, internal error.
+/// The classes whose message may quote a value: data, integrity, check option, limits, raised by a trigger or
+/// function, configuration of a custom function, internal error.
 const QUOTES_VALUES: [&str; 7] = ["22", "23", "44", "54", "P0", "38", "XX"];
 /// Those of them that are about the values of a statement, so that the same values fail again.
 const ABOUT_DATA: [&str; 5] = ["22", "23", "44", "54", "P0"];
@@ -224,7 +227,8 @@ impl OpenFailureCause {
     }
 }
 
-/// Whether an error is, or was caused by, a pooler that cannot be used as it is configured: waiting does not help.
+/// Whether an error is, or was caused by, a pooler that cannot be used as it is configured: waiting does not
+/// help.
 pub fn is_unusable_pooler(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -236,7 +240,8 @@ pub fn is_unusable_pooler(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Whether an error is, or was caused by, something that took too long: a statement, a lock, a connection, or the wait for one.
+/// Whether an error is, or was caused by, something that took too long: a statement, a lock, a connection, or
+/// the wait for one.
 pub fn is_late(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -340,8 +345,9 @@ pub(crate) struct NoneFree(pub(crate) std::time::Duration);
 #[error("no answer within {0:?}")]
 pub(crate) struct DeadlinePassed(pub(crate) std::time::Duration);
 
-/// Codes of a connection that is not what it was: the server became a standby; a plan is out of date for good, because the type
-/// of a column was changed; a prepared statement is not there, or another one is; the protocol is out of step.
+/// Codes of a connection that is not what it was: the server became a standby; a plan is out of date for
+/// good, because the type of a column was changed; a prepared statement is not there, or another one is; the
+/// protocol is out of step.
 const LEAVE_UNUSABLE: [SqlState; 5] = [
     SqlState::READ_ONLY_SQL_TRANSACTION,
     SqlState::FEATURE_NOT_SUPPORTED,

@@ -1,8 +1,9 @@
 //! Hearing what is announced with `NOTIFY`, on a connection of its own.
 //!
-//! An announcement is a hint: those that come together are one, and those that are made while no connection listens are lost. So
-//! a listener looks for itself once it listens, and now and then. A server that is gone is noticed by keepalives.
-//! [`Listener::check`] notices it where something between keeps the connection open, and a pooler that exchanges the session.
+//! An announcement is a hint: those that come together are one, and those that are made while no connection
+//! listens are lost. So a listener looks for itself once it listens, and now and then. A server that is gone
+//! is noticed by keepalives. [`Listener::check`] notices it where something between keeps the connection
+//! open, and a pooler that exchanges the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,8 +63,8 @@ impl Listener {
         }
     }
 
-    /// Checks that the server is there, and that the session which serves the connection listens to the channel: a pooler may have exchanged
-    /// it for another.
+    /// Checks that the server is there, and that the session which serves the connection listens to the
+    /// channel: a pooler may have exchanged it for another.
     pub async fn check(&self) -> Result<(), PgError> {
         let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&self.channel, Type::TEXT)];
         let listening = answer(self.client.query_typed(LISTENS, &parameters)).await?;

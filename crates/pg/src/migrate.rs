@@ -13,14 +13,16 @@ use crate::{Dsn, PgError, SessionSettings};
 /// How long one process waits for another that is migrating.
 pub const MIGRATION_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A step of the schema. The crate that owns a table ships its SQL; the caller of [`migrate()`] numbers the steps.
+/// A step of the schema. The crate that owns a table ships its SQL; the caller of [`migrate()`] numbers the
+/// steps.
 #[derive(Clone, Debug)]
 pub struct Migration {
     /// Its number: no two have the same, and they are applied in ascending order.
     pub version: u32,
     /// What it is for, as lower-case words joined by `_`.
     pub name: &'static str,
-    /// Tables and indexes. Its checksum is in every database that it was applied to, so that it never changes.
+    /// Tables and indexes. Its checksum is in every database that it was applied to, so that it never
+    /// changes.
     pub sql: Cow<'static, str>,
 }
 
@@ -35,9 +37,9 @@ pub struct MigrationSettings {
 
 /// Applies those of `migrations` that the database lacks, and returns how many that were.
 ///
-/// Runs on a connection of its own, as the schema's owner, in the schema that `search_path` names first; it never
-/// creates a schema. A database that is newer than `migrations` is not changed. A crash leaves whole migrations only, each
-/// of which is one transaction, and the lock ends with the connection.
+/// Runs on a connection of its own, as the schema's owner, in the schema that `search_path` names first; it
+/// never creates a schema. A database that is newer than `migrations` is not changed. A crash leaves whole
+/// migrations only, each of which is one transaction, and the lock ends with the connection.
 pub async fn migrate(
     dsn: &Dsn,
     migrations: &[Migration],
@@ -69,7 +71,8 @@ pub async fn migrate(
                 .await
                 .map_err(|cause| PgError::unavailable(OPERATION, cause.to_string()))?;
         }
-        // The names that it prepares statements under mean nothing else: the session is this client's, and was empty.
+        // The names that it prepares statements under mean nothing else: the session is this client's, and
+        // was empty.
         runner.run_async(&mut client).await.map_err(|error| PgError::unavailable(OPERATION, error))
     }
     .await;

@@ -1,7 +1,7 @@
 //! The `options` of a connection, as the server reads them.
 
-/// The settings of `options` by name, in their order; `None` if it holds anything but settings, such as another switch of the
-/// server's program.
+/// The settings of `options` by name, in their order; `None` if it holds anything but settings, such as
+/// another switch of the server's program.
 pub(crate) fn settings(options: &str) -> Option<Vec<(String, String)>> {
     let mut words = words(options).into_iter();
     let mut settings = Vec::new();

@@ -1,8 +1,8 @@
 //! A pool of connections with a deadline on everything.
 //!
-//! Each statement has three deadlines: the client stops waiting, the server cancels the statement, and the kernels of both
-//! ends close a connection whose peer acknowledges nothing. So neither a black-holed socket nor a transaction that was
-//! abandoned in it can hold a key for longer than the operation's timeout.
+//! Each statement has three deadlines: the client stops waiting, the server cancels the statement, and the
+//! kernels of both ends close a connection whose peer acknowledges nothing. So neither a black-holed socket
+//! nor a transaction that was abandoned in it can hold a key for longer than the operation's timeout.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -26,8 +26,8 @@ use crate::{Dsn, DsnError, PgError};
 pub struct PoolSettings {
     /// The most connections it opens.
     pub max_connections: usize,
-    /// The longest that a caller waits for a free connection, and the longest that an operation takes once it has one.
-    /// Opening a connection is counted by neither: see [`crate::OPEN_TIMEOUT`].
+    /// The longest that a caller waits for a free connection, and the longest that an operation takes once it
+    /// has one. Opening a connection is counted by neither: see [`crate::OPEN_TIMEOUT`].
     pub operation_timeout: Duration,
     /// The settings of its sessions.
     pub session: SessionSettings,
@@ -57,8 +57,8 @@ impl PgPool {
         Ok(Self { pool, operation_timeout: Some(settings.operation_timeout) })
     }
 
-    /// One connection whose statements may take as long as they need, such as those that build indexes. A peer that is gone is
-    /// noticed all the same.
+    /// One connection whose statements may take as long as they need, such as those that build indexes. A
+    /// peer that is gone is noticed all the same.
     pub fn without_deadlines(dsn: &Dsn, session: SessionSettings) -> Result<Self, DsnError> {
         let config = session_config(dsn, session, None);
         let pool = Pool::builder(Connections::new(dsn, &config)?)
@@ -79,8 +79,8 @@ impl PgPool {
         Ok(Session::new(object, operation, self.operation_timeout))
     }
 
-    /// A connection of the pool. A caller that stops waiting does not stop its opening: the next caller gets the connection.
-    /// So a caller with less time than an opening takes succeeds when it tries again.
+    /// A connection of the pool. A caller that stops waiting does not stop its opening: the next caller gets
+    /// the connection. So a caller with less time than an opening takes succeeds when it tries again.
     async fn connection(&self, operation: &'static str) -> Result<Object<Connections>, PgError> {
         let pool = self.pool.clone();
         let mut got = Box::pin(async move { pool.get().await });
@@ -120,8 +120,9 @@ impl PgPool {
 #[derive(Debug)]
 pub(crate) struct Connections {
     connector: Connector,
-    /// How many checks of borrowed connections were late. Each leaves all connections unusable that were opened before it: they probably lead
-    /// to the same unreachable server, and would cost their borrower a whole timeout each.
+    /// How many checks of borrowed connections were late. Each leaves all connections unusable that were
+    /// opened before it: they probably lead to the same unreachable server, and would cost their borrower a
+    /// whole timeout each.
     late_checks: AtomicU64,
 }
 
@@ -140,7 +141,8 @@ impl Connections {
 #[derive(Debug)]
 pub(crate) struct PooledClient {
     client: ClientWrapper,
-    /// The session of the server that it has for itself, if a pooler is between. No statement is prepared on it then: see `pooler.rs`.
+    /// The session of the server that it has for itself, if a pooler is between. No statement is prepared on
+    /// it then: see `pooler.rs`.
     pub(crate) behind_pooler: Option<OwnSession>,
     /// How many checks had been late when it was opened.
     late_checks: u64,

@@ -1,11 +1,12 @@
 //! Poolers between this process and the server.
 //!
-//! A connection to the server itself keeps what is set and prepared on it. One to a pooler may lead to another session of the server
-//! with each transaction: settings are gone, or are those of another client, and the name of a prepared statement means what
-//! another process prepared under it. So the crate uses prepared statements only on a connection that demonstrably leads to the
-//! server itself: the server shows the process id that it gave for cancelling, and a pooler gives one of its own. Any other
-//! connection sends each statement with its text, and must show that it has one session of the server for itself: when
-//! it is opened, and whenever it is borrowed. [`OwnSession`] decides this, and nothing else does.
+//! A connection to the server itself keeps what is set and prepared on it. One to a pooler may lead to
+//! another session of the server with each transaction: settings are gone, or are those of another client,
+//! and the name of a prepared statement means what another process prepared under it. So the crate uses
+//! prepared statements only on a connection that demonstrably leads to the server itself: the server shows
+//! the process id that it gave for cancelling, and a pooler gives one of its own. Any other connection sends
+//! each statement with its text, and must show that it has one session of the server for itself: when it is
+//! opened, and whenever it is borrowed. [`OwnSession`] decides this, and nothing else does.
 
 use std::collections::HashMap;
 use std::io;
@@ -55,8 +56,9 @@ pub(crate) struct OwnSession {
 /// Opens a connection to the pooler.
 pub(crate) type Dial<'a> = dyn Fn() -> BoxFuture<'a, Result<Client, OpenFailureCause>> + Sync + 'a;
 
-/// Whether a comparison of two connections has shown that the pooler at an address keeps a session for each client. It is forgotten
-/// with the last connection to that address, and when the pooler ends one: it may have been started again in another mode.
+/// Whether a comparison of two connections has shown that the pooler at an address keeps a session for each
+/// client. It is forgotten with the last connection to that address, and when the pooler ends one: it may
+/// have been started again in another mode.
 #[derive(Default, Debug)]
 pub(crate) struct Comparison {
     passed: AtomicBool,
@@ -105,7 +107,8 @@ impl Mark {
         format!("-c {MARK}={}", self.0)
     }
 
-    /// Whether the mark is on the session. If it is, all options of the connection are in force, and otherwise none.
+    /// Whether the mark is on the session. If it is, all options of the connection are in force, and
+    /// otherwise none.
     pub(crate) fn is_on(&self, seen: &SessionSeen) -> bool {
         seen.mark.as_ref() == Some(&self.0)
     }
@@ -137,16 +140,17 @@ pub(crate) async fn see(client: &Client) -> Result<SessionSeen, OpenFailureCause
     Ok(SessionSeen { mark: column(1).filter(|mark| !mark.is_empty()).map(str::to_owned), pid })
 }
 
-/// Whether the connection leads to the server itself: nothing between them could know the id of a process that is still to be
-/// chosen.
+/// Whether the connection leads to the server itself: nothing between them could know the id of a process
+/// that is still to be chosen.
 pub(crate) async fn is_direct(client: &Client, seen: &SessionSeen) -> bool {
     process_id_for_cancelling(client).await == Some(seen.pid)
 }
 
 impl OwnSession {
-    /// The session that serves `client` and has the mark, once it is shown that the pooler keeps it for this client. Without `comparison` having
-    /// passed, that takes a connection of `second`; until the caller stops waiting, another is opened if the pooler refuses one, and
-    /// `refusal` holds the reason. Changes nothing in the session.
+    /// The session that serves `client` and has the mark, once it is shown that the pooler keeps it for this
+    /// client. Without `comparison` having passed, that takes a connection of `second`; until the caller
+    /// stops waiting, another is opened if the pooler refuses one, and `refusal` holds the reason. Changes
+    /// nothing in the session.
     pub(crate) async fn shown(
         client: &Client,
         mark: &Mark,
@@ -181,7 +185,8 @@ impl OwnSession {
         Arc::clone(&self.comparison)
     }
 
-    /// Checks that the same session still serves `client`. If not, the next connection to the pooler is compared again.
+    /// Checks that the same session still serves `client`. If not, the next connection to the pooler is
+    /// compared again.
     pub(crate) async fn still_serves(&self, client: &Client) -> Result<(), OpenFailureCause> {
         let seen = timeout(CHECK_TIMEOUT, see(client)).await;
         let seen = seen.map_err(|_| OpenFailureCause::late(CHECK_TIMEOUT))??;
@@ -192,12 +197,13 @@ impl OwnSession {
         Err(OpenFailureCause::SharedSession)
     }
 
-    /// Checks that the session stays with `client` while a second connection to the same pooler runs transactions. A pooler lends
-    /// an idle session to the next client: without a second client, `client` would get the same session each time.
+    /// Checks that the session stays with `client` while a second connection to the same pooler runs
+    /// transactions. A pooler lends an idle session to the next client: without a second client, `client`
+    /// would get the same session each time.
     async fn compare(&self, client: &Client, second: &Dial<'_>) -> Result<(), OpenFailureCause> {
         let other = second().await?;
-        // A pooler accepts a connection before it has a session for it. Once it has one, only a pooler that shares sessions refuses a
-        // transaction.
+        // A pooler accepts a connection before it has a session for it. Once it has one, only a pooler that
+        // shares sessions refuses a transaction.
         see(&other).await?;
         for _ in 0..ROUNDS {
             other.batch_execute("BEGIN").await.map_err(no_transactions)?;
@@ -222,7 +228,8 @@ fn no_transactions(error: tokio_postgres::Error) -> OpenFailureCause {
     }
 }
 
-/// The process id that came with the connection. The driver discloses it only in a request to cancel, which is written to memory here.
+/// The process id that came with the connection. The driver discloses it only in a request to cancel, which
+/// is written to memory here.
 async fn process_id_for_cancelling(client: &Client) -> Option<i32> {
     let mut written = Written(Vec::new());
     client.cancel_token().cancel_query_raw(&mut written, Plain).await.ok()?;

@@ -30,7 +30,8 @@ impl<T: QueryStatementWriter + PostgresBinder + Sync> PostgresBinderRef for T {
 pub struct Prepared {
     pub(crate) sql: String,
     pub(crate) values: PostgresValues,
-    /// The statement that the server has prepared. `None` behind a pooler, where the name may belong to another statement.
+    /// The statement that the server has prepared. `None` behind a pooler, where the name may belong to
+    /// another statement.
     pub(crate) statement: Option<Statement>,
     pub(crate) shared: Option<(usize, SharedText)>,
 }

@@ -8,8 +8,8 @@ use tokio_postgres::types::{FromSql, Type};
 /// 2000-01-01T00:00:00Z in microseconds since 1970: where the server counts from.
 const SERVER_EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// Any value of a `timestamptz`, the infinities and the years before 1 and after 9999 among them, so that it goes back to the
-/// server as it came. It sorts as the server sorts it.
+/// Any value of a `timestamptz`, the infinities and the years before 1 and after 9999 among them, so that it
+/// goes back to the server as it came. It sorts as the server sorts it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RawTimestamp(i64);
 
@@ -24,7 +24,8 @@ impl RawTimestamp {
         Timestamp::from_micros(self.0.checked_add(SERVER_EPOCH_MICROS)?).ok()
     }
 
-    /// The microseconds since 2000, to be kept elsewhere; the infinities are the largest and the smallest number.
+    /// The microseconds since 2000, to be kept elsewhere; the infinities are the largest and the smallest
+    /// number.
     pub fn as_server_micros(self) -> i64 {
         self.0
     }

@@ -1,4 +1,5 @@
-//! Whether the role may do what the statements do: the server checks rights when a statement runs, not when it is prepared.
+//! Whether the role may do what the statements do: the server checks rights when a statement runs, not when
+//! it is prepared.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +38,8 @@ enum Required {
     Privilege,
 }
 
-/// Each right is queried on its own: for a list of rights, the server returns whether the role has any of them.
+/// Each right is queried on its own: for a list of rights, the server returns whether the role has any of
+/// them.
 fn tables_without(required: &[RequiredRights<'_>]) -> SelectStatement {
     let each = || required.iter().flat_map(|table| table.rights.iter().map(|right| (table.table, *right)));
     let given = Query::select()

@@ -18,26 +18,30 @@ use crate::prepared::{PostgresBinderRef, Prepared, SharedText, untyped};
 /// How much longer than the server the client waits, so that the server's own error arrives first.
 const CLIENT_DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
-/// The most statements of varying texts that a connection keeps prepared, and the longest of them, in bytes. Each takes memory of the
-/// server, some sixty times its text.
+/// The most statements of varying texts that a connection keeps prepared, and the longest of them, in bytes.
+/// Each takes memory of the server, some sixty times its text.
 pub const MAX_PREPARED: usize = 100;
 const MAX_PREPARED_BYTES: usize = 8 * 1024;
 
-/// How long a connection whose statement was given up may count against its pool, while the server runs the statement.
+/// How long a connection whose statement was given up may count against its pool, while the server runs the
+/// statement.
 pub const MAX_GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// A connection, borrowed for one operation.
 ///
-/// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when it is
-/// dropped while a statement is on its way or a transaction is open.
+/// It goes back to the pool only if its state is known: not after a broken connection or a timeout, nor when
+/// it is dropped while a statement is on its way or a transaction is open.
 ///
-/// A statement is given up when its caller stops waiting or its deadline passes. It is cancelled then, because no caller needs its result.
-/// Until the server has ended it, for at most [`MAX_GIVEN_UP`], its connection counts against the pool: otherwise any number of statements
-/// that cannot be interrupted would run beside those of the connections that replace it. Two kinds of statements are not cancelled:
+/// A statement is given up when its caller stops waiting or its deadline passes. It is cancelled then,
+/// because no caller needs its result. Until the server has ended it, for at most [`MAX_GIVEN_UP`], its
+/// connection counts against the pool: otherwise any number of statements that cannot be interrupted would
+/// run beside those of the connections that replace it. Two kinds of statements are not cancelled:
 ///
-/// - COMMIT, because cancelling ends its wait for a synchronous standby, and the transaction would be visible without being replicated.
-///   Such a COMMIT waits in the server for as long as the standby is unavailable, whatever its client does.
-/// - A statement without a deadline, such as the build of an index: it continues, and the next process finds its result.
+/// - COMMIT, because cancelling ends its wait for a synchronous standby, and the transaction would be visible
+///   without being replicated. Such a COMMIT waits in the server for as long as the standby is unavailable,
+///   whatever its client does.
+/// - A statement without a deadline, such as the build of an index: it continues, and the next process finds
+///   its result.
 #[derive(Debug)]
 pub struct Session {
     object: Option<Object<Connections>>,
@@ -81,7 +85,8 @@ impl Session {
         }
     }
 
-    /// Lets [`Session::prepare`] check behind a pooler, too, whether the server accepts a statement. Each check costs a round trip.
+    /// Lets [`Session::prepare`] check behind a pooler, too, whether the server accepts a statement. Each
+    /// check costs a round trip.
     pub fn checking(mut self) -> Self {
         self.checks = true;
         self
@@ -89,8 +94,8 @@ impl Session {
 
     /// Prepares `query` (once for each connection and text) and keeps its parameters with it.
     ///
-    /// The text must not vary with the data: each text stays prepared for as long as the connection lives. Behind a pooler nothing is
-    /// prepared: the server gets the text with each run.
+    /// The text must not vary with the data: each text stays prepared for as long as the connection lives.
+    /// Behind a pooler nothing is prepared: the server gets the text with each run.
     pub async fn prepare(&self, query: &impl PostgresBinderRef) -> Result<Prepared, PgError> {
         let (sql, values) = query.build_ref();
         let prepare = async |client: &PooledClient| match &client.behind_pooler {
@@ -107,17 +112,19 @@ impl Session {
         Ok(Prepared { sql, values, statement, shared })
     }
 
-    /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text may vary.
+    /// Runs a statement that is not needed again, in one round trip: the server does not keep it. Its text
+    /// may vary.
     pub async fn query_once(&self, query: &impl PostgresBinderRef) -> Result<Vec<Row>, PgError> {
         let (sql, values) = query.build_ref();
         self.guard(async |client| client.query_typed(&sql, &untyped(&values.as_params())).await).await
     }
 
-    /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further row is read once `reads_on`
-    /// says no. The connection is closed then, because the server would send the others.
+    /// Prepares and runs a statement whose text may vary, and makes of each row what `read` says. No further
+    /// row is read once `reads_on` says no. The connection is closed then, because the server would send the
+    /// others.
     ///
-    /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all. A long text is prepared for this one
-    /// time only.
+    /// A connection on which it has prepared more than [`MAX_PREPARED`] statements forgets them all. A long
+    /// text is prepared for this one time only.
     pub async fn query_while<T>(
         &self,
         query: &impl PostgresBinderRef,
@@ -165,7 +172,8 @@ impl Session {
         self.operation
     }
 
-    /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first poll.
+    /// Runs a prepared statement. Several at once are sent one after the other, in the order of their first
+    /// poll.
     pub async fn run(&self, prepared: &Prepared) -> Result<Vec<Row>, PgError> {
         let params = prepared.params();
         self.guard(async |client| match &prepared.statement {
@@ -180,7 +188,8 @@ impl Session {
         self.run(&self.prepare(query).await?).await
     }
 
-    /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of [`Session::run`].
+    /// Runs a prepared statement for the number of rows that it changed. Several at once go like those of
+    /// [`Session::run`].
     pub async fn change(&self, prepared: &Prepared) -> Result<u64, PgError> {
         let params = prepared.params();
         self.guard(async |client| match &prepared.statement {
@@ -190,15 +199,16 @@ impl Session {
         .await
     }
 
-    /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. For what is too large for a parameter, of
-    /// which several copies are in memory at once.
+    /// Runs a `COPY … FROM STDIN` in an open transaction and sends its data piece by piece. For what is too
+    /// large for a parameter, of which several copies are in memory at once.
     pub async fn copy_in(
         &self,
         sql: &str,
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, PgError> {
         self.guard(async |client| {
-            // Prepared for this call only. The driver cannot copy without a name, and within the transaction the name means this statement.
+            // Prepared for this call only. The driver cannot copy without a name, and within the transaction
+            // the name means this statement.
             let statement = client.prepare(sql).await?;
             let mut sink = std::pin::pin!(client.copy_in(&statement).await?);
             for piece in pieces {
@@ -214,7 +224,8 @@ impl Session {
         self.broken.store(true, Ordering::SeqCst);
     }
 
-    /// Closes the connection when it is given back: its buffers are as large as the largest message that went through them.
+    /// Closes the connection when it is given back: its buffers are as large as the largest message that went
+    /// through them.
     pub fn retire(&self) {
         self.broken.store(true, Ordering::SeqCst);
     }
@@ -229,7 +240,8 @@ impl Session {
         self.guard(async |client| client.batch_execute(sql).await).await
     }
 
-    /// Runs a text without parameters and gives the first column of its rows, as text. For tools, not for data.
+    /// Runs a text without parameters and gives the first column of its rows, as text. For tools, not for
+    /// data.
     pub async fn raw(&self, sql: &str) -> Result<Vec<String>, PgError> {
         let messages = self.guard(async |client| client.simple_query(sql).await).await?;
         let first = |message| match message {
@@ -239,14 +251,14 @@ impl Session {
         Ok(messages.into_iter().filter_map(first).collect())
     }
 
-    /// Opens a transaction. If the session is dropped before [`Session::commit`] or [`Session::rollback`], the
-    /// connection is closed, and the server rolls back.
+    /// Opens a transaction. If the session is dropped before [`Session::commit`] or [`Session::rollback`],
+    /// the connection is closed, and the server rolls back.
     pub async fn begin(&self) -> Result<(), PgError> {
         self.begin_with("BEGIN").await
     }
 
-    /// Opens a transaction by a text that begins with `BEGIN`, such as one with an isolation level, or with further statements
-    /// without rows. Otherwise like [`Session::begin`].
+    /// Opens a transaction by a text that begins with `BEGIN`, such as one with an isolation level, or with
+    /// further statements without rows. Otherwise like [`Session::begin`].
     pub async fn begin_with(&self, text: &str) -> Result<(), PgError> {
         self.broken.store(true, Ordering::SeqCst);
         self.execute_batch(text).await
@@ -268,8 +280,8 @@ impl Session {
         Ok(())
     }
 
-    /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted server: each
-    /// of them would cost its next caller a whole timeout.
+    /// Discards this connection and the idle ones, which probably lead to the same unreachable or demoted
+    /// server: each of them would cost its next caller a whole timeout.
     fn discard(&self) {
         self.discarded.store(true, Ordering::SeqCst);
         if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
@@ -331,7 +343,8 @@ async fn end_given_up(pool: Pool<Connections>, object: Object<Connections>, canc
         if cancels {
             pool.manager().cancel(object.cancel_token()).await;
         }
-        // The server responds to this after everything that was sent before it. A closed connection ends the wait, too.
+        // The server responds to this after everything that was sent before it. A closed connection ends the
+        // wait, too.
         drop(object.simple_query("").await);
     };
     // Without a response the bound ends the wait.

@@ -1,5 +1,5 @@
-//! The settings of every session: the caller's own, and the deadlines with which the server and the kernels of both ends notice a
-//! peer that is gone.
+//! The settings of every session: the caller's own, and the deadlines with which the server and the kernels
+//! of both ends notice a peer that is gone.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use tokio_postgres::Config;
 
 use crate::Dsn;
 
-/// When the first keepalive probe is sent on an idle connection, the interval of the next ones, and how many may remain
-/// unanswered before the connection is closed: 15 s in all, which is less than another process waits for a migration
-/// ([`crate::MIGRATION_LOCK_TIMEOUT`]).
+/// When the first keepalive probe is sent on an idle connection, the interval of the next ones, and how many
+/// may remain unanswered before the connection is closed: 15 s in all, which is less than another process
+/// waits for a migration ([`crate::MIGRATION_LOCK_TIMEOUT`]).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 2;
-/// The longest that a statement waits for a row or key that another transaction has locked. Transactions of a service
-/// take milliseconds, so what holds a lock for longer is an open transaction of another client, and the caller decides
-/// what to do without that row.
+/// The longest that a statement waits for a row or key that another transaction has locked. Transactions of a
+/// service take milliseconds, so what holds a lock for longer is an open transaction of another client, and
+/// the caller decides what to do without that row.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(500);
-/// For sessions without a statement timeout, as in a migration: how long the server waits for an acknowledgement,
-/// and for the next statement of a transaction.
+/// For sessions without a statement timeout, as in a migration: how long the server waits for an
+/// acknowledgement, and for the next statement of a transaction.
 const MIGRATION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The caller's own settings for its sessions, besides the deadlines that every session has.
@@ -30,7 +30,8 @@ pub struct SessionSettings {
     pub parameters: &'static [(&'static str, &'static str)],
 }
 
-/// The settings of every session: the caller's own, and the deadlines of [`crate::PgPool`]. Dates are ISO dates in UTC.
+/// The settings of every session: the caller's own, and the deadlines of [`crate::PgPool`]. Dates are ISO
+/// dates in UTC.
 ///
 /// The DSN's own `options` come first, so what is set here wins.
 pub(crate) fn session_config(

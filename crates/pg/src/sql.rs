@@ -7,8 +7,9 @@ use sea_query_postgres::{PostgresBinder, PostgresValues};
 
 use crate::PostgresBinderRef;
 
-/// A statement that is written out, for those that the query builder would make harder to read. `$1`, `$2`, … in its text are
-/// the parameters in their order, wherever they stand. The text must contain nothing that came from outside.
+/// A statement that is written out, for those that the query builder would make harder to read. `$1`, `$2`, …
+/// in its text are the parameters in their order, wherever they stand. The text must contain nothing that
+/// came from outside.
 #[derive(Clone, Debug)]
 pub struct Written {
     text: String,
@@ -22,7 +23,8 @@ impl Written {
         Self { text: text.into(), parameters: parameters.into_iter().collect(), shared: None }
     }
 
-    /// The same with this text in the place of a parameter, counted from 0, that is a `text`: a large one is not copied into the statement.
+    /// The same with this text in the place of a parameter, counted from 0, that is a `text`: a large one is
+    /// not copied into the statement.
     #[must_use]
     pub fn with_text(self, parameter: usize, text: Arc<str>) -> Self {
         Self { shared: Some((parameter, text)), ..self }
@@ -35,7 +37,8 @@ impl PostgresBinderRef for Written {
     }
 
     fn build_ref(&self) -> (String, PostgresValues) {
-        // Each by itself: `SELECT CAST($1 AS text)`. The builder's own templates take what is in brackets for a quoted name.
+        // Each by itself: `SELECT CAST($1 AS text)`. The builder's own templates take what is in brackets for
+        // a quoted name.
         const SELECT: &str = "SELECT ";
         let mut values = Vec::new();
         let casts: Vec<String> = (self.parameters.iter().enumerate())

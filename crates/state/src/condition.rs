@@ -12,7 +12,8 @@ pub enum VersionCondition {
     Any,
     /// The row must be there: `If-Match: *`.
     Exists,
-    /// The row must be there with this version; `None` stands for a quoted value that can be no version and never matches.
+    /// The row must be there with this version; `None` stands for a quoted value that can be no version and
+    /// never matches.
     Is(Option<Version>),
     /// There must be no row: `If-None-Match: *`.
     Absent,

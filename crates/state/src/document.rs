@@ -9,8 +9,9 @@ use crate::json::Json;
 use crate::room::Held;
 use crate::{Key, StateError};
 
-/// The version of a document. It comes from one sequence for each table and never repeats, not even for a key that was
-/// deleted. Every write raises it. Rows that were taken over from an older table have version 0 until their next write.
+/// The version of a document. It comes from one sequence for each table and never repeats, not even for a key
+/// that was deleted. Every write raises it. Rows that were taken over from an older table have version 0
+/// until their next write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version(pub i64);
 
@@ -34,8 +35,8 @@ impl Value {
         Ok(Self { text, stored_bytes, held: Held::default() })
     }
 
-    /// The text as a tree, which takes many times its bytes. [`StateError::InvalidValue`] if it came from a row that another program wrote
-    /// and that is nested too deeply to be read.
+    /// The text as a tree, which takes many times its bytes. [`StateError::InvalidValue`] if it came from a
+    /// row that another program wrote and that is nested too deeply to be read.
     pub fn to_json(&self) -> Result<Json, StateError> {
         Json::parse_stored(&self.text).map_err(|error| StateError::InvalidValue(error.to_string()))
     }

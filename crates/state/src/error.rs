@@ -22,7 +22,8 @@ pub enum StateError {
     /// The documents that were asked for together have more bytes than [`crate::MAX_ANSWER_BYTES`].
     #[error("the documents have more than {} bytes together; ask for fewer", crate::MAX_ANSWER_BYTES)]
     TooLarge,
-    /// A document that another program wrote, or that was written before there was this limit. It is in the table as it was.
+    /// A document that another program wrote, or that was written before there was this limit. It is in the
+    /// table as it was.
     #[error(
         "the document {key} has {bytes} bytes as PostgreSQL writes it; at most {most} can be read, so replace or delete it"
     )]
@@ -46,7 +47,8 @@ pub enum StateError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// PostgreSQL takes no writes, as a standby, or because the role or the database is set so. Nothing was changed.
+    /// PostgreSQL takes no writes, as a standby, or because the role or the database is set so. Nothing was
+    /// changed.
     #[error("PostgreSQL is read-only; nothing was changed")]
     ReadOnly,
     /// All connections were in use for as long as an operation may take. Nothing was sent.
@@ -88,7 +90,8 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// An error of a statement on `table`, by what a caller can do about it. A value that PostgreSQL refuses is the caller's.
+    /// An error of a statement on `table`, by what a caller can do about it. A value that PostgreSQL refuses
+    /// is the caller's.
     pub(crate) fn of_table(table: &TableName, error: PgError) -> Self {
         match error {
             source @ PgError::TimedOut { operation, .. } => {

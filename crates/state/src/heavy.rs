@@ -1,4 +1,5 @@
-//! Work whose time grows with a large text: it has threads of its own, so that other requests do not wait for it.
+//! Work whose time grows with a large text: it has threads of its own, so that other requests do not wait for
+//! it.
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;

@@ -1,12 +1,13 @@
 //! The store over HTTP: the requests of the original's clients, and those that were added.
 //!
-//! [`router`] answers on any listener of the crate `http-server`, over TCP and over a Unix socket alike. It tells paths apart by
-//! itself, because a key is everything after `/keys/`, taken literally: a router would join `//` and resolve what it decodes.
-//! Errors are JSON, `{"error":"<code>","message":"…"}`, also those that the listener gives by itself ([`refuse`]).
+//! [`router`] answers on any listener of the crate `http-server`, over TCP and over a Unix socket alike. It
+//! tells paths apart by itself, because a key is everything after `/keys/`, taken literally: a router would
+//! join `//` and resolve what it decodes. Errors are JSON, `{"error":"<code>","message":"…"}`, also those
+//! that the listener gives by itself ([`refuse`]).
 //!
-//! A request passes these checks in this order: its path (404), its method (405), its token (401), what the token allows (403),
-//! the media type (415), the length (413) and the form (400) of what it sends, whether the document is there (404), its version
-//! (412), its status (409).
+//! A request passes these checks in this order: its path (404), its method (405), its token (401), what the
+//! token allows (403), the media type (415), the length (413) and the form (400) of what it sends, whether
+//! the document is there (404), its version (412), its status (409).
 //!
 //! What it deliberately lacks: tables, listeners, metrics and the environment.
 
@@ -41,8 +42,8 @@ use self::error::ApiError;
 use self::target::{Operation, Target};
 use crate::{StateError, Store};
 
-/// By how much an answer may come after the statement timeout: the store's own error arrives within it, and the second that
-/// clients are promised is not over.
+/// By how much an answer may come after the statement timeout: the store's own error arrives within it, and
+/// the second that clients are promised is not over.
 const ANSWER_MARGIN: Duration = Duration::from_millis(900);
 
 /// What answers requests.

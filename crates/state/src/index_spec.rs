@@ -35,9 +35,9 @@ impl IndexSpecErrors {
 }
 
 impl IndexSpec {
-    /// Reads `status,(deadline_at)::timestamptz`: items separated by commas, each a member, which is indexed as text, or
-    /// `(member)::type`. Empty items are left out, and so is the second of two equal ones. The error names every item that is
-    /// wrong.
+    /// Reads `status,(deadline_at)::timestamptz`: items separated by commas, each a member, which is indexed
+    /// as text, or `(member)::type`. Empty items are left out, and so is the second of two equal ones. The
+    /// error names every item that is wrong.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, IndexSpecErrors> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         let (mut specs, mut errors, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());

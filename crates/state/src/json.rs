@@ -1,8 +1,8 @@
-//! JSON as `jsonb` keeps it: numbers digit by digit, of a repeated member the last, written in the form in which PostgreSQL
-//! writes it.
+//! JSON as `jsonb` keeps it: numbers digit by digit, of a repeated member the last, written in the form in
+//! which PostgreSQL writes it.
 //!
-//! What [`Json::parse`] accepts, `jsonb` accepts, and the reverse, with two bounds of its own: [`MAX_LEVELS`] and
-//! [`MAX_WRITTEN_BYTES`].
+//! What [`Json::parse`] accepts, `jsonb` accepts, and the reverse, with two bounds of its own: [`MAX_LEVELS`]
+//! and [`MAX_WRITTEN_BYTES`].
 
 mod merge;
 mod number;
@@ -20,11 +20,11 @@ pub(crate) use raw::{member, merge_texts, shallow};
 
 /// How deep arrays and objects may nest; the outermost one is level 1.
 pub const MAX_LEVELS: usize = 64;
-/// How deep a value may nest that is read from the database: so deep that only another program writes it, and no deeper than a
-/// thread's stack takes.
+/// How deep a value may nest that is read from the database: so deep that only another program writes it, and
+/// no deeper than a thread's stack takes.
 const MAX_STORED_LEVELS: usize = 1_000;
-/// The most bytes that the numbers of a value may take when they are written out. `1e131071` is 8 bytes in a body and
-/// 131,072 where it is read, and PostgreSQL cannot return a text of a gigabyte.
+/// The most bytes that the numbers of a value may take when they are written out. `1e131071` is 8 bytes in a
+/// body and 131,072 where it is read, and PostgreSQL cannot return a text of a gigabyte.
 pub const MAX_WRITTEN_BYTES: usize = 64 * 1024 * 1024;
 
 /// A JSON value. Two are equal if `jsonb` calls them equal: 1 equals 1.0.
@@ -62,7 +62,8 @@ impl Json {
         read(text, MAX_LEVELS, Tree).map_err(|fault| fault.in_text(text))
     }
 
-    /// Whether a text is a value, without a copy of it in memory: how many bytes PostgreSQL's text of it has at most.
+    /// Whether a text is a value, without a copy of it in memory: how many bytes PostgreSQL's text of it has
+    /// at most.
     pub(crate) fn check(text: &[u8]) -> Result<usize, JsonError> {
         read(text, MAX_LEVELS, Check).map_err(|fault| fault.in_text(text))
     }

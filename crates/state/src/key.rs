@@ -41,7 +41,8 @@ impl Key {
 pub struct Prefix(Arc<str>);
 
 impl Prefix {
-    /// [`StateError::InvalidKey`] if it contains NUL or is longer than [`MAX_KEY_BYTES`]: no key can begin with it.
+    /// [`StateError::InvalidKey`] if it contains NUL or is longer than [`MAX_KEY_BYTES`]: no key can begin
+    /// with it.
     pub fn new(text: &str) -> Result<Self, StateError> {
         if text.len() > MAX_KEY_BYTES {
             return Err(invalid(format!(

@@ -1,15 +1,15 @@
 //! Documents of JSON under keys, in one PostgreSQL table, with conditional writes and a query language.
 //!
-//! **The promise.** Every write is one atomic step that makes the document's version higher: of many writers that expect the same
-//! version or the same status one wins, and the others learn why they did not. What a client can send is an outcome or an error
-//! that names it, never an outage.
+//! **The promise.** Every write is one atomic step that makes the document's version higher: of many writers
+//! that expect the same version or the same status one wins, and the others learn why they did not. What a
+//! client can send is an outcome or an error that names it, never an outage.
 //!
-//! [`Store`] has the operations. [`PostgresStore`] and [`MemoryStore`] implement them and pass one contract suite.
-//! [`PostgresStore::setup`] creates the table or takes over one of the original, and builds the declared indexes.
-//! [`query`] is the query language, [`json`] what it and the stores know of JSON.
+//! [`Store`] has the operations. [`PostgresStore`] and [`MemoryStore`] implement them and pass one contract
+//! suite. [`PostgresStore::setup`] creates the table or takes over one of the original, and builds the
+//! declared indexes. [`query`] is the query language, [`json`] what it and the stores know of JSON.
 //!
-//! What it deliberately lacks: transactions over several documents, except within one of the caller ([`put_many_in`]); documents
-//! that expire; and notice of changes.
+//! What it deliberately lacks: transactions over several documents, except within one of the caller
+//! ([`put_many_in`]); documents that expire; and notice of changes.
 
 mod condition;
 mod document;

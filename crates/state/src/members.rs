@@ -1,4 +1,5 @@
-//! Some members of documents, for a reader who does not want whole documents, however large others have made them.
+//! Some members of documents, for a reader who does not want whole documents, however large others have made
+//! them.
 
 use crate::json::Json;
 use crate::{Document, Key, StateError, Value};

@@ -1,8 +1,8 @@
 //! Documents in a table of PostgreSQL.
 //!
-//! A write without conditions is one statement. One with conditions is one statement too, which also says what the row was: if
-//! that fulfils the conditions although nothing was written, another writer was faster, and the write is decided again with
-//! the row locked, once. A patch locks the row first.
+//! A write without conditions is one statement. One with conditions is one statement too, which also says
+//! what the row was: if that fulfils the conditions although nothing was written, another writer was faster,
+//! and the write is decided again with the row locked, once. A patch locks the row first.
 
 mod in_transaction;
 mod operation;
@@ -39,16 +39,17 @@ const MAX_READS: u32 = 3;
 /// How many of the largest responses are read at a time.
 const MAX_LARGE_ANSWERS: usize = 3;
 
-/// The most bytes that PostgreSQL's text of a value may have, if the value was put with at most `max_value_bytes`: PostgreSQL writes a space
-/// after each comma and colon. Numbers count as PostgreSQL writes them, without an exponent.
+/// The most bytes that PostgreSQL's text of a value may have, if the value was put with at most
+/// `max_value_bytes`: PostgreSQL writes a space after each comma and colon. Numbers count as PostgreSQL
+/// writes them, without an exponent.
 pub(crate) fn max_stored_bytes(max_value_bytes: usize) -> usize {
     max_value_bytes / 2 * 3
 }
 
 /// Documents in one table, which [`PostgresStore::setup`] or a migration with [`crate::schema_sql`] has made.
 ///
-/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every operation ends within the pool's operation
-/// timeout and a second, waits for a connection included.
+/// Its pool should have [`crate::PLANNER_PARAMETERS`] as session parameters. Every operation ends within the
+/// pool's operation timeout and a second, waits for a connection included.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     /// For single documents.
@@ -72,23 +73,25 @@ impl PostgresStore {
         Self { pool, list_pool, query_pool, table: Arc::new(table), target, max_stored_bytes, room }
     }
 
-    /// The same, with a pool for lists and batches, so that slow ones take no connection from single documents, and one for queries for the
-    /// same reason. That of queries should have [`crate::QUERY_PARAMETERS`] as session parameters; queries find the same without, by
-    /// slower plans.
+    /// The same, with a pool for lists and batches, so that slow ones take no connection from single
+    /// documents, and one for queries for the same reason. That of queries should have
+    /// [`crate::QUERY_PARAMETERS`] as session parameters; queries find the same without, by slower plans.
     #[must_use]
     pub fn with_pools(self, list_pool: PgPool, query_pool: PgPool) -> Self {
         Self { list_pool, query_pool, ..self }
     }
 
-    /// The same, whose queries use the indexes that [`PostgresStore::setup`] was told of. They find the same without.
+    /// The same, whose queries use the indexes that [`PostgresStore::setup`] was told of. They find the same
+    /// without.
     #[must_use]
     pub fn with_indexes(self, indexes: &[IndexSpec]) -> Self {
         let indexes = indexes.iter().map(|spec| (spec.member().clone(), spec.kind())).collect();
         Self { target: Arc::new(compile::Table::new(self.table.as_str(), indexes)), ..self }
     }
 
-    /// The same, for values whose texts have at most so many bytes when they are put. As PostgreSQL writes them they may have half as many
-    /// more: what would have more is refused, and what another program has written is [`StateError::DocumentTooLarge`].
+    /// The same, for values whose texts have at most so many bytes when they are put. As PostgreSQL writes
+    /// them they may have half as many more: what would have more is refused, and what another program has
+    /// written is [`StateError::DocumentTooLarge`].
     #[must_use]
     pub fn with_max_value_bytes(self, max_value_bytes: usize) -> Self {
         let (max_stored_bytes, room) = sizes(max_value_bytes);
@@ -106,8 +109,8 @@ impl PostgresStore {
         operation.run(operation.session.execute_batch("SELECT 1")).await
     }
 
-    /// Stores many documents without conditions, in one statement: all or none. Of equal keys the last one counts. For memory's
-    /// sake keep a batch to some MiB.
+    /// Stores many documents without conditions, in one statement: all or none. Of equal keys the last one
+    /// counts. For memory's sake keep a batch to some MiB.
     pub async fn put_many(&self, documents: &[(Key, Value)]) -> Result<(), StateError> {
         documents.iter().try_for_each(|(_, value)| value.check_stored(self.max_stored_bytes))?;
         let operation = self.operation("put documents").await?;
@@ -257,7 +260,8 @@ impl Store for PostgresStore {
             (None, None) => Delete::NotFound,
             // It was there when the statement began, and another transaction has deleted it since.
             (None, Some(_)) if version.is_none() => Delete::NotFound,
-            // It had this version when the statement began, and another transaction has deleted or replaced it since.
+            // It had this version when the statement began, and another transaction has deleted or replaced
+            // it since.
             (None, Some(seen)) if version == Some(seen) => {
                 let rows = operation.query(&statements::get_version(&self.table, key)).await?;
                 if rows.is_empty() { Delete::NotFound } else { Delete::VersionMismatch }

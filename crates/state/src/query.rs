@@ -1,8 +1,8 @@
-//! The query language: read from JSON, evaluated in memory, compiled to SQL. Both ways give the same rows in the same order
-//! whatever the documents hold, and neither ever fails because of a document.
+//! The query language: read from JSON, evaluated in memory, compiled to SQL. Both ways give the same rows in
+//! the same order whatever the documents hold, and neither ever fails because of a document.
 //!
-//! A [`Filter`] knows nothing of where its names lead: [`Names`] says which there are, [`compile::Target`] which SQL each stands
-//! for. So another table may be searched by the same language.
+//! A [`Filter`] knows nothing of where its names lead: [`Names`] says which there are, [`compile::Target`]
+//! which SQL each stands for. So another table may be searched by the same language.
 
 pub mod compile;
 mod containment;
@@ -58,18 +58,20 @@ impl Query {
         parse::query(text)
     }
 
-    /// After which document the page begins, if it is known: not before [`Query::with_row`] if [`Query::row_needed`].
+    /// After which document the page begins, if it is known: not before [`Query::with_row`] if
+    /// [`Query::row_needed`].
     pub fn position(&self) -> Option<&Position> {
         self.position.as_ref()
     }
 
-    /// The document that must be read before the query can be carried on: some of its values were too large for the cursor.
+    /// The document that must be read before the query can be carried on: some of its values were too large
+    /// for the cursor.
     pub fn row_needed(&self) -> Option<(&Key, Version)> {
         self.position.as_ref().and_then(Position::row_needed)
     }
 
-    /// Takes from the document what the cursor lacks. [`StateError::InvalidQuery`] if it is not the same as when the cursor was
-    /// made: where the next page begins is then not known.
+    /// Takes from the document what the cursor lacks. [`StateError::InvalidQuery`] if it is not the same as
+    /// when the cursor was made: where the next page begins is then not known.
     pub fn with_row(mut self, row: Option<&crate::Document>) -> Result<Self, StateError> {
         if let Some(position) = &mut self.position {
             position.complete(&self.sort, row)?;

@@ -1,8 +1,9 @@
 //! The bytes that documents which were read may occupy, all operations of a store together.
 //!
-//! Small documents are not counted: the connections bound how many are read at a time. For more, an operation takes room before it
-//! reads, and the documents that it read keep the room until their last copy is dropped, which for a response is when it was written. An operation that
-//! waits for room holds neither room nor a connection, so that there is no deadlock.
+//! Small documents are not counted: the connections bound how many are read at a time. For more, an operation
+//! takes room before it reads, and the documents that it read keep the room until their last copy is dropped,
+//! which for a response is when it was written. An operation that waits for room holds neither room nor a
+//! connection, so that there is no deadlock.
 
 use std::sync::Arc;
 
@@ -46,7 +47,8 @@ impl Room {
         Self { free: Arc::new(Semaphore::new(units as usize)), units }
     }
 
-    /// Waits for room for so many bytes, or for all that there is if that is less. [`StateError::NoRoom`] after the deadline.
+    /// Waits for room for so many bytes, or for all that there is if that is less. [`StateError::NoRoom`]
+    /// after the deadline.
     pub(crate) async fn take(&self, bytes: usize, deadline: Option<Instant>) -> Result<Held, StateError> {
         let taken = Arc::clone(&self.free).acquire_many_owned(self.units_of(bytes));
         let taken = match deadline {

@@ -28,13 +28,14 @@ pub(crate) fn next_version(table: &TableName) -> String {
     format!("nextval('\"{}\"')", sequence_name(table))
 }
 
-/// The next version of a row `d`: of the sequence, and higher than the row's own even if the sequence was reset.
+/// The next version of a row `d`: of the sequence, and higher than the row's own even if the sequence was
+/// reset.
 pub(crate) fn higher_version(table: &TableName) -> String {
     format!("GREATEST({}, d.version + 1)", next_version(table))
 }
 
-/// The SQL that creates the table, and the function that its queries call, in the schema that `search_path` names first, for a migration of the caller. Two tables of a
-/// schema share no name.
+/// The SQL that creates the table, and the function that its queries call, in the schema that `search_path`
+/// names first, for a migration of the caller. Two tables of a schema share no name.
 pub fn schema_sql(table: &TableName) -> String {
     let (name, sequence, next) = (table.quoted(), sequence_name(table), next_version(table));
     let gin = gin_index_name(table);

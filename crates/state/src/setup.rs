@@ -1,8 +1,9 @@
 //! Making a table ready: creating it, or taking over one that is there, and building its indexes.
 //!
-//! The catalogue is read first, and where nothing is missing nothing is locked: `IF NOT EXISTS` takes its lock before it looks,
-//! and behind a lock that waits for one open transaction every writer waits. What must lock the table is tried for a moment at a
-//! time. Indexes are built beside the writers, without a timeout. Of several processes one works and the others wait.
+//! The catalogue is read first, and where nothing is missing nothing is locked: `IF NOT EXISTS` takes its
+//! lock before it looks, and behind a lock that waits for one open transaction every writer waits. What must
+//! lock the table is tried for a moment at a time. Indexes are built beside the writers, without a timeout.
+//! Of several processes one works and the others wait.
 
 mod catalogue;
 mod index;
@@ -21,7 +22,8 @@ use crate::query::expressions::{HELPER_BODY, helper_functions_sql, helper_name};
 use crate::schema::{next_version, schema_sql, sequence_name};
 use crate::{IndexSpec, PostgresStore, StateError, TableName, schema};
 
-/// How long a change of the table waits for its lock at a time; the writers that come meanwhile wait behind it.
+/// How long a change of the table waits for its lock at a time; the writers that come meanwhile wait behind
+/// it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long the writers are left alone before the next try.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(900);
@@ -39,12 +41,12 @@ const MAX_LOOKS: u32 = 8;
 const SETUP_LOCK: i64 = 0x73_74_61_74_65_74_62_6c;
 
 impl PostgresStore {
-    /// Creates the table where it is missing, in the schema that `search_path` names first, or adds what a table that is there
-    /// lacks, without rewriting it; builds the declared indexes; and checks that the role may use it. Several processes may do
-    /// so at once. Where nothing is missing nothing is locked.
+    /// Creates the table where it is missing, in the schema that `search_path` names first, or adds what a
+    /// table that is there lacks, without rewriting it; builds the declared indexes; and checks that the role
+    /// may use it. Several processes may do so at once. Where nothing is missing nothing is locked.
     ///
-    /// It takes a connection of its own, whose statements have no timeout. Cancelled, it leaves at worst an index half built,
-    /// which the next one rebuilds.
+    /// It takes a connection of its own, whose statements have no timeout. Cancelled, it leaves at worst an
+    /// index half built, which the next one rebuilds.
     pub async fn setup(
         dsn: &Dsn,
         session: SessionSettings,
@@ -100,8 +102,8 @@ impl Setup<'_> {
         match self.look(declared).await {
             Ok(Looked::Ready(schema)) => return self.finish(&schema).await,
             Ok(_) => {}
-            // Another process may have changed the table between two statements of the look. If it is wrong, it is wrong again when
-            // it is looked at alone.
+            // Another process may have changed the table between two statements of the look. If it is wrong,
+            // it is wrong again when it is looked at alone.
             Err(StateError::NotATable { .. }) => {
                 self.session.rollback().await.map_err(|error| self.error(error))?;
             }
@@ -120,7 +122,8 @@ impl Setup<'_> {
         Err(self.no_table("other processes keep changing it".to_owned()))
     }
 
-    /// In another encoding than UTF-8 a text of a client may be none that can be stored, or be stored as another one.
+    /// In another encoding than UTF-8 a text of a client may be none that can be stored, or be stored as
+    /// another one.
     async fn check_encoding(&self) -> Result<(), StateError> {
         let encoding = self.session.raw("SHOW server_encoding").await.map_err(|error| self.error(error))?;
         match encoding.first().map(String::as_str) {
@@ -153,8 +156,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Waits until no other process is at work on the table, without holding up its index builds: they wait for every
-    /// statement that began before them.
+    /// Waits until no other process is at work on the table, without holding up its index builds: they wait
+    /// for every statement that began before them.
     async fn lock(&self) -> Result<(), StateError> {
         let statement = Written::new(
             "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.' || $1, $2)) AS locked",
@@ -176,8 +179,8 @@ impl Setup<'_> {
         Err(self.no_table(problem))
     }
 
-    /// Adds what a table of the original lacks. Constants as defaults are stored once, so that no row is rewritten; the default
-    /// that takes versions is set afterwards, for inserts by hand.
+    /// Adds what a table of the original lacks. Constants as defaults are stored once, so that no row is
+    /// rewritten; the default that takes versions is set afterwards, for inserts by hand.
     async fn take_over(&self, relation: &Relation) -> Result<(), StateError> {
         let (name, sequence) = (self.table.quoted(), sequence_name(self.table));
         if !relation.sequence {
@@ -208,8 +211,8 @@ impl Setup<'_> {
         self.change(&sql).await
     }
 
-    /// Runs a text in one transaction, whose locks are tried for a moment at a time. If another process was faster, the next
-    /// look finds what it has made.
+    /// Runs a text in one transaction, whose locks are tried for a moment at a time. If another process was
+    /// faster, the next look finds what it has made.
     async fn change(&self, sql: &str) -> Result<(), StateError> {
         let error = |error| self.error(error);
         for _ in 1..MAX_LOCK_TRIES {
@@ -249,8 +252,9 @@ impl Setup<'_> {
         self.make_statistics().await
     }
 
-    /// Moves the sequence of versions beyond the highest version in the table if it is below it, as after a copy of the rows alone: a version
-    /// must not be used again. Deleted documents may have had higher versions, so the sequence moves further than the table requires.
+    /// Moves the sequence of versions beyond the highest version in the table if it is below it, as after a
+    /// copy of the rows alone: a version must not be used again. Deleted documents may have had higher
+    /// versions, so the sequence moves further than the table requires.
     async fn raise_sequence(&self) -> Result<(), StateError> {
         let Some(highest) = catalogue::version_beyond_sequence(self.session, self.table)
             .await

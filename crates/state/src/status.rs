@@ -21,7 +21,8 @@ pub enum Status {
     Canceled,
 }
 
-/// How often a status that rises meanwhile is tried again: it can rise three times, and then nothing follows it.
+/// How often a status that rises meanwhile is tried again: it can rise three times, and then nothing follows
+/// it.
 const MAX_STATUS_TRIES: u32 = 4;
 
 impl Status {
@@ -79,8 +80,9 @@ pub enum Advance {
     Invalid(String),
 }
 
-/// Merges `patch`, whose member `status` is a [`Status`], into the document if that status may follow the one it has. Other
-/// members of the document stay. Reports that arrive at once and in any order leave the highest status.
+/// Merges `patch`, whose member `status` is a [`Status`], into the document if that status may follow the one
+/// it has. Other members of the document stay. Reports that arrive at once and in any order leave the highest
+/// status.
 ///
 /// [`StateError::InvalidValue`] if `patch` has no such member.
 pub async fn advance_status<S: Store>(store: &S, key: &Key, patch: &Value) -> Result<Advance, StateError> {

@@ -7,8 +7,9 @@ use crate::{
     WriteConditions,
 };
 
-/// The most bytes that the values of one answer have together, as text, so that no request makes a process hold all of a table. A
-/// page of a query ends earlier; [`Store::get_many`] fails with [`StateError::TooLarge`].
+/// The most bytes that the values of one answer have together, as text, so that no request makes a process
+/// hold all of a table. A page of a query ends earlier; [`Store::get_many`] fails with
+/// [`StateError::TooLarge`].
 pub const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// The key by which a probe reads the table. It need not be there.
@@ -64,8 +65,8 @@ pub struct Page {
 ///
 /// Each write is one atomic step: of several writers with conditions on the same version or status one wins.
 pub trait Store: Send + Sync + 'static {
-    /// One document. [`StateError::DocumentTooLarge`] if it is one that could not be stored. A store may wait with a large one until others
-    /// that it has read were dropped, and end with [`StateError::NoRoom`].
+    /// One document. [`StateError::DocumentTooLarge`] if it is one that could not be stored. A store may wait
+    /// with a large one until others that it has read were dropped, and end with [`StateError::NoRoom`].
     fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Document>, StateError>> + Send;
 
     /// The version of a document, of which nothing else is read.
@@ -78,12 +79,12 @@ pub trait Store: Send + Sync + 'static {
         async move { self.get_version(&Key::new(PROBE_KEY)?).await.map(drop) }
     }
 
-    /// The documents of those keys that exist, in the order asked; a key that is asked twice once. [`StateError::TooLarge`] if their
-    /// values have more than [`MAX_ANSWER_BYTES`] together.
+    /// The documents of those keys that exist, in the order asked; a key that is asked twice once.
+    /// [`StateError::TooLarge`] if their values have more than [`MAX_ANSWER_BYTES`] together.
     fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Document>, StateError>> + Send;
 
-    /// The members of these names of those documents that exist, in the order of `keys`; a key that is asked twice once. A member
-    /// whose text has more than `max_bytes` is not read.
+    /// The members of these names of those documents that exist, in the order of `keys`; a key that is asked
+    /// twice once. A member whose text has more than `max_bytes` is not read.
     fn get_members(
         &self,
         keys: &[Key],

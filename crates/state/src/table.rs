@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-/// The longest name of a table, in bytes. With what is added to it, names of indexes fit into PostgreSQL's 63 bytes.
+/// The longest name of a table, in bytes. With what is added to it, names of indexes fit into PostgreSQL's 63
+/// bytes.
 pub const MAX_TABLE_NAME_BYTES: usize = 41;
 
-/// The name of a table of documents: a lower-case letter or `_`, then up to 40 lower-case letters, digits and `_`.
+/// The name of a table of documents: a lower-case letter or `_`, then up to 40 lower-case letters, digits and
+/// `_`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TableName(String);
 

@@ -1,11 +1,14 @@
-//! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one transaction.
+//! Acceptance is a committed row: records, routes, malformed rows and, for a stream, its checkpoint in one
+//! transaction.
 //!
-//! Two round trips: the first stores answers, if there are any, moves the checkpoint, if there is one, and inserts the records. The second, sent only if all of
-//! that happened, inserts the routes and the malformed rows and commits. The routes cannot be sent with the first: where a
-//! record was not inserted because its id was taken, they would belong to another record.
+//! Two round trips: the first stores answers, if there are any, moves the checkpoint, if there is one, and
+//! inserts the records. The second, sent only if all of that happened, inserts the routes and the malformed
+//! rows and commits. The routes cannot be sent with the first: where a record was not inserted because its id
+//! was taken, they would belong to another record.
 //!
-//! Crash recovery: after a crash before COMMIT nothing is left; after a later one, intake resumes after the committed
-//! checkpoint; a lost answer to COMMIT is one or the other. A probe leaves nothing: its transaction is never committed.
+//! Crash recovery: after a crash before COMMIT nothing is left; after a later one, intake resumes after the
+//! committed checkpoint; a lost answer to COMMIT is one or the other. A probe leaves nothing: its transaction
+//! is never committed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,8 +29,8 @@ use crate::error::store_error;
 use crate::records::{ids_taken, requests, requests_of};
 use crate::{PgStore, checkpoint, malformed_intents, records, routes};
 
-/// A connection that has carried a transaction with more bytes than this is closed after it: its buffers never shrink, and the
-/// pool has many connections.
+/// A connection that has carried a transaction with more bytes than this is closed after it: its buffers
+/// never shrink, and the pool has many connections.
 const MAX_KEPT_BUFFER: usize = 1024 * 1024;
 
 impl AcceptanceStore for PgStore {
@@ -78,8 +81,8 @@ impl AcceptanceStore for PgStore {
                 session.rollback().await.map(|()| Commit::CheckpointMoved).map_err(store_error)
             }
             Err(error) => {
-                // The connection stays good if the server only refused a value; otherwise this fails, too, and the
-                // session closes it. Either way the error that matters is the first one.
+                // The connection stays good if the server only refused a value; otherwise this fails, too,
+                // and the session closes it. Either way the error that matters is the first one.
                 drop(session.rollback().await);
                 Err(store_error(error))
             }
@@ -117,7 +120,8 @@ impl<'a> Rows<'a> {
         let rows = outcomes().filter_map(Outcome::malformed_row);
         let (large, malformed) = rows.partition(|row| malformed_intents::is_large(row));
         let mut acceptances: Vec<_> = outcomes().filter_map(Outcome::acceptance).collect();
-        // The order of the unique index: two batches that insert the same keys wait for each other in one direction only.
+        // The order of the unique index: two batches that insert the same keys wait for each other in one
+        // direction only.
         acceptances.sort_unstable_by(|one, other| one.record.scope.cmp(&other.record.scope));
         Self { acceptances, malformed, large }
     }
@@ -172,8 +176,9 @@ async fn write(
     };
     let with_records =
         async { if rows.acceptances.is_empty() { Ok(0) } else { session.change(&inserting).await } };
-    // First of all, because claims may have ended and keys may be taken. A claim's row is locked before a key is taken, and all of
-    // them before the records: transactions that meet wait for each other in one direction.
+    // First of all, because claims may have ended and keys may be taken. A claim's row is locked before a key
+    // is taken, and all of them before the records: transactions that meet wait for each other in one
+    // direction.
     let with_answers = async {
         let stored = async |statement: &Option<Prepared>, answers: usize| match statement {
             Some(statement) => session.change(statement).await.map(|rows| rows == answers as u64),
@@ -215,8 +220,9 @@ async fn write(
     Ok(Written::Committed)
 }
 
-/// Rolls back, and fails if something else than a key or an id that is taken kept the records from being inserted: a unique
-/// index that an operator has added, or a trigger. To decide the batch again would come to the same.
+/// Rolls back, and fails if something else than a key or an id that is taken kept the records from being
+/// inserted: a unique index that an operator has added, or a trigger. To decide the batch again would come to
+/// the same.
 async fn check_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<(), PgError> {
     session.rollback().await?;
     // Asked first: PostgreSQL would log each key that is taken as an error.
@@ -247,7 +253,8 @@ async fn any_is_taken(session: &Session, acceptances: &[&Acceptance]) -> Result<
     Ok(!by_scope.is_empty() || !session.query(&ids_taken(ids)).await?.is_empty())
 }
 
-/// Copies the rows that are not there yet. No other replica writes rows of the stream meanwhile: the checkpoint's row is locked.
+/// Copies the rows that are not there yet. No other replica writes rows of the stream meanwhile: the
+/// checkpoint's row is locked.
 async fn copy_large(session: &Session, rows: &[&MalformedIntent]) -> Result<(), PgError> {
     for row in rows {
         let entry = (row.entry_id, row.fields_fingerprint.as_str());

@@ -1,7 +1,8 @@
-//! The answers to submissions, in the table of the crate `idempotency`: an endpoint and a producer are a scope, the intent's
-//! idempotency key is the key, its fingerprint the fingerprint.
+//! The answers to submissions, in the table of the crate `idempotency`: an endpoint and a producer are a
+//! scope, the intent's idempotency key is the key, its fingerprint the fingerprint.
 //!
-//! Claims are a transaction of their own. Answers are stored by the transaction of acceptance ([`completions`]).
+//! Claims are a transaction of their own. Answers are stored by the transaction of acceptance
+//! ([`completions`]).
 
 use std::collections::HashMap;
 use std::time::Duration;

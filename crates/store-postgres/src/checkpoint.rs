@@ -151,8 +151,8 @@ fn witness_of(stream: &str) -> SelectStatement {
         .take()
 }
 
-/// Saves the server beside the checkpoint, by the primary key. Another leader that writes at the same time saw the same server, or a
-/// later one that the next term notices.
+/// Saves the server beside the checkpoint, by the primary key. Another leader that writes at the same time
+/// saw the same server, or a later one that the next term notices.
 fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
     Query::update()
         .table(Intake::Table)
@@ -162,8 +162,8 @@ fn save_server(stream: &str, server: &ServerId) -> UpdateStatement {
         .take()
 }
 
-/// Moves the checkpoint, but only if it is the expected one. Compared for equality: a lower one means that PostgreSQL has
-/// lost outcomes, and those entries must be read again.
+/// Moves the checkpoint, but only if it is the expected one. Compared for equality: a lower one means that
+/// PostgreSQL has lost outcomes, and those entries must be read again.
 pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateStatement {
     Query::update()
         .table(Intake::Table)
@@ -177,8 +177,8 @@ pub(crate) fn advance(to: &CheckpointMove<'_>, expected: EntryId) -> UpdateState
         .take()
 }
 
-/// As [`advance`], in a stream that lost its newest entries. In the same statement as the server, so that the next term compares both with
-/// the same state of Redis.
+/// As [`advance`], in a stream that lost its newest entries. In the same statement as the server, so that the
+/// next term compares both with the same state of Redis.
 fn move_back(to: &CheckpointMove<'_>, expected: EntryId, server: &ServerId) -> UpdateStatement {
     advance(to, expected)
         .value(Intake::ServerRunId, bind::text(&*server.run_id))
@@ -227,7 +227,8 @@ fn checkpoint_of(stream: &str) -> SelectStatement {
         .take()
 }
 
-/// Raises the fence of the checkpoint to that of the new term. A term that `begins` needs a higher fence than the stored one.
+/// Raises the fence of the checkpoint to that of the new term. A term that `begins` needs a higher fence than
+/// the stored one.
 fn claim(stream: &str, fence: Fence, begins: bool) -> UpdateStatement {
     let (stored, own) = (Expr::col(Intake::Fence), fence_value(fence));
     Query::update()

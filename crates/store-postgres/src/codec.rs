@@ -12,7 +12,8 @@ use pg::row::{Column, ColumnError};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-/// A column of a result set, with the `table.column` that an error names. What a statement computes has no table.
+/// A column of a result set, with the `table.column` that an error names. What a statement computes has no
+/// table.
 #[derive(Clone, Copy)]
 struct Place {
     column: Column,
@@ -112,8 +113,8 @@ pub(crate) fn loggable(key: &RouteKey) -> String {
     format!("{}/{}", key.notification_id, key.loggable_route_id())
 }
 
-/// The rows of a statement with `routes::live_columns`. Each row is read by itself, so that a corrupt one does not affect
-/// others. Neighbours of one notification share its content.
+/// The rows of a statement with `routes::live_columns`. Each row is read by itself, so that a corrupt one
+/// does not affect others. Neighbours of one notification share its content.
 pub(crate) fn live_routes(rows: &[Row]) -> Result<DuePage, StoreError> {
     let mut page = DuePage::default();
     let Some(first) = rows.first() else { return Ok(page) };
@@ -127,7 +128,8 @@ pub(crate) fn live_routes(rows: &[Row]) -> Result<DuePage, StoreError> {
     Ok(page)
 }
 
-/// The columns of a live route and its record, looked up once for all rows: this is the largest result of the hot path.
+/// The columns of a live route and its record, looked up once for all rows: this is the largest result of the
+/// hot path.
 struct LiveColumns {
     notification_id: Place,
     route_id: Place,

@@ -9,8 +9,8 @@ use sea_query::{Expr, InsertStatement, OnConflict, Query};
 use crate::routes::{given_keys, on_key};
 use crate::schema::{DeadLetters, Input, Routes};
 
-/// A dead letter for each of the routes, by their primary key. A route that an operator has retried may become a dead letter
-/// again: its row is then replaced.
+/// A dead letter for each of the routes, by their primary key. A route that an operator has retried may
+/// become a dead letter again: its row is then replaced.
 pub(crate) fn insert(routes: &[&Failed]) -> InsertStatement {
     let texts = |value: fn(&Failed) -> &str| unnest(bind::texts(routes.iter().copied().map(value)));
     let given = given_keys(routes.iter().map(|route| &route.key))

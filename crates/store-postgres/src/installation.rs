@@ -1,7 +1,7 @@
 //! The installation: which intents stream this schema serves, and the id that Redis holds for it (ADR 0019).
 //!
-//! The first start writes the one row; every later one, and every replica that starts at the same time, reads it. A crash in
-//! between leaves either no row or the whole one.
+//! The first start writes the one row; every later one, and every replica that starts at the same time, reads
+//! it. A crash in between leaves either no row or the whole one.
 
 use domain::ports::StoreError;
 use pg::sql::insert_rows;

@@ -98,7 +98,8 @@ fn length(bytes: usize) -> i32 {
     i32::try_from(bytes).expect("a column below two gigabytes")
 }
 
-/// The ids of those of the entries, given by id and fingerprint, that have a row of the same content; by the primary key.
+/// The ids of those of the entries, given by id and fingerprint, that have a row of the same content; by the
+/// primary key.
 pub(crate) fn known<'a>(
     stream: &str,
     entries: impl Iterator<Item = (EntryId, &'a str)> + Clone,

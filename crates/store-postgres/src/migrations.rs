@@ -12,8 +12,8 @@ const OPERATION: &str = "apply the migrations";
 /// "notif" in ASCII; no other client uses it.
 const LOCK_KEY: i64 = 0x6e_6f_74_69_66;
 
-/// Applies those of `migrations` that the database lacks and returns how many that were. See [`pg::migrate()`]. A database
-/// that cannot hold every text is refused before anything is written to it.
+/// Applies those of `migrations` that the database lacks and returns how many that were. See
+/// [`pg::migrate()`]. A database that cannot hold every text is refused before anything is written to it.
 pub async fn migrate(dsn: &Dsn, migrations: &[Migration]) -> Result<usize, StoreError> {
     check_encoding(dsn).await?;
     let settings = MigrationSettings { lock_key: LOCK_KEY, session: SESSION };

@@ -1,18 +1,21 @@
-//! What operators change: dead letters are replayed or discarded, in chunks that leave a row in `operator_actions`.
+//! What operators change: dead letters are replayed or discarded, in chunks that leave a row in
+//! `operator_actions`.
 //!
 //! A chunk is one transaction:
 //!
-//! 1. It locks the routes that still have the version that the operator saw, and their dead letters. It waits for no lock: what
-//!    another transaction holds is left out, be it another operator's, one of retention, or one that was left open in a console.
+//! 1. It locks the routes that still have the version that the operator saw, and their dead letters. It waits
+//!    for no lock: what another transaction holds is left out, be it another operator's, one of retention, or
+//!    one that was left open in a console.
 //! 2. It changes the locked rows and no others, each of which it counts.
 //! 3. It writes what was done, and commits.
 //!
-//! Crash recovery: a crash before COMMIT leaves the chunk as it was, a later one leaves it done; the chunks before it are committed. A repeated request
-//! selects what is left. If the answer to COMMIT is lost, the caller learns of an outage, and the repeated request does the rest.
+//! Crash recovery: a crash before COMMIT leaves the chunk as it was, a later one leaves it done; the chunks
+//! before it are committed. A repeated request selects what is left. If the answer to COMMIT is lost, the
+//! caller learns of an outage, and the repeated request does the rest.
 //!
-//! Neighbours: a publisher changes live routes only, so it meets a replayed route when it is due, and never a dead one. Retention holds the
-//! locks of the routes it deletes, and leaves a record alone of which a route is locked or live. Of two operators one finds the rows locked or of
-//! another version.
+//! Neighbours: a publisher changes live routes only, so it meets a replayed route when it is due, and never a
+//! dead one. Retention holds the locks of the routes it deletes, and leaves a record alone of which a route
+//! is locked or live. Of two operators one finds the rows locked or of another version.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -41,7 +44,8 @@ use statements::{delete, discard, lock, replay_routes, routes_named, touch, unch
 
 /// How many dead letters are read together while they are selected.
 const SELECTED_AT_ONCE: usize = 1_000;
-/// How many pages of dead letters are read to select those of one request: each examines as many rows as a page of a list.
+/// How many pages of dead letters are read to select those of one request: each examines as many rows as a
+/// page of a list.
 const MAX_SELECTED_PAGES: usize = 50;
 
 impl Operations for PgStore {
@@ -84,7 +88,8 @@ impl Operations for PgStore {
         let changed = match write(&session, change, chunk, action, now).await {
             Ok(changed) => changed,
             Err(error) => {
-                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                // If this fails too, the session closes its connection. Either way the first error is the one
+                // to report.
                 drop(session.rollback().await);
                 return Err(error);
             }
@@ -202,8 +207,9 @@ fn named(row: &Row) -> Result<Named, StoreError> {
     Ok((key, Some((target, column(row, "discarded", &shown)?))))
 }
 
-/// Selects dead letters in the order of the list; those beyond the bound of one request are only counted. No page begins after `time`:
-/// the selection is then what was found so far, and more dead letters remain than were counted.
+/// Selects dead letters in the order of the list; those beyond the bound of one request are only counted. No
+/// page begins after `time`: the selection is then what was found so far, and more dead letters remain than
+/// were counted.
 async fn select_listed(
     session: &Session,
     filter: &DeadLetterFilter,

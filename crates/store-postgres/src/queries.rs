@@ -1,8 +1,9 @@
-//! Reading for operators and producers, on a pool of its own: a slow search takes no connection from the traffic.
+//! Reading for operators and producers, on a pool of its own: a slow search takes no connection from the
+//! traffic.
 //!
-//! Every list is read from an index in the order of the list, from a place on, and examines at most [`MAX_EXAMINED`] rows
-//! (ADR 0029). What is searched for often has an index from which all of it is known at once: `candidates.rs`. An operator's search by
-//! a filter (`search.rs`) is bounded by its time instead.
+//! Every list is read from an index in the order of the list, from a place on, and examines at most
+//! [`MAX_EXAMINED`] rows (ADR 0029). What is searched for often has an index from which all of it is known at
+//! once: `candidates.rs`. An operator's search by a filter (`search.rs`) is bounded by its time instead.
 
 mod activity;
 mod candidates;
@@ -49,13 +50,14 @@ pub struct PgQueries {
 }
 
 impl PgQueries {
-    /// Queries on `pool`, whose sessions have the settings [`crate::QUERY_SESSION`] and whose operation timeout is that of a query.
+    /// Queries on `pool`, whose sessions have the settings [`crate::QUERY_SESSION`] and whose operation
+    /// timeout is that of a query.
     pub fn new(pool: PgPool) -> Self {
         Self { lookups: pool.clone(), pool }
     }
 
-    /// The same with a pool of its own for what is read by primary keys, such as the notification that a repeated intent has: a search
-    /// takes no connection from it.
+    /// The same with a pool of its own for what is read by primary keys, such as the notification that a
+    /// repeated intent has: a search takes no connection from it.
     pub fn with_lookups(self, lookups: PgPool) -> Self {
         Self { lookups, ..self }
     }
@@ -172,8 +174,8 @@ fn equals_if_given(column: impl IntoColumnRef, value: Option<&str>) -> Expr {
     none.or(Expr::col(column).eq(any(given())))
 }
 
-/// What a statement returns that examines rows in the order of a list: those that match, and the last one if no more may be examined,
-/// with its number.
+/// What a statement returns that examines rows in the order of a list: those that match, and the last one if
+/// no more may be examined, with its number.
 struct Examined<T> {
     item: T,
     matches: bool,
@@ -195,7 +197,8 @@ fn examined<T>(
     rows.iter().map(read).collect()
 }
 
-/// The page that these rows make, at most `limit` of them: it has a next one unless fewer were found before the end of the list.
+/// The page that these rows make, at most `limit` of them: it has a next one unless fewer were found before
+/// the end of the list.
 fn page<T, P>(rows: Vec<Examined<T>>, limit: usize, place: impl Fn(&T) -> P) -> Page<T, P> {
     let is_cut = |last: &&Examined<T>| rows.len() == limit || last.number == MAX_EXAMINED as u64;
     let next = rows.last().filter(is_cut).map(|last| place(&last.item));

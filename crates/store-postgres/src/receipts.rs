@@ -2,21 +2,24 @@
 //!
 //! Reports are taken in parts, each of which is a transaction:
 //!
-//! 1. It locks the routes against their deletion, and against nothing else: publishers go on. Retention leaves a record alone of which a
-//!    route is locked, so no receipt is left without its record. What has no route is unknown.
+//! 1. It locks the routes against their deletion, and against nothing else: publishers go on. Retention
+//!    leaves a record alone of which a route is locked, so no receipt is left without its record. What has no
+//!    route is unknown.
 //! 2. It reads the receipts that there are and locks them, in the order of their keys.
 //! 3. The domain decides. New receipts are inserted, the others replaced.
 //!
-//! Two transactions may find that a route has no receipt, and insert one. Then the second inserts nothing, and its reports of that route are
-//! decided again in another transaction, which finds the receipt and locks it.
+//! Two transactions may find that a route has no receipt, and insert one. Then the second inserts nothing,
+//! and its reports of that route are decided again in another transaction, which finds the receipt and locks
+//! it.
 //!
-//! A part of which another transaction has locked a row is halved until that row is found, so that the others are taken. Then the request
-//! fails, and its repetition takes the rest.
+//! A part of which another transaction has locked a row is halved until that row is found, so that the others
+//! are taken. Then the request fails, and its repetition takes the rest.
 //!
-//! No deadlock: a transaction that waits for a receipt that is locked holds earlier keys only. One that inserts waits for receipts that
-//! are being inserted and for no others, in the order of their keys, too.
+//! No deadlock: a transaction that waits for a receipt that is locked holds earlier keys only. One that
+//! inserts waits for receipts that are being inserted and for no others, in the order of their keys, too.
 //!
-//! Crash recovery: a crash leaves the parts that were committed. The consumer has no answer and repeats its request; those reports are stale then.
+//! Crash recovery: a crash leaves the parts that were committed. The consumer has no answer and repeats its
+//! request; those reports are stale then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::LazyLock;
@@ -37,13 +40,14 @@ use crate::schema::{Input, Routes, receipts_table};
 
 /// The most reports of one transaction. With the longest histories their receipts take 30 MB.
 const MAX_PART_REPORTS: usize = 100;
-/// How often reports are decided whose receipts other transactions insert meanwhile. The second time these are there, unless they are deleted
-/// by hand.
+/// How often reports are decided whose receipts other transactions insert meanwhile. The second time these
+/// are there, unless they are deleted by hand.
 const MAX_ROUNDS: usize = 4;
-/// How often a request waits for rows that other transactions have locked, half a second each time. Two rows of one part are found by
-/// then.
+/// How often a request waits for rows that other transactions have locked, half a second each time. Two rows
+/// of one part are found by then.
 const MAX_LOCK_WAITS: u32 = 16;
-/// Receipts that are read together to be shown. With the longest histories they take 15 MiB, which [`state::MAX_ANSWER_BYTES`] allows.
+/// Receipts that are read together to be shown. With the longest histories they take 15 MiB, which
+/// [`state::MAX_ANSWER_BYTES`] allows.
 const READ_AT_ONCE: usize = 50;
 const OPERATION: &str = "record receipts";
 
@@ -57,7 +61,8 @@ impl ReceiptStore for PgStore {
         channel: Option<Channel>,
     ) -> Result<Vec<ReportOutcome>, StoreError> {
         let mut outcomes = vec![ReportOutcome::UnknownRoute; reports.len()];
-        // The id of a route is the key of a document. What is too long for one, or holds NUL, is the id of no route.
+        // The id of a route is the key of a document. What is too long for one, or holds NUL, is the id of no
+        // route.
         let placed = reports.iter().enumerate().filter_map(|(place, about)| {
             let key = document_key(&about.key)?;
             Some(Placed { place, key, about })
@@ -115,7 +120,8 @@ async fn record_part(
         let written = match write(session, left, channel).await {
             Ok(written) => written,
             Err(error) => {
-                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                // If this fails too, the session closes its connection. Either way the first error is the one
+                // to report.
                 drop(session.rollback().await);
                 return Err(error);
             }
@@ -186,8 +192,8 @@ struct Decision<'a> {
     outcomes: Vec<(&'a Placed<'a>, ReportOutcome)>,
 }
 
-/// `there` are the documents of these routes. One that is no receipt, which another program wrote, is replaced as if there were none: nothing could
-/// follow it.
+/// `there` are the documents of these routes. One that is no receipt, which another program wrote, is
+/// replaced as if there were none: nothing could follow it.
 fn decide<'a>(known: &[&'a Placed<'a>], there: &[Document]) -> Result<Decision<'a>, StateError> {
     let readable = |document: &Document| {
         Receipt::from_json(document.value.as_str()).ok().map(|receipt| (document.key.clone(), receipt))
@@ -253,7 +259,8 @@ pub(crate) async fn prepare_all(session: &Session) -> Result<(), StoreError> {
     prepared.map_err(|error| document_error(session.operation(), error))
 }
 
-/// The routes of these keys, locked as a row that refers to them would lock them. By the primary key, once for each.
+/// The routes of these keys, locked as a row that refers to them would lock them. By the primary key, once
+/// for each.
 pub(crate) fn lock_routes(keys: &BTreeSet<&RouteKey>) -> SelectStatement {
     Query::select()
         .columns([Routes::NotificationId, Routes::RouteId, Routes::Channel].map(|it| (Routes::Table, it)))

@@ -135,7 +135,8 @@ pub(crate) fn ids_taken(ids: impl Iterator<Item = String>) -> SelectStatement {
         .take()
 }
 
-/// All ids of the form `<id>~<n>`: in byte order they lie between `<id>~` and `<id>` followed by the next character.
+/// All ids of the form `<id>~<n>`: in byte order they lie between `<id>~` and `<id>` followed by the next
+/// character.
 fn suffixed_ids(id: EntryId) -> SelectStatement {
     Query::select()
         .column(Records::NotificationId)

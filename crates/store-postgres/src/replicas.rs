@@ -1,7 +1,8 @@
 //! Which replicas run and what they did: the tables `replicas` and `activity`.
 //!
-//! Each replica writes its own rows and deletes whatever is old; a row that another replica is deleting is skipped. Times are
-//! the server's. No transaction spans the two tables: after a crash in between the replica has reported itself and not its counts.
+//! Each replica writes its own rows and deletes whatever is old; a row that another replica is deleting is
+//! skipped. Times are the server's. No transaction spans the two tables: after a crash in between the replica
+//! has reported itself and not its counts.
 
 use std::time::Duration;
 
@@ -159,7 +160,8 @@ fn delete_activity(age: Duration, limit: usize) -> DeleteStatement {
     Query::delete().from_table(A::Table).and_where(Expr::tuple(key.map(Expr::col)).in_subquery(old)).take()
 }
 
-/// `now()` and not `clock_timestamp()`: it stays the same for the statement, so that an index serves the condition.
+/// `now()` and not `clock_timestamp()`: it stays the same for the statement, so that an index serves the
+/// condition.
 fn older_than(column: impl IntoColumnRef, age: Duration) -> Expr {
     let age = bind::bigint(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
     Expr::col(column).lt(Expr::cust("now()").sub(age.mul(Expr::cust("interval '1 second'"))))

@@ -23,7 +23,8 @@ use crate::error::store_error;
 use crate::routes::{given_keys, live_columns, next_version, on_key, versioned};
 use crate::schema::{Input, OutboundNames, OutboundStreams, Records, Routes};
 
-/// The most rows of one page. More than one record can have routes, so that a page holds at least one whole record.
+/// The most rows of one page. More than one record can have routes, so that a page holds at least one whole
+/// record.
 const PAGE_ROWS_MAX: usize = 4_096;
 /// The most names of outbound streams that are listed; two of a channel are enough to refuse its comparison.
 const MAX_NAMES: u64 = 64;
@@ -283,8 +284,8 @@ fn published_entry(row: &Row, notification_id: NotificationId) -> Result<Option<
     Ok(Some(PublishedEntry { key, channel, entry_id }))
 }
 
-/// The columns that publishing needs, by the primary key. A published route has no next attempt: the time at which it was
-/// published takes that place.
+/// The columns that publishing needs, by the primary key. A published route has no next attempt: the time at
+/// which it was published takes that place.
 fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     let mut routes = Query::select();
@@ -313,8 +314,8 @@ fn published_routes(keys: &[&RouteKey]) -> SelectStatement {
     select
 }
 
-/// Nothing but the entry id and the version. A route that was changed or deleted since it was read stays as it is, and so does one
-/// that another transaction has locked.
+/// Nothing but the entry id and the version. A route that was changed or deleted since it was read stays as
+/// it is, and so does one that another transaction has locked.
 fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
     let mut given = versioned(routes.iter().map(|done| (&done.key, done.version)));
     given
@@ -342,7 +343,8 @@ fn replace_entries(routes: &[Published], now: Timestamp) -> UpdateStatement {
         .take()
 }
 
-/// Those of the routes that are published at the version that was read: they could have been changed, had they not been locked.
+/// Those of the routes that are published at the version that was read: they could have been changed, had
+/// they not been locked.
 fn unchanged(routes: &[Published]) -> SelectStatement {
     Query::select()
         .columns([(Routes::Table, Routes::NotificationId), (Routes::Table, Routes::RouteId)])

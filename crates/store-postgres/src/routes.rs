@@ -174,8 +174,8 @@ pub(crate) fn on_key() -> Expr {
         .and(Expr::col((Routes::Table, Routes::RouteId)).equals((Input::Table, Input::RouteId)))
 }
 
-/// By the status and not by `next_attempt_at`: the planner, whose statistics say that nothing is due, would otherwise read
-/// the whole index of due routes for every element of the batch.
+/// By the status and not by `next_attempt_at`: the planner, whose statistics say that nothing is due, would
+/// otherwise read the whole index of due routes for every element of the batch.
 pub(crate) fn is_live() -> Expr {
     let live = RouteStatus::ALL.into_iter().filter(|status| status.is_live());
     Expr::col((Routes::Table, Routes::Status)).eq(any(bind::texts(live.map(RouteStatus::as_str))))

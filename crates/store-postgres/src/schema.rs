@@ -176,7 +176,8 @@ pub(crate) enum Receipts {
     Value,
 }
 
-/// A batch of parameters that takes part in a statement as a table, and the columns that a statement computes.
+/// A batch of parameters that takes part in a statement as a table, and the columns that a statement
+/// computes.
 #[derive(Iden, Clone, Copy)]
 pub(crate) enum Input {
     Table,

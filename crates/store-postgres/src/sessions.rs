@@ -93,7 +93,8 @@ fn delete(id: &SessionHash) -> DeleteStatement {
     Query::delete().from_table(S::Table).and_where(Expr::col(S::IdSha256).eq(bind::bytea(id.0))).take()
 }
 
-/// The beginning of `console_sessions_expires_idx`. A row that its operator deletes at this moment is skipped.
+/// The beginning of `console_sessions_expires_idx`. A row that its operator deletes at this moment is
+/// skipped.
 fn sweep(limit: usize) -> DeleteStatement {
     let ended = Query::select()
         .column(S::IdSha256)

@@ -22,7 +22,8 @@ impl StepDownStore for PgStore {
         match write(&session, request).await {
             Ok(found) => Ok(found),
             Err(error) => {
-                // If this fails too, the session closes its connection. Either way the first error is the one to report.
+                // If this fails too, the session closes its connection. Either way the first error is the one
+                // to report.
                 drop(session.rollback().await);
                 Err(error)
             }
@@ -78,7 +79,8 @@ fn request(replica: &str) -> UpdateStatement {
         .take()
 }
 
-/// One row by the primary key, and another one that was seen lately: the table has a row for each replica of the last hour.
+/// One row by the primary key, and another one that was seen lately: the table has a row for each replica of
+/// the last hour.
 fn state_of(replica: &str) -> SelectStatement {
     let fresh = bind::bigint(REPLICA_FRESH_FOR.as_secs().cast_signed());
     let other = Query::select()

@@ -1,7 +1,7 @@
 //! Reading a stream from one end to the other, for an audit (ADR 0038).
 //!
-//! The entries are read by `XRANGE` on a connection of its own that takes no more bytes than the read allows, as intake does: a script
-//! would hold Redis while it copies payloads.
+//! The entries are read by `XRANGE` on a connection of its own that takes no more bytes than the read allows,
+//! as intake does: a script would hold Redis while it copies payloads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,8 @@ const OBSERVE: &str = "return redis.call('TYPE', KEYS[1]).ok == 'stream' and sta
 pub struct RedisStreamReader {
     client: RedisClient,
     reader: BlockingConnection,
-    /// How many entries the last read that fitted had: the next one asks for twice as many. Zero after an entry that did not fit alone.
+    /// How many entries the last read that fitted had: the next one asks for twice as many. Zero after an
+    /// entry that did not fit alone.
     fitted: Arc<AtomicUsize>,
     first_in_range: Script,
     observe: Script,
@@ -71,8 +72,8 @@ impl RedisStreamReader {
 }
 
 impl StreamReader for RedisStreamReader {
-    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields. After a timeout it asks for one:
-    /// halving would take as long each time.
+    /// Asks for fewer entries until they fit; an entry that does not fit alone is given without its fields.
+    /// After a timeout it asks for one: halving would take as long each time.
     async fn list_entries(
         &self,
         stream: &str,

@@ -1,8 +1,8 @@
 //! Commands that block, on a connection of their own.
 //!
-//! A blocking command would delay every other command on its connection. So its connection is not shared, and it is taken
-//! out of its slot while a command waits: if the caller drops the wait, the connection is dropped as well, because Redis
-//! continues to block on it. The next command then opens another.
+//! A blocking command would delay every other command on its connection. So its connection is not shared, and
+//! it is taken out of its slot while a command waits: if the caller drops the wait, the connection is dropped
+//! as well, because Redis continues to block on it. The next command then opens another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,8 +35,8 @@ struct Slot {
     server: Option<Vec<String>>,
 }
 
-/// A connection, and when its server was last known to be the one that had identified itself. A server that becomes a replica
-/// keeps its connections.
+/// A connection, and when its server was last known to be the one that had identified itself. A server that
+/// becomes a replica keeps its connections.
 struct Identified {
     connection: Connection,
     at: Instant,
@@ -78,8 +78,8 @@ impl BlockingConnection {
         Ok(reply)
     }
 
-    /// Asks for the identity of the server. The connection is refused once if it leads to another server than the one before: the stream
-    /// may have lost entries, and the caller determines again where to resume.
+    /// Asks for the identity of the server. The connection is refused once if it leads to another server than
+    /// the one before: the stream may have lost entries, and the caller determines again where to resume.
     async fn identify(
         &self,
         operation: &'static str,

@@ -1,8 +1,9 @@
 //! The cached checkpoint: how far the intents stream has been processed, and under which fence.
 //!
-//! The durable checkpoint in PostgreSQL is authoritative. Writes under an older fence are refused here as well, and under one fence
-//! the checkpoint only advances. One script compares and writes, so that a former leader cannot write between the read and the write
-//! of the current one. After a crash before a write, the cached checkpoint lags the durable one, which is harmless.
+//! The durable checkpoint in PostgreSQL is authoritative. Writes under an older fence are refused here as
+//! well, and under one fence the checkpoint only advances. One script compares and writes, so that a former
+//! leader cannot write between the read and the write of the current one. After a crash before a write, the
+//! cached checkpoint lags the durable one, which is harmless.
 
 use domain::checkpoint::{CachedCheckpoint, Checkpoint, MAX_FENCE_LEAD};
 use domain::entry::EntryId;

@@ -1,8 +1,8 @@
 //! One shared connection, replaced when it fails, with a deadline on every call.
 //!
-//! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket whose peer
-//! does not answer. Here a call that fails or times out removes the connection from its slot, and the next call opens
-//! another. So a restarted server or a broken socket costs one deadline at most.
+//! The client library's own reconnecting wrapper waits for reconnects outside any deadline and keeps a socket
+//! whose peer does not answer. Here a call that fails or times out removes the connection from its slot, and
+//! the next call opens another. So a restarted server or a broken socket costs one deadline at most.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,7 +58,8 @@ struct Inner {
     endpoint: Endpoint,
     timeout: Duration,
     slot: Mutex<Slot>,
-    /// Held by the call that connects. Apart from the slot, so that a call that failed can clear the slot without waiting.
+    /// Held by the call that connects. Apart from the slot, so that a call that failed can clear the slot
+    /// without waiting.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -168,8 +169,9 @@ impl RedisClient {
         self.judge(operation, generation, answer)
     }
 
-    /// Whether a script's answer about one of its elements speaks of the state of Redis and not of the element. If Redis is no
-    /// master any more, the next call opens another connection, as if the whole call had failed.
+    /// Whether a script's answer about one of its elements speaks of the state of Redis and not of the
+    /// element. If Redis is no master any more, the next call opens another connection, as if the whole call
+    /// had failed.
     pub(crate) fn is_outage(&self, text: &str) -> bool {
         if is_demotion(text) {
             self.inner.slot().connection = None;
@@ -231,8 +233,8 @@ impl RedisClient {
     }
 }
 
-/// One call of a script. The library's own form keeps every argument in an allocation of its own, and a chunk of routes
-/// has ten thousand.
+/// One call of a script. The library's own form keeps every argument in an allocation of its own, and a chunk
+/// of routes has ten thousand.
 pub(crate) struct ScriptCall<'a> {
     script: &'a Script,
     command: Cmd,
@@ -286,8 +288,9 @@ const OUTAGES: [&str; 13] = [
     "NOTBUSY",
 ];
 
-/// Parts of the texts with which Redis reports that this connection may not use a command or a key: a permission that the user
-/// lacks, or a command that was renamed. Every command of the kind fails, whatever its arguments.
+/// Parts of the texts with which Redis reports that this connection may not use a command or a key: a
+/// permission that the user lacks, or a command that was renamed. Every command of the kind fails, whatever
+/// its arguments.
 const MISSING_PERMISSIONS: [&str; 7] = [
     "NOPERM",
     "has no permissions to",
@@ -298,7 +301,8 @@ const MISSING_PERMISSIONS: [&str; 7] = [
     "Unknown Redis command called from script",
 ];
 
-/// Whether an error text of Redis is about its own state or the connection's permissions, and not about the command.
+/// Whether an error text of Redis is about its own state or the connection's permissions, and not about the
+/// command.
 fn is_outage(text: &str) -> bool {
     codes(text).any(|code| OUTAGES.contains(&code)) || is_missing_permission(text)
 }
@@ -308,8 +312,8 @@ pub(crate) fn is_missing_permission(text: &str) -> bool {
     MISSING_PERMISSIONS.iter().any(|part| text.contains(part))
 }
 
-/// Where an error text has its code: at its beginning. Before Redis 7, that of an error inside a script comes later and
-/// begins with a minus: `@user_script: 11: -OOM command not allowed`.
+/// Where an error text has its code: at its beginning. Before Redis 7, that of an error inside a script comes
+/// later and begins with a minus: `@user_script: 11: -OOM command not allowed`.
 fn codes(text: &str) -> impl Iterator<Item = &str> {
     let first = text.split([' ', ':']).next();
     first.into_iter().chain(text.split(' ').filter_map(|word| word.strip_prefix('-')))
@@ -320,7 +324,8 @@ fn said(error: &RedisError) -> Option<String> {
     error.code().map(|code| format!("{code} {}", error.detail().unwrap_or_default()))
 }
 
-/// After an error that the server returned, the connection is usable, except after `READONLY`: the server is no longer the primary.
+/// After an error that the server returned, the connection is usable, except after `READONLY`: the server is
+/// no longer the primary.
 fn leaves_connection_usable(error: &RedisError) -> bool {
     said(error).is_some_and(|text| !is_demotion(&text))
 }

@@ -8,8 +8,8 @@ use crate::keyspace;
 
 const CLAIM: &str = include_str!("scripts/claim_installation.lua");
 
-/// Claims `stream` for the installation `id` unless another one has claimed it, and returns the id of the one that serves
-/// it. If Redis lost the key, the first installation to call this claims the stream again.
+/// Claims `stream` for the installation `id` unless another one has claimed it, and returns the id of the one
+/// that serves it. If Redis lost the key, the first installation to call this claims the stream again.
 pub async fn claim_stream(client: &RedisClient, stream: &str, id: &str) -> Result<String, StoreError> {
     const OPERATION: &str = "claim the intents stream";
     let script = Script::new(CLAIM);

@@ -1,7 +1,8 @@
 //! The intents stream: producers append, one reader at a time reads.
 //!
-//! Reading blocks on a connection of its own, which takes no more bytes than the read allows. Everything else uses the
-//! shared connection and asks for ids only, because an entry may be as large as Redis lets its producer make it.
+//! Reading blocks on a connection of its own, which takes no more bytes than the read allows. Everything else
+//! uses the shared connection and asks for ids only, because an entry may be as large as Redis lets its
+//! producer make it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -64,7 +65,8 @@ impl RedisIntentStream {
         }
     }
 
-    /// The state of the stream, at most [`LARGE_COPY_INTERVAL`] old if it costs Redis a copy of large entries.
+    /// The state of the stream, at most [`LARGE_COPY_INTERVAL`] old if it costs Redis a copy of large
+    /// entries.
     async fn inspect_rarely(&self) -> Result<Option<StreamState>, StoreError> {
         let copied = *self.copied();
         if let Some(copied) = copied.filter(|copied| copied.at.elapsed() < LARGE_COPY_INTERVAL) {
@@ -81,7 +83,8 @@ impl RedisIntentStream {
         self.copied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Entries in this order from after `after`, at most `count` of them; `None` if they exceed `bytes`, and the connection is gone.
+    /// Entries in this order from after `after`, at most `count` of them; `None` if they exceed `bytes`, and
+    /// the connection is gone.
     async fn page(
         &self,
         connection: &mut Connection,
@@ -102,8 +105,8 @@ impl RedisIntentStream {
         answer.map(|answer| entries(operation, answer)).transpose()
     }
 
-    /// Entries in this order from after `after`, within `limit`, and whether they are all. The pages double in size until one exceeds the
-    /// bytes that are left; from then on they are halved.
+    /// Entries in this order from after `after`, within `limit`, and whether they are all. The pages double
+    /// in size until one exceeds the bytes that are left; from then on they are halved.
     async fn pages(
         &self,
         order: Order,
@@ -244,8 +247,8 @@ impl IntentStream for RedisIntentStream {
 const BACKLOG_LIMIT: ReadLimit = ReadLimit { entries: MAX_UNREAD_ENTRIES, bytes: MAX_UNREAD_BYTES };
 
 impl StreamQueries for RedisIntentStream {
-    /// The length of the stream is known without reading it; a part of it must be read. A stream that ends before `after` was
-    /// recreated, and nothing of it has been processed.
+    /// The length of the stream is known without reading it; a part of it must be read. A stream that ends
+    /// before `after` was recreated, and nothing of it has been processed.
     async fn backlog(&self, after: EntryId) -> Result<StreamBacklog, StoreError> {
         const OPERATION: &str = "measure the backlog of intents";
         let none = Counted { count: 0, capped: false };

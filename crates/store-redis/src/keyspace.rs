@@ -13,9 +13,9 @@
 //! | `notification:outbox_receipts:<stream>:<producer>:<event_id>` | string | dedupe TTL, and the republish window if there is one, as an entry id | relays; no producer where events go to streams as they are |
 //! | `notification:outbox_servers:<outbox>` | string | permanent, as JSON: the Redis server that was compared with the outbox and up to when, or since when it is still to be compared, for each set of event types | relays, every 10 s while events are delivered |
 //!
-//! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is the intents
-//! stream, and absent for the default one: ids of entries are unique only within a stream, and several installations may
-//! share a Redis (ADR 0019).
+//! Dynamic parts are base64url without padding, so that no id can reach into another key. `[<stream>:]` is
+//! the intents stream, and absent for the default one: ids of entries are unique only within a stream, and
+//! several installations may share a Redis (ADR 0019).
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ pub const OWN_KEYS: [&str; 8] = [
     OUTBOX_SERVERS,
 ];
 
-/// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that each serves.
+/// The keys of one installation. Installations on the same Redis are distinguished by the intents stream that
+/// each serves.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
     /// The stream in base64url with a colon after it; empty for the default stream.
@@ -91,7 +92,8 @@ pub fn checkpoint_key(stream: &str) -> String {
     format!("{STREAM_OFFSETS}{}", URL_SAFE_NO_PAD.encode(stream))
 }
 
-/// The key of the receipt of an event that a relay appended to `stream` for `producer`, which is empty where events carry none.
+/// The key of the receipt of an event that a relay appended to `stream` for `producer`, which is empty where
+/// events carry none.
 pub fn outbox_receipt(stream: &str, producer: &str, event_id: &str) -> String {
     format!("{OUTBOX_RECEIPTS}{}", parts([stream, producer, event_id]))
 }

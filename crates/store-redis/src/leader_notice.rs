@@ -1,5 +1,5 @@
-//! The leader-change notice: a leader that steps down notifies one waiting candidate, so that failover takes no longer than a
-//! message.
+//! The leader-change notice: a leader that steps down notifies one waiting candidate, so that failover takes
+//! no longer than a message.
 //!
 //! Delivery is best effort: if a notice is lost, candidates campaign at their own interval.
 

@@ -26,10 +26,11 @@ pub struct StreamTarget {
 const APPEND: &str = include_str!("scripts/append.lua");
 const ADD_ENTRY_FUNCTION: &str = include_str!("scripts/add_entry.lua");
 const SERVER_CHANGES_FUNCTIONS: &str = include_str!("scripts/server_changes.lua");
-/// The most changes of server that are noted of an outbound stream. The oldest is forgotten then, or made one with the next if it
-/// is younger than [`MIN_CHANGE_AGE`]: what was trimmed between the two counts as lost.
+/// The most changes of server that are noted of an outbound stream. The oldest is forgotten then, or made one
+/// with the next if it is younger than [`MIN_CHANGE_AGE`]: what was trimmed between the two counts as lost.
 const MAX_SERVER_CHANGES: usize = 1_000;
-/// How long before the last change a change must have been to be forgotten: longer than any comparison reads back.
+/// How long before the last change a change must have been to be forgotten: longer than any comparison reads
+/// back.
 const MIN_CHANGE_AGE: Duration = Duration::from_secs(2_592_000);
 
 /// A script that uses an outbound stream as a whole.

@@ -1,8 +1,10 @@
-//! Where a relay appends the events of an outbox: under a receipt for each, and never for a claim that is over.
+//! Where a relay appends the events of an outbox: under a receipt for each, and never for a claim that is
+//! over.
 //!
-//! The receipt makes an event that is claimed again find the entry that it already has. The deadline is compared inside the script,
-//! by Redis's own clock, so that a relay that was paused on its way there appends nothing (ADR 0032). It is a time by the clock of
-//! one server: no other server appends for that claim ([`server`]).
+//! The receipt makes an event that is claimed again find the entry that it already has. The deadline is
+//! compared inside the script, by Redis's own clock, so that a relay that was paused on its way there appends
+//! nothing (ADR 0032). It is a time by the clock of one server: no other server appends for that claim
+//! ([`server`]).
 
 mod entries;
 mod server;
@@ -22,7 +24,8 @@ use tokio::time::Instant;
 use self::server::{Watch, other_server};
 use crate::connect::{RedisClient, ScriptCall, millis, unavailable, unexpected};
 
-/// How old a reading of Redis's clock may be. It is also how long a Redis that is gone may go unnoticed before a claim.
+/// How old a reading of Redis's clock may be. It is also how long a Redis that is gone may go unnoticed
+/// before a claim.
 const CLOCK_READING_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A field of an entry: its name and its value.
@@ -78,7 +81,8 @@ impl RedisOutboxStreams {
         Self { client: client.clone(), receipt_ttl, script, clock: Arc::default(), watch: None }
     }
 
-    /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the way of the answer counts against it.
+    /// A time by Redis's clock in Unix milliseconds, at most `after` from now: the way of the answer counts
+    /// against it.
     pub async fn deadline(&self, after: Duration) -> Result<u64, StoreError> {
         const OPERATION: &str = "read the clock of Redis";
         let known = self.reading().filter(|reading| reading.received.elapsed() < CLOCK_READING_MAX_AGE);
@@ -92,9 +96,9 @@ impl RedisOutboxStreams {
         Ok(reading.unix_ms.saturating_add(millis(reading.received.elapsed() + after)))
     }
 
-    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis, or they arrive at another server than
-    /// that whose number is `server` ([`RedisOutboxStreams::server`]). One result for each. After an error it is unknown which of
-    /// them are in their stream.
+    /// Appends the events in their order, unless `deadline` has passed when they arrive at Redis, or they
+    /// arrive at another server than that whose number is `server` ([`RedisOutboxStreams::server`]). One
+    /// result for each. After an error it is unknown which of them are in their stream.
     pub async fn append(
         &self,
         entries: &[OutboxEntry<'_>],
@@ -111,7 +115,8 @@ impl RedisOutboxStreams {
         };
         let answer = self.client.script(OPERATION, &self.call(entries, &identity, deadline)).await;
         if let Err(StoreError::Refused { .. }) = answer {
-            // A server that refuses a value for its size closes the connection after its answer. The next call shall have another.
+            // A server that refuses a value for its size closes the connection after its answer. The next
+            // call shall have another.
             drop(self.client.ping().await);
         }
         let mut answers = match answer? {

@@ -1,7 +1,8 @@
-//! The commands and keys that the service needs, tried at its start (`docs/operations.md` has the same list as an ACL line).
+//! The commands and keys that the service needs, tried at its start (`docs/operations.md` has the same list
+//! as an ACL line).
 //!
-//! `ACL DRYRUN` would need a permission of its own, so each command is tried in a form that changes nothing: with an id that is
-//! refused, on a key that only this check uses, or for a range without entries.
+//! `ACL DRYRUN` would need a permission of its own, so each command is tried in a form that changes nothing:
+//! with an id that is refused, on a key that only this check uses, or for a range without entries.
 
 use domain::ports::StoreError;
 use redis::{Script, Value};
@@ -10,7 +11,8 @@ use crate::connect::{RedisClient, ScriptCall, is_missing_permission, unexpected}
 use crate::keyspace::server_changes;
 
 const TRY: &str = include_str!("scripts/try_commands.lua");
-/// In the place of a stream in the key that only this check uses. The other keys of the service begin with `notification:` as well.
+/// In the place of a stream in the key that only this check uses. The other keys of the service begin with
+/// `notification:` as well.
 const CHECKED: &str = "permission_check";
 
 /// What the commands on a key are for.
@@ -79,8 +81,8 @@ impl KeyUse {
 }
 
 impl RedisClient {
-    /// The commands on keys of a process and on these streams that Redis does not permit, in words; empty if it permits all. `own` is
-    /// [`KeyUse::Own`] or [`KeyUse::OwnOfRelay`].
+    /// The commands on keys of a process and on these streams that Redis does not permit, in words; empty if
+    /// it permits all. `own` is [`KeyUse::Own`] or [`KeyUse::OwnOfRelay`].
     pub async fn missing_permissions(
         &self,
         own: KeyUse,

@@ -29,7 +29,8 @@ impl IntentProducer for RedisIntentProducer {
     }
 }
 
-/// The command that appends an entry with these fields to the stream at `key`, for a pipeline of the caller's own.
+/// The command that appends an entry with these fields to the stream at `key`, for a pipeline of the caller's
+/// own.
 pub fn append_command(key: &str, fields: &RawFields) -> Cmd {
     let mut add = cmd("XADD");
     add.arg(key).arg("*").arg(&fields.0);

@@ -1,7 +1,8 @@
-//! Receipts: the value `published:<entry id>` of a lease key means that the route is in the outbound stream as that entry.
+//! Receipts: the value `published:<entry id>` of a lease key means that the route is in the outbound stream
+//! as that entry.
 //!
-//! Receipts are read and written inside scripts only. `scripts/receipt.lua` is the one place that knows their format; a
-//! script that needs it is made by [`script`].
+//! Receipts are read and written inside scripts only. `scripts/receipt.lua` is the one place that knows their
+//! format; a script that needs it is made by [`script`].
 
 use redis::Script;
 

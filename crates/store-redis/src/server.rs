@@ -1,4 +1,5 @@
-//! The identity of the server that runs a script, and the changes of server that an outbound stream went through.
+//! The identity of the server that runs a script, and the changes of server that an outbound stream went
+//! through.
 
 use domain::entry::EntryId;
 use domain::ports::ServerId;

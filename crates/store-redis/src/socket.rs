@@ -1,8 +1,8 @@
 //! Opening one connection to Redis, and the bytes that arrive on it.
 //!
-//! The client library reads a whole reply, however large it is, and the service cannot control the size of the entries that
-//! producers append. So the socket is opened here and counts the received bytes: a reply that exceeds the limit of its reader
-//! closes the connection while it arrives.
+//! The client library reads a whole reply, however large it is, and the service cannot control the size of
+//! the entries that producers append. So the socket is opened here and counts the received bytes: a reply
+//! that exceeds the limit of its reader closes the connection while it arrives.
 
 use std::io;
 use std::net::SocketAddr;

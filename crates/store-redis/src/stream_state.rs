@@ -1,4 +1,5 @@
-//! What Redis reports on a stream as a whole, without its entries: an entry may be as large as Redis lets its producer make it.
+//! What Redis reports on a stream as a whole, without its entries: an entry may be as large as Redis lets its
+//! producer make it.
 
 use domain::entry::EntryId;
 use domain::ports::{OutboundState, StoreError};

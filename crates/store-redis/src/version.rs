@@ -16,7 +16,8 @@ pub struct RedisVersion {
 }
 
 impl RedisClient {
-    /// Asks the server for its version. `None` if it does not disclose it: the user may not ask, or the answer does not have it.
+    /// Asks the server for its version. `None` if it does not disclose it: the user may not ask, or the
+    /// answer does not have it.
     pub async fn server_version(&self) -> Result<Option<RedisVersion>, StoreError> {
         const OPERATION: &str = "ask Redis for its version";
         let answer = match self.command(OPERATION, redis::cmd("INFO").arg("server")).await {

@@ -1,5 +1,5 @@
-//! Users that were found, kept for a short time. Calls of one directory share them. The cache is bounded: when it is full, expired
-//! users are dropped, or all if none has expired.
+//! Users that were found, kept for a short time. Calls of one directory share them. The cache is bounded:
+//! when it is full, expired users are dropped, or all if none has expired.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,8 @@ impl Cache {
         user_ids.iter().map(|id| users.get(id, now).cloned().map(Lookup::Found)).collect()
     }
 
-    /// The answers in the order of the ids. `ask` is given those ids that are not kept, each once, and answers in their order.
+    /// The answers in the order of the ids. `ask` is given those ids that are not kept, each once, and
+    /// answers in their order.
     pub(crate) async fn look_up<'a, F>(
         &self,
         user_ids: &[&'a str],

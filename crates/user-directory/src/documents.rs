@@ -1,9 +1,10 @@
-//! The user directory as documents: `users/<user_id>` is `{"email":"…","preferred_language":"…"}`, with any further members.
+//! The user directory as documents: `users/<user_id>` is `{"email":"…","preferred_language":"…"}`, with any
+//! further members.
 //!
-//! All users of a call are read by one statement, which reads these two members alone, however large the documents are. Calls that
-//! wait at the same moment share a statement (`reads.rs`). A document that is not there is a user that does not exist. One that
-//! is no object, or whose `email` is no string, is a user without an address and without a language; a warning says so, at most
-//! one in [`WARNING_INTERVAL`].
+//! All users of a call are read by one statement, which reads these two members alone, however large the
+//! documents are. Calls that wait at the same moment share a statement (`reads.rs`). A document that is not
+//! there is a user that does not exist. One that is no object, or whose `email` is no string, is a user
+//! without an address and without a language; a warning says so, at most one in [`WARNING_INTERVAL`].
 
 mod reads;
 mod warnings;
@@ -92,7 +93,8 @@ impl<S: Store> StateUserDirectory<S> {
 }
 
 impl<S: Store> Shared<S> {
-    /// One answer for each user. A statement that fails because of what it reads is run again for one half and then the other.
+    /// One answer for each user. A statement that fails because of what it reads is run again for one half
+    /// and then the other.
     async fn read(&self, user_ids: Vec<String>) -> HashMap<String, Lookup> {
         let mut lookups = HashMap::with_capacity(user_ids.len());
         let mut keys = Vec::with_capacity(user_ids.len());

@@ -1,10 +1,11 @@
 //! The user directory over HTTP.
 //!
-//! `GET {base}/api/v1/internal/users/{user_id}`. Calls that ask for one user at the same time share one request (`flights.rs`).
+//! `GET {base}/api/v1/internal/users/{user_id}`. Calls that ask for one user at the same time share one
+//! request (`flights.rs`).
 //!
-//! A directory that sheds load gets fewer concurrent requests (`concurrency.rs`, kept between calls), and refused users are
-//! requested again within the call (`schedule.rs`). Users without an answer after that are [`Lookup::Unavailable`]; all other
-//! answers are returned, and the caller tries again later.
+//! A directory that sheds load gets fewer concurrent requests (`concurrency.rs`, kept between calls), and
+//! refused users are requested again within the call (`schedule.rs`). Users without an answer after that are
+//! [`Lookup::Unavailable`]; all other answers are returned, and the caller tries again later.
 
 mod answer;
 mod concurrency;
@@ -100,7 +101,8 @@ impl HttpUserDirectory {
         Ok(Self { client, settings: Arc::new(settings), cache, concurrency, flights })
     }
 
-    /// Asks for one user, or waits for another call that does. Returns the outcome, and whether this call asked.
+    /// Asks for one user, or waits for another call that does. Returns the outcome, and whether this call
+    /// asked.
     async fn ask(&self, user_id: &str) -> (Outcome, bool) {
         let flight = self.flights.join(user_id, || {
             let (directory, user_id) = (self.clone(), user_id.to_owned());
@@ -226,7 +228,8 @@ fn no_usable_answer(cause: &str) -> String {
     format!("the user directory gave no usable answer: {cause}")
 }
 
-/// How long the directory asks to wait. A date is not read: it would be compared with the clock of another machine.
+/// How long the directory asks to wait. A date is not read: it would be compared with the clock of another
+/// machine.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }

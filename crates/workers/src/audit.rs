@@ -1,7 +1,8 @@
 //! The audit: everything is read once, page by page beside the traffic, and compared (ADR 0038).
 //!
-//! It reads and never writes. PostgreSQL and Redis are not read at one moment, and traffic continues between two reads. So a discrepancy is
-//! reported only if it is found again each time that both sides are read again. Memory is bounded by the pages, whatever there is and whatever is wrong.
+//! It reads and never writes. PostgreSQL and Redis are not read at one moment, and traffic continues between
+//! two reads. So a discrepancy is reported only if it is found again each time that both sides are read
+//! again. Memory is bounded by the pages, whatever there is and whatever is wrong.
 
 mod entries;
 mod outbound;
@@ -125,7 +126,8 @@ where
         (self.settings.since, self.until)
     }
 
-    /// Compares everything, and returns what was examined with where it was reported. `Err` if a store could not be read for a while.
+    /// Compares everything, and returns what was examined with where it was reported. `Err` if a store could
+    /// not be read for a while.
     pub async fn run(mut self) -> Result<(Figures, P), StoreError> {
         let checkpoints = self.check_checkpoints().await?;
         self.check_entries(&checkpoints).await?;

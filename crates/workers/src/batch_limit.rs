@@ -1,15 +1,15 @@
 //! The size of one statement, adapted to how long statements take.
 //!
-//! A statement that times out is repeated with half of its elements: the same batch would take too long again. The limit
-//! grows back once statements are quick. It is kept between passes, so that a slow database is not asked for the full
-//! batch at the start of each.
+//! A statement that times out is repeated with half of its elements: the same batch would take too long
+//! again. The limit grows back once statements are quick. It is kept between passes, so that a slow database
+//! is not asked for the full batch at the start of each.
 //!
 //! The unit is the caller's: elements, or bytes where elements differ a lot in size.
 
 use std::time::Duration;
 
-/// A statement that took less than this may be twice as large next time: without a target time always, with one up to the
-/// floor.
+/// A statement that took less than this may be twice as large next time: without a target time always, with
+/// one up to the floor.
 const QUICK_STATEMENT: Duration = Duration::from_millis(250);
 
 /// The largest statement at present, from 1 to a configured maximum.
@@ -31,8 +31,8 @@ impl BatchLimit {
         Self { current: max, max, quick: QUICK_STATEMENT, slow: Duration::MAX, floor: 1 }
     }
 
-    /// Starts at `floor` and keeps statements near `target`. A slow statement never lowers the limit below `floor`, where most
-    /// of the time may be spent in the network; a timeout does.
+    /// Starts at `floor` and keeps statements near `target`. A slow statement never lowers the limit below
+    /// `floor`, where most of the time may be spent in the network; a timeout does.
     pub(crate) fn with_target(floor: usize, max: usize, target: Duration) -> Self {
         Self { current: floor, max, quick: target / 2, slow: target, floor }
     }
@@ -47,8 +47,9 @@ impl BatchLimit {
         size > 1
     }
 
-    /// A statement of `size` succeeded after `took`. One that is smaller than the limit does not show that more is possible.
-    /// Below the floor, where a timeout or a refusal has led, most of the time is that of the commit, and says nothing.
+    /// A statement of `size` succeeded after `took`. One that is smaller than the limit does not show that
+    /// more is possible. Below the floor, where a timeout or a refusal has led, most of the time is that of
+    /// the commit, and says nothing.
     pub(crate) fn succeeded(&mut self, size: usize, took: Duration) {
         if self.current < self.floor {
             if size >= self.current && took < QUICK_STATEMENT {

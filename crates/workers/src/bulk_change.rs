@@ -1,13 +1,16 @@
 //! A change of all dead letters that an operator selects, however many, beside the traffic (ADR 0037).
 //!
-//! The list is read once, page by page from its newest end to its oldest, and each page is changed in chunks. A route that becomes a dead
-//! letter meanwhile is before the place that was reached, so that one which fails again at once is not replayed again, and the
-//! change comes to an end. What another transaction has locked is tried again at the end, a bounded number of times, with the version that it was selected with.
+//! The list is read once, page by page from its newest end to its oldest, and each page is changed in chunks.
+//! A route that becomes a dead letter meanwhile is before the place that was reached, so that one which fails
+//! again at once is not replayed again, and the change comes to an end. What another transaction has locked
+//! is tried again at the end, a bounded number of times, with the version that it was selected with.
 //!
-//! Replayed routes are due at once. So that they do not become a backlog in which others wait, a chunk is replayed only while fewer than
-//! [`MAX_DUE_ROUTES`] are due. After each chunk there is a pause as long as the chunk took.
+//! Replayed routes are due at once. So that they do not become a backlog in which others wait, a chunk is
+//! replayed only while fewer than [`MAX_DUE_ROUTES`] are due. After each chunk there is a pause as long as
+//! the chunk took.
 //!
-//! Crash recovery: each chunk is a transaction with its row in `operator_actions`. The same change, made again, continues with what is left.
+//! Crash recovery: each chunk is a transaction with its row in `operator_actions`. The same change, made
+//! again, continues with what is left.
 
 use std::time::Duration;
 
@@ -103,7 +106,8 @@ impl<S: Operations + RouteStore, C: Clock> BulkChange<S, C> {
     }
 }
 
-/// Whether targets are changed for the first time, or again because they were locked: then the report has counted them as locked.
+/// Whether targets are changed for the first time, or again because they were locked: then the report has
+/// counted them as locked.
 #[derive(Clone, Copy)]
 enum Attempt {
     First,

@@ -1,8 +1,8 @@
 //! Dispatch: newly accepted routes are sent in memory to the publishers of this replica.
 //!
 //! Losing the queues loses no route: every route is a committed row that becomes due one lease TTL after its
-//! acceptance, and the due scan of any replica finds it then. So the queues are bounded, and a channel that is blocked
-//! does not delay the others: routes that do not fit are left to the scan.
+//! acceptance, and the due scan of any replica finds it then. So the queues are bounded, and a channel that
+//! is blocked does not delay the others: routes that do not fit are left to the scan.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ const QUEUED_BATCHES_MAX: usize = 16;
 /// The most routes and bytes in one batch.
 pub(crate) const BATCH_ROUTES: usize = 256;
 const BATCH_BYTES: usize = 512 * 1024;
-/// How long acceptance waits in total for a channel that has no room, before it leaves the rest of a batch to the scan. Beside
-/// a backlog a queue empties slowly, so this is well above the time of a few chunks.
+/// How long acceptance waits in total for a channel that has no room, before it leaves the rest of a batch to
+/// the scan. Beside a backlog a queue empties slowly, so this is well above the time of a few chunks.
 const DISPATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Routes of one channel, and when they were in this state in PostgreSQL.
@@ -76,8 +76,8 @@ pub fn dispatch<const N: usize>(channels: [Channel; N]) -> (Dispatcher, [Receive
 }
 
 impl Dispatcher {
-    /// Sends the live routes of `acceptances`, which have just been committed, to their channels, and returns how many
-    /// were left to the scan.
+    /// Sends the live routes of `acceptances`, which have just been committed, to their channels, and returns
+    /// how many were left to the scan.
     pub(crate) async fn send<'a>(&self, acceptances: impl Iterator<Item = &'a Acceptance> + Clone) -> usize {
         let committed_at = Instant::now();
         let sent = self.queues.iter().map(|queue| {

@@ -1,4 +1,5 @@
-//! What the workers' unit tests stand on: the stores in memory behind one script, and a meter that can be read.
+//! What the workers' unit tests stand on: the stores in memory behind one script, and a meter that can be
+//! read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

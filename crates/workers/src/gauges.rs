@@ -1,7 +1,9 @@
-//! The gauges that come from the stores, measured every few seconds. Each query reads the end of an index or is a bounded count.
+//! The gauges that come from the stores, measured every few seconds. Each query reads the end of an index or
+//! is a bounded count.
 //!
-//! What comes from PostgreSQL and from Redis is measured apart, so that while one of the two is unavailable the figures of the
-//! other stay current. What the replica knows by itself is not measured here ([`observe_replica`](crate::metrics::observe_replica)).
+//! What comes from PostgreSQL and from Redis is measured apart, so that while one of the two is unavailable
+//! the figures of the other stay current. What the replica knows by itself is not measured here
+//! ([`observe_replica`](crate::metrics::observe_replica)).
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -68,7 +70,8 @@ impl<S> GaugeStore for S where
 }
 
 impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, K, C> {
-    /// Runs until `stop`. While the gauges are not read, as `is_read` says, the stores are asked nothing for them.
+    /// Runs until `stop`. While the gauges are not read, as `is_read` says, the stores are asked nothing for
+    /// them.
     pub async fn run(self, is_read: impl Fn() -> bool + Send, stop: CancellationToken) {
         let passes = GaugesLoop { gauges: &self, is_read, seen: Seen::default() };
         run_passes(&self.health, &stop, MEASURE_INTERVAL, passes).await;
@@ -124,8 +127,9 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(())
     }
 
-    /// The last entry with an outcome. While this replica cannot use PostgreSQL, a leader that can moves the durable checkpoint, and
-    /// the cached one after it: then the later one of what was loaded last and what is cached is right.
+    /// The last entry with an outcome. While this replica cannot use PostgreSQL, a leader that can moves the
+    /// durable checkpoint, and the cached one after it: then the later one of what was loaded last and what
+    /// is cached is right.
     async fn processed(&self, seen: &Seen) -> Result<EntryId, StoreError> {
         if let (Some(durable), true) = (seen.checkpoint, seen.is_current) {
             return Ok(durable);
@@ -134,7 +138,8 @@ impl<S: GaugeStore, I: IntentStream, K: CheckpointCache, C: Clock> Gauges<S, I, 
         Ok(seen.checkpoint.max(cached).unwrap_or(EntryId::ZERO))
     }
 
-    /// The first entry without an outcome. It is read from the stores and not from the intake of this process.
+    /// The first entry without an outcome. It is read from the stores and not from the intake of this
+    /// process.
     async fn oldest_unprocessed(&self, processed: EntryId) -> Result<Option<EntryId>, StoreError> {
         // An absent stream has no age; intake reports it.
         let Some(state) = self.intents.inspect().await? else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! The health of a worker, reported in one place: in the log, in `/readyz`, in the table `replicas`, and to acceptance, which
-//! does not wait for a publisher that is blocked.
+//! The health of a worker, reported in one place: in the log, in `/readyz`, in the table `replicas`, and to
+//! acceptance, which does not wait for a publisher that is blocked.
 
 mod failure_log;
 
@@ -30,8 +30,8 @@ pub struct WorkerStatus {
     pub leader: bool,
     /// The last entry with an outcome, for the intake of the leader.
     pub position: Option<EntryId>,
-    /// Leases that were requested, and those of them that another publisher held or that expired before the append, for a
-    /// publisher.
+    /// Leases that were requested, and those of them that another publisher held or that expired before the
+    /// append, for a publisher.
     pub leases: (u64, u64),
     /// Deferred completions, which cannot be committed for now, for a publisher.
     pub deferred: usize,
@@ -115,7 +115,8 @@ impl Health {
         self.unblock(&mut state.status);
     }
 
-    /// The worker makes progress. Only the next successful call shows that it has recovered, and ends a failure in the log.
+    /// The worker makes progress. Only the next successful call shows that it has recovered, and ends a
+    /// failure in the log.
     pub(crate) fn mark_progress(&self) {
         self.unblock(&mut self.state().status);
     }
@@ -135,7 +136,8 @@ impl Health {
         self.fail(Some(wait.entry_id), &wait.cause)
     }
 
-    /// The worker takes no new work for this reason, although every call succeeds. Not a failure, so it is not logged here.
+    /// The worker takes no new work for this reason, although every call succeeds. Not a failure, so it is
+    /// not logged here.
     pub(crate) fn mark_full(&self, cause: &str) {
         self.backpressure.set(true);
         self.block(&mut self.state().status, None, cause);
@@ -190,7 +192,8 @@ impl Health {
         self.activity.add(activity);
     }
 
-    /// Counts leases that were requested, and those of them that were not acquired or expired before the append.
+    /// Counts leases that were requested, and those of them that were not acquired or expired before the
+    /// append.
     pub(crate) fn count_leases(&self, asked: usize, held: usize) {
         let mut state = self.state();
         state.status.leases.0 += asked as u64;

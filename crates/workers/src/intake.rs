@@ -1,11 +1,13 @@
 //! Stream entries → outcomes in PostgreSQL → publishers in memory → the cached checkpoint in Redis.
 //!
-//! One replica leads and reads (ADR 0015). Three parts work during a term: the reader reads entries from Redis, the
-//! acceptor gives each of them its outcome, the checkpoint keeper determines where to resume. While a batch is committed, the next
-//! entries are read, if the last read shows that there are more, and the cached checkpoint of the previous batch is moved.
+//! One replica leads and reads (ADR 0015). Three parts work during a term: the reader reads entries from
+//! Redis, the acceptor gives each of them its outcome, the checkpoint keeper determines where to resume.
+//! While a batch is committed, the next entries are read, if the last read shows that there are more, and the
+//! cached checkpoint of the previous batch is moved.
 //!
-//! Crash recovery: after a read, nothing is left, and the entries are read again. After a commit, the cached checkpoint is
-//! older than the durable one, which counts. The user directory's answers for a waiting entry are requested again.
+//! Crash recovery: after a read, nothing is left, and the entries are read again. After a commit, the cached
+//! checkpoint is older than the durable one, which counts. The user directory's answers for a waiting entry
+//! are requested again.
 
 mod acceptor;
 mod checkpoint;
@@ -37,12 +39,13 @@ use acceptor::{Acceptor, Ended, Target};
 use checkpoint::{CheckpointKeeper, Resumed};
 use reader::Reader;
 
-/// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A larger entry is processed
-/// alone.
+/// The bounds of one transaction, besides the configured number of entries: cost in bytes, and routes. A
+/// larger entry is processed alone.
 pub(crate) const MAX_BATCH_COST: usize = 4 * 1024 * 1024;
 pub(crate) const MAX_BATCH_ROUTES: usize = 4_096;
 
-/// The cause that is reported when intake repeatedly determines where to resume and the checkpoint changes again at once.
+/// The cause that is reported when intake repeatedly determines where to resume and the checkpoint changes
+/// again at once.
 const MOVED_AGAIN: &str = "the checkpoint or the stream changes with each pass";
 
 /// The configuration of intake.
@@ -104,7 +107,8 @@ enum Step {
     Waiting(Wait),
     /// Nothing can be read now, for this reason.
     Blocked(String),
-    /// The checkpoint is not valid any more: another replica moved it, PostgreSQL was restored, or the stream was recreated.
+    /// The checkpoint is not valid any more: another replica moved it, PostgreSQL was restored, or the stream
+    /// was recreated.
     CheckpointMoved,
     /// Another term has this fence, which is not below the one of this term: campaign again.
     Superseded(Fence),
@@ -126,8 +130,8 @@ where
         run_passes(&self.health, &stop, Duration::ZERO, Campaigns(&self)).await;
     }
 
-    /// Reads and processes until the term is over, or until another term turns out to have superseded it. The fence keeps
-    /// every earlier leader from writing.
+    /// Reads and processes until the term is over, or until another term turns out to have superseded it. The
+    /// fence keeps every earlier leader from writing.
     async fn lead(&self, term: Leadership) {
         let Leadership { fence, over } = term;
         self.metrics.leads(true);
@@ -143,7 +147,8 @@ where
         self.metrics.leads(false);
     }
 
-    /// Another term has a fence that is not below the one of this term: the fences of the terms to come are raised above it.
+    /// Another term has a fence that is not below the one of this term: the fences of the terms to come are
+    /// raised above it.
     async fn raise_fence(&self, superseding: Fence, over: &CancellationToken) -> Result<(), StoreError> {
         tracing::warn!(
             stream = self.settings.stream,
@@ -203,7 +208,8 @@ where
             }
             Ok(Step::CheckpointMoved) => {
                 self.work.forget();
-                // Once is how another leader or stream is found out; again, with nothing processed in between, is a failure.
+                // Once is how another leader or stream is found out; again, with nothing processed in
+                // between, is a failure.
                 match std::mem::replace(&mut self.moved, true) {
                     false => Ok(Pass::Undecided),
                     true => Ok(Pass::Blocked(MOVED_AGAIN.to_owned())),
@@ -303,7 +309,8 @@ where
         if self.acceptor.is_idle() {
             let batch = self.cut_batch();
             let cost: usize = batch.iter().map(|entry| entry.decoded.cost).sum();
-            // While a large entry is processed, nothing is read ahead: two of them would take twice the memory.
+            // While a large entry is processed, nothing is read ahead: two of them would take twice the
+            // memory.
             if self.queue.is_empty() && cost <= MAX_BATCH_COST {
                 read_after = batch.back().map(|last| last.decoded.id);
             }
@@ -341,8 +348,8 @@ where
         std::mem::replace(&mut self.queue, rest)
     }
 
-    /// A read returned nothing: checks whether the stream was recreated, cut short or trimmed, and whether the connection still
-    /// leads to the primary.
+    /// A read returned nothing: checks whether the stream was recreated, cut short or trimmed, and whether
+    /// the connection still leads to the primary.
     async fn check_idle(&mut self) -> Result<Step, StoreError> {
         let Some(idle) = self.keeper.check_idle().await? else { return Ok(Step::CheckpointMoved) };
         match idle.stream {

@@ -1,5 +1,5 @@
-//! Every instrument of the workers, named once. Durations and ages are in seconds. docs/metrics.md lists the instruments for
-//! operators, and a test compares the two.
+//! Every instrument of the workers, named once. Durations and ages are in seconds. docs/metrics.md lists the
+//! instruments for operators, and a test compares the two.
 
 mod instruments;
 mod replica;
@@ -146,8 +146,8 @@ impl Metrics {
         }
     }
 
-    /// Counts by outcome, type and producer. Type and producer of an entry that cannot be decoded are empty: they could be
-    /// anything, and each value would be a time series.
+    /// Counts by outcome, type and producer. Type and producer of an entry that cannot be decoded are empty:
+    /// they could be anything, and each value would be a time series.
     pub(crate) fn outcomes(&self, source: &'static str, counts: &BTreeMap<(&'static str, &str, &str), u64>) {
         for ((outcome, kind, producer), count) in counts {
             let labels = [
@@ -216,7 +216,8 @@ impl Metrics {
         }
     }
 
-    /// A request to the API that was answered. `route` is the template of its route; `None` if no route matched.
+    /// A request to the API that was answered. `route` is the template of its route; `None` if no route
+    /// matched.
     pub fn answered(&self, route: Option<&str>, status: u16, time: Duration) {
         let status = KeyValue::new("http.response.status_code", i64::from(status));
         let route = route.map(|route| KeyValue::new("http.route", route.to_owned()));
@@ -229,7 +230,8 @@ impl Metrics {
         self.receipts.add(count, &[KeyValue::new("outcome", outcome)]);
     }
 
-    /// Claims of idempotency keys that ended with `outcome`: `new`, `pending`, `completed`, `conflict` or `failed`.
+    /// Claims of idempotency keys that ended with `outcome`: `new`, `pending`, `completed`, `conflict` or
+    /// `failed`.
     pub fn claimed(&self, outcome: &'static str, count: u64) {
         self.idempotency_claims.add(count, &[KeyValue::new("outcome", outcome)]);
     }

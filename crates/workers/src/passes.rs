@@ -25,15 +25,16 @@ pub(crate) enum Pass {
     Done,
 }
 
-/// Work that runs in bounded passes. It is a trait and not a closure because the future of a closure cannot be proved `Send`.
+/// Work that runs in bounded passes. It is a trait and not a closure because the future of a closure cannot
+/// be proved `Send`.
 pub(crate) trait Passes: Send {
     /// One pass. What it waits for ends at `stop`.
     fn run_once(&mut self, stop: &CancellationToken)
     -> impl Future<Output = Result<Pass, StoreError>> + Send;
 }
 
-/// Runs one pass after the other until `stop`, or until a pass is the last one. The loop stops between passes. After a failure
-/// it pauses for at least `min_pause`.
+/// Runs one pass after the other until `stop`, or until a pass is the last one. The loop stops between
+/// passes. After a failure it pauses for at least `min_pause`.
 pub(crate) async fn run_passes(
     health: &Health,
     stop: &CancellationToken,
@@ -69,11 +70,12 @@ pub(crate) struct Leadership {
     pub(crate) over: CancellationToken,
 }
 
-/// Campaigns, and if this replica is elected, runs `work` and steps down after it. `None` if another replica leads, or if
-/// the service stops before that is known.
+/// Campaigns, and if this replica is elected, runs `work` and steps down after it. `None` if another replica
+/// leads, or if the service stops before that is known.
 ///
-/// `work` is notified when the term is over and ends by itself, so that a running transaction is finished; every call to
-/// a store has a timeout. Until then, fences stop it from overwriting what the next leader wrote.
+/// `work` is notified when the term is over and ends by itself, so that a running transaction is finished;
+/// every call to a store has a timeout. Until then, fences stop it from overwriting what the next leader
+/// wrote.
 pub(crate) async fn while_leading<E: Election, F: Future>(
     election: &E,
     health: &Health,

@@ -1,13 +1,14 @@
 //! Live routes → leases → appends with receipts → completions in SQL, for one channel.
 //!
-//! Crash recovery, step by step: a lease expires by itself. An append replaces the lease with a receipt, and the publisher that
-//! tries the route next finds it and completes the route without appending. After the completion, nothing is left to do. A call
-//! whose reply was lost is repeated under the same token and returns what happened. While a completion is not committed, its
-//! receipt is renewed ([`receipts`]); a completion that cannot be committed because of its own row is deferred ([`deferred`]).
+//! Crash recovery, step by step: a lease expires by itself. An append replaces the lease with a receipt, and
+//! the publisher that tries the route next finds it and completes the route without appending. After the
+//! completion, nothing is left to do. A call whose reply was lost is repeated under the same token and
+//! returns what happened. While a completion is not committed, its receipt is renewed ([`receipts`]); a
+//! completion that cannot be committed because of its own row is deferred ([`deferred`]).
 //!
-//! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the scan
-//! for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica. One replica at a
-//! time reads a page of due routes of a channel, under the scan lock.
+//! Work has two sources: batches of routes that this replica has just accepted ([`crate::dispatch`]), and the
+//! scan for due routes ([`scan`]): retries, routes that were not dispatched, and routes of a crashed replica.
+//! One replica at a time reads a page of due routes of a channel, under the scan lock.
 
 mod chunk;
 mod complete;
@@ -46,11 +47,11 @@ use crate::health::{Health, Stopped};
 use crate::metrics::Metrics;
 use crate::traces::Traces;
 
-/// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the others wait for the
-/// TTL.
+/// The TTL of the scan lock. A replica releases the lock when it has published its page; after a crash, the
+/// others wait for the TTL.
 const SCAN_LOCK_TTL: Duration = Duration::from_secs(1);
-/// How many chunks of a channel are published at the same time, so that Redis appends one while PostgreSQL completes the
-/// other.
+/// How many chunks of a channel are published at the same time, so that Redis appends one while PostgreSQL
+/// completes the other.
 const MAX_CONCURRENT_CHUNKS: usize = 2;
 /// While there is a backlog, this many chunks of newly accepted routes are published before each page of it.
 const DISPATCHED_CHUNKS_PER_PAGE: usize = 8;
@@ -130,8 +131,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Runs until `stop`. Routes that were dispatched before are still published, if the stores are available, within five seconds:
-    /// intake stops first.
+    /// Runs until `stop`. Routes that were dispatched before are still published, if the stores are
+    /// available, within five seconds: intake stops first.
     pub async fn run(self, receiver: Receiver, stop: CancellationToken) {
         let Receiver { batches, backpressure } = receiver;
         let shared = PublisherState {
@@ -264,7 +265,8 @@ where
                 return Ok(Ok(()));
             }
         }
-        // Two replicas that read the same page would request the same leases, and one of them would not get them.
+        // Two replicas that read the same page would request the same leases, and one of them would not get
+        // them.
         let token = self.token();
         match self.leases.acquire_scan_lock(self.channel, &token, SCAN_LOCK_TTL).await {
             Ok(true) => {}
@@ -328,8 +330,8 @@ where
     }
 }
 
-/// The batch and the other waiting batches, merged into as few full chunks as may be published concurrently: a burst of small
-/// batches is published as a few large ones. It does not wait for more.
+/// The batch and the other waiting batches, merged into as few full chunks as may be published concurrently:
+/// a burst of small batches is published as a few large ones. It does not wait for more.
 fn merge(first: Batch, waiting: &mut mpsc::Receiver<Batch>, batch_size: usize) -> Vec<Batch> {
     let mut batches = vec![first];
     while let Some(last) = batches.last_mut() {

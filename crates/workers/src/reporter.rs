@@ -1,10 +1,10 @@
 //! Reports this replica in the tables `replicas` and `activity`, for operators.
 //!
-//! A report is written every [`REPORT_INTERVAL`], and soon after a worker wins or loses leadership, is blocked or recovers.
-//! Nothing depends on it: the tables are for operators, and are as old as `seen_at`.
+//! A report is written every [`REPORT_INTERVAL`], and soon after a worker wins or loses leadership, is
+//! blocked or recovers. Nothing depends on it: the tables are for operators, and are as old as `seen_at`.
 //!
-//! Crash recovery: the counts since the last report are lost, and the row of the replica is deleted by the others an hour later.
-//! If the answer to adding counts is lost, they are added again: then they count twice.
+//! Crash recovery: the counts since the last report are lost, and the row of the replica is deleted by the
+//! others an hour later. If the answer to adding counts is lost, they are added again: then they count twice.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

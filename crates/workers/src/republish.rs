@@ -1,11 +1,13 @@
 //! Appending again what Redis acknowledged and then lost (ADR 0021, ADR 0045).
 //!
-//! Every replica observes the server and the last ids of the outbound streams. When the server is another one, a last id
-//! fell or a stream was created again, one replica compares the published routes in PostgreSQL with the entries of the streams. It appends missing
-//! entries again under the same `event_id` or `delivery_id`, with the same attempt. A comparison begins when both stores have
-//! answered for [`SETTLE_TIME`], and is repeated once, [`REPEAT_DELAY`] after it: a completion that was on its way is committed by
-//! then. The last observation of the streams is stored in PostgreSQL and replaced only after a complete comparison, together with
-//! what is to be repeated, so that neither a restart nor a crash skips one:
+//! Every replica observes the server and the last ids of the outbound streams. When the server is another
+//! one, a last id fell or a stream was created again, one replica compares the published routes in PostgreSQL
+//! with the entries of the streams. It appends missing entries again under the same `event_id` or
+//! `delivery_id`, with the same attempt. A comparison begins when both stores have answered for
+//! [`SETTLE_TIME`], and is repeated once, [`REPEAT_DELAY`] after it: a completion that was on its way is
+//! committed by then. The last observation of the streams is stored in PostgreSQL and replaced only after a
+//! complete comparison, together with what is to be repeated, so that neither a restart nor a crash skips
+//! one:
 //!
 //! | crash after | what is left | what happens next |
 //! |---|---|---|
@@ -45,7 +47,8 @@ use crate::passes::{Leadership, Pass, Passes, run_passes, while_leading};
 
 /// Between two observations of the outbound streams.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long both stores must have answered before a comparison begins: completions that were running are committed by then.
+/// How long both stores must have answered before a comparison begins: completions that were running are
+/// committed by then.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// How long after a comparison it is repeated.
 const REPEAT_DELAY: Duration = Duration::from_secs(60);
@@ -122,7 +125,8 @@ impl Observed {
 /// A stream as it was on the present server before it lost entries.
 struct Fallen {
     seen: SeenStream,
-    /// When the stream had been saved last, when this was noticed. No replica that has noticed it saves before a comparison.
+    /// When the stream had been saved last, when this was noticed. No replica that has noticed it saves
+    /// before a comparison.
     saved_at: Option<Timestamp>,
 }
 
@@ -279,8 +283,9 @@ where
 }
 
 impl Watch {
-    /// Whether both stores have answered for long enough since the present change; called when both have answered. `suspected` are
-    /// streams as they were before a change that was just observed, `saved` the streams as they are saved now.
+    /// Whether both stores have answered for long enough since the present change; called when both have
+    /// answered. `suspected` are streams as they were before a change that was just observed, `saved` the
+    /// streams as they are saved now.
     fn is_settled(&mut self, server: &ServerId, suspected: Vec<SeenStream>, saved: &[SavedStream]) -> bool {
         let change = self.change.take().filter(|change| change.server == *server);
         let mut change = change.unwrap_or_else(|| PendingChange {

@@ -1,14 +1,17 @@
-//! Retention: deletes rows that are older than configured, oldest first, in short chunks, beside running traffic.
+//! Retention: deletes rows that are older than configured, oldest first, in short chunks, beside running
+//! traffic.
 //!
-//! A record with a live route is kept, however old it is. A row that another transaction holds, or that cannot be deleted, is
-//! skipped until the next pass. Both are counted and reported, and neither stops the deletion of other rows. Idempotency keys
-//! that have expired are deleted too ([`keys`]), and sessions of the console that have ended ([`sessions`]).
+//! A record with a live route is kept, however old it is. A row that another transaction holds, or that
+//! cannot be deleted, is skipped until the next pass. Both are counted and reported, and neither stops the
+//! deletion of other rows. Idempotency keys that have expired are deleted too ([`keys`]), and sessions of the
+//! console that have ended ([`sessions`]).
 //!
 //! # Crash recovery
 //!
-//! A chunk is one transaction, so a crash leaves the chunks before it deleted and the others as they were; row
-//! locks end with the connection. The next pass of any replica continues with the remaining rows. Two concurrent passes
-//! delete each row once: the leadership only avoids repeated work. The adapted sizes are lost and adapted again.
+//! A chunk is one transaction, so a crash leaves the chunks before it deleted and the others as they were;
+//! row locks end with the connection. The next pass of any replica continues with the remaining rows. Two
+//! concurrent passes delete each row once: the leadership only avoids repeated work. The adapted sizes are
+//! lost and adapted again.
 
 mod keys;
 mod sessions;
@@ -29,12 +32,13 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::passes::{Leadership, Pass, Passes, pause, run_passes, while_leading};
 
-/// The target time of one chunk. It is about as long as a statement of the traffic, so that these wait only briefly.
+/// The target time of one chunk. It is about as long as a statement of the traffic, so that these wait only
+/// briefly.
 const CHUNK_TARGET_TIME: Duration = Duration::from_millis(5);
 /// What deleting a row costs beside its values, in bytes: a large value is stored in rows of about this size.
 const ROW_COST: usize = 2 * 1024;
-/// The cost of the first chunk, and of the smallest one that is not caused by a timeout. In a smaller one, the round trips and
-/// the commit would take most of the time.
+/// The cost of the first chunk, and of the smallest one that is not caused by a timeout. In a smaller one,
+/// the round trips and the commit would take most of the time.
 const MIN_CHUNK_COST: usize = 512 * 1024;
 /// The most that a chunk may cost, unless it is a single row.
 const MAX_CHUNK_COST: usize = 16 * 1024 * 1024;
@@ -76,7 +80,8 @@ pub struct Retention<E, S, C> {
     pub health: Health,
 }
 
-/// How much is listed and deleted at once, by table. Kept between passes, so that a chunk that was too large is not repeated.
+/// How much is listed and deleted at once, by table. Kept between passes, so that a chunk that was too large
+/// is not repeated.
 #[derive(Debug)]
 struct Limits {
     records: TableLimits,
@@ -162,8 +167,8 @@ where
         run_passes(&self.health, &stop, Duration::ZERO, passes).await;
     }
 
-    /// One pass over all tables, ended early by `stop` between two chunks. A table that fails does not keep the others
-    /// from their pass.
+    /// One pass over all tables, ended early by `stop` between two chunks. A table that fails does not keep
+    /// the others from their pass.
     async fn run_once(&self, limits: &mut Limits, stop: &CancellationToken) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut records = TablePass::default();
@@ -241,7 +246,8 @@ where
         Ok(())
     }
 
-    /// Deletes the rows of a page in chunks. A chunk that fails because of its rows is bisected to isolate them.
+    /// Deletes the rows of a page in chunks. A chunk that fails because of its rows is bisected to isolate
+    /// them.
     async fn delete_page<K: Sync>(
         &self,
         table: &'static str,

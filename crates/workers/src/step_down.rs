@@ -1,10 +1,12 @@
 //! Handing over the leadership of intake when an operator asks for it (ADR 0037).
 //!
-//! A leader looks every [`STEP_DOWN_POLL_INTERVAL`] whether it was asked. What a request means is a rule of [`domain::step_down`]. The term
-//! ends as it does on a stop: the batch is finished, the lock released, the notice sent. A look that fails is no reason to stop, and is tried
-//! again soon, so that the request is read while it counts.
+//! A leader looks every [`STEP_DOWN_POLL_INTERVAL`] whether it was asked. What a request means is a rule of
+//! [`domain::step_down`]. The term ends as it does on a stop: the batch is finished, the lock released, the
+//! notice sent. A look that fails is no reason to stop, and is tried again soon, so that the request is read
+//! while it counts.
 //!
-//! Crash recovery: that this replica rests is not stored. After a restart it campaigns at once, as a new replica.
+//! Crash recovery: that this replica rests is not stored. After a restart it campaigns at once, as a new
+//! replica.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,15 +15,16 @@ use domain::ports::{Election, Fence, StepDownStore, StoreError, Term, TermEnd, e
 use domain::step_down::StepDownState;
 use tokio::time::{Instant, sleep};
 
-/// How often a leader looks whether it was asked to step down: so rarely that an idle replica still asks PostgreSQL less than once a second,
-/// and more often than a request expires.
+/// How often a leader looks whether it was asked to step down: so rarely that an idle replica still asks
+/// PostgreSQL less than once a second, and more often than a request expires.
 const STEP_DOWN_POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// How soon a look that failed is tried again.
 const STEP_DOWN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a replica that has handed over looks whether it may campaign again.
 const REST_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// An election whose leader hands over when an operator asks for it, and does not campaign for a while after that.
+/// An election whose leader hands over when an operator asks for it, and does not campaign for a while after
+/// that.
 #[derive(Debug)]
 pub struct StepDownElection<E, S> {
     election: E,
@@ -96,7 +99,8 @@ impl<S> Requests<S> {
         self.rests_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock was released: a replica that was asked to begins its rest now, however long its last batch took.
+    /// The lock was released: a replica that was asked to begins its rest now, however long its last batch
+    /// took.
     fn released(&self) {
         if let Some(since) = &mut *self.rests_since() {
             *since = Instant::now();

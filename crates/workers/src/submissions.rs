@@ -1,20 +1,25 @@
 //! Accepts intents whose callers wait: claims, looks up, commits, answers.
 //!
-//! Single intents and elements of batches wait in [`queue`] and pass through stages of their own, so that no single intent waits for a
-//! batch; a group of elements begins when no single intent is in progress, or soon after. The stages run beside each other. Each takes what waits for it at that moment, up to a bound, and starts no timer, so that a
-//! lone submission is not delayed and many share a transaction:
+//! Single intents and elements of batches wait in [`queue`] and pass through stages of their own, so that no
+//! single intent waits for a batch; a group of elements begins when no single intent is in progress, or soon
+//! after. The stages run beside each other. Each takes what waits for it at that moment, up to a bound, and
+//! starts no timer, so that a lone submission is not delayed and many share a transaction:
 //!
-//! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is replayed; one that is being
-//!    processed is refused. A submission whose recipients are known at once is accepted within milliseconds, so its key is only
-//!    read, and taken by stage 3. Elements of batches have no key to claim.
-//! 2. [`look_ups`]: each submission's recipients are looked up, concurrently. A slow look-up delays its own submission only.
-//! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their answers, and dispatched. If a
-//!    key is taken meanwhile that was only read, nothing is accepted, and the keys are claimed.
+//! 1. [`claims`]: the keys of a group are claimed in one transaction. A key that was answered before is
+//!    replayed; one that is being processed is refused. A submission whose recipients are known at once is
+//!    accepted within milliseconds, so its key is only read, and taken by stage 3. Elements of batches have
+//!    no key to claim.
+//! 2. [`look_ups`]: each submission's recipients are looked up, concurrently. A slow look-up delays its own
+//!    submission only.
+//! 3. [`groups`]: those whose look-ups have ended are accepted in one transaction, together with their
+//!    answers, and dispatched. If a key is taken meanwhile that was only read, nothing is accepted, and the
+//!    keys are claimed.
 //!
-//! Crash recovery: after a crash before stage 3 commits, claims are left, which the lock TTL ends; a repeated request starts over.
-//! After the commit, records, routes and answers are left: a repeated request gets the stored answer, and the routes are due one
-//! lease TTL after acceptance. What is not accepted gives its claim up ([`claims::ClaimKeeper`]); if PostgreSQL cannot be reached for that,
-//! it is tried again until the claim has expired.
+//! Crash recovery: after a crash before stage 3 commits, claims are left, which the lock TTL ends; a repeated
+//! request starts over. After the commit, records, routes and answers are left: a repeated request gets the
+//! stored answer, and the routes are due one lease TTL after acceptance. What is not accepted gives its claim
+//! up ([`claims::ClaimKeeper`]); if PostgreSQL cannot be reached for that, it is tried again until the claim
+//! has expired.
 
 mod claims;
 mod groups;
@@ -50,7 +55,8 @@ use singles_first::SinglesFirst;
 
 /// The most submissions in one group.
 pub(crate) const MAX_GROUP: usize = 256;
-/// The most elements of batches in one group: few enough that a transaction with them delays none with single intents for long.
+/// The most elements of batches in one group: few enough that a transaction with them delays none with single
+/// intents for long.
 const MAX_ELEMENT_GROUP: usize = 128;
 /// The most transactions of single intents at a time.
 const MAX_CONCURRENT_GROUPS: usize = 4;
@@ -111,7 +117,8 @@ struct Question {
     reply: oneshot::Sender<Option<Duration>>,
 }
 
-/// A queue of submissions, with its two sides. What is malformed is counted in `metrics` and `health`, those of the worker.
+/// A queue of submissions, with its two sides. What is malformed is counted in `metrics` and `health`, those
+/// of the worker.
 pub fn submission_queue(metrics: Metrics, health: Health) -> (SubmissionQueue, SubmissionReceiver) {
     let (queue, (asking, questions)) = (FairQueue::default(), mpsc::channel(MAX_GROUP));
     let receiver = SubmissionReceiver { queue: queue.clone(), questions };
@@ -169,7 +176,8 @@ struct Waiting {
     /// What the directory says of each recipient, if it is known.
     users: Option<HashMap<String, Lookup>>,
     reply: oneshot::Sender<SubmissionOutcome>,
-    /// Keeps others with its key waiting, from when it is taken until it is decided or the key is claimed: then those learn it of the claim.
+    /// Keeps others with its key waiting, from when it is taken until it is decided or the key is claimed:
+    /// then those learn it of the claim.
     in_progress: Option<KeyInProgress>,
     /// Keeps elements of batches waiting, if this is a single intent.
     _single: Option<SingleInProgress>,
@@ -220,7 +228,8 @@ where
         let SubmissionReceiver { queue, questions } = receiver;
         let (keeper, abandoned, outages) = ClaimKeeper::new();
         let singles_first = SinglesFirst::new(&queue);
-        // Each stage ends when the one before it has ended, and the last ones when the claims have no keeper any more.
+        // Each stage ends when the one before it has ended, and the last ones when the claims have no keeper
+        // any more.
         let accepting = async {
             let (claimed, to_look_up) = mpsc::channel(MAX_GROUP);
             let (looked_up, to_accept) = mpsc::channel(MAX_GROUP);
@@ -279,7 +288,8 @@ where
         }
     }
 
-    /// Tells the caller what became of its submission, counts it, and gives up the claim of one that was not accepted.
+    /// Tells the caller what became of its submission, counts it, and gives up the claim of one that was not
+    /// accepted.
     fn answer(&self, waiting: Waiting, outcome: SubmissionOutcome, keeper: &ClaimKeeper) {
         let none = Activity::default();
         let counted = match &outcome {

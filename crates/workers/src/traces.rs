@@ -1,9 +1,9 @@
-//! Spans for a collector of traces: one for each intent that has an outcome, one for each batch of routes that were published or
-//! failed.
+//! Spans for a collector of traces: one for each intent that has an outcome, one for each batch of routes
+//! that were published or failed.
 //!
-//! A span is made when its work has ended, so that nothing is kept for it meanwhile, and nothing is done where traces are off.
-//! Names and attributes follow OpenTelemetry's semantic conventions for messaging (ADR 0043). No span has a payload, a user id or an
-//! address.
+//! A span is made when its work has ended, so that nothing is kept for it meanwhile, and nothing is done
+//! where traces are off. Names and attributes follow OpenTelemetry's semantic conventions for messaging (ADR
+//! 0043). No span has a payload, a user id or an address.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -21,7 +21,8 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue, StringValue};
 
-/// The most contexts that one batch is linked to; of more, the first count. A batch has at most as many routes by default.
+/// The most contexts that one batch is linked to; of more, the first count. A batch has at most as many
+/// routes by default.
 pub const MAX_LINKS: usize = 512;
 
 /// The streams whose names spans have.
@@ -116,8 +117,8 @@ impl Traces {
         self.0.is_some()
     }
 
-    /// The span of an intent. It continues the trace of its field `trace_id`, else that of the request. If both are known and differ, it
-    /// is linked to that of the request.
+    /// The span of an intent. It continues the trace of its field `trace_id`, else that of the request. If
+    /// both are known and differ, it is linked to that of the request.
     pub(crate) fn intent(&self, span: &IntentSpan<'_>) {
         let Some(tracing) = &self.0 else { return };
         let given = TraceParent::parse(span.trace_id);
@@ -196,7 +197,8 @@ impl Traces {
 }
 
 impl PublishSpan {
-    /// The span of those of a chunk that were published or failed. `None` if there are none: other replicas have their leases.
+    /// The span of those of a chunk that were published or failed. `None` if there are none: other replicas
+    /// have their leases.
     pub(crate) fn of(
         channel: Channel,
         started: Timestamp,

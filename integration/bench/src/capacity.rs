@@ -1,11 +1,12 @@
 //! What an intent and a route cost: the figures that `notification capacity` computes with.
 //!
-//! The same number of intents with two and with four routes is processed in tables of their own; what both have in common belongs to the
-//! intent, and what differs to the routes. Sizes are those right after the load, with every index, before autovacuum has reused anything.
-//! WAL has the full pages of one checkpoint. Rows of tables that this load does not fill are inserted as the service writes them.
+//! The same number of intents with two and with four routes is processed in tables of their own; what both
+//! have in common belongs to the intent, and what differs to the routes. Sizes are those right after the
+//! load, with every index, before autovacuum has reused anything. WAL has the full pages of one checkpoint.
+//! Rows of tables that this load does not fill are inserted as the service writes them.
 //!
-//! The rate is that of the same rounds, so that it and the processor times belong together in the calculator: at this rate, the costs cannot
-//! take more than the cores of the machine.
+//! The rate is that of the same rounds, so that it and the processor times belong together in the calculator:
+//! at this rate, the costs cannot take more than the cores of the machine.
 
 use anyhow::{Context, ensure};
 use app::capacity::{BYTES, Costs, MEASURED, RUN};
@@ -219,7 +220,8 @@ fn rates(few: &[Cost], many: &[Cost]) -> [Figure; 3] {
     ]
 }
 
-/// The measured value. Sizes are judged: the calculator's figure must be near. Processor time differs between machines.
+/// The measured value. Sizes are judged: the calculator's figure must be near. Processor time differs between
+/// machines.
 fn compared(known: &app::capacity::Cost, value: f64, smoke: bool) -> Figure {
     let figure = Figure::shown(format!("{} (calculator: {})", known.name, known.value), value, known.unit);
     if smoke || known.unit != BYTES {

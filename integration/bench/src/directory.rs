@@ -1,8 +1,9 @@
 //! Acceptance with the users in the service's own schema, beside the users of an HTTP service.
 //!
-//! Both have the same 500 users, and keep a user that was found for the same time. The stream holds all intents before the service
-//! starts. The first of them name every user, so the time counts from when their entries are there: the cache is warm, and the
-//! election and the first reads are not part of it. A cached user expires within a run and is looked up again, in both.
+//! Both have the same 500 users, and keep a user that was found for the same time. The stream holds all
+//! intents before the service starts. The first of them name every user, so the time counts from when their
+//! entries are there: the cache is warm, and the election and the first reads are not part of it. A cached
+//! user expires within a run and is looked up again, in both.
 
 use std::time::Instant;
 

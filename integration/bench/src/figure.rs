@@ -2,7 +2,8 @@
 
 use crate::chart::Chart;
 
-/// Where the baseline misses a goal on this machine, the service may take this multiple of the baseline's figure.
+/// Where the baseline misses a goal on this machine, the service may take this multiple of the baseline's
+/// figure.
 const BASELINE_FACTOR: f64 = 1.5;
 
 /// The figures of one scenario.
@@ -53,8 +54,8 @@ impl Figure {
         self.judged(goal, |value| value <= bound)
     }
 
-    /// Adds the goal that the value is at most `bound`. If even the baseline misses that on this machine, the goal is a
-    /// multiple of the baseline's figure.
+    /// Adds the goal that the value is at most `bound`. If even the baseline misses that on this machine, the
+    /// goal is a multiple of the baseline's figure.
     pub(crate) fn at_most_or_near(self, bound: f64, baseline: f64) -> Self {
         if baseline <= bound {
             return self.at_most(bound);

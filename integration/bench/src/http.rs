@@ -1,8 +1,8 @@
 //! Intents through the HTTP API, beside the same intents through the stream.
 //!
-//! The load generator is a child process on the same cores; its processor time is reported apart. A rate counts to the last
-//! completion of a route, as that of the stream does, and, where it says so, to the last answer. A replay repeats the requests of the
-//! run before: the same keys with the same intents.
+//! The load generator is a child process on the same cores; its processor time is reported apart. A rate
+//! counts to the last completion of a route, as that of the stream does, and, where it says so, to the last
+//! answer. A replay repeats the requests of the run before: the same keys with the same intents.
 
 pub(crate) mod client;
 mod counted;
@@ -31,7 +31,8 @@ use crate::testbed::Testbed;
 use crate::throughput;
 use crate::watch::{confirm, wait_for_entries, wait_until_none_live};
 
-/// The lowest accepted ratios with the most connections: of the rates to that of the stream, and of replays to fresh intents.
+/// The lowest accepted ratios with the most connections: of the rates to that of the stream, and of replays
+/// to fresh intents.
 const FRESH_RATIO: f64 = 0.5;
 const BATCH_RATIO: f64 = 0.8;
 const REPLAY_RATIO: f64 = 2.0;
@@ -297,7 +298,8 @@ impl Kinds {
     }
 }
 
-/// Measures alternating rounds of the stream and of each number of connections; then latency; then transactions and memory.
+/// Measures alternating rounds of the stream and of each number of connections; then latency; then
+/// transactions and memory.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let size = Size::of(scale);
     let mut stream = Rounds::new("stream", Unit::Intent);

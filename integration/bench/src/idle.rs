@@ -25,7 +25,8 @@ const INTENTS: u32 = 10;
 /// How long a replica may take to start and become idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Measures a replica that has processed all intents, then the same with a second replica, which does not lead.
+/// Measures a replica that has processed all intents, then the same with a second replica, which does not
+/// lead.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let dsn = testbed.fresh().await?;
     let superuser = counting(testbed, &dsn).await?;

@@ -1,5 +1,5 @@
-//! The latency of an intent at a steady rate, from its XADD to its last entry as a blocked reader sees it; for the service
-//! and for the baseline.
+//! The latency of an intent at a steady rate, from its XADD to its last entry as a blocked reader sees it;
+//! for the service and for the baseline.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -165,7 +165,8 @@ async fn of_service(testbed: &mut Testbed, load: Steady) -> anyhow::Result<(Perc
     Ok((whole, Percentiles::of(publish)))
 }
 
-/// Sends intents while `more` returns true, and waits for their entries. Returns the latency, and the number of intents.
+/// Sends intents while `more` returns true, and waits for their entries. Returns the latency, and the number
+/// of intents.
 pub(crate) async fn steady(
     testbed: &Testbed,
     load: Steady,
@@ -175,8 +176,8 @@ pub(crate) async fn steady(
     observed(testbed, load.routes, sending).await
 }
 
-/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the time from an intent
-/// being due to the last of its entries, and the number of intents.
+/// Reads the entries of the intents that `sending` sends, whose due times it returns by their id. Returns the
+/// time from an intent being due to the last of its entries, and the number of intents.
 pub(crate) async fn observed(
     testbed: &Testbed,
     routes: u32,
@@ -205,8 +206,8 @@ pub(crate) async fn observed(
     Ok((Percentiles::of(whole), u32::try_from(sent.len())?))
 }
 
-/// Reads the entries of one stream while `sending` sends, which returns a time for each value of `field`. Returns the time from then to
-/// the entry.
+/// Reads the entries of one stream while `sending` sends, which returns a time for each value of `field`.
+/// Returns the time from then to the entry.
 pub(crate) async fn observed_entries(
     testbed: &Testbed,
     stream: &'static str,

@@ -1,6 +1,6 @@
-//! The naive implementation: a transaction for each intent with a statement for each row, and four round trips for each
-//! route. It writes the same rows, entries and leases as the service, without batches. Like the baseline, it has no
-//! validation, no election and no handling of failures.
+//! The naive implementation: a transaction for each intent with a statement for each row, and four round
+//! trips for each route. It writes the same rows, entries and leases as the service, without batches. Like
+//! the baseline, it has no validation, no election and no handling of failures.
 
 use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;

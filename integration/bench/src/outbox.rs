@@ -1,5 +1,5 @@
-//! The relay of an outbox: a backlog beside the baseline, the time from commit to stream, an idle relay, and a long backlog beside a
-//! short one.
+//! The relay of an outbox: a backlog beside the baseline, the time from commit to stream, an idle relay, and
+//! a long backlog beside a short one.
 
 pub(crate) mod baseline;
 mod events;

@@ -1,11 +1,11 @@
 //! Other job queues that do the same work on the same servers: one job per route, whose execution is an XADD.
 //!
-//! They are programs for Node under `peers/`, started as contenders. All jobs are added first and executed after that, as all
-//! intents are in the stream before the service starts. The full path of a queue is adding plus executing. A queue has no
-//! leases, no receipts and no foreign keys, and BullMQ has no database.
+//! They are programs for Node under `peers/`, started as contenders. All jobs are added first and executed
+//! after that, as all intents are in the stream before the service starts. The full path of a queue is adding
+//! plus executing. A queue has no leases, no receipts and no foreign keys, and BullMQ has no database.
 //!
-//! The relay of an outbox does the job of the queues in PostgreSQL: as many events are in the table when it starts, and each becomes
-//! an entry of eight fields. It is compared with their executing.
+//! The relay of an outbox does the job of the queues in PostgreSQL: as many events are in the table when it
+//! starts, and each becomes an entry of eight fields. It is compared with their executing.
 
 use std::path::Path;
 
@@ -90,7 +90,8 @@ impl Peer {
 fn program(name: &str) -> anyhow::Result<Command> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     ensure!(folder.join("node_modules").is_dir(), "the peers are not installed: run `make bench-peers`");
-    // The Node that is installed with the peers is used if there is one: that of the machine may be too old for them.
+    // The Node that is installed with the peers is used if there is one: that of the machine may be too old
+    // for them.
     let node = folder.join("node_modules/.bin/node");
     let mut command = if node.exists() { Command::new(node) } else { Command::new("node") };
     command.arg("peer.mjs").arg(name).current_dir(&folder);

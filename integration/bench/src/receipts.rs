@@ -1,8 +1,9 @@
 //! Receipts through the HTTP API, beside intents through the stream.
 //!
-//! Three loads alternate: intents alone, beside receipts at the rate of the goal, and beside as many receipts as are answered. The
-//! receipts are of records that are there before the service starts, so that each load reports of routes that are published. The load
-//! generator of the receipts (`receipts/reporter.rs`) is a process of its own on the same cores.
+//! Three loads alternate: intents alone, beside receipts at the rate of the goal, and beside as many receipts
+//! as are answered. The receipts are of records that are there before the service starts, so that each load
+//! reports of routes that are published. The load generator of the receipts (`receipts/reporter.rs`) is a
+//! process of its own on the same cores.
 
 pub(crate) mod reporter;
 

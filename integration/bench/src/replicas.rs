@@ -1,8 +1,8 @@
 //! Two and three replicas on one machine, compared with one.
 //!
-//! Two kinds of load. Intents in the stream are accepted by one replica, which dispatches their routes to its own publishers;
-//! the other replicas must not slow it down. Overdue routes are found by every replica in the same list, so the replicas
-//! compete for them.
+//! Two kinds of load. Intents in the stream are accepted by one replica, which dispatches their routes to its
+//! own publishers; the other replicas must not slow it down. Overdue routes are found by every replica in the
+//! same list, so the replicas compete for them.
 
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,8 @@ impl Load {
         Ok((dsn, records * ROUTES))
     }
 
-    /// Measures from when the first replica is ready to the last completion. The start of the others is included.
+    /// Measures from when the first replica is ready to the last completion. The start of the others is
+    /// included.
     async fn process(self, testbed: &mut Testbed, replicas: usize) -> anyhow::Result<Round> {
         let (dsn, routes) = self.prepare(testbed).await?;
         let (mut redis, client) = (testbed.redis().await?, observer(testbed, &dsn).await?);

@@ -1,8 +1,9 @@
 //! What retention costs the traffic beside it.
 //!
-//! Both kinds of run have the same old rows, and the same intents arrive at the same steady rate. With the default retention,
-//! the pass that starts with the service deletes the rows while the intents arrive; the producer continues until the pass is
-//! over, so that all of the deletion happens beside traffic. In the other run, retention keeps the rows.
+//! Both kinds of run have the same old rows, and the same intents arrive at the same steady rate. With the
+//! default retention, the pass that starts with the service deletes the rows while the intents arrive; the
+//! producer continues until the pass is over, so that all of the deletion happens beside traffic. In the
+//! other run, retention keeps the rows.
 
 use std::time::{Duration, Instant};
 

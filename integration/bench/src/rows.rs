@@ -17,8 +17,8 @@ pub(crate) struct Rows {
 /// Records that are loaded in one transaction.
 const CHUNK: u32 = 25_000;
 
-/// The id of a record is an entry id of its time, so that new records come after it in the indexes on the id. Its
-/// idempotency key lies between those of new records, as with a real producer.
+/// The id of a record is an entry id of its time, so that new records come after it in the indexes on the id.
+/// Its idempotency key lies between those of new records, as with a real producer.
 const INSERT_RECORDS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind,
     recipient_user_ids, payload_json, idempotency_key, request_fingerprint, request_id, occurred_at, accepted_at, updated_at,
     idempotency_expires_at)

@@ -1,7 +1,8 @@
 //! Searches through the API among a million records, and what the indexes for them cost the stream.
 //!
-//! The rows are inserted as SQL. Searches are requests, one after the other, beside no other load; the first of each kind is
-//! included. Then intents run through the stream into the same tables, with the indexes and without them, in alternating order.
+//! The rows are inserted as SQL. Searches are requests, one after the other, beside no other load; the first
+//! of each kind is included. Then intents run through the stream into the same tables, with the indexes and
+//! without them, in alternating order.
 
 use std::time::Instant;
 
@@ -76,7 +77,8 @@ pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<S
     Ok(Section { title, figures, charts: Vec::new() })
 }
 
-/// Records of 500 users, some of which are then for other users, and a few routes in other states, all spread evenly.
+/// Records of 500 users, some of which are then for other users, and a few routes in other states, all spread
+/// evenly.
 async fn fill(testbed: &Testbed, dsn: &str, client: &Client, size: &Size) -> anyhow::Result<()> {
     Rows { records: size.records, age: "1 day", due: false }.insert(testbed, dsn).await?;
     let every = size.records / FEW;

@@ -1,8 +1,9 @@
 //! The state store beside bare SQL, among a million documents.
 //!
-//! Each operation runs in a closed loop over 1, 8 and 64 connections: as requests to `notification state` over TCP, and as the
-//! statement that it sends, by a client that does nothing else. Both use the same documents in alternating turns. Requests and
-//! parameters are encoded before the time counts. The processor time of this process, which sends both, is shown.
+//! Each operation runs in a closed loop over 1, 8 and 64 connections: as requests to `notification state`
+//! over TCP, and as the statement that it sends, by a client that does nothing else. Both use the same
+//! documents in alternating turns. Requests and parameters are encoded before the time counts. The processor
+//! time of this process, which sends both, is shown.
 
 mod drive;
 mod operations;
@@ -43,8 +44,8 @@ impl Size {
         }
     }
 
-    /// How many rounds there are, and how long each is. Over one connection more and shorter ones: what is added there is less than what
-    /// a machine's speed changes within half a second.
+    /// How many rounds there are, and how long each is. Over one connection more and shorter ones: what is
+    /// added there is less than what a machine's speed changes within half a second.
     fn rounds_over(&self, connections: u32) -> (usize, Duration) {
         const SHORTER: u32 = 15;
         if connections == 1 {

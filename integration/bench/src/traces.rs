@@ -1,7 +1,8 @@
 //! Throughput with traces and without, in alternating rounds.
 //!
-//! Every intent carries a traceparent, and one of ten is recorded by its producer, so that its acceptance and the batches of its routes
-//! are recorded too. The collector is a part of this program that reads requests and throws them away.
+//! Every intent carries a traceparent, and one of ten is recorded by its producer, so that its acceptance and
+//! the batches of its routes are recorded too. The collector is a part of this program that reads requests
+//! and throws them away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

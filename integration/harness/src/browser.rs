@@ -1,8 +1,8 @@
-//! A browser without a window, driven through ChromeDriver: what a person with a screen and a keyboard does, and what the page says to
-//! them.
+//! A browser without a window, driven through ChromeDriver: what a person with a screen and a keyboard does,
+//! and what the page says to them.
 //!
-//! Both processes end with the [`Browser`]. Its profile is a folder of its own, so that it knows no cookie and no setting of another
-//! browser, and it asks no server for anything but what a test opens.
+//! Both processes end with the [`Browser`]. Its profile is a folder of its own, so that it knows no cookie
+//! and no setting of another browser, and it asks no server for anything but what a test opens.
 
 mod driver;
 
@@ -22,9 +22,11 @@ use driver::{Driver, Failure};
 const START_BOUND: Duration = Duration::from_secs(60);
 /// What installs what is missing.
 const INSTALL: &str = "run `sh scripts/ensure-tools.sh --browser`, which installs it or says how";
-/// The programs that are the browser, on the systems that have it; the same names as in `scripts/ensure-tools.sh`.
+/// The programs that are the browser, on the systems that have it; the same names as in
+/// `scripts/ensure-tools.sh`.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// Without a window, without a sandbox (which needs rights that a container lacks), and silent on the network.
+/// Without a window, without a sandbox (which needs rights that a container lacks), and silent on the
+/// network.
 const FLAGS: [&str; 11] = [
     "--headless",
     "--no-sandbox",
@@ -100,7 +102,8 @@ impl Browser {
     /// Starts one. Panics with what to do if it is not installed.
     pub async fn start() -> Self {
         let profile = TempDir::new().expect("a temporary folder");
-        // ChromeDriver chooses no port itself in a way that could be read; what takes this one in between makes the start fail.
+        // ChromeDriver chooses no port itself in a way that could be read; what takes this one in between
+        // makes the start fail.
         let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
         let port = port.expect("a free port").port();
         let driver = Command::new(installed(&["chromedriver"]))
@@ -223,13 +226,15 @@ impl Browser {
         self.value(&format!("{root}.scrollWidth > {root}.clientWidth")).await == json!(true)
     }
 
-    /// What the page, or the browser about it, has written to the console as an error or a warning since the last call.
+    /// What the page, or the browser about it, has written to the console as an error or a warning since the
+    /// last call.
     pub async fn console_errors(&self) -> Vec<String> {
         let entries = done("the log", self.driver.post("se/log", &json!({"type": "browser"})).await);
         entries.as_array().into_iter().flatten().map(|entry| text(entry["message"].clone())).collect()
     }
 
-    /// The rules of accessibility (WCAG 2.2 A and AA, and good practice) that the page breaks, each with where. `axe` is the text of axe-core.
+    /// The rules of accessibility (WCAG 2.2 A and AA, and good practice) that the page breaks, each with
+    /// where. `axe` is the text of axe-core.
     pub async fn accessibility_violations(&self, axe: &str) -> Vec<String> {
         if self.value("typeof axe").await == "undefined" {
             done("axe-core", self.driver.post("execute/sync", &json!({"script": axe, "args": []})).await);

@@ -1,8 +1,8 @@
 //! One suite for each port, run on the store in memory and on the real one.
 //!
-//! A suite is a set of cases that are generic over a fixture: the store, and what a test must do to it or see of it that
-//! no port offers. A macro beside the cases makes each of them a test of the crate that has the store; a test in
-//! `tests/contract/main.rs` checks that it names them all.
+//! A suite is a set of cases that are generic over a fixture: the store, and what a test must do to it or see
+//! of it that no port offers. A macro beside the cases makes each of them a test of the crate that has the
+//! store; a test in `tests/contract/main.rs` checks that it names them all.
 
 use domain::ports::{Acknowledged, ServerId};
 

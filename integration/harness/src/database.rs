@@ -1,7 +1,7 @@
 //! One PostgreSQL for each test process, one database for each test.
 //!
-//! The server starts with the first test that asks for it and ends with the process. Databases are clones of one that
-//! already holds the role's schema, migrated by the service's own migrations.
+//! The server starts with the first test that asks for it and ends with the process. Databases are clones of
+//! one that already holds the role's schema, migrated by the service's own migrations.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

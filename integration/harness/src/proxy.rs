@@ -164,13 +164,15 @@ impl Proxy {
         });
     }
 
-    /// How many pieces of data have come from the client's side: of a client that waits for each answer, its requests.
+    /// How many pieces of data have come from the client's side: of a client that waits for each answer, its
+    /// requests.
     pub fn requests(&self) -> u64 {
         self.control.lock().requests
     }
 
-    /// The first request with `pattern` in it does not reach the server: what comes before the pattern does, so that
-    /// the requests before this one are carried out, and nothing else until the client closes the connection.
+    /// The first request with `pattern` in it does not reach the server: what comes before the pattern does,
+    /// so that the requests before this one are carried out, and nothing else until the client closes the
+    /// connection.
     pub fn hold_request(&self, pattern: &[u8]) -> Trigger {
         self.trap(pattern, Action::HoldRequest)
     }
@@ -185,7 +187,8 @@ impl Proxy {
         self.trap(pattern, Action::LoseReply)
     }
 
-    /// The first request with `pattern` in it is forwarded only after this time, even if the client has closed the connection.
+    /// The first request with `pattern` in it is forwarded only after this time, even if the client has
+    /// closed the connection.
     pub fn delay_request(&self, pattern: &[u8], time: Duration) -> Trigger {
         self.trap(pattern, Action::DelayRequest(time))
     }
@@ -270,7 +273,8 @@ async fn requests(
         if let Some((Action::HoldRequest, start)) = sprung {
             // Whether or not the server is still there, nothing follows.
             drop(to.write_all(&data[..start]).await);
-            // Until the client disconnects, which is forwarded to the server: a killed process keeps no connection open.
+            // Until the client disconnects, which is forwarded to the server: a killed process keeps no
+            // connection open.
             while let Ok(1..) = from.read(&mut buffer).await {}
             return;
         }

@@ -1,4 +1,5 @@
-//! The service's own binary as a child process: started as an operator would, watched by its log and its probes.
+//! The service's own binary as a child process: started as an operator would, watched by its log and its
+//! probes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -56,8 +57,8 @@ impl ServiceBuilder {
         self
     }
 
-    /// Sets what is run with the command line, instead of the binary of this build: the binary of another release, or a program that
-    /// ends as the service, by `exec`, and its first arguments.
+    /// Sets what is run with the command line, instead of the binary of this build: the binary of another
+    /// release, or a program that ends as the service, by `exec`, and its first arguments.
     #[must_use]
     pub fn program<'a>(mut self, line: impl IntoIterator<Item = &'a str>) -> Self {
         self.program = line.into_iter().map(str::to_owned).collect();

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 /// How often the watching thread wakes up.
 const TICK: Duration = Duration::from_millis(10);
-/// From which delay of a tick on the machine stood still: a virtual one is suspended for seconds now and then.
+/// From which delay of a tick on the machine stood still: a virtual one is suspended for seconds now and
+/// then.
 const STOP: Duration = Duration::from_millis(250);
 
 static STOPS: LazyLock<Mutex<Stops>> = LazyLock::new(|| {
@@ -42,8 +43,8 @@ impl Stops {
     }
 }
 
-/// Measures time as a clock does that stands still when the machine does. A slow process is not a machine that stands still: a
-/// thread of this process, which does nothing else, tells the two apart.
+/// Measures time as a clock does that stands still when the machine does. A slow process is not a machine
+/// that stands still: a thread of this process, which does nothing else, tells the two apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     started: Instant,

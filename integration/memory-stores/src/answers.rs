@@ -1,4 +1,5 @@
-//! Claimed keys and stored answers: rows of the same database, so that acceptance and answers are one transaction.
+//! Claimed keys and stored answers: rows of the same database, so that acceptance and answers are one
+//! transaction.
 //!
 //! They expire by tokio's clock.
 
@@ -38,7 +39,8 @@ impl AnswerRow {
 }
 
 impl Tables {
-    /// The claim of this key, if it is still that of `token`. A claim that has expired is, until another request wins the key.
+    /// The claim of this key, if it is still that of `token`. A claim that has expired is, until another
+    /// request wins the key.
     fn claim(&mut self, scope: &IdempotencyScope, token: ClaimToken) -> Option<&mut AnswerRow> {
         self.answers.get_mut(scope).filter(|row| row.token == token && row.answer.is_none())
     }
@@ -86,7 +88,8 @@ impl Tables {
 }
 
 impl MemoryDatabase {
-    /// The keys that are claimed or have an answer, sorted; those that have expired, too, until they are swept.
+    /// The keys that are claimed or have an answer, sorted; those that have expired, too, until they are
+    /// swept.
     pub fn idempotency_keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = lock(&self.0).answers.keys().map(|scope| scope.key.clone()).collect();
         keys.sort();

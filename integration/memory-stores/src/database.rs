@@ -1,7 +1,7 @@
 //! Records, routes, malformed intents, stored answers and durable checkpoints.
 //!
-//! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The database's clock
-//! is that of the caller, so an age is as long by either.
+//! One store, because a transaction covers all of them: each call takes effect as a whole or not at all. The
+//! database's clock is that of the caller, so an age is as long by either.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};

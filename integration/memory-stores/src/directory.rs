@@ -10,7 +10,8 @@ use super::lock;
 
 const USERS_PER_CALL: usize = 256;
 
-/// A user directory. A user that was not set exists, with an address made of the id. It recalls what it was told to recall.
+/// A user directory. A user that was not set exists, with an address made of the id. It recalls what it was
+/// told to recall.
 #[derive(Debug, Default)]
 pub struct MemoryDirectory {
     users: Mutex<HashMap<String, Lookup>>,

@@ -14,8 +14,8 @@ use super::lock;
 /// How often a candidate campaigns that learns of no leader change.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The leadership of a key. Clones are candidates for the same one. A term ends when its leader steps down or the test ends
-/// it; one that is dropped lasts, as after a crash.
+/// The leadership of a key. Clones are candidates for the same one. A term ends when its leader steps down or
+/// the test ends it; one that is dropped lasts, as after a crash.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryElection(Arc<Shared>);
 

@@ -18,7 +18,8 @@ impl MemoryPublishing {
         lock(&self.state).run += 1;
     }
 
-    /// Replaces the server by its replica, which had only the first `kept` entries of each stream and no lease and no receipt.
+    /// Replaces the server by its replica, which had only the first `kept` entries of each stream and no
+    /// lease and no receipt.
     pub fn fail_over(&self, kept: usize) {
         self.lose_leases();
         for channel in Channel::ALL {
@@ -87,7 +88,8 @@ impl State {
         Some(self.streams.get(&channel)?.state(self.changes_of(channel)))
     }
 
-    /// Whether the entry `id` of the route is in the stream, or was appended on this server and deleted since.
+    /// Whether the entry `id` of the route is in the stream, or was appended on this server and deleted
+    /// since.
     fn has_had(&self, channel: Channel, key: &RouteKey, id: EntryId) -> bool {
         let Some(stream) = self.streams.get(&channel) else { return false };
         let first = self.changes_of(channel).first().and_then(|gap| gap.before);

@@ -40,7 +40,8 @@ impl MemoryIntents {
         self.starts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Loses the last `entries` entries, and their ids with them, as a server that restarts with an older state.
+    /// Loses the last `entries` entries, and their ids with them, as a server that restarts with an older
+    /// state.
     pub fn lose_tail(&self, entries: usize) {
         self.restart();
         if let Some(stream) = lock(&self.stream).as_mut() {

@@ -179,7 +179,8 @@ impl MemoryPublishing {
         lock(&self.state).is_full = is_full;
     }
 
-    /// Loses the last `entries` entries of a stream, and their ids with them, as a server that restarts with an older state.
+    /// Loses the last `entries` entries of a stream, and their ids with them, as a server that restarts with
+    /// an older state.
     pub fn lose_tail(&self, channel: Channel, entries: usize) {
         if let Some(stream) = lock(&self.state).streams.get_mut(&channel) {
             stream.entries.truncate(stream.entries.len().saturating_sub(entries));

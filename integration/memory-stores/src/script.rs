@@ -69,8 +69,8 @@ impl Script {
         lock(&self.0.state).failures.entry(operation).or_default().push_back(error);
     }
 
-    /// Asks `rule` about each call of `operation` from now on, in place of the rule before. It may change what is in a store but
-    /// must not use the script.
+    /// Asks `rule` about each call of `operation` from now on, in place of the rule before. It may change
+    /// what is in a store but must not use the script.
     pub fn on(&self, operation: &'static str, rule: impl FnMut(&Call) -> Effect + Send + 'static) {
         lock(&self.0.state).rules.insert(operation, Box::new(rule));
     }

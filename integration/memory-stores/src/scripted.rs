@@ -11,7 +11,8 @@ mod console;
 mod durable;
 mod redis;
 
-/// A store behind a script. Clones are the same one. The store's own methods, which the script does not see, are there, too.
+/// A store behind a script. Clones are the same one. The store's own methods, which the script does not see,
+/// are there, too.
 #[derive(Debug)]
 pub struct Scripted<S> {
     store: Arc<S>,

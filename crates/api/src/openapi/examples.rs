@@ -191,7 +191,8 @@ pub(super) fn accepted() -> Value {
     json!({"accepted": accepted, "duplicate": duplicate})
 }
 
-/// The outcome of that intent's key: while it waits in the stream, when it is accepted, and after a malformed one.
+/// The outcome of that intent's key: while it waits in the stream, when it is accepted, and after a malformed
+/// one.
 pub(super) fn intent_outcomes() -> Value {
     let told = |state, trace| rendered(KeyOutcome::new(state, &trace, true))["example"].take();
     let accepted = IntentTrace { notification: Some(detail()), ..IntentTrace::default() };

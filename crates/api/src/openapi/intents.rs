@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use super::schema_ref;
 use crate::batch::MAX_INTENTS;
 
-/// Text without control characters, and without white space at its ends. The ranges are those of `\p{Cc}`, which not all engines know.
+/// Text without control characters, and without white space at its ends. The ranges are those of `\p{Cc}`,
+/// which not all engines know.
 const IDENTIFIER: &str = concat!(
     r"^[^\s\u0000-\u001F\u007F-\u009F]",
     r"([^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F])?$"
@@ -66,7 +67,8 @@ fn payload_name(known: &NotificationType) -> String {
     format!("payload.{}", known.name())
 }
 
-/// The schema of the catalogue. One that refers to parts of itself gets an id, against which the references are resolved.
+/// The schema of the catalogue. One that refers to parts of itself gets an id, against which the references
+/// are resolved.
 fn payload(known: &NotificationType) -> Value {
     let mut schema = known.payload_schema().clone();
     let refers = schema.to_string().contains(r#""$ref":"#);

@@ -129,7 +129,8 @@ impl Operation {
         operation
     }
 
-    /// The answers by status: that of success, those of its own, and those that every operation of its kind has.
+    /// The answers by status: that of success, those of its own, and those that every operation of its kind
+    /// has.
     fn responses(&self) -> Value {
         let mut problems = vec![("400", BAD_REQUEST), ("503", UNAVAILABLE)];
         problems.extend(&self.problems);

@@ -1,4 +1,5 @@
-//! Problems in the document: their schemas and the answers that consist of them, from the values that handlers answer with.
+//! Problems in the document: their schemas and the answers that consist of them, from the values that
+//! handlers answer with.
 
 use std::time::Duration;
 
@@ -180,7 +181,8 @@ fn element_name(name: &str) -> String {
     format!("{name}ElementProblem")
 }
 
-/// The members that the problem has. Those that are not constant are of the kind that is documented for their name.
+/// The members that the problem has. Those that are not constant are of the kind that is documented for their
+/// name.
 fn schema(sample: &Sample) -> Value {
     let body = sample.problem.body();
     let members: Map<String, Value> =

@@ -178,10 +178,12 @@ fn valid_payload(schema: &Value) -> Value {
     properties.iter().map(|(name, schema)| (name.clone(), member(schema))).collect()
 }
 
-/// Which type, whether for administrators, and the changes: of which member, whether of the payload, and to what.
+/// Which type, whether for administrators, and the changes: of which member, whether of the payload, and to
+/// what.
 type Drawn = (usize, bool, Vec<(prop::sample::Index, bool, Option<Value>)>);
 
-/// An intent of some type and audience that is valid, and up to two members of it or of its payload that are replaced, removed or added.
+/// An intent of some type and audience that is valid, and up to two members of it or of its payload that are
+/// replaced, removed or added.
 fn bodies() -> impl Strategy<Value = Drawn> {
     let change = (any::<prop::sample::Index>(), any::<bool>(), prop::option::of(anything()));
     (0_usize..100, any::<bool>(), prop::collection::vec(change, 0..3))

@@ -71,8 +71,8 @@ pub struct Discarded {
 
 #[derive(Serialize, JsonSchema)]
 struct Rest {
-    /// Selected dead letters that were not changed: those beyond 10,000, and those that another transaction had locked. The same request
-    /// with another idempotency key continues with them.
+    /// Selected dead letters that were not changed: those beyond 10,000, and those that another transaction
+    /// had locked. The same request with another idempotency key continues with them.
     remaining: u64,
     /// There may be more than `remaining`.
     #[serde(skip_serializing_if = "is_false")]

@@ -54,9 +54,10 @@ fn state_schema(_: &mut SchemaGenerator) -> Schema {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "IntentOutcome")]
 pub(crate) struct KeyOutcome<'a> {
-    /// The outcome of the newest intent with the key that left a trace: `accepted`; `conflict`: the key belonged
-    /// to another intent; `malformed`. Without a trace, `in_progress`: a request with the key is being processed;
-    /// `unread`: the stream has entries without an outcome, and one of them may have the key; `unknown`: none has.
+    /// The outcome of the newest intent with the key that left a trace: `accepted`; `conflict`: the key
+    /// belonged to another intent; `malformed`. Without a trace, `in_progress`: a request with the key is
+    /// being processed; `unread`: the stream has entries without an outcome, and one of them may have the
+    /// key; `unknown`: none has.
     #[schemars(schema_with = "state_schema")]
     state: &'static str,
     /// The notification that has the key.

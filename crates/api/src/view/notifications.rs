@@ -47,7 +47,8 @@ pub(crate) struct AcceptedRoute<'a> {
     route_number: usize,
     #[schemars(schema_with = "channel_schema")]
     channel: &'static str,
-    /// `user:<user_id>`, or `config:<notification_type>` if no administrator is configured; `null` if it holds an administrator's address.
+    /// `user:<user_id>`, or `config:<notification_type>` if no administrator is configured; `null` if it
+    /// holds an administrator's address.
     recipient_ref: Option<&'a str>,
     #[schemars(schema_with = "status_schema")]
     status: &'static str,
@@ -183,8 +184,8 @@ struct Route<'a> {
     route_number: usize,
     #[schemars(schema_with = "channel_schema")]
     channel: &'static str,
-    /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds an administrator's
-    /// address.
+    /// `user:<user_id>`, `email:<address>` or `config:<notification_type>`; `null` to a producer if it holds
+    /// an administrator's address.
     recipient_ref: Option<&'a str>,
     #[schemars(schema_with = "status_schema")]
     status: &'static str,
@@ -215,7 +216,8 @@ struct Route<'a> {
 }
 
 impl<'a> Notification<'a> {
-    /// The notification as it is shown at `now`. Addresses are for operators; a producer knows its recipients by their ids.
+    /// The notification as it is shown at `now`. Addresses are for operators; a producer knows its recipients
+    /// by their ids.
     pub fn new(detail: &'a NotificationDetail, now: Timestamp, with_addresses: bool) -> Self {
         let NotificationDetail { record, updated_at, routes } = detail;
         let ids = routes.iter().map(|route| (&*route.key.route_id, &*route.recipient_ref));

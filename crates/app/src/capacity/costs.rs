@@ -1,7 +1,8 @@
 //! The measured figures of the calculator: all of them are here, with the machine that they are from.
 //!
-//! Sizes are from `bench --only capacity` and hold anywhere. Processor times and the rate are of one run on one machine: costs of a slow
-//! machine beside the rate of a fast one would contradict each other. The same benchmark measures all of them together.
+//! Sizes are from `bench --only capacity` and hold anywhere. Processor times and the rate are of one run on
+//! one machine: costs of a slow machine beside the rate of a fast one would contradict each other. The same
+//! benchmark measures all of them together.
 
 /// One of the costs.
 #[derive(Clone, Copy, Debug)]

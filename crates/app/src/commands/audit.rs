@@ -1,4 +1,5 @@
-//! `audit`: compares the streams and the tables with each other. The comparison is in `workers`; here is what it reads and how it prints.
+//! `audit`: compares the streams and the tables with each other. The comparison is in `workers`; here is what
+//! it reads and how it prints.
 
 mod report;
 

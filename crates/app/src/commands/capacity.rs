@@ -38,10 +38,12 @@ pub struct CapacityArgs {
     /// How long records are kept, as NOTIFICATION_RECORD_RETENTION
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = duration::parse)]
     retention: Duration,
-    /// How long entries stay on the streams: NOTIFICATION_INTENTS_STREAM_RETENTION, and until consumers' streams are trimmed
+    /// How long entries stay on the streams: NOTIFICATION_INTENTS_STREAM_RETENTION, and until consumers'
+    /// streams are trimmed
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration::parse)]
     stream_retention: Duration,
-    /// How many of 100 intents come by POST /v1/intents: each has a row of idempotency_keys, an element of a batch has none
+    /// How many of 100 intents come by POST /v1/intents: each has a row of idempotency_keys, an element of a
+    /// batch has none
     ///
     /// Processor time is always that of the stream; by HTTP an intent takes more (docs/capacity.md).
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]

@@ -7,7 +7,8 @@ use anyhow::Context;
 use super::{Failure, Vars, print_warnings};
 use crate::config::{Config, StateConfig};
 
-/// Prints one `NAME=value` a line to `out`, secrets masked. The variables of the state store are checked if one of them is set.
+/// Prints one `NAME=value` a line to `out`, secrets masked. The variables of the state store are checked if
+/// one of them is set.
 pub fn run(vars: Vars, out: &mut impl Write) -> Result<(), Failure> {
     let state = StateConfig::is_meant(&vars).then(|| StateConfig::load(vars.clone())).transpose();
     let (service, state) = match (Config::load(vars), state) {

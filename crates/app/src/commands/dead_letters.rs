@@ -1,4 +1,5 @@
-//! `dead-letters`: what operators do about routes whose budget is spent. It needs the connection string alone.
+//! `dead-letters`: what operators do about routes whose budget is spent. It needs the connection string
+//! alone.
 
 mod args;
 mod change;

@@ -1,7 +1,8 @@
 //! `dev`: everything on this machine, to try the service out.
 //!
-//! Private servers and the service with its HTTP API and console in one process; users are documents in its own schema. It sends a
-//! sample intent, prints the published entries, and has some failures to look at. At the end everything is stopped and removed.
+//! Private servers and the service with its HTTP API and console in one process; users are documents in its
+//! own schema. It sends a sample intent, prints the published entries, and has some failures to look at. At
+//! the end everything is stopped and removed.
 
 use std::time::Duration;
 

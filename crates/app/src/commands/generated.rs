@@ -1,4 +1,5 @@
-//! `completions` and `man`: what shells and manuals need, generated from the definitions of the commands themselves.
+//! `completions` and `man`: what shells and manuals need, generated from the definitions of the commands
+//! themselves.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,7 +33,8 @@ pub struct CompletionsArgs {
 /// Where to write the pages.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write a page for each command into this folder, which must exist, instead of that of the program to standard output
+    /// Write a page for each command into this folder, which must exist, instead of that of the program to
+    /// standard output
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! `healthcheck`: asks a process of this environment whether it is ready, for the health check of a container.
+//! `healthcheck`: asks a process of this environment whether it is ready, for the health check of a
+//! container.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

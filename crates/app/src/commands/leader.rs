@@ -1,7 +1,8 @@
 //! `leader`: which replica reads the intents stream, and the request that it hand over.
 //!
-//! Who leads is known to the lock, by which name to the reports of the replicas, which are a second or two late. The request is
-//! `replicas.step_down_at`; what a replica makes of it is a rule of [`domain::step_down`].
+//! Who leads is known to the lock, by which name to the reports of the replicas, which are a second or two
+//! late. The request is `replicas.step_down_at`; what a replica makes of it is a rule of
+//! [`domain::step_down`].
 
 mod outcome;
 

@@ -1,8 +1,9 @@
-//! What the commands of operators share: the tables, reached by the connection string alone; arguments; and how they print.
+//! What the commands of operators share: the tables, reached by the connection string alone; arguments; and
+//! how they print.
 //!
-//! A command opens the tables once, with [`Tables::open`], which says what is wrong with a database that lacks them or has older ones.
-//! Redis is asked only by those that ask about the stream. Every text that comes from outside goes through
-//! [`printable`](super::output::printable) before a terminal gets it.
+//! A command opens the tables once, with [`Tables::open`], which says what is wrong with a database that
+//! lacks them or has older ones. Redis is asked only by those that ask about the stream. Every text that
+//! comes from outside goes through [`printable`](super::output::printable) before a terminal gets it.
 
 mod args;
 mod clock;
@@ -31,7 +32,8 @@ use crate::start::repeat_if_late;
 use crate::wiring::leader::LockLookup;
 use crate::{migrations, wiring};
 
-/// How long one statement of a command may take: more than one of a service, because an operator waits for it.
+/// How long one statement of a command may take: more than one of a service, because an operator waits for
+/// it.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the first statement of a command is repeated, if the database does not respond in time.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);

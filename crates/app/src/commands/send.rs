@@ -139,7 +139,8 @@ fn draft(args: SendArgs, now_ms: i64) -> IntentDraft {
     }
 }
 
-/// Appends the entry and returns its id. `repeat` is the advice for the case that it is unknown whether it was appended.
+/// Appends the entry and returns its id. `repeat` is the advice for the case that it is unknown whether it
+/// was appended.
 async fn append(redis: &Redis, stream: &str, fields: &RawFields, repeat: &str) -> anyhow::Result<EntryId> {
     let said = || format!("could not append to {stream} on Redis at {}", redis.addr);
     let client = RedisClient::new(wiring::redis_settings(redis)).with_context(said)?;

@@ -40,7 +40,8 @@ pub(super) async fn run_service(config: Config, stop: CancellationToken) -> Resu
 
 /// Sends the last telemetry of a process that has stopped, and says how it ended.
 pub(super) async fn finish(telemetry: Telemetry, outcome: Result<Stopped, Failure>) -> Result<(), Failure> {
-    // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until then.
+    // Half of what a stop has left, so that it ends by itself and not by the watchdog, which is kept until
+    // then.
     let left = outcome.as_ref().map_or(FLUSH_TIMEOUT, |stopped| stopped.watchdog.left() / 2);
     telemetry.shutdown(FLUSH_TIMEOUT.min(left)).await;
     match outcome?.failed {

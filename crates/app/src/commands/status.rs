@@ -98,8 +98,8 @@ fn outcome(stuck: &[Stuck], backlog: Result<StreamBacklog, StoreError>) -> Resul
     if stuck.iter().any(Stuck::stops_traffic) { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Who leads; else since when no replica does, at least. If that is not known, it is asked again until a replica leads or none has for
-/// [`NO_LEADER_LIMIT`].
+/// Who leads; else since when no replica does, at least. If that is not known, it is asked again until a
+/// replica leads or none has for [`NO_LEADER_LIMIT`].
 async fn find_leader(
     lookup: &impl LeaderLookup,
     tables: &Tables,

@@ -1,4 +1,5 @@
-//! `users`: what operators do with the users of a directory of documents. It needs the connection string alone.
+//! `users`: what operators do with the users of a directory of documents. It needs the connection string
+//! alone.
 
 mod args;
 mod csv;

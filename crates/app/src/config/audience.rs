@@ -115,7 +115,8 @@ fn fault_of_address(text: &str) -> Option<&'static str> {
     }
 }
 
-/// The tags, each once, in the given order. The list is never empty, because an empty variable has the default.
+/// The tags, each once, in the given order. The list is never empty, because an empty variable has the
+/// default.
 fn parse_locales(text: &str) -> Result<Vec<String>, String> {
     let mut tags: Vec<String> = Vec::new();
     for tag in split_list(text) {

@@ -1,7 +1,7 @@
 //! Durations as Go writes them: `250ms`, `1h30m`, `720h`.
 //!
-//! The grammar is that of Go's `time.ParseDuration`, with its range (up to 2^63-1 nanoseconds). A negative duration
-//! is refused, because nothing here can last less than no time.
+//! The grammar is that of Go's `time.ParseDuration`, with its range (up to 2^63-1 nanoseconds). A negative
+//! duration is refused, because nothing here can last less than no time.
 
 use std::time::Duration;
 
@@ -99,7 +99,8 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     }
 }
 
-/// `0.<digits>` of a unit, computed in a double as Go does: `0.3333333333333333333h` is 20 minutes there and here.
+/// `0.<digits>` of a unit, computed in a double as Go does: `0.3333333333333333333h` is 20 minutes there and
+/// here.
 fn fraction_nanos(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0_f64);
     for digit in digits.bytes().map(|digit| u64::from(digit - b'0')) {
@@ -113,8 +114,8 @@ fn fraction_nanos(digits: &str, unit: u64) -> u64 {
     (value as f64 * (unit as f64 / scale)) as u64
 }
 
-/// Writes a duration so that [`parse`] reads the same one back: `1h30m`, `2.5s`, `250ms`, `0s`. What is longer than
-/// [`parse`] can read is shown as the longest it can.
+/// Writes a duration so that [`parse`] reads the same one back: `1h30m`, `2.5s`, `250ms`, `0s`. What is
+/// longer than [`parse`] can read is shown as the longest it can.
 pub fn format(duration: Duration) -> String {
     let nanos = u64::try_from(duration.as_nanos()).ok().filter(within_range).unwrap_or(i64::MAX as u64);
     match nanos {

@@ -92,7 +92,8 @@ mod tests {
         }
     }
 
-    /// The variables with their defaults, as if the # in front of them was removed, but for those that `given` has.
+    /// The variables with their defaults, as if the # in front of them was removed, but for those that
+    /// `given` has.
     fn uncommented<'a>(given: &'a [(&'a str, &'a str)]) -> Vec<(String, String)> {
         let page = page();
         let assignments = page.lines().filter_map(|line| line.strip_prefix('#')?.split_once('='));

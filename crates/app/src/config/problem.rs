@@ -53,7 +53,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration. `Display` gives a line for each problem, then one for each warning.
+/// Everything that is wrong with a configuration. `Display` gives a line for each problem, then one for each
+/// warning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors {
     /// At least one, in the order of docs/config.md.

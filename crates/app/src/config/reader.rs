@@ -1,7 +1,8 @@
 //! Reads variables one by one, notes every problem, and never stops at the first.
 //!
-//! Each reading method gives `None` for a value that cannot be used, after noting why. A section is built from what
-//! was read, and is `None` if any part of it is; the whole is given out only if no problem was noted.
+//! Each reading method gives `None` for a value that cannot be used, after noting why. A section is built
+//! from what was read, and is `None` if any part of it is; the whole is given out only if no problem was
+//! noted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -47,7 +47,8 @@ pub struct RelayConfig {
     pub listen_channel: Option<ChannelName>,
     /// How long the receipt of an event lasts at least.
     pub dedupe_ttl: Duration,
-    /// How long before a loss in Redis events that are DELIVERED are compared with what it holds; zero for never.
+    /// How long before a loss in Redis events that are DELIVERED are compared with what it holds; zero for
+    /// never.
     pub republish_window: Duration,
 }
 

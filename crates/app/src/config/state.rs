@@ -1,4 +1,5 @@
-//! The state store as a process of its own: `notification state`. Its variables have the names of the program that it replaces.
+//! The state store as a process of its own: `notification state`. Its variables have the names of the program
+//! that it replaces.
 
 use std::convert::Infallible;
 use std::net::IpAddr;

@@ -25,7 +25,8 @@ pub struct Intents {
     pub read_block_timeout: Duration,
     /// The most entries of one acceptance transaction.
     pub batch_size: usize,
-    /// How long entries that have their outcome stay on the stream; `None` for as long as producers keep them.
+    /// How long entries that have their outcome stay on the stream; `None` for as long as producers keep
+    /// them.
     pub stream_retention: Option<Duration>,
     /// How long a producer's key is promised to be remembered.
     pub idempotency_ttl: Duration,

@@ -191,7 +191,8 @@ impl Signal {
 }
 
 impl SignalSettings {
-    /// The endpoint of the signal: the variable of the signal first, then that of all signals, then the default.
+    /// The endpoint of the signal: the variable of the signal first, then that of all signals, then the
+    /// default.
     fn collector(self, protocol: Option<&'static str>, base: Option<&Url>) -> Option<Collector> {
         let grpc = self.protocol.or(protocol) == Some("grpc");
         let protocol = if grpc { Protocol::Grpc } else { Protocol::Http };

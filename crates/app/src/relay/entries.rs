@@ -1,8 +1,8 @@
 //! Which events have an entry in a stream, for those whose receipt has ended.
 //!
-//! The newest entries are read once in each round of a comparison, from the end of the stream back, as far as the events are not found.
-//! What comes later has a receipt. An event is recognised by its id; one whose payload has an idempotency key of its own is not, and
-//! counts as not found.
+//! The newest entries are read once in each round of a comparison, from the end of the stream back, as far as
+//! the events are not found. What comes later has a receipt. An event is recognised by its id; one whose
+//! payload has an idempotency key of its own is not, and counts as not found.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -34,8 +34,8 @@ struct Read {
 }
 
 impl EntryCache {
-    /// Whether each event has an entry in its stream, by the ids in `field`. `None` after [`MAX_READ_TIME`], if
-    /// there may be more.
+    /// Whether each event has an entry in its stream, by the ids in `field`. `None` after [`MAX_READ_TIME`],
+    /// if there may be more.
     pub(super) async fn find(
         &self,
         streams: &RedisOutboxStreams,

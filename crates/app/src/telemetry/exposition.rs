@@ -1,7 +1,7 @@
 //! What Prometheus scrapes: the same instruments as those sent by OTLP, through a second reader.
 //!
-//! A scrape reads what the instruments have counted; it asks no store. It runs on a thread for blocking work, one at a time, so
-//! that no number of scrapes delays the tasks of the service.
+//! A scrape reads what the instruments have counted; it asks no store. It runs on a thread for blocking work,
+//! one at a time, so that no number of scrapes delays the tasks of the service.
 
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
@@ -47,7 +47,8 @@ impl Exposition {
     /// All metrics now, in the text format of Prometheus.
     pub async fn text(&self) -> anyhow::Result<String> {
         *self.last_scrape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        // The thread holds it, so that a client that hangs up does not let the next scrape begin beside this one.
+        // The thread holds it, so that a client that hangs up does not let the next scrape begin beside this
+        // one.
         let permit = Arc::clone(&self.scraping).lock_owned().await;
         let registry = self.registry.clone();
         let encoded = tokio::task::spawn_blocking(move || {

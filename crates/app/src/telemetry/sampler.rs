@@ -6,8 +6,9 @@ use opentelemetry_sdk::trace::{Sampler as SdkSampler, SamplingDecision, Sampling
 
 use crate::config::Sampler;
 
-/// The configured sampler. If it is based on parents, a span without a parent is also recorded if it is linked to a span that is: a
-/// batch belongs to the traces of all of its intents and can have none of them as its parent.
+/// The configured sampler. If it is based on parents, a span without a parent is also recorded if it is
+/// linked to a span that is: a batch belongs to the traces of all of its intents and can have none of them as
+/// its parent.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSampler {
     sampler: SdkSampler,

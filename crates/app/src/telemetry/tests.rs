@@ -150,7 +150,8 @@ fn a_chosen_service_name_comes_first_and_ours_last() {
 }
 
 fn exporting(protocol: Protocol, traces: String, metrics: String) -> TelemetryConfig {
-    // The HTTP client asks for a provider even where it speaks plain text; another test may have installed it.
+    // The HTTP client asks for a provider even where it speaks plain text; another test may have installed
+    // it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let collector = |endpoint| Some(Collector { protocol, endpoint });
     let log = Log { level: LevelFilter::INFO, format: LogFormat::Json };
@@ -237,8 +238,8 @@ async fn a_collector_that_does_not_answer_delays_the_stop_no_longer_than_the_tim
     }
 }
 
-/// Which of these spans would be recorded: one without a parent, one with a link to a recorded span, one with a link to a span that is
-/// not recorded, one whose parent is recorded, one whose parent is not.
+/// Which of these spans would be recorded: one without a parent, one with a link to a recorded span, one with
+/// a link to a span that is not recorded, one whose parent is recorded, one whose parent is not.
 fn recorded(parent_based: bool, share: f64) -> [bool; 5] {
     let remote = |flags| {
         let (trace_id, span_id) = (TraceId::from_bytes([7; 16]), SpanId::from_bytes([7; 8]));

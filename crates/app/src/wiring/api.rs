@@ -30,7 +30,8 @@ use crate::config::{self, ApiLimits, Config, known_producers};
 use crate::start::{self, Stores};
 use crate::supervisor::{Stage, Supervisor};
 
-/// How long requests in progress may take after the drain delay, and then what is still done for clients that have gone.
+/// How long requests in progress may take after the drain delay, and then what is still done for clients that
+/// have gone.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The part of the request timeout in which the answer to a batch is written.
 const BATCH_ANSWER_TIME: Duration = Duration::from_millis(500);
@@ -162,8 +163,9 @@ fn guarded(
     Ok(Idempotency::build(Arc::new(keys), settings, store_if, Arc::new(RandomTokens))?)
 }
 
-/// How long an operator's change may take: it continues after its request is answered. It is what the lock TTL leaves besides the two key
-/// timeouts, which configuration requires to be the request timeout at least. A batch has an earlier deadline of its own.
+/// How long an operator's change may take: it continues after its request is answered. It is what the lock
+/// TTL leaves besides the two key timeouts, which configuration requires to be the request timeout at least.
+/// A batch has an earlier deadline of its own.
 fn handler_timeout(limits: &ApiLimits) -> Duration {
     limits.idempotency_lock_ttl.saturating_sub(KEY_TIMEOUT * 2)
 }

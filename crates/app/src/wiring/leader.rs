@@ -1,4 +1,5 @@
-//! The port that says who leads, on the lock: it alone knows the present term. The name of the leader is in its report (`replicas`).
+//! The port that says who leads, on the lock: it alone knows the present term. The name of the leader is in
+//! its report (`replicas`).
 
 use ambient::Timestamp;
 use domain::ports::{LeaderLookup, StoreError};

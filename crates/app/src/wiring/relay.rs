@@ -1,7 +1,8 @@
 //! The wiring of the relay of an outbox: as a process of its own, and inside the service.
 //!
-//! As a process, it needs Redis and a usable table at its start, like the service. Inside the service nothing that is wrong
-//! with the producer's database ends anything: the relay waits, `/readyz` shows for what, and the service does its work.
+//! As a process, it needs Redis and a usable table at its start, like the service. Inside the service nothing
+//! that is wrong with the producer's database ends anything: the relay waits, `/readyz` shows for what, and
+//! the service does its work.
 
 mod metrics;
 
@@ -47,7 +48,8 @@ const MAX_INTENT_PAYLOAD_BYTES: u64 = 512 << 10;
 /// The largest payload that goes to a stream as it is, in bytes.
 const MAX_STREAM_PAYLOAD_BYTES: u64 = 16 << 20;
 
-/// Runs a relay as a process until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+/// Runs a relay as a process until `stop`, which also ends a start, or until one of its tasks fails. `Err` if
+/// it could not start.
 pub async fn run(
     config: RelayProcessConfig,
     relay_id: RelayId,
@@ -186,8 +188,8 @@ impl WiredRelay {
         if self.compares { self.administration.check_identity().await } else { Ok(()) }
     }
 
-    /// As [`WiredRelay::check`], and before it whether the server is too old for that: it may have been replaced since. What is only
-    /// worth a warning is logged once, when the table can be used.
+    /// As [`WiredRelay::check`], and before it whether the server is too old for that: it may have been
+    /// replaced since. What is only worth a warning is logged once, when the table can be used.
     async fn check_all(&self) -> anyhow::Result<()> {
         let version = pg::server_version(&self.dsn).await?;
         versions::require_postgres(version)?;
@@ -247,7 +249,8 @@ impl WiredRelay {
     }
 }
 
-/// Where a relay appends. With a window it watches which server acknowledges, and receipts live for as long as events are compared.
+/// Where a relay appends. With a window it watches which server acknowledges, and receipts live for as long
+/// as events are compared.
 fn streams(config: &RelayConfig, redis: &RedisClient) -> RedisOutboxStreams {
     match config.republish_window.is_zero() {
         true => RedisOutboxStreams::new(redis, config.dedupe_ttl),

@@ -35,7 +35,8 @@ const LIST_CONNECTIONS: usize = 8;
 const QUERY_CONNECTIONS: usize = 8;
 /// The most connections of clients, of each listener.
 const MAX_CONNECTIONS: usize = 1_024;
-/// What bodies and answers may occupy together in all listeners, in bytes, unless two of the largest bodies for each need more.
+/// What bodies and answers may occupy together in all listeners, in bytes, unless two of the largest bodies
+/// for each need more.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
 /// How long the head of a request may take.
 const READ_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,7 +49,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a stop may take before the process ends all the same.
 const STOP_TIMEOUT: Duration = Duration::from_secs(13);
 
-/// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it could not start.
+/// Runs the state store until `stop`, which also ends a start, or until one of its tasks fails. `Err` if it
+/// could not start.
 pub async fn run(
     config: StateConfig,
     exposition: Option<Exposition>,

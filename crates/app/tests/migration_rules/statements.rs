@@ -1,7 +1,7 @@
 //! The statements of a script of SQL, as far as migrations need it.
 
-/// A statement with single spaces, of which one is before `(`, after `)` and after a comma; without comments, and with `''` in place of
-/// each text.
+/// A statement with single spaces, of which one is before `(`, after `)` and after a comma; without comments,
+/// and with `''` in place of each text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Statement(pub(crate) String);
 

@@ -1,4 +1,5 @@
-//! The list of notifications: filters as in the API's list, and a search in the filter language; all of it is in the address.
+//! The list of notifications: filters as in the API's list, and a search in the filter language; all of it is
+//! in the address.
 
 mod search;
 

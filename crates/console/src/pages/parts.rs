@@ -133,7 +133,8 @@ pub(crate) fn producers(catalog: &Catalog) -> Markup {
     html! { datalist #producers { @for producer in producers { option value=(producer) {} } } }
 }
 
-/// The links to the first page of the list with these parameters, where this is another one, and to the one that begins at `next`.
+/// The links to the first page of the list with these parameters, where this is another one, and to the one
+/// that begins at `next`.
 pub(crate) fn pages(params: &Params, path: &str, next: Option<&str>) -> Markup {
     let first = params.text("cursor").map(|_| params.with(path, "cursor", None));
     let next = next.map(|cursor| params.with(path, "cursor", Some(cursor)));
@@ -148,8 +149,8 @@ pub(crate) fn limit(params: &Params) -> Result<PageLimit, PageError> {
     text.parse().ok().and_then(PageLimit::new).ok_or_else(takes)
 }
 
-/// JSON on several lines, at most `max` bytes of it, and whether that is all. Numbers and strings stay as they are written; what is no
-/// JSON does, too. The work is bounded by the result, however deep the JSON is.
+/// JSON on several lines, at most `max` bytes of it, and whether that is all. Numbers and strings stay as
+/// they are written; what is no JSON does, too. The work is bounded by the result, however deep the JSON is.
 pub(crate) fn pretty(json: &str, max: usize) -> (String, bool) {
     let mut out = String::with_capacity(max.min(json.len().saturating_mul(2)));
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);

@@ -1,4 +1,5 @@
-//! A change that a failure of the store interrupts or that takes too long, and its form that is sent again; pages that take too long or panic.
+//! A change that a failure of the store interrupts or that takes too long, and its form that is sent again;
+//! pages that take too long or panic.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

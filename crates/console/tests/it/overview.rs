@@ -1,4 +1,5 @@
-//! The overview, as far as its rendering alone does not show it: what it reads, and what it shows while something cannot be read.
+//! The overview, as far as its rendering alone does not show it: what it reads, and what it shows while
+//! something cannot be read.
 
 use std::time::Duration;
 

@@ -13,15 +13,16 @@ use crate::record::IdempotencyScope;
 pub struct Decoded {
     /// Its id in the stream.
     pub id: EntryId,
-    /// What it costs to have it in memory, in bytes: [`crate::entry::cost`], or the length of its malformed row if that is
-    /// more.
+    /// What it costs to have it in memory, in bytes: [`crate::entry::cost`], or the length of its malformed
+    /// row if that is more.
     pub cost: usize,
-    /// What it says, or the row that it becomes because of the first rule that it breaks. Of a malformed entry nothing else is
-    /// kept, because it may be large.
+    /// What it says, or the row that it becomes because of the first rule that it breaks. Of a malformed
+    /// entry nothing else is kept, because it may be large.
     pub content: Result<DecodedIntent, MalformedIntent>,
 }
 
-/// A well-formed intent and what it was read from, which becomes a malformed row if the intent is not accepted.
+/// A well-formed intent and what it was read from, which becomes a malformed row if the intent is not
+/// accepted.
 #[derive(Clone, Debug)]
 pub struct DecodedIntent {
     /// What the entry says.
@@ -78,8 +79,8 @@ impl Decoded {
         ProcessedTrace { entry_id: self.id, fields_fingerprint: self.fields_fingerprint(), request }
     }
 
-    /// The malformed row that it becomes for a reason that is not in the entry itself, or for a reason that outweighs the
-    /// one found there.
+    /// The malformed row that it becomes for a reason that is not in the entry itself, or for a reason that
+    /// outweighs the one found there.
     pub(super) fn rejected(&self, stream: &str, rejection: Rejection, now: Timestamp) -> MalformedIntent {
         match &self.content {
             Ok(decoded) => MalformedIntent::new(stream, self.id, decoded.fields.clone(), rejection, now),

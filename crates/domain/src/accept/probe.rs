@@ -1,4 +1,5 @@
-//! Rows that PostgreSQL takes if it takes any: what tells a bad entry from a database that refuses everything.
+//! Rows that PostgreSQL takes if it takes any: what tells a bad entry from a database that refuses
+//! everything.
 
 use ambient::Timestamp;
 
@@ -12,8 +13,8 @@ use crate::policy::Policy;
 use crate::recipient::User;
 use crate::record::NotificationId;
 
-/// A row of each kind that the service itself makes, to find out whether PostgreSQL takes any. Of another producer and type
-/// than `refused`, where the catalogue has one.
+/// A row of each kind that the service itself makes, to find out whether PostgreSQL takes any. Of another
+/// producer and type than `refused`, where the catalogue has one.
 pub fn probe(stream: &str, policy: &Policy, refused: Option<&Intent>, now: Timestamp) -> Probe {
     let unlike = |kind: &&NotificationType| {
         refused.is_none_or(|intent| {

@@ -11,7 +11,8 @@ use crate::recipient::User;
 use crate::record::{Content, IdempotencyScope, NotificationId, Record};
 use crate::route::{Channel, NewRoute, RouteKey, SkipReason, Start};
 
-/// What is written for `intent` under `notification_id`. `users` are its recipients, in its order; none for administrators.
+/// What is written for `intent` under `notification_id`. `users` are its recipients, in its order; none for
+/// administrators.
 pub(super) fn new_acceptance(
     notification_id: NotificationId,
     scope: IdempotencyScope,

@@ -29,7 +29,8 @@ impl Checkpoints {
     }
 }
 
-/// What is wrong with the checkpoints of `stream`. A cached one that is missing or lags is not: it follows with the next batch.
+/// What is wrong with the checkpoints of `stream`. A cached one that is missing or lags is not: it follows
+/// with the next batch.
 pub fn judge_checkpoints(stream: &str, found: &Checkpoints) -> Vec<Discrepancy> {
     let mut wrong = Vec::new();
     let mut report = |kind, detail| {

@@ -30,7 +30,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// An entry up to the checkpoint has neither record nor malformed row, and retention cannot have deleted it.
+    /// An entry up to the checkpoint has neither record nor malformed row, and retention cannot have deleted
+    /// it.
     EntryWithoutOutcome = "entry_without_outcome",
     /// An entry was accepted, and has a malformed row too.
     EntryWithTwoOutcomes = "entry_with_two_outcomes",
@@ -42,7 +43,8 @@ kinds! {
     IntentsStreamAbsent = "intents_stream_absent",
     /// The stream has never given the id of the checkpoint: Redis lost entries, or the stream was recreated.
     CheckpointAfterStream = "checkpoint_after_stream",
-    /// The stream begins after the checkpoint: entries in between may have been trimmed before they were read.
+    /// The stream begins after the checkpoint: entries in between may have been trimmed before they were
+    /// read.
     StreamTrimmedPastCheckpoint = "stream_trimmed_past_checkpoint",
     /// The cached checkpoint is after the durable one: PostgreSQL lost outcomes.
     CachedCheckpointAhead = "cached_checkpoint_ahead",

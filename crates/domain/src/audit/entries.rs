@@ -1,6 +1,7 @@
 //! Entries of the intents stream and what PostgreSQL has of them.
 //!
-//! A duplicate leaves no row. It is recognised by the record of its idempotency key, which has the same fingerprint under another id.
+//! A duplicate leaves no row. It is recognised by the record of its idempotency key, which has the same
+//! fingerprint under another id.
 
 use ambient::Timestamp;
 
@@ -20,7 +21,8 @@ pub struct EntryTrace {
     pub fields_fingerprint: Option<String>,
     /// Its idempotency key as received, whether the entry is valid or not.
     pub scope: Option<IdempotencyScope>,
-    /// What it says by today's catalogue: fingerprint and time of the event, or the first rule that it breaks. `None` if it was not read.
+    /// What it says by today's catalogue: fingerprint and time of the event, or the first rule that it
+    /// breaks. `None` if it was not read.
     pub content: Option<Result<(String, Timestamp), FailureCode>>,
     /// Whether it could not be read in time, so that it may be a valid intent.
     pub is_too_slow: bool,
@@ -47,7 +49,8 @@ impl EntryTrace {
         }
     }
 
-    /// Whether it may have been a valid intent when it was processed: the catalogue may have been another one.
+    /// Whether it may have been a valid intent when it was processed: the catalogue may have been another
+    /// one.
     fn may_be_valid(&self) -> bool {
         match &self.content {
             Some(Ok(_)) => true,
@@ -69,8 +72,8 @@ impl EntryTrace {
         }
     }
 
-    /// Whether retention may have deleted its outcome. The time at which it came decides: its producer chooses the time of the event, and an
-    /// entry that was never read must not hide behind an old one.
+    /// Whether retention may have deleted its outcome. The time at which it came decides: its producer
+    /// chooses the time of the event, and an entry that was never read must not hide behind an old one.
     fn may_be_expired(&self, cutoffs: RetentionCutoffs) -> bool {
         let received = self.id.time();
         received <= cutoffs.malformed_intents || (self.may_be_valid() && received <= cutoffs.records)
@@ -112,7 +115,8 @@ pub struct EntryContext<'a> {
     pub stream: &'a str,
     /// The checkpoint from before the entries were read.
     pub processed: EntryId,
-    /// Whether the stream ends before the checkpoint: then an entry without an outcome may not have been read yet.
+    /// Whether the stream ends before the checkpoint: then an entry without an outcome may not have been read
+    /// yet.
     pub is_stream_behind: bool,
     /// What retention may have deleted.
     pub cutoffs: RetentionCutoffs,

@@ -74,8 +74,8 @@ pub enum OutboundVerdict {
     Wrong(Discrepancy),
 }
 
-/// Judges the entry `id` of `stream`, read before its route. An entry that its route does not name is a second one; whether the first is still there
-/// is the caller's question.
+/// Judges the entry `id` of `stream`, read before its route. An entry that its route does not name is a
+/// second one; whether the first is still there is the caller's question.
 pub fn judge_outbound(
     stream: &str,
     id: EntryId,

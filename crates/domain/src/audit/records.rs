@@ -87,7 +87,8 @@ pub struct AuditedRoute {
 }
 
 impl AuditedRoute {
-    /// When it was due, if it should have been published long before `now`. It waits for something, and has an end once that is there.
+    /// When it was due, if it should have been published long before `now`. It waits for something, and has
+    /// an end once that is there.
     pub fn stuck_since(&self, now: Timestamp) -> Option<Timestamp> {
         let due = self.next_attempt_at.filter(|_| self.status.is_live());
         due.filter(|due| now.saturating_since(*due) > OLDEST_DUE_LIMIT)
@@ -126,8 +127,8 @@ pub fn judge_record(record: &AuditedRecord) -> Vec<Discrepancy> {
     wrong
 }
 
-/// Every recipient has a route on every channel on which one of them has a route. What the catalogue says of the type is no measure: it may have
-/// been another one when the intent was accepted.
+/// Every recipient has a route on every channel on which one of them has a route. What the catalogue says of
+/// the type is no measure: it may have been another one when the intent was accepted.
 fn judge_recipients(record: &AuditedRecord, wrong: &mut Vec<Discrepancy>) {
     let of_user = |channel: Channel, user: &str| format!("{channel}:user:{user}");
     let ids: HashSet<&str> = record.routes.iter().map(|row| row.key().route_id.as_str()).collect();

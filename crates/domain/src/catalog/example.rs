@@ -1,7 +1,7 @@
 //! An example of what a schema allows, made from the schema alone.
 //!
-//! It follows the keywords that payloads use. What it makes is checked against the compiled schema by its caller, so a keyword that it does
-//! not know costs the example and is never a wrong one.
+//! It follows the keywords that payloads use. What it makes is checked against the compiled schema by its
+//! caller, so a keyword that it does not know costs the example and is never a wrong one.
 
 use serde_json::{Map, Number, Value};
 

@@ -1,7 +1,9 @@
-//! What became of an intent: from what the tables and the stream have under a name, to its fate and a sentence for a person.
+//! What became of an intent: from what the tables and the stream have under a name, to its fate and a
+//! sentence for a person.
 //!
-//! An intent leaves one trace of its outcome: a record if it is accepted, a malformed row if it is not. A duplicate leaves none, so that an
-//! entry that was read and has no row of its own is recognised by the record that holds its key.
+//! An intent leaves one trace of its outcome: a record if it is accepted, a malformed row if it is not. A
+//! duplicate leaves none, so that an entry that was read and has no row of its own is recognised by the
+//! record that holds its key.
 
 mod fate;
 mod name;
@@ -23,7 +25,8 @@ pub type Content = Result<Intent, Rejection>;
 /// What is known of the intents stream and its reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamPosition {
-    /// Everything up to and including this entry has its outcome; `None` before the first batch. See [`read_until`].
+    /// Everything up to and including this entry has its outcome; `None` before the first batch. See
+    /// [`read_until`].
     pub checkpoint: Option<EntryId>,
     /// The entries after it; `None` if Redis could not be asked.
     pub unread: Option<UnreadEntries>,
@@ -33,8 +36,8 @@ pub struct StreamPosition {
     pub waiting: Option<Waiting>,
 }
 
-/// The entry of the stream up to which it is read: the checkpoint, unless the stream ends before it. Then it was recreated, or cut
-/// short, and intake is about to find that out: nothing of it counts as read.
+/// The entry of the stream up to which it is read: the checkpoint, unless the stream ends before it. Then it
+/// was recreated, or cut short, and intake is about to find that out: nothing of it counts as read.
 pub fn read_until(checkpoint: Option<EntryId>, stream: Option<StreamState>) -> Option<EntryId> {
     checkpoint.filter(|checkpoint| check_stream(*checkpoint, stream) != StreamCheck::EndsBefore)
 }
@@ -73,13 +76,14 @@ pub struct KeyFindings {
     pub unread: Vec<(EntryId, Content)>,
 }
 
-/// What became of the intents that came as the entry of these findings: at least one fate. More than one if the stream was
-/// recreated and an id was given twice.
+/// What became of the intents that came as the entry of these findings: at least one fate. More than one if
+/// the stream was recreated and an id was given twice.
 pub fn entry_fates(found: &EntryFindings) -> Vec<Fate> {
     let mut fates: Vec<Fate> = present_entry(found).into_iter().collect();
     let told = |fates: &[Fate], id: &NotificationId| fates.iter().any(|fate| fate.notification() == Some(id));
     for record in &found.records {
-        // A suffix belongs to the stream's former life, and so does the id itself, if the entry says something else.
+        // A suffix belongs to the stream's former life, and so does the id itself, if the entry says
+        // something else.
         if !told(&fates, &record.notification_id) {
             fates.push(Fate::accepted(record));
         }

@@ -1,12 +1,13 @@
-//! An intent as a JSON object: the body of a request, an element of a batch, or (without its type) the payload of an event.
+//! An intent as a JSON object: the body of a request, an element of a batch, or (without its type) the
+//! payload of an event.
 //!
-//! It becomes the flat entry that it would be in the stream, its recipients and its payload in normal form, and from there
-//! on one set of rules decides about both ([`decode`]). What only JSON can get wrong is decided here: what is no object is
-//! [`NotAnObject`], for the caller to refuse as a whole; a member that is unknown, repeated or of the wrong type breaks the rule
-//! that the contract names.
+//! It becomes the flat entry that it would be in the stream, its recipients and its payload in normal form,
+//! and from there on one set of rules decides about both ([`decode`]). What only JSON can get wrong is
+//! decided here: what is no object is [`NotAnObject`], for the caller to refuse as a whole; a member that is
+//! unknown, repeated or of the wrong type breaks the rule that the contract names.
 //!
-//! Nothing here takes more than a few times the bytes of the body, whatever it holds: what is more than an intent can have is counted
-//! and not kept.
+//! Nothing here takes more than a few times the bytes of the body, whatever it holds: what is more than an
+//! intent can have is counted and not kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -27,11 +28,12 @@ use crate::entry::RawFields;
 use crate::json::{self, NormalForm, least_normal_length, normalise};
 use crate::malformed::{FailureCode, Rejection};
 
-/// The most members of an object that are looked at. Any more are unknown or repeated, as some of these are then.
+/// The most members of an object that are looked at. Any more are unknown or repeated, as some of these are
+/// then.
 const MAX_MEMBERS: usize = 64;
 
-/// The members of an intent's object, each with the field that it becomes and the type that it has. The key is a member of a
-/// batch's elements only.
+/// The members of an intent's object, each with the field that it becomes and the type that it has. The key
+/// is a member of a batch's elements only.
 const MEMBERS: [Member; 8] = [
     Member { name: "notification_type", field: NOTIFICATION_TYPE, kind: Kind::Text },
     Member { name: "audience_kind", field: AUDIENCE_KIND, kind: Kind::Text },
@@ -99,8 +101,8 @@ impl<'a> IntentBody<'a> {
         decode(&self.to_entry(&fixed, &defaults)?, catalog)
     }
 
-    /// The entry that the intent would be in the stream, unless the object breaks a rule already. `fixed` are fields that no member
-    /// may give; `defaults` count where the member is absent.
+    /// The entry that the intent would be in the stream, unless the object breaks a rule already. `fixed` are
+    /// fields that no member may give; `defaults` count where the member is absent.
     pub(super) fn to_entry(
         &self,
         fixed: &[(&'static str, &str)],
@@ -156,7 +158,8 @@ impl Kind {
         match self {
             Self::Text => serde_json::from_str(text)
                 .or_else(|_| reject(FailureCode::InvalidField, format!("{name} takes a string"))),
-            // As it was written: the rule for the field takes digits only, so that neither 1.0 nor 1e3 is an integer.
+            // As it was written: the rule for the field takes digits only, so that neither 1.0 nor 1e3 is an
+            // integer.
             Self::Integer if text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
                 Ok(text.to_owned())
             }
@@ -167,7 +170,8 @@ impl Kind {
     }
 }
 
-/// The payload in normal form. In place of one that is too long, so many spaces: the rules about sizes have their place among the others.
+/// The payload in normal form. In place of one that is too long, so many spaces: the rules about sizes have
+/// their place among the others.
 fn payload(name: &str, text: &str) -> Result<String, Rejection> {
     let refuse = |message: String| reject(FailureCode::InvalidPayloadJson, message);
     let too_long = |length: usize| Ok(" ".repeat(length.min(MAX_ENTRY + 1)));
@@ -185,7 +189,8 @@ fn payload(name: &str, text: &str) -> Result<String, Rejection> {
     }
 }
 
-/// The array in normal form. If there are too many elements, they break that rule even if only repeats are too many.
+/// The array in normal form. If there are too many elements, they break that rule even if only repeats are
+/// too many.
 fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
     let Ok(listed) = serde_json::from_str::<Listed<'_>>(text) else {
         return reject(FailureCode::InvalidRecipients, format!("{name} takes an array of strings"));
@@ -205,7 +210,8 @@ fn recipients(name: &str, text: &str) -> Result<String, Rejection> {
 struct Listed<'a> {
     /// One more than there may be at most.
     users: BTreeSet<Cow<'a, str>>,
-    /// What they take with their quotes and a comma each. Those that are not kept count as often as they are listed.
+    /// What they take with their quotes and a comma each. Those that are not kept count as often as they are
+    /// listed.
     bytes: usize,
     /// How many are listed, repeats included.
     count: usize,

@@ -29,8 +29,8 @@ pub struct IntentDraft {
     pub recipients: Recipients,
     /// The same key with the same content is the same intent.
     pub idempotency_key: String,
-    /// When it happened, in Unix milliseconds: text, because `send` leaves it to [`IntentDraft::decode`] to refuse
-    /// what its user typed.
+    /// When it happened, in Unix milliseconds: text, because `send` leaves it to [`IntentDraft::decode`] to
+    /// refuse what its user typed.
     pub occurred_at_ms: String,
     /// The payload, byte for byte.
     pub payload_json: String,

@@ -1,9 +1,9 @@
 //! An intent as an event of a producer's outbox.
 //!
-//! The event's type is the notification type, and its payload the object of [`IntentBody`] without that member. It becomes the
-//! entry that the relay appends to the intents stream, payload and recipients in normal form. It is judged before it is
-//! appended, by the rules of the stream: what the service would find malformed never gets there. Whether its key was used
-//! before or a recipient exists is not decided here.
+//! The event's type is the notification type, and its payload the object of [`IntentBody`] without that
+//! member. It becomes the entry that the relay appends to the intents stream, payload and recipients in
+//! normal form. It is judged before it is appended, by the rules of the stream: what the service would find
+//! malformed never gets there. Whether its key was used before or a recipient exists is not decided here.
 
 use ambient::Timestamp;
 

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use super::Audience;
 use crate::json;
 
-/// What is fingerprinted, its members in the order in which they are written. A change here is a new version of the
-/// fingerprint: every key in use would become a conflict.
+/// What is fingerprinted, its members in the order in which they are written. A change here is a new version
+/// of the fingerprint: every key in use would become a conflict.
 #[derive(Serialize)]
 struct Fingerprinted<'a> {
     audience_kind: &'static str,
@@ -20,7 +20,8 @@ struct Fingerprinted<'a> {
     recipients: &'a [String],
 }
 
-/// `v1:` and the lower-case hex SHA-256 of what the intent says. It leaves out the key and the two ids for observability.
+/// `v1:` and the lower-case hex SHA-256 of what the intent says. It leaves out the key and the two ids for
+/// observability.
 pub(super) fn fingerprint(
     notification_type: &str,
     producer: &str,

@@ -1,7 +1,7 @@
 //! The normal form of a text, made from text to text within a bounded buffer.
 //!
-//! Values are written as they are read. Of an object that is open only the places of its members are kept, eight bytes each; at its end
-//! they are sorted where they stand.
+//! Values are written as they are read. Of an object that is open only the places of its members are kept,
+//! eight bytes each; at its end they are sorted where they stand.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -24,7 +24,8 @@ pub enum NormalForm {
     TooLong,
 }
 
-/// The normal form of one JSON value, if it takes `limit` bytes at most. The errors are those of [`super::parse`].
+/// The normal form of one JSON value, if it takes `limit` bytes at most. The errors are those of
+/// [`super::parse`].
 pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, JsonError> {
     let mut out = Out { bytes: Vec::new(), limit, is_too_long: false };
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -40,8 +41,8 @@ pub fn normalise(text: &str, limit: usize) -> Result<NormalForm, JsonError> {
     Ok(NormalForm::Text(String::from_utf8(out.bytes).expect("serde_json writes UTF-8")))
 }
 
-/// The least length of the normal form of a valid JSON text, in bytes: everything but white space, of an escape and of a number one byte.
-/// Counts no further than `limit` and one.
+/// The least length of the normal form of a valid JSON text, in bytes: everything but white space, of an
+/// escape and of a number one byte. Counts no further than `limit` and one.
 pub fn least_normal_length(text: &str, limit: usize) -> usize {
     let (mut length, mut in_string, mut in_number, mut bytes) = (0, false, false, text.bytes());
     while let Some(byte) = bytes.next().filter(|_| length <= limit) {
@@ -59,7 +60,8 @@ pub fn least_normal_length(text: &str, limit: usize) -> usize {
     length
 }
 
-/// Whether a valid JSON text has more than `most` values and keys, of which each takes many times its text as a tree.
+/// Whether a valid JSON text has more than `most` values and keys, of which each takes many times its text as
+/// a tree.
 pub fn has_more_values_than(text: &str, most: usize) -> bool {
     let (mut count, mut in_string, mut bytes) = (0, false, text.bytes());
     while let Some(byte) = bytes.next() {

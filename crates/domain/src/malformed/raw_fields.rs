@@ -12,12 +12,12 @@ use sha2::{Digest, Sha256};
 
 use crate::entry::{FIELD_COST, LargeEntry, LargePart, RawFields};
 
-/// Up to this [cost](crate::entry::cost) the fields of an entry are kept whole; of a larger one no more than this many bytes
-/// are kept.
+/// Up to this [cost](crate::entry::cost) the fields of an entry are kept whole; of a larger one no more than
+/// this many bytes are kept.
 pub const RAW_FIELDS_MAX: usize = 16 * 1024 * 1024;
 
-/// The longest JSON of fields that are kept whole, in bytes: enough for [`RAW_FIELDS_MAX`] as base64. Text of control
-/// characters, which JSON writes six times as long, is cut like an entry that is too large.
+/// The longest JSON of fields that are kept whole, in bytes: enough for [`RAW_FIELDS_MAX`] as base64. Text of
+/// control characters, which JSON writes six times as long, is cut like an entry that is too large.
 pub const RAW_FIELDS_JSON_MAX: usize = 22 * 1024 * 1024;
 
 /// How many bytes are kept of a long name or value of an entry that is not kept whole.
@@ -26,13 +26,14 @@ pub const TRUNCATED_HEAD: usize = 64 * 1024;
 /// Beyond this length, the JSON of few and long fields is generated piece by piece when it is needed.
 const MAX_BUFFERED_JSON: usize = 1024 * 1024;
 
-/// How many bytes of a name or value one piece has: a multiple of three, so that the base64 of the pieces is that of the whole.
+/// How many bytes of a name or value one piece has: a multiple of three, so that the base64 of the pieces is
+/// that of the whole.
 const PIECE: usize = 48 * 1024;
 
-/// What is kept of the fields of an entry: an array of `[name, value]` in the order received. A name or value that is not
-/// UTF-8 or holds U+0000 is `{"base64": …}`. Beyond [`RAW_FIELDS_MAX`] or [`RAW_FIELDS_JSON_MAX`] long ones are
-/// `{"truncated": {"bytes": …, "sha256": …, "head_base64": …}}`, and where even that is too much the last pair is
-/// `{"omitted": {"fields": …}}` and `{"omitted": {"bytes": …}}`.
+/// What is kept of the fields of an entry: an array of `[name, value]` in the order received. A name or value
+/// that is not UTF-8 or holds U+0000 is `{"base64": …}`. Beyond [`RAW_FIELDS_MAX`] or [`RAW_FIELDS_JSON_MAX`]
+/// long ones are `{"truncated": {"bytes": …, "sha256": …, "head_base64": …}}`, and where even that is too
+/// much the last pair is `{"omitted": {"fields": …}}` and `{"omitted": {"bytes": …}}`.
 ///
 /// Clones share it: it may be most of the service's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +66,8 @@ impl KeptFields {
         Self::text_of(&heads.chain(rest).collect::<Vec<_>>())
     }
 
-    /// All fields if they cost at most `max` and their JSON has at most `json_max` bytes, else as much as fits into `max` bytes.
+    /// All fields if they cost at most `max` and their JSON has at most `json_max` bytes, else as much as
+    /// fits into `max` bytes.
     fn within(fields: RawFields, max: usize, json_max: usize) -> Self {
         if fields.cost() > max {
             return Self::text_of(&cut(&fields, max));
@@ -81,7 +83,8 @@ impl KeptFields {
         }
     }
 
-    /// One pair: the name `raw_fields` and the truncated form of the JSON. `None` if it has this form already.
+    /// One pair: the name `raw_fields` and the truncated form of the JSON. `None` if it has this form
+    /// already.
     pub(super) fn reduced(&self) -> Option<Self> {
         let text = self.text();
         let raw_fields = || Part::Truncated { truncated: Truncated::of(text.as_bytes()) };
@@ -154,7 +157,8 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
-    /// Writes up to [`PIECE`] bytes of the next name or value, with the JSON syntax before its first and after its last byte.
+    /// Writes up to [`PIECE`] bytes of the next name or value, with the JSON syntax before its first and
+    /// after its last byte.
     fn write_some(&mut self, fields: &RawFields, piece: &mut Vec<u8>) {
         let (name, value) = &fields.0[self.part / 2];
         let is_name = self.part.is_multiple_of(2);
@@ -198,7 +202,8 @@ impl Pieces {
     }
 }
 
-/// A name or value. It is serialized twice, for its length and for its text, without an intermediate copy of long parts.
+/// A name or value. It is serialized twice, for its length and for its text, without an intermediate copy of
+/// long parts.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Part<'a> {

@@ -1,4 +1,5 @@
-//! The raw fields of a malformed intent, read back from the JSON that is stored: the bytes as they were received.
+//! The raw fields of a malformed intent, read back from the JSON that is stored: the bytes as they were
+//! received.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -45,8 +46,8 @@ impl StoredPart {
     }
 }
 
-/// Bytes as text, at most `max` bytes of it, and whether that is all. What is no UTF-8 is `\xNN`; characters that direct a terminal or a browser
-/// are left as they are.
+/// Bytes as text, at most `max` bytes of it, and whether that is all. What is no UTF-8 is `\xNN`; characters
+/// that direct a terminal or a browser are left as they are.
 pub fn text_of(bytes: &[u8], max: usize) -> (String, bool) {
     let mut text = String::with_capacity(max.min(bytes.len()));
     for chunk in bytes.utf8_chunks() {

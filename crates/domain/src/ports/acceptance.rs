@@ -9,7 +9,8 @@ use crate::entry::EntryId;
 use crate::outcome::Outcome;
 use crate::record::IdempotencyScope;
 
-/// What one transaction writes. It presupposes no stream: every record and every malformed row has its identity already.
+/// What one transaction writes. It presupposes no stream: every record and every malformed row has its
+/// identity already.
 #[derive(Clone, Debug)]
 pub struct AcceptanceBatch<'a> {
     /// The outcomes in the order in which they were decided, at least one.
@@ -47,8 +48,8 @@ pub enum Commit {
     /// [`CheckpointMove`] can find. Another replica has moved it, with a higher fence
     /// or not, or PostgreSQL was restored to an older state.
     CheckpointMoved,
-    /// Nothing was written: the condition of an answer does not hold, which only a batch with answers can find. A claim has
-    /// expired, or a key is not free any more.
+    /// Nothing was written: the condition of an answer does not hold, which only a batch with answers can
+    /// find. A claim has expired, or a key is not free any more.
     AnswerRefused,
 }
 

@@ -1,5 +1,5 @@
-//! What submissions need besides acceptance: stored answers, with which repeated requests are answered, and the claims that keep
-//! two requests with one key apart.
+//! What submissions need besides acceptance: stored answers, with which repeated requests are answered, and
+//! the claims that keep two requests with one key apart.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,7 +9,8 @@ use super::StoreError;
 use crate::record::IdempotencyScope;
 use crate::submission::{AcceptedRequest, StoredAnswer};
 
-/// What makes a claim its claimer's own: a claim that expired and was won by another request has another token.
+/// What makes a claim its claimer's own: a claim that expired and was won by another request has another
+/// token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimToken(pub [u8; 16]);
 
@@ -82,15 +83,16 @@ pub trait AnswerStore: Send + Sync {
         scopes: &[IdempotencyScope],
     ) -> impl Future<Output = Result<HashMap<IdempotencyScope, AcceptedRequest>, StoreError>> + Send;
 
-    /// What a request with each of these keys and fingerprints would be told, in their order; `None` for a key that is free.
-    /// Nothing is claimed, and no row is waited for.
+    /// What a request with each of these keys and fingerprints would be told, in their order; `None` for a
+    /// key that is free. Nothing is claimed, and no row is waited for.
     fn lookup_answers(
         &self,
         keys: &[(&IdempotencyScope, &str)],
     ) -> impl Future<Output = Result<Vec<Option<ClaimOutcome>>, StoreError>> + Send;
 
-    /// Claims these keys together, each for `lock_ttl` at most; an outcome for each, in their order. Of several claims of a key
-    /// that is free one wins, and the others find it in progress. After an error it is unknown which keys were claimed.
+    /// Claims these keys together, each for `lock_ttl` at most; an outcome for each, in their order. Of
+    /// several claims of a key that is free one wins, and the others find it in progress. After an error it
+    /// is unknown which keys were claimed.
     fn claim_answers(
         &self,
         claims: &[AnswerClaim<'_>],

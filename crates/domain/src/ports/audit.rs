@@ -41,7 +41,8 @@ pub enum ChildTable {
     DeadLetters,
 }
 
-/// The tables. Each call examines a bounded number of rows, and what one call returns of a record is of one moment.
+/// The tables. Each call examines a bounded number of rows, and what one call returns of a record is of one
+/// moment.
 pub trait AuditStore: Send + Sync {
     /// The durable checkpoint of `stream`.
     fn audited_checkpoint(
@@ -49,7 +50,8 @@ pub trait AuditStore: Send + Sync {
         stream: &str,
     ) -> impl Future<Output = Result<Option<Checkpoint>, StoreError>> + Send;
 
-    /// The next records that were accepted after `after` and before `until`, as many as the store reads at once.
+    /// The next records that were accepted after `after` and before `until`, as many as the store reads at
+    /// once.
     fn list_audited_records(
         &self,
         after: &RecordCursor,
@@ -100,7 +102,8 @@ pub struct StreamEntry {
 
 /// Streams, to be read from one end to the other.
 pub trait StreamReader: Send + Sync {
-    /// The next entries of `stream` after `after` and up to `until`, at least one if there is one, within `limit`.
+    /// The next entries of `stream` after `after` and up to `until`, at least one if there is one, within
+    /// `limit`.
     fn list_entries(
         &self,
         stream: &str,

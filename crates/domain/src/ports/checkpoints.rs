@@ -11,16 +11,17 @@ use crate::republish::ServerId;
 /// The durable checkpoint, and what it is compared with. It moves forward with the outcomes:
 /// [`AcceptanceStore::accept`](super::AcceptanceStore::accept).
 pub trait CheckpointStore: Send + Sync {
-    /// The last of these entries of `stream` that has a record or a malformed row of the same content under its id.
+    /// The last of these entries of `stream` that has a record or a malformed row of the same content under
+    /// its id.
     fn find_last_processed(
         &self,
         stream: &str,
         entries: &[ProcessedTrace],
     ) -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
 
-    /// Writes `fence` over the fence of the checkpoint, so that no earlier term can move it any more, and returns where it
-    /// is. At the start of a term (`begins`) a checkpoint that carries `fence` itself is superseded, too: another term had
-    /// the same fence, because PostgreSQL was restored.
+    /// Writes `fence` over the fence of the checkpoint, so that no earlier term can move it any more, and
+    /// returns where it is. At the start of a term (`begins`) a checkpoint that carries `fence` itself is
+    /// superseded, too: another term had the same fence, because PostgreSQL was restored.
     fn claim_checkpoint(
         &self,
         stream: &str,
@@ -37,8 +38,9 @@ pub trait CheckpointStore: Send + Sync {
     /// The witness of the checkpoint of `stream`; an empty one if the stream has no checkpoint.
     fn load_witness(&self, stream: &str) -> impl Future<Output = Result<Witness, StoreError>> + Send;
 
-    /// Moves the checkpoint of a stream that lost its newest entries back to `to`, the last entry that has an outcome, and saves the
-    /// server that has the stream beside it. A conflict if the checkpoint is not the expected one or has a higher fence.
+    /// Moves the checkpoint of a stream that lost its newest entries back to `to`, the last entry that has an
+    /// outcome, and saves the server that has the stream beside it. A conflict if the checkpoint is not the
+    /// expected one or has a higher fence.
     fn move_checkpoint_back(
         &self,
         to: CheckpointMove<'_>,
@@ -58,16 +60,17 @@ pub trait CheckpointCache: Send + Sync {
     /// Reads it.
     fn load(&self, stream: &str) -> impl Future<Output = Result<CachedCheckpoint, StoreError>> + Send;
 
-    /// Moves it forward. A conflict if Redis has a higher fence, or if it would not advance under the same fence. A value
-    /// that is garbled for the fence of `checkpoint` ([`crate::checkpoint::MAX_FENCE_LEAD`]) is overwritten.
+    /// Moves it forward. A conflict if Redis has a higher fence, or if it would not advance under the same
+    /// fence. A value that is garbled for the fence of `checkpoint` ([`crate::checkpoint::MAX_FENCE_LEAD`])
+    /// is overwritten.
     fn save(
         &self,
         stream: &str,
         checkpoint: Checkpoint,
     ) -> impl Future<Output = Result<Swap, StoreError>> + Send;
 
-    /// As [`CheckpointCache::save`], but to any entry, an earlier one too: for a stream that was recreated, and for a new
-    /// leader that writes its fence over the stored one.
+    /// As [`CheckpointCache::save`], but to any entry, an earlier one too: for a stream that was recreated,
+    /// and for a new leader that writes its fence over the stored one.
     fn reset(
         &self,
         stream: &str,

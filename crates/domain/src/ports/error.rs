@@ -14,8 +14,8 @@ pub enum StoreError {
         #[source]
         source: BoxError,
     },
-    /// The dependency answers but took too long for this input; the call may or may not have been carried out. A smaller
-    /// input may succeed.
+    /// The dependency answers but took too long for this input; the call may or may not have been carried
+    /// out. A smaller input may succeed.
     #[error("could not {operation} in time")]
     TimedOut {
         /// What was being done.
@@ -24,7 +24,8 @@ pub enum StoreError {
         #[source]
         source: BoxError,
     },
-    /// Another transaction holds a lock on something that the call needs. Nothing was carried out; try again later.
+    /// Another transaction holds a lock on something that the call needs. Nothing was carried out; try again
+    /// later.
     #[error("could not {operation}: another transaction holds a lock")]
     Locked {
         /// What was being done.

@@ -17,8 +17,8 @@ pub trait Operations: Send + Sync {
         selection: &Selection,
     ) -> impl Future<Output = Result<Targets, StoreError>> + Send;
 
-    /// A page of what [`Selection::Filter`] selects, newest first, from after the place `after` on, at most `limit` of them. A page may be short
-    /// or empty and still have a next one.
+    /// A page of what [`Selection::Filter`] selects, newest first, from after the place `after` on, at most
+    /// `limit` of them. A page may be short or empty and still have a next one.
     fn list_targets(
         &self,
         filter: &DeadLetterFilter,
@@ -26,8 +26,9 @@ pub trait Operations: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Page<Target, DeadLetterPlace>, StoreError>> + Send;
 
-    /// One transaction: changes the routes and dead letters of a chunk that still have their version, and writes what was done to
-    /// `operator_actions`, if anything was. An outcome for each target in the order given. Waits for no lock.
+    /// One transaction: changes the routes and dead letters of a chunk that still have their version, and
+    /// writes what was done to `operator_actions`, if anything was. An outcome for each target in the order
+    /// given. Waits for no lock.
     fn change_dead_letters(
         &self,
         change: &DeadLetterChange,
@@ -37,8 +38,9 @@ pub trait Operations: Send + Sync {
     ) -> impl Future<Output = Result<Vec<Completion>, StoreError>> + Send;
 }
 
-/// Makes `change` to all targets, chunk by chunk. What is left when it ends early, by an error or a crash: the chunks before are
-/// committed, and their routes are no longer selected, so the same request, made again, continues with the others.
+/// Makes `change` to all targets, chunk by chunk. What is left when it ends early, by an error or a crash:
+/// the chunks before are committed, and their routes are no longer selected, so the same request, made again,
+/// continues with the others.
 pub async fn apply_change(
     store: &impl Operations,
     change: &DeadLetterChange,
@@ -67,13 +69,16 @@ pub async fn apply_change(
 pub struct ChunkReport {
     /// Routes that were changed.
     pub changed: u64,
-    /// Those that were changed or deleted by someone else since they were selected: they are no longer what the operator saw.
+    /// Those that were changed or deleted by someone else since they were selected: they are no longer what
+    /// the operator saw.
     pub conflicts: u64,
-    /// Those that another transaction has locked: they may be tried again with the version that they were selected with.
+    /// Those that another transaction has locked: they may be tried again with the version that they were
+    /// selected with.
     pub locked: Vec<Target>,
 }
 
-/// Makes `change` to one chunk, at most [`CHUNK_ROUTES`](crate::operations::CHUNK_ROUTES) targets, in one transaction.
+/// Makes `change` to one chunk, at most [`CHUNK_ROUTES`](crate::operations::CHUNK_ROUTES) targets, in one
+/// transaction.
 pub async fn apply_to_chunk(
     store: &impl Operations,
     change: &DeadLetterChange,

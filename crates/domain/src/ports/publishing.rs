@@ -55,8 +55,8 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Acquires the scan lock of `channel` for at most `ttl`; false if another replica holds it. A hint: it avoids that replicas
-    /// read the same page of due routes and request the same leases.
+    /// Acquires the scan lock of `channel` for at most `ttl`; false if another replica holds it. A hint: it
+    /// avoids that replicas read the same page of due routes and request the same leases.
     fn acquire_scan_lock(
         &self,
         channel: Channel,
@@ -71,9 +71,10 @@ pub trait LeaseStore: Send + Sync {
         token: &LeaseToken,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Extends receipts while their completion cannot be committed, and writes those that have expired again; each comes with the
-    /// id of its entry. If `server`, which acknowledged the entries, has been replaced, they may not exist on the present one: then
-    /// receipts that exist are extended, none is written, and `false` is returned.
+    /// Extends receipts while their completion cannot be committed, and writes those that have expired again;
+    /// each comes with the id of its entry. If `server`, which acknowledged the entries, has been replaced,
+    /// they may not exist on the present one: then receipts that exist are extended, none is written, and
+    /// `false` is returned.
     fn extend_receipts(
         &self,
         server: &ServerId,
@@ -84,8 +85,8 @@ pub trait LeaseStore: Send + Sync {
 
 /// The outbound streams.
 pub trait Outbound: Send + Sync {
-    /// For each entry, atomically: if `token` still holds the lease, append, then replace the lease with the receipt, which
-    /// expires after `dedupe_ttl`. Outcomes have the order of the entries.
+    /// For each entry, atomically: if `token` still holds the lease, append, then replace the lease with the
+    /// receipt, which expires after `dedupe_ttl`. Outcomes have the order of the entries.
     fn append(
         &self,
         channel: Channel,

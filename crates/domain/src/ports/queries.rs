@@ -15,8 +15,8 @@ use crate::query::{
 };
 use crate::record::{IdempotencyScope, NotificationId, Record, RecordCursor};
 
-/// What the tables have. Every call but a search examines a bounded number of rows, however large the tables are: a page may be short or
-/// empty and still have a next one.
+/// What the tables have. Every call but a search examines a bounded number of rows, however large the tables
+/// are: a page may be short or empty and still have a next one.
 pub trait Queries: Send + Sync {
     /// A notification with all its routes; `None` if there is none of this id.
     fn get_notification(
@@ -24,15 +24,15 @@ pub trait Queries: Send + Sync {
         id: &NotificationId,
     ) -> impl Future<Output = Result<Option<NotificationDetail>, StoreError>> + Send;
 
-    /// The records of the first [`MAX_RECORDS`](crate::query::MAX_RECORDS) of these ids, without their routes, in any order; an id without
-    /// a record has none here.
+    /// The records of the first [`MAX_RECORDS`](crate::query::MAX_RECORDS) of these ids, without their
+    /// routes, in any order; an id without a record has none here.
     fn list_records(
         &self,
         ids: &[NotificationId],
     ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
-    /// Notifications that `filter` selects, the newest first, from after the place `after`. Stable while rows arrive: a page begins after a place,
-    /// not at a number.
+    /// Notifications that `filter` selects, the newest first, from after the place `after`. Stable while rows
+    /// arrive: a page begins after a place, not at a number.
     fn list_notifications(
         &self,
         filter: &NotificationFilter,
@@ -40,8 +40,8 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<NotificationSummary, RecordCursor>, StoreError>> + Send;
 
-    /// Notifications that the filter of a search selects, the newest first, from after the place `after`. Unlike the other calls it may
-    /// examine every row: it is bounded by the time that a query may take.
+    /// Notifications that the filter of a search selects, the newest first, from after the place `after`.
+    /// Unlike the other calls it may examine every row: it is bounded by the time that a query may take.
     fn search_notifications(
         &self,
         filter: &SearchFilter,
@@ -57,8 +57,9 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<DeadLetter, DeadLetterPlace>, StoreError>> + Send;
 
-    /// The end of a selection of dead letters that has each one that exists, and none that follows: just after the newest, or `now` if there is
-    /// none. Replicas write the times of dead letters by their own clocks, so that `now` by another clock is no end.
+    /// The end of a selection of dead letters that has each one that exists, and none that follows: just
+    /// after the newest, or `now` if there is none. Replicas write the times of dead letters by their own
+    /// clocks, so that `now` by another clock is no end.
     fn end_of_dead_letters(
         &self,
         now: Timestamp,
@@ -79,8 +80,8 @@ pub trait Queries: Send + Sync {
         limit: PageLimit,
     ) -> impl Future<Output = Result<Page<MalformedSummary, MalformedPlace>, StoreError>> + Send;
 
-    /// The malformed intents that came as the entry `entry_id` of `stream`: more than one if the stream was recreated. The newest
-    /// first, at most 100; empty if there is none.
+    /// The malformed intents that came as the entry `entry_id` of `stream`: more than one if the stream was
+    /// recreated. The newest first, at most 100; empty if there is none.
     fn get_malformed_intents(
         &self,
         stream: &str,
@@ -112,11 +113,12 @@ pub trait Queries: Send + Sync {
 
 /// What the intents stream has.
 pub trait StreamQueries: Send + Sync {
-    /// The stream after the entry `after`. At most 1,000 entries and 4 MiB are read; what is beyond is not counted.
+    /// The stream after the entry `after`. At most 1,000 entries and 4 MiB are read; what is beyond is not
+    /// counted.
     fn backlog(&self, after: EntryId) -> impl Future<Output = Result<StreamBacklog, StoreError>> + Send;
 
-    /// Whether the stream has entries after the entry `after`. If it ends before `after`, it was recreated, and all
-    /// of its entries count.
+    /// Whether the stream has entries after the entry `after`. If it ends before `after`, it was recreated,
+    /// and all of its entries count.
     fn has_unread(&self, after: EntryId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The entry `id`, and the stream as a whole.
@@ -129,10 +131,12 @@ pub trait StreamQueries: Send + Sync {
 
 /// Who leads.
 pub trait LeaderLookup: Send + Sync {
-    /// The present term of the leader of intake; `None` if no replica leads. It may be over when the answer arrives.
+    /// The present term of the leader of intake; `None` if no replica leads. It may be over when the answer
+    /// arrives.
     fn leader(&self) -> impl Future<Output = Result<Option<LeaderTerm>, StoreError>> + Send;
 
-    /// When the last term ended if its leader did not end it, as after a crash or a hang. `None` if it is not over, if its leader ended
-    /// it, as in a stop, or if there was none: then it is not known since when no replica leads.
+    /// When the last term ended if its leader did not end it, as after a crash or a hang. `None` if it is not
+    /// over, if its leader ended it, as in a stop, or if there was none: then it is not known since when no
+    /// replica leads.
     fn last_term_end(&self) -> impl Future<Output = Result<Option<Timestamp>, StoreError>> + Send;
 }

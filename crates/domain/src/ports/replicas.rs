@@ -6,13 +6,14 @@ use crate::ports::StoreError;
 use crate::query::ActivityHistory;
 pub use crate::replica::{Activity, BlockedReport, ReplicaReport, WorkerReport};
 
-/// The tables `replicas` and `activity`. All times in them but `started_at` and those of a worker are the store's own, so that
-/// rows of different replicas can be compared.
+/// The tables `replicas` and `activity`. All times in them but `started_at` and those of a worker are the
+/// store's own, so that rows of different replicas can be compared.
 pub trait ReplicaStore: Send + Sync {
     /// Writes the row of a replica, seen now.
     fn save_replica(&self, report: &ReplicaReport) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Adds counts to the current minute of the replica. If the reply is lost, it is unknown whether they were added.
+    /// Adds counts to the current minute of the replica. If the reply is lost, it is unknown whether they
+    /// were added.
     fn add_activity(
         &self,
         replica: &str,

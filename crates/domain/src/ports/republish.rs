@@ -32,7 +32,8 @@ pub struct FoundEntries {
     pub present: Vec<bool>,
 }
 
-/// The most entries that callers look for with one call of [`OutboundInspection::find_entries`]: the server does nothing else meanwhile.
+/// The most entries that callers look for with one call of [`OutboundInspection::find_entries`]: the server
+/// does nothing else meanwhile.
 pub const MAX_FOUND_ENTRIES: usize = 256;
 
 /// Inspects the outbound streams as a whole, and appends the entries that they lost.
@@ -54,8 +55,9 @@ pub trait OutboundInspection: Send + Sync {
         entries: &[(&RouteKey, EntryId)],
     ) -> impl Future<Output = Result<FoundEntries, StoreError>> + Send;
 
-    /// One atomic step for each entry: append it and write its receipt, which lives for `receipt_ttl`; a receipt whose
-    /// entry is in the stream is returned instead, and a lease that a publisher holds is [`Append::LeaseLost`].
+    /// One atomic step for each entry: append it and write its receipt, which lives for `receipt_ttl`; a
+    /// receipt whose entry is in the stream is returned instead, and a lease that a publisher holds is
+    /// [`Append::LeaseLost`].
     fn append_again(
         &self,
         channel: Channel,
@@ -138,8 +140,8 @@ pub trait RepublishStore: Send + Sync {
         keys: &[&RouteKey],
     ) -> impl Future<Output = Result<DuePage, StoreError>> + Send;
 
-    /// Replaces the entry ids of published routes and changes nothing else but the version, with an outcome for each in the
-    /// order given. It does not wait for rows that another transaction has locked.
+    /// Replaces the entry ids of published routes and changes nothing else but the version, with an outcome
+    /// for each in the order given. It does not wait for rows that another transaction has locked.
     fn replace_published_entries(
         &self,
         routes: &[Published],

@@ -7,8 +7,8 @@ use ambient::Timestamp;
 
 use super::StoreError;
 
-/// How old a row must be for retention to remove it: older than `age` by the clock of this process and by that of the
-/// database. A clock that is wrong on either side removes nothing too early.
+/// How old a row must be for retention to remove it: older than `age` by the clock of this process and by
+/// that of the database. A clock that is wrong on either side removes nothing too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cutoff {
     /// The time before which a row is too old, by the clock of this process.
@@ -53,12 +53,13 @@ pub struct Removal {
 
 /// The idempotency keys of the HTTP API. Each says itself when it expires, so that no age is configured.
 pub trait KeySweep: Send + Sync {
-    /// Deletes at most `limit` expired keys, the oldest first and together, and returns how many. Keys that another transaction
-    /// holds are left out.
+    /// Deletes at most `limit` expired keys, the oldest first and together, and returns how many. Keys that
+    /// another transaction holds are left out.
     fn sweep_idempotency_keys(&self, limit: usize) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
-/// A table that retention keeps small: records by [`NotificationId`](crate::record::NotificationId), malformed intents by [`MalformedKey`](crate::malformed::MalformedKey).
+/// A table that retention keeps small: records by [`NotificationId`](crate::record::NotificationId),
+/// malformed intents by [`MalformedKey`](crate::malformed::MalformedKey).
 pub trait RetentionStore<K>: Send + Sync {
     /// Rows older than `cutoff`, oldest first, after the row `after`.
     fn list_expired(
@@ -68,8 +69,8 @@ pub trait RetentionStore<K>: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Expired<K>>, StoreError>> + Send;
 
-    /// Removes those of the rows that are older than `cutoff`, have no live route, and are not locked by another transaction.
-    /// It does not wait for locks, and all that it removes is removed together.
+    /// Removes those of the rows that are older than `cutoff`, have no live route, and are not locked by
+    /// another transaction. It does not wait for locks, and all that it removes is removed together.
     fn delete_expired(
         &self,
         keys: &[&K],

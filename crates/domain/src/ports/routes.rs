@@ -20,7 +20,8 @@ pub enum DueOrder {
 /// A place in the list of due routes: the listing resumes after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DueCursor {
-    /// When the last listed route was due, as the store writes it: the row may hold a time that is not readable.
+    /// When the last listed route was due, as the store writes it: the row may hold a time that is not
+    /// readable.
     pub next_attempt_at: String,
     /// Which route it was.
     pub key: RouteKey,

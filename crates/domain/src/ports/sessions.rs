@@ -15,8 +15,8 @@ pub struct TokenHash(pub [u8; 32]);
 
 /// The sessions of the console. They end by the store's clock, the same for every replica.
 pub trait SessionStore: Send + Sync {
-    /// Inserts a session of the token `token` that ends after `lifetime`. An id is 256 random bits: one that is there already is
-    /// [`StoreError::Refused`], and its session stays as it is.
+    /// Inserts a session of the token `token` that ends after `lifetime`. An id is 256 random bits: one that
+    /// is there already is [`StoreError::Refused`], and its session stays as it is.
     fn insert_session(
         &self,
         id: &SessionHash,

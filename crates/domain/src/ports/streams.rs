@@ -37,12 +37,13 @@ pub trait IntentStream: Send + Sync {
         block: Duration,
     ) -> impl Future<Output = Result<Read, StoreError>> + Send;
 
-    /// Closes the connection on which [`IntentStream::read`] waits; the next read opens another. For a connection to a
-    /// server that no longer is the master.
+    /// Closes the connection on which [`IntentStream::read`] waits; the next read opens another. For a
+    /// connection to a server that no longer is the master.
     fn reconnect(&self) -> impl Future<Output = ()> + Send;
 
-    /// The first entry after `after`, which is too large to be read, with no more than the heads of its fields. It costs Redis a copy of the
-    /// entry, so it is called once for an entry, and rarely if that fails.
+    /// The first entry after `after`, which is too large to be read, with no more than the heads of its
+    /// fields. It costs Redis a copy of the entry, so it is called once for an entry, and rarely if that
+    /// fails.
     fn look_at_large(
         &self,
         after: EntryId,
@@ -52,8 +53,8 @@ pub trait IntentStream: Send + Sync {
     fn first_after(&self, after: EntryId)
     -> impl Future<Output = Result<Option<EntryId>, StoreError>> + Send;
 
-    /// The entries up to `last`, the newest first, within `limit`: fewer if they exceed its bytes. The flag says whether the stream has
-    /// no more of them.
+    /// The entries up to `last`, the newest first, within `limit`: fewer if they exceed its bytes. The flag
+    /// says whether the stream has no more of them.
     fn list_newest(
         &self,
         last: EntryId,
@@ -72,7 +73,7 @@ pub trait IntentStream: Send + Sync {
 
 /// The intents stream as a producer sees it.
 pub trait IntentProducer: Send + Sync {
-    /// Appends an entry and returns its id. After [`StoreError::Unavailable`] the entry may be in the stream: to append it
-    /// again is safe, because its idempotency key makes the second one a duplicate.
+    /// Appends an entry and returns its id. After [`StoreError::Unavailable`] the entry may be in the stream:
+    /// to append it again is safe, because its idempotency key makes the second one a duplicate.
     fn append(&self, fields: &RawFields) -> impl Future<Output = Result<EntryId, StoreError>> + Send;
 }

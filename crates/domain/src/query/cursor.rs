@@ -1,8 +1,9 @@
 //! Cursors: a place in a list as text that a client sends back unread.
 //!
-//! The text is base64url of a JSON array: the version of the format, a digest of the query, and the place. The digest binds the cursor to
-//! its query: with other filters the place would mean something else, and items would be left out without a word. It is no
-//! secret and no signature: a client that makes a cursor of its own gets a page that begins elsewhere, and nothing that it may not read.
+//! The text is base64url of a JSON array: the version of the format, a digest of the query, and the place.
+//! The digest binds the cursor to its query: with other filters the place would mean something else, and
+//! items would be left out without a word. It is no secret and no signature: a client that makes a cursor of
+//! its own gets a page that begins elsewhere, and nothing that it may not read.
 
 use ambient::Timestamp;
 use base64::Engine;

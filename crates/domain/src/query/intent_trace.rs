@@ -8,7 +8,8 @@ use crate::malformed::FailureCode;
 /// outcomes up to the checkpoint are in the other two, and a conflict comes with its notification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IntentTrace {
-    /// Everything in the stream up to and including this entry has its outcome; `None` before the first batch.
+    /// Everything in the stream up to and including this entry has its outcome; `None` before the first
+    /// batch.
     pub checkpoint: Option<EntryId>,
     /// The newest malformed intent that names the producer and the key.
     pub malformed: Option<MalformedSummary>,
@@ -28,8 +29,8 @@ pub enum IntentOutcome<'a> {
 }
 
 impl IntentTrace {
-    /// The newest outcome; `None` if there is none. Outcomes of one batch have the same time: then the order of
-    /// the stream counts.
+    /// The newest outcome; `None` if there is none. Outcomes of one batch have the same time: then the order
+    /// of the stream counts.
     pub fn outcome(&self) -> Option<IntentOutcome<'_>> {
         let accepted = self.notification.as_ref();
         let accepted_at = accepted.map(|detail| {

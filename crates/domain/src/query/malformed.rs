@@ -71,7 +71,8 @@ pub struct MalformedSummary {
     pub producer: String,
     /// See `notification_type`.
     pub idempotency_key: String,
-    /// The first rule that it breaks: [`FailureCode`](crate::malformed::FailureCode), or one of an older version.
+    /// The first rule that it breaks: [`FailureCode`](crate::malformed::FailureCode), or one of an older
+    /// version.
     pub failure_code: String,
     /// What was found, for a person.
     pub failure_message: String,
@@ -97,7 +98,7 @@ impl MalformedSummary {
 pub struct StoredMalformedIntent {
     /// All but the raw fields.
     pub summary: MalformedSummary,
-    /// The raw fields as JSON, whole: an array of `[name, value]` in the order received. `None` if the rows before it in the answer are
-    /// so large that there is no room for them.
+    /// The raw fields as JSON, whole: an array of `[name, value]` in the order received. `None` if the rows
+    /// before it in the answer are so large that there is no room for them.
     pub raw_fields: Option<String>,
 }

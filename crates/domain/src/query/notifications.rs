@@ -151,7 +151,8 @@ pub struct StoredRoute {
     pub attempt_count: u32,
     /// Failed attempts that make a dead letter.
     pub max_attempts: u32,
-    /// When it is, or was, due; set exactly while it is live. [`Timestamp::MAX`] if an operator parked it at `infinity`.
+    /// When it is, or was, due; set exactly while it is live. [`Timestamp::MAX`] if an operator parked it at
+    /// `infinity`.
     pub next_attempt_at: Option<Timestamp>,
     /// The address, for the e-mail channel; empty otherwise.
     pub resolved_email: String,

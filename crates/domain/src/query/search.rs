@@ -1,6 +1,7 @@
 //! Operators' searches: notifications by conditions on themselves, on their routes and on their payloads.
 //!
-//! What may be asked, and where each name leads, is said here; the language is that of the stores, which read the filter.
+//! What may be asked, and where each name leads, is said here; the language is that of the stores, which read
+//! the filter.
 
 use ambient::Timestamp;
 
@@ -91,7 +92,8 @@ impl<'a> SearchName<'a> {
         matches!(self, Self::AcceptedAt | Self::OccurredAt | Self::RoutePublishedAt)
     }
 
-    /// Whether it is about a route: all such conditions of one object of a filter speak of one and the same route.
+    /// Whether it is about a route: all such conditions of one object of a filter speak of one and the same
+    /// route.
     pub fn is_of_route(self) -> bool {
         use SearchName as Name;
         matches!(

@@ -29,7 +29,8 @@ pub struct ChannelStatus {
     pub failing: Counted,
 }
 
-/// How often each cause occurred. Only the newest rows are counted, so many that a sum of [`super::COUNT_CAP`] is reached.
+/// How often each cause occurred. Only the newest rows are counted, so many that a sum of
+/// [`super::COUNT_CAP`] is reached.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CauseCounts {
     /// Cause and count, the most frequent first.
@@ -65,7 +66,8 @@ pub struct StoreStatus {
 }
 
 impl StoreStatus {
-    /// The entry up to which everything has its outcome; before the first batch that is none, so the stream counts from its beginning.
+    /// The entry up to which everything has its outcome; before the first batch that is none, so the stream
+    /// counts from its beginning.
     pub fn processed_up_to(&self) -> EntryId {
         self.checkpoint.map_or(EntryId::ZERO, |checkpoint| checkpoint.last_entry_id)
     }
@@ -138,7 +140,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Puts the parts together. Reports of replicas that have not been seen for [`REPLICA_FRESH_FOR`] say nothing of what waits now.
+    /// Puts the parts together. Reports of replicas that have not been seen for [`REPLICA_FRESH_FOR`] say
+    /// nothing of what waits now.
     pub fn new(store: StoreStatus, term: Option<LeaderTerm>, backlog: Option<StreamBacklog>) -> Self {
         let checkpoint = store.checkpoint.map(|checkpoint| checkpoint.last_entry_id);
         let first = backlog.and_then(|backlog| backlog.first);
@@ -161,7 +164,8 @@ fn leading_replica(store: &StoreStatus) -> Option<String> {
     leader.map(|replica| replica.report.replica.clone())
 }
 
-/// Each worker that is blocked on a replica that is running, by name, with the replica on which it has been blocked for longest.
+/// Each worker that is blocked on a replica that is running, by name, with the replica on which it has been
+/// blocked for longest.
 pub(super) fn blocked_workers(store: &StoreStatus) -> Vec<(&str, &str, &BlockedReport)> {
     let mut longest: BTreeMap<&str, (&str, &BlockedReport)> = BTreeMap::new();
     for replica in fresh(store) {

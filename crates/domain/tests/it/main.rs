@@ -1,5 +1,5 @@
-//! What producers and operators can rely on, tried from outside: the built-in catalogue, the fingerprint to the byte,
-//! and what holds for every entry there can be.
+//! What producers and operators can rely on, tried from outside: the built-in catalogue, the fingerprint to
+//! the byte, and what holds for every entry there can be.
 
 mod catalogue;
 mod fingerprint;

@@ -85,7 +85,8 @@ fn accepted(fields: &RawFields) -> Intent {
     decode(fields, &OPEN_CATALOG).expect("a valid intent")
 }
 
-/// The same JSON value written another way: keys turned round, white space between tokens, strings all escaped.
+/// The same JSON value written another way: keys turned round, white space between tokens, strings all
+/// escaped.
 fn rewritten(value: &Value) -> String {
     let escaped = |text: &str| {
         let units: String = text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect();

@@ -32,8 +32,8 @@ pub struct Guard {
     guesses: Arc<Guesses>,
 }
 
-/// The rate limit of a request's token, against which a handler counts further units, such as the intents of a batch. A handler behind a
-/// [`Guard`] with a limit gets it by extraction.
+/// The rate limit of a request's token, against which a handler counts further units, such as the intents of
+/// a batch. A handler behind a [`Guard`] with a limit gets it by extraction.
 #[derive(Debug, Clone)]
 pub struct Charge {
     rate_limit: Arc<RateLimit>,
@@ -41,7 +41,8 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Counts `units` besides the request itself. What the token saves up in one second suffices for any number; it is in debt then.
+    /// Counts `units` besides the request itself. What the token saves up in one second suffices for any
+    /// number; it is in debt then.
     pub fn further(&self, units: usize) -> Result<(), Problem> {
         self.rate_limit.take_further(&self.token, units).map_err(too_many_requests)
     }
@@ -60,14 +61,15 @@ impl<S: Sync> FromRequestParts<S> for Charge {
 }
 
 impl Guard {
-    /// `units_per_second` for each token, with bursts of one second; 0 for no limit. A request is one unit, and as many more as its handler
-    /// [charges](Charge).
+    /// `units_per_second` for each token, with bursts of one second; 0 for no limit. A request is one unit,
+    /// and as many more as its handler [charges](Charge).
     pub fn new(tokens: Tokens, units_per_second: u32) -> Self {
         Self { tokens, rate_limit: Arc::new(RateLimit::new(units_per_second)), guesses: Arc::default() }
     }
 
-    /// Puts `routes`, all of which exist, behind this guard: 401 without a known token, then whatever `rule` says, then 429
-    /// over the rate limit. Other methods remain 405. Handlers get the [`Principal`] by extraction.
+    /// Puts `routes`, all of which exist, behind this guard: 401 without a known token, then whatever `rule`
+    /// says, then 429 over the rate limit. Other methods remain 405. Handlers get the [`Principal`] by
+    /// extraction.
     pub fn protect<S>(&self, routes: MethodRouter<S>, rule: Rule) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,

@@ -1,7 +1,7 @@
 //! Requests with an unknown token: a mistake, or a guess.
 //!
-//! A token has 256 random bits, so guessing is hopeless; the limit keeps it from costing much, and the log reports it. A known token is
-//! never refused because of what others at its address try.
+//! A token has 256 random bits, so guessing is hopeless; the limit keeps it from costing much, and the log
+//! reports it. A known token is never refused because of what others at its address try.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use crate::problem::{Problem, TOO_MANY_REQUESTS};
 use crate::sparse_log::SparseLog;
 
-/// The most requests with an unknown token of one peer address in [`GUESS_WINDOW`], on one replica, that get 401 and not 429.
+/// The most requests with an unknown token of one peer address in [`GUESS_WINDOW`], on one replica, that get
+/// 401 and not 429.
 const MAX_GUESSES: u32 = 30;
 /// The time in which they are counted, from the first one on.
 const GUESS_WINDOW: Duration = Duration::from_secs(60);

@@ -11,8 +11,8 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// A token bucket for each token: `units_per_second`, and as many at once.
 ///
-/// What is kept for a token is the time at which its bucket is full again. A bucket that is full is forgotten when another
-/// token comes, so there are never more than tokens in use.
+/// What is kept for a token is the time at which its bucket is full again. A bucket that is full is forgotten
+/// when another token comes, so there are never more than tokens in use.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     /// Between two units at the limit; `None` for no limit.
@@ -33,7 +33,8 @@ impl RateLimit {
         self.charge(token, interval, interval)
     }
 
-    /// Counts `units` of a request that is counted itself. A bucket that was full before it suffices for any number, and is in debt then.
+    /// Counts `units` of a request that is counted itself. A bucket that was full before it suffices for any
+    /// number, and is in debt then.
     pub(super) fn take_further(&self, token: &Arc<str>, units: usize) -> Result<(), Duration> {
         let interval = self.interval.unwrap_or_default();
         let cost = interval.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX));

@@ -298,7 +298,8 @@ async fn a_target_with_a_fragment_is_400() {
                 }
             }
         });
-        // The status comes first, by its place in the static table, after updates of the size of the dynamic one.
+        // The status comes first, by its place in the static table, after updates of the size of the dynamic
+        // one.
         let answer = answer.await.expect("an answer");
         assert_eq!(answer.iter().find(|byte| **byte & 0xe0 != 0x20), Some(&expected), "{path:x?}");
     }

@@ -52,11 +52,12 @@ fn update(given: SelectStatement) -> UpdateStatement {
         .take()
 }
 
-/// Stores the responses of the claims that the caller still holds, by the primary key; returns the positions in `completions` of those
-/// that were completed.
+/// Stores the responses of the claims that the caller still holds, by the primary key; returns the positions
+/// in `completions` of those that were completed.
 ///
-/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]: unless it changes as
-/// many rows as there are completions, one of them is fenced. [`crate::complete_in`] returns which.
+/// For a transaction of the caller, [`pg::Session::prepare`] it and run it with [`pg::Session::change`]:
+/// unless it changes as many rows as there are completions, one of them is fenced. [`crate::complete_in`]
+/// returns which.
 pub fn complete(completions: &[Completion]) -> UpdateStatement {
     let (given, positions) = given_ids(completions.iter().map(|completion| &completion.id));
     let given = with_answers(given, || positions.iter().map(|position| &completions[*position]));

@@ -42,7 +42,8 @@ impl Handler {
     }
 }
 
-/// Answers as the body says: `500` with that status, `panic`, `stream`, `large`, `upgrade`, `hang`; anything else with 201.
+/// Answers as the body says: `500` with that status, `panic`, `stream`, `large`, `upgrade`, `hang`; anything
+/// else with 201.
 async fn handle(State(handler): State<Handler>, request: Request<Body>) -> Response<Body> {
     let run = handler.runs.fetch_add(1, Ordering::SeqCst);
     let path = request.uri().path().to_owned();

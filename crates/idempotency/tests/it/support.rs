@@ -98,7 +98,8 @@ pub(crate) fn completion(id: &ClaimId, status: u16, body: &[u8]) -> Completion {
     Completion { id: id.clone(), answer, retention_ttl: RetentionTtl::new(RETENTION).expect("valid") }
 }
 
-/// What a test that contends must not depend on: on a slow machine, a short wait may be too long for the pool.
+/// What a test that contends must not depend on: on a slow machine, a short wait may be too long for the
+/// pool.
 pub(crate) fn waits_or_pends(claim: &Claim) -> bool {
     is_pending(claim) || *claim == Claim::Busy
 }

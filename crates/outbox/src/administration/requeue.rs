@@ -1,7 +1,7 @@
 //! Requeueing all events that are DEAD, or that were DELIVERED since a time.
 //!
-//! Events are listed in the order of their times and changed by their ids, so that one that is locked or refused is named and hides no
-//! other.
+//! Events are listed in the order of their times and changed by their ids, so that one that is locked or
+//! refused is named and hides no other.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -84,8 +84,9 @@ impl Administration {
         Ok(RequeuePlan { count: count(&counted)?, first })
     }
 
-    /// Lets events be tried or published again, as if they were new. An event that the publisher has a receipt for is not published
-    /// again. Each chunk is a transaction of its own, so after an error some are requeued.
+    /// Lets events be tried or published again, as if they were new. An event that the publisher has a
+    /// receipt for is not published again. Each chunk is a transaction of its own, so after an error some are
+    /// requeued.
     pub async fn requeue_all(&self, request: &RequeueRequest<'_>) -> RequeueReport {
         let mut report = RequeueReport::default();
         report.error = self.requeue_pages(request, &mut report).await.err();
@@ -119,7 +120,8 @@ impl Administration {
             locked.extend(held.iter().copied().take(room));
             match page.last() {
                 Some((_, last)) if page.len() >= MAX_CHUNK as usize => {
-                    // The next page begins among events of the same time, of which those that did not change are still there.
+                    // The next page begins among events of the same time, of which those that did not change
+                    // are still there.
                     if last > times.start() {
                         passed.clear();
                     }
@@ -148,7 +150,8 @@ impl Administration {
         Ok(())
     }
 
-    /// Requeues events, in halves where the table refuses some or takes too long; returns those that are locked.
+    /// Requeues events, in halves where the table refuses some or takes too long; returns those that are
+    /// locked.
     async fn requeue_page(
         &self,
         which: Prunable,

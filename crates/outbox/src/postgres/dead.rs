@@ -1,5 +1,5 @@
-//! The count of DEAD events in a table without an index of them: each sample reads some blocks, so that its cost does not depend on the
-//! size of the table.
+//! The count of DEAD events in a table without an index of them: each sample reads some blocks, so that its
+//! cost does not depend on the size of the table.
 
 use std::time::Duration;
 

@@ -14,7 +14,8 @@ use crate::{
 
 /// Events of a table with types of other relays among which one statement looks for the newest.
 const NEWEST_PAGE_EVENTS: u32 = 10_000;
-/// How many times more rows than events of a page are read in the order of the primary key, since most of them may not be listed.
+/// How many times more rows than events of a page are read in the order of the primary key, since most of
+/// them may not be listed.
 const ROWS_PER_EVENT: u32 = 10;
 /// The blocks that are read with one statement.
 pub(super) const BLOCKS_PER_STATEMENT: u32 = 512;

@@ -13,8 +13,8 @@ pub(crate) const MAX_CHUNK_EVENTS: usize = 512;
 /// The most bytes of payloads and headers that are published together; a larger event is published alone.
 pub(crate) const MAX_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// See [`keys_are_many`]: one in so many events may repeat a key. Of keys that are drawn at random, twice that share then recurs in
-/// the next claim.
+/// See [`keys_are_many`]: one in so many events may repeat a key. Of keys that are drawn at random, twice
+/// that share then recurs in the next claim.
 const REPEATED_KEY_DIVISOR: usize = 10;
 
 /// The marks of events that were claimed together.
@@ -50,7 +50,8 @@ fn size(event: &Event) -> usize {
     }
 }
 
-/// Whether few of the events that come next can have a key of these: at most one in [`REPEATED_KEY_DIVISOR`] of these has a key of another.
+/// Whether few of the events that come next can have a key of these: at most one in [`REPEATED_KEY_DIVISOR`]
+/// of these has a key of another.
 pub(crate) fn keys_are_many(events: &[Event]) -> bool {
     let keys = events.iter().map(|event| event.partition_key.as_str()).filter(|key| !key.is_empty());
     let (mut seen, mut repeats) = (HashSet::new(), 0);

@@ -1,10 +1,12 @@
-//! The comparison of DELIVERED events with those that the publisher holds, after the publisher's server was replaced.
+//! The comparison of DELIVERED events with those that the publisher holds, after the publisher's server was
+//! replaced.
 //!
-//! An acknowledgement is only valid on the server that gave it: the next server may lack the newest events. A record on the server
-//! itself says up to when everything is there, and a server that returns from an older state has an older record. So no event is
-//! claimed for a server before a comparison with it has begun, and its beginning is recorded. Lost events become PENDING again.
-//! An event may be marked after the comparison looked for it, so there are several rounds. The last is one at whose beginning no
-//! claim was held that was made before the comparison began, and at whose end no lost event is locked by another transaction.
+//! An acknowledgement is only valid on the server that gave it: the next server may lack the newest events. A
+//! record on the server itself says up to when everything is there, and a server that returns from an older
+//! state has an older record. So no event is claimed for a server before a comparison with it has begun, and
+//! its beginning is recorded. Lost events become PENDING again. An event may be marked after the comparison
+//! looked for it, so there are several rounds. The last is one at whose beginning no claim was held that was
+//! made before the comparison began, and at whose end no lost event is locked by another transaction.
 //!
 //! | killed after | what is left | what happens next |
 //! |---|---|---|
@@ -60,7 +62,8 @@ pub(super) struct Comparing {
     search: Option<NewestCursor>,
     /// How many rounds have begun in all.
     rounds: u64,
-    /// The last record of the relay that all is settled: when it was written, with which server, and until when.
+    /// The last record of the relay that all is settled: when it was written, with which server, and until
+    /// when.
     recorded: Option<(Instant, ServerId, RawTimestamp)>,
 }
 
@@ -115,7 +118,8 @@ impl Comparison {
         }
     }
 
-    /// Takes notice of the time in the record. An earlier one was written by a relay that knows of more to compare.
+    /// Takes notice of the time in the record. An earlier one was written by a relay that knows of more to
+    /// compare.
     fn see(&mut self, recorded: RawTimestamp) {
         if recorded < self.recorded {
             self.extent.extend_to(recorded);
@@ -151,15 +155,17 @@ impl Comparing {
         }
     }
 
-    /// Whether the record of this server is older than one that this relay has written: it was restored in place.
+    /// Whether the record of this server is older than one that this relay has written: it was restored in
+    /// place.
     fn is_older(&self, server: ServerId, until: RawTimestamp) -> bool {
         self.recorded.is_some_and(|(_, written_with, written)| written_with == server && until < written)
     }
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Begins a comparison if the server is not one that was compared, and continues one that has begun: to the end of its first
-    /// round while claims wait for it, and then by one step a pass. Refreshes the record of a server that was compared.
+    /// Begins a comparison if the server is not one that was compared, and continues one that has begun: to
+    /// the end of its first round while claims wait for it, and then by one step a pass. Refreshes the record
+    /// of a server that was compared.
     pub(super) async fn compare(&self, work: &mut Work, stop: &CancellationToken) -> Result<(), Outage> {
         if self.settings.republish_window.is_zero() {
             return Ok(());
@@ -182,7 +188,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
                     if comparison.continues_in() > Duration::ZERO {
                         break;
                     }
-                    // A stop ends the step at any point: the next relay compares again from the time that is recorded.
+                    // A stop ends the step at any point: the next relay compares again from the time that is
+                    // recorded.
                     let step = self.step(comparison, &mut work.comparing.rounds, &outbox);
                     match stop.run_until_cancelled(step).await {
                         Some(Ok(Step::Ended(until))) => self.ended(work, &server, until),

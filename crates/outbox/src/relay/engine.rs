@@ -1,4 +1,5 @@
-//! The loop of a relay: one pass after the other, with pauses while nothing is due or something is unavailable.
+//! The loop of a relay: one pass after the other, with pauses while nothing is due or something is
+//! unavailable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +56,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
     }
 
-    /// It is also woken by announcements on `channel`, and polls less often while it listens. `dsn` must lead to the server
-    /// itself: a pooler in transaction mode passes no announcements on.
+    /// It is also woken by announcements on `channel`, and polls less often while it listens. `dsn` must lead
+    /// to the server itself: a pooler in transaction mode passes no announcements on.
     #[must_use]
     pub fn listening(self, dsn: Dsn, channel: ChannelName) -> Self {
         Self { source: Some(Source { dsn, channel }), ..self }
@@ -78,8 +79,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         self.status.clone()
     }
 
-    /// Works until `stop`. Then the chunk that is being published ends, what was not published is released, and all marks are
-    /// made before it returns, as far as the storage answers within 20 s.
+    /// Works until `stop`. Then the chunk that is being published ends, what was not published is released,
+    /// and all marks are made before it returns, as far as the storage answers within 20 s.
     pub async fn run(&self, stop: CancellationToken) {
         let wake = Wake::default();
         self.observer.state(&self.status.state());
@@ -140,8 +141,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         if work.marks.is_empty() { time } else { time.min(MARK_RETRY_INTERVAL) }
     }
 
-    /// Makes the marks that are left when the relay stops, records what is settled, and reports what an unfinished round has made
-    /// PENDING. The leases of events that are not marked in time are reaped.
+    /// Makes the marks that are left when the relay stops, records what is settled, and reports what an
+    /// unfinished round has made PENDING. The leases of events that are not marked in time are reaped.
     async fn finish(&self, work: &mut Work) {
         let finishing = async {
             while !work.marks.is_empty() {
@@ -154,7 +155,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
             }
             self.record_at_stop(work).await;
         };
-        // Marks that are late are tried in halves, each of which may be late. Without all marks, the relay stops all the same.
+        // Marks that are late are tried in halves, each of which may be late. Without all marks, the relay
+        // stops all the same.
         let _: Result<(), Elapsed> = timeout(MAX_FLUSH_TIME, finishing).await;
         self.report_at_stop(work);
     }

@@ -1,4 +1,5 @@
-//! Marks that could not be made yet: rows that another transaction has locked, or a store that does not answer.
+//! Marks that could not be made yet: rows that another transaction has locked, or a store that does not
+//! answer.
 //!
 //! They are retried until their lease is over. Then the events are reaped, and a mark would change nothing.
 
@@ -173,8 +174,8 @@ impl Part<'_> {
     }
 }
 
-/// Makes marks, in halves where the table refuses one of them or takes too long. Of each the outcome, `None` for one that is refused,
-/// as far as it came.
+/// Makes marks, in halves where the table refuses one of them or takes too long. Of each the outcome, `None`
+/// for one that is refused, as far as it came.
 async fn mark_parts(
     storage: &impl Storage,
     token: &ClaimToken,

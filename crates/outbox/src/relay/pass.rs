@@ -1,12 +1,14 @@
 //! One pass: claim, publish, mark.
 //!
-//! The order: the publisher's deadline is fixed first, then the claim is made, so that the publisher refuses before
-//! the lease can be over; then the events are published, chunk by chunk; then they are marked. A crash in between leaves a
-//! claim, which is reaped, and published events without a mark, which are published again unless the publisher keeps receipts.
+//! The order: the publisher's deadline is fixed first, then the claim is made, so that the publisher refuses
+//! before the lease can be over; then the events are published, chunk by chunk; then they are marked. A crash
+//! in between leaves a claim, which is reaped, and published events without a mark, which are published again
+//! unless the publisher keeps receipts.
 //!
-//! In a backlog of many keys the next claim is made while the events of this one are published, and so are the marks of the one
-//! before. That claim takes no event of a key that is held: until its mark an event is held as before, only for longer. If
-//! something is unavailable meanwhile, what was claimed ahead is released.
+//! In a backlog of many keys the next claim is made while the events of this one are published, and so are
+//! the marks of the one before. That claim takes no event of a key that is held: until its mark an event is
+//! held as before, only for longer. If something is unavailable meanwhile, what was claimed ahead is
+//! released.
 
 use std::time::Duration;
 
@@ -121,8 +123,8 @@ struct Claimed {
 }
 
 impl Claimed {
-    /// Whether the next claim may be made while it is published: few keys of what follows are held by it, and none of its events
-    /// has failed before, so that none waits for its mark.
+    /// Whether the next claim may be made while it is published: few keys of what follows are held by it, and
+    /// none of its events has failed before, so that none waits for its mark.
     fn may_be_overlapped(&self) -> bool {
         self.is_followed && self.events.iter().all(|event| event.attempts == 0) && keys_are_many(&self.events)
     }
@@ -198,7 +200,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         }
         let request = ClaimRequest { passes_reaped, ..self.request(after, work.limit, &work.set_aside) };
         let claim = match self.storage.claim_batch(&request).await {
-            // Another relay is claiming. Twice in a row, another client has the table locked, which is an outage.
+            // Another relay is claiming. Twice in a row, another client has the table locked, which is an
+            // outage.
             Err(OutboxError::Postgres(PgError::Locked { .. })) if !work.was_locked => {
                 work.was_locked = true;
                 return Ok(ClaimOutcome::LATER);
@@ -227,8 +230,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(ClaimOutcome::Nothing(Pass::Idle { due_in }))
     }
 
-    /// After the table refused a claim, or took too long for it: the next one is half as large. Of a claim of one event, that
-    /// event is set aside, and with it the later ones of its key.
+    /// After the table refused a claim, or took too long for it: the next one is half as large. Of a claim of
+    /// one event, that event is set aside, and with it the later ones of its key.
     async fn narrow(
         &self,
         work: &mut Work,
@@ -255,8 +258,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
-    /// Claims what follows while other events are held. `None` if nothing could be claimed: what fails here fails in the next pass,
-    /// too, which reports it.
+    /// Claims what follows while other events are held. `None` if nothing could be claimed: what fails here
+    /// fails in the next pass, too, which reports it.
     async fn claim_ahead(&self, scan: &mut Scan, limit: u32, set_aside: &SetAside) -> Option<Claimed> {
         let begun = Instant::now();
         let deadline = self.publisher.deadline(self.settings.lease_timeout).await.ok()?;

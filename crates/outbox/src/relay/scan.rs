@@ -1,9 +1,9 @@
 //! Where the next claim looks: further on, or again from the beginning.
 //!
-//! A claim from the beginning passes everything that cannot be claimed now: keys that wait for a retry or are held elsewhere,
-//! types of other relays, index entries of events that are done. So a relay continues where the last claim ended. What it has
-//! passed may become free, and a transaction may commit late; so it also starts over, as often as that costs a small part of
-//! its time.
+//! A claim from the beginning passes everything that cannot be claimed now: keys that wait for a retry or are
+//! held elsewhere, types of other relays, index entries of events that are done. So a relay continues where
+//! the last claim ended. What it has passed may become free, and a transaction may commit late; so it also
+//! starts over, as often as that costs a small part of its time.
 
 use std::time::Duration;
 
@@ -58,8 +58,8 @@ impl Scan {
         self.passed_own = true;
     }
 
-    /// A claim found `events` events and looked as far as `next`, or to the end. Whether it starts over now, because what it has
-    /// passed is free.
+    /// A claim found `events` events and looked as far as `next`, or to the end. Whether it starts over now,
+    /// because what it has passed is free.
     pub(crate) fn advance(&mut self, now: Instant, events: usize, next: Option<Position>) -> bool {
         if self.way.is_none() && (events > 0 || next.is_none()) {
             self.way = Some(now.saturating_duration_since(self.begun));

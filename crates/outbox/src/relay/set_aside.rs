@@ -1,4 +1,5 @@
-//! Events that their table refuses to change, because of a constraint or a trigger of the producer. The relay continues without them.
+//! Events that their table refuses to change, because of a constraint or a trigger of the producer. The relay
+//! continues without them.
 
 use std::collections::HashMap;
 use std::time::Duration;

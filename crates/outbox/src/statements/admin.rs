@@ -53,8 +53,8 @@ pub(crate) struct Chunk {
     pub(crate) limit: u32,
 }
 
-/// Deletes some of what is strictly older, the oldest first; leaves out what another transaction has locked. Returns how many
-/// there were, and the time of the last.
+/// Deletes some of what is strictly older, the oldest first; leaves out what another transaction has locked.
+/// Returns how many there were, and the time of the last.
 ///
 /// Plan: the index of what can be pruned up to the limit, then the primary key.
 pub(crate) fn prune(table: &TableName, which: Prunable, chunk: Chunk) -> Written {
@@ -150,7 +150,8 @@ pub(crate) fn existing(table: &TableName, event_ids: &[Uuid]) -> Written {
     Written::new(text, [bind::uuids(event_ids.iter().map(|id| id.into_bytes()))])
 }
 
-/// DEAD or DELIVERED events of these times, the oldest first, but for some; with the time by which they are ordered.
+/// DEAD or DELIVERED events of these times, the oldest first, but for some; with the time by which they are
+/// ordered.
 ///
 /// Plan: the index of these events in its order up to the limit.
 pub(crate) fn list_requeueable(

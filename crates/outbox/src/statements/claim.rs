@@ -37,8 +37,9 @@ pub(crate) enum Purpose {
 /// The settings of a transaction that claims by a scan.
 const KEY_SCAN_PARAMETERS: &str = "SET LOCAL enable_hashjoin = on;";
 
-/// Opens a transaction that claims: one at a time for each table, so that the statement that follows sees what all earlier
-/// claims have taken. The lock ends with the transaction. Without READ COMMITTED the statement would see the time before the lock.
+/// Opens a transaction that claims: one at a time for each table, so that the statement that follows sees
+/// what all earlier claims have taken. The lock ends with the transaction. Without READ COMMITTED the
+/// statement would see the time before the lock.
 pub(crate) fn claim_begin(table: &TableName, claiming: Claiming) -> String {
     let settings = match claiming {
         Claiming::ByKeyIndex => "",
@@ -64,20 +65,22 @@ fn after(parameters: &mut Parameters, position: Option<&Position>) -> String {
     format!("AND (e.available_at, e.created_at, e.event_id) > ({available_at}, {created_at}, {event_id})")
 }
 
-/// Claims events. The first row has the ids in the order of the claim, and how far it looked; then a row for each event.
+/// Claims events. The first row has the ids in the order of the claim, and how far it looked; then a row for
+/// each event.
 ///
-/// * `slot`: the next events that are due, whatever they are, by the index of the queue; each is a place in the claim.
+/// * `slot`: the next events that are due, whatever they are, by the index of the queue; each is a place in
+///   the claim.
 /// * `wanted`: for each partition key that has slots, their places.
-/// * `head`: for each key as many events as it has slots, in the order of the key; a key has as many as it would have
-///   anyway, and an earlier event is not overtaken by one that fell due before it. An event that is DELIVERING comes first and
-///   is not free, nor is one that waits for its next attempt.
+/// * `head`: for each key as many events as it has slots, in the order of the key; a key has as many as it
+///   would have anyway, and an earlier event is not overtaken by one that fell due before it. An event that
+///   is DELIVERING comes first and is not free, nor is one that waits for its next attempt.
 /// * `locked`: those that are free and that no other transaction has locked.
 /// * `usable`: those before which nothing of their key is missing.
-/// * `cut`: those that were reaped or were not, as the first of all; the limit in bytes, and of events that were reaped the
-///   smallest of their limits.
+/// * `cut`: those that were reaped or were not, as the first of all; the limit in bytes, and of events that
+///   were reaped the smallest of their limits.
 ///
-/// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its limit for each key;
-/// `locked` reaches rows by their place in the table, `changed` by the primary key.
+/// Plan: `slot` reads the queue in its order up to the limit; `head` reads the index of key order up to its
+/// limit for each key; `locked` reaches rows by their place in the table, `changed` by the primary key.
 pub(crate) fn claim(
     table: &TableName,
     claiming: Claiming,

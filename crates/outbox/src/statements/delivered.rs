@@ -1,4 +1,5 @@
-//! DELIVERED events: listed for a comparison with the publisher, and set to PENDING again if the publisher has lost them.
+//! DELIVERED events: listed for a comparison with the publisher, and set to PENDING again if the publisher
+//! has lost them.
 
 use pg::sql::Written;
 use pg::{RawTimestamp, bind};
@@ -11,7 +12,8 @@ use crate::{EventTypes, TableName};
 /// The length to which a type is cut, in characters.
 const CLIPPED: usize = 255;
 
-/// Reads the identity of the outbox: the cluster, the database and the table. A table that is renamed keeps it.
+/// Reads the identity of the outbox: the cluster, the database and the table. A table that is renamed keeps
+/// it.
 pub(crate) fn identity(table: &TableName) -> Written {
     let text = format!(
         "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
@@ -21,9 +23,9 @@ pub(crate) fn identity(table: &TableName) -> Written {
     Written::new(text, [])
 }
 
-/// The newest time of delivery of events of these types in a page of DELIVERED events, from the newest or from before a time back; how many
-/// events the page has, and the time of the last. All events of that time are part of the page. An event whose time is in the
-/// future, because the clock was ahead, does not count.
+/// The newest time of delivery of events of these types in a page of DELIVERED events, from the newest or
+/// from before a time back; how many events the page has, and the time of the last. All events of that time
+/// are part of the page. An event whose time is in the future, because the clock was ahead, does not count.
 ///
 /// Plan: the index of what is DELIVERED, backwards, up to the limit, and then the events of the last time.
 pub(crate) fn newest_delivered(
@@ -54,8 +56,8 @@ pub(crate) fn newest_delivered(
     Written::new(text, parameters.0)
 }
 
-/// The newest time of delivery of events of these types in a page of the table, in the order of the primary key; how many events the page
-/// has, and its last one.
+/// The newest time of delivery of events of these types in a page of the table, in the order of the primary
+/// key; how many events the page has, and its last one.
 ///
 /// Plan: the primary key in its order up to the limit.
 pub(crate) fn newest_delivered_by_key(
@@ -81,10 +83,12 @@ pub(crate) fn newest_delivered_by_key(
 
 const LISTED: &str = "e.event_id, e.delivered_at";
 
-/// DELIVERED events in the order of their delivery, those at `since` and those after the last of the part before. One of a type that
-/// the relay does not carry counts in the limit, so that a part is bounded however rare the types are, and has no type here.
+/// DELIVERED events in the order of their delivery, those at `since` and those after the last of the part
+/// before. One of a type that the relay does not carry counts in the limit, so that a part is bounded however
+/// rare the types are, and has no type here.
 ///
-/// Plan: the index of what is DELIVERED in its order up to the limit; events that were delivered together are sorted.
+/// Plan: the index of what is DELIVERED in its order up to the limit; events that were delivered together are
+/// sorted.
 pub(crate) fn list_delivered(
     table: &TableName,
     types: &EventTypes,
@@ -110,8 +114,9 @@ pub(crate) fn list_delivered(
     Written::new(text, parameters.0)
 }
 
-/// A page of the table in the order of the primary key. An event that is not listed, because it is not DELIVERED, was delivered earlier or
-/// has another type, has no type here. A row that is updated meanwhile keeps its place in this order.
+/// A page of the table in the order of the primary key. An event that is not listed, because it is not
+/// DELIVERED, was delivered earlier or has another type, has no type here. A row that is updated meanwhile
+/// keeps its place in this order.
 ///
 /// Plan: the primary key in its order up to the limit.
 pub(crate) fn list_delivered_by_key(
@@ -160,8 +165,8 @@ pub(crate) fn blocks(table: &TableName) -> Written {
     Written::new(text, [])
 }
 
-/// Sets events to PENDING, as if they were new, if they still have the status with the time that was read and no other transaction has
-/// locked them; returns their ids.
+/// Sets events to PENDING, as if they were new, if they still have the status with the time that was read and
+/// no other transaction has locked them; returns their ids.
 ///
 /// Plan: the primary key, to lock and to change.
 pub(crate) fn requeue_as_read(

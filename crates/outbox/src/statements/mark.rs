@@ -25,8 +25,8 @@ pub(crate) fn mark_begin(wait: Duration) -> String {
 
 /// `$1` are the ids, `token` names the parameter with the token.
 ///
-/// Plan: the primary key, once to change, and once before to lock where locked rows are left out. Without an order of rows
-/// there is nothing to sort: marks of different claims have no row in common.
+/// Plan: the primary key, once to change, and once before to lock where locked rows are left out. Without an
+/// order of rows there is nothing to sort: marks of different claims have no row in common.
 fn mark(table: &TableName, set: &str, token: &str, locks: Locks) -> String {
     let t = table.quoted();
     let held = format!("e.event_id = ANY ($1) AND e.locked_by = {token} AND e.status || '' = 'DELIVERING'");
@@ -57,8 +57,8 @@ pub(crate) fn release(table: &TableName, token: &ClaimToken, event_ids: &[Uuid],
     Written::new(mark(table, "status = 'PENDING'", "$2", locks), [ids(event_ids), bind::text(token.as_str())])
 }
 
-/// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps the beginning of its
-/// error while it is PENDING: it is claimed alone.
+/// PENDING with a later attempt, or DEAD; returns the ids that were changed. An event that was reaped keeps
+/// the beginning of its error while it is PENDING: it is claimed alone.
 pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], locks: Locks) -> Written {
     let all = |failure: &Failure| failure.event_id.into_bytes();
     let errors = failures.iter().map(|failure| stored_error(&failure.error));
@@ -74,8 +74,8 @@ pub(crate) fn fail(table: &TableName, token: &ClaimToken, failures: &[Failure], 
     )
 }
 
-/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4` the errors. An array
-/// is searched instead of a join, whose order the planner could change.
+/// The columns of a failed attempt: `$1` are the ids, `$2` the attempts, `$3` the delays or -1 for DEAD, `$4`
+/// the errors. An array is searched instead of a join, whose order the planner could change.
 pub(super) fn outcome(last_error: &str) -> String {
     let of = |array: &str| format!("({array})[array_position($1, e.event_id)]");
     let (attempts, delay, error) = (of("$2"), of("$3"), of("$4"));

@@ -22,7 +22,8 @@ fn lease(parameters: &mut Parameters, request: &ReapRequest) -> String {
 
 /// The events whose lease is over, the oldest first and those without a time last.
 ///
-/// Plan: the index of leases in its order. It reads past those that are not over, which are as many as relays hold now.
+/// Plan: the index of leases in its order. It reads past those that are not over, which are as many as relays
+/// hold now.
 pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Written {
     let mut parameters = Parameters::default();
     let ours = parameters.types(&request.types);
@@ -41,8 +42,8 @@ pub(crate) fn expired_leases(table: &TableName, request: &ReapRequest) -> Writte
     Written::new(text, parameters.0)
 }
 
-/// Changes those of these events whose lease is over, that have failed as often as was read, and that no other transaction has locked.
-/// Returns their ids.
+/// Changes those of these events whose lease is over, that have failed as often as was read, and that no
+/// other transaction has locked. Returns their ids.
 ///
 /// Plan: the primary key, to lock and to change.
 pub(crate) fn reap(
@@ -74,7 +75,8 @@ pub(crate) fn reap(
     Written::new(text, parameters.0)
 }
 
-/// Lets leases begin now that begin in the future, because a clock that was ahead or a person wrote them. Returns the ids of their events.
+/// Lets leases begin now that begin in the future, because a clock that was ahead or a person wrote them.
+/// Returns the ids of their events.
 ///
 /// Plan: the index of leases, from its end.
 pub(crate) fn begin_again(table: &TableName, request: &ReapRequest) -> Written {

@@ -9,8 +9,9 @@ use crate::{EventTypes, TableName};
 
 /// Counts up to `limit` each, among the first `limit` events of each kind; the columns of [`stats`].
 ///
-/// Plan: the queue in its order up to the limit, once from its beginning and once from now on; the indexes of leases and of DEAD
-/// events up to the limit. Without the last, they are 0: [`count_dead_of_blocks`] counts them.
+/// Plan: the queue in its order up to the limit, once from its beginning and once from now on; the indexes of
+/// leases and of DEAD events up to the limit. Without the last, they are 0: [`count_dead_of_blocks`] counts
+/// them.
 pub(crate) fn stats_capped(table: &TableName, types: &EventTypes, limit: u64, with_dead: bool) -> Written {
     let t = table.quoted();
     let mut parameters = Parameters::default();

@@ -1,4 +1,5 @@
-//! The plans of the statements that meet a backlog: none may read or sort the whole of it, whatever the planner believes.
+//! The plans of the statements that meet a backlog: none may read or sort the whole of it, whatever the
+//! planner believes.
 
 use std::time::Duration;
 

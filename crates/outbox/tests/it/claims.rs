@@ -44,7 +44,8 @@ async fn a_claim_leaves_out_what_is_held_and_the_later_events_of_its_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_changes_while_it_is_claimed_is_not_overtaken() {
-    // An operator takes the first of a key out of the queue while a claim is between its snapshot and its locks.
+    // An operator takes the first of a key out of the queue while a claim is between its snapshot and its
+    // locks.
     let db = Db::new().await;
     for number in 1..=2 {
         db.add(number, "k").await;
@@ -95,8 +96,8 @@ async fn many_claimers_take_ten_thousand_events_once_each_and_none_waits_for_lon
     assert_eq!(all.len(), 10_000);
 }
 
-/// The first of a key is committed while a claim of the second is between its snapshot and its commit: a claim that did not
-/// wait would see the first alone.
+/// The first of a key is committed while a claim of the second is between its snapshot and its commit: a
+/// claim that did not wait would see the first alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_relays_that_claim_at_once_never_hold_events_of_one_key() {
     let db = Db::new().await;

@@ -1,5 +1,5 @@
-//! Drawn histories of producers that commit, roll back and commit late, and of relays that crash, pause and come back, against
-//! what must be true of them.
+//! Drawn histories of producers that commit, roll back and commit late, and of relays that crash, pause and
+//! come back, against what must be true of them.
 
 mod run;
 

@@ -11,7 +11,8 @@ use crate::support::{LEASE, Memory, World, id, ids};
 /// How long a publication takes.
 const TAKES: Duration = Duration::from_millis(100);
 
-/// A relay on 30 events without a key, which it claims by tens, 50 ms after it has begun to publish the first ten.
+/// A relay on 30 events without a key, which it claims by tens, 50 ms after it has begun to publish the first
+/// ten.
 async fn in_the_first_publication() -> Running {
     let stand = Stand::default();
     stand.with(|state| state.takes = TAKES);

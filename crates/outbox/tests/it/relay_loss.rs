@@ -1,4 +1,5 @@
-//! Events that the relay sends again after the publisher's server was replaced by one that lacks acknowledged events.
+//! Events that the relay sends again after the publisher's server was replaced by one that lacks acknowledged
+//! events.
 
 use std::time::Duration;
 

@@ -137,7 +137,8 @@ async fn a_backlog_whose_keys_recur_in_every_claim_is_drained_in_order_without_w
         db.add(number, &format!("k{}", key(number))).await;
     }
     let (stand, stop) = (Stand::default(), CancellationToken::new());
-    // In each claim no key recurs, so its marks are made during the next one, which may find all of its keys held.
+    // In each claim no key recurs, so its marks are made during the next one, which may find all of its keys
+    // held.
     let settings = RelaySettings { batch_size: 10, ..settings(Duration::from_secs(3_600)) };
     let relay = Relay::new(db.storage().clone(), stand.clone(), (), settings);
     let until_stop = stop.clone();

@@ -1,4 +1,5 @@
-//! The rounds of a comparison and the record of its result, in the cases in which an event was missed or sent twice.
+//! The rounds of a comparison and the record of its result, in the cases in which an event was missed or sent
+//! twice.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -112,7 +113,8 @@ async fn a_mark_that_is_made_during_a_round_before_its_event_is_looked_for_is_fo
     let (token, claimed) = running.memory.claim(1).await;
     assert_eq!(claimed, ids([6]));
     running.stand.replace(&ids([5]));
-    // The claim is held when the second round begins, and marked while that round reads what was delivered before it.
+    // The claim is held when the second round begins, and marked while that round reads what was delivered
+    // before it.
     go_on(MINUTE - MS * 500).await;
     let (storage, mut looks) = (running.memory.storage().clone(), 0);
     running.stand.with(|state| {

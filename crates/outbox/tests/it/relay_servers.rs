@@ -14,7 +14,8 @@ use uuid::Uuid;
 use crate::relay_fixture::{Running, go_on, settings, with_events};
 use crate::support::{MINUTE, ids};
 
-/// The record of each set of types, which is empty for all: the server that it was made with, and what it says.
+/// The record of each set of types, which is empty for all: the server that it was made with, and what it
+/// says.
 pub(crate) type Records = BTreeMap<Vec<String>, (u64, Progress)>;
 type OnSettle = dyn FnOnce(&mut HashSet<Uuid>, &mut Records) + Send;
 
@@ -50,8 +51,8 @@ impl Servers {
         change(&mut self.0.lock().expect("no panic"))
     }
 
-    /// Another server takes over, which lacks these events. Its record is from before any was delivered, as is the state that it
-    /// returns from.
+    /// Another server takes over, which lacks these events. Its record is from before any was delivered, as
+    /// is the state that it returns from.
     pub(crate) fn replace(&self, lost: &[Uuid]) {
         self.with(|state| {
             state.server += 1;

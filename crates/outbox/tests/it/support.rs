@@ -265,7 +265,8 @@ impl Db {
         self.admin.query_one(sql, &[]).await.expect("one row").get(0)
     }
 
-    /// Adds an event that was created an hour ago, in one statement: nothing holds its row once it is committed.
+    /// Adds an event that was created an hour ago, in one statement: nothing holds its row once it is
+    /// committed.
     pub(crate) async fn insert_before(&self, number: u64, key: &str) {
         self.execute(&format!(
             "INSERT INTO openoutbox_events (event_id, event_type, payload, partition_key, created_at)

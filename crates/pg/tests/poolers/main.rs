@@ -132,7 +132,8 @@ async fn a_pooler_that_shares_sessions_is_refused_and_the_refusal_names_what_to_
                 assert!(is_unusable_pooler(&error), "{case}");
                 let error = std::error::Error::source(&error).expect("it has a cause").to_string();
                 assert!(error.contains("pool_mode = session"), "{case}");
-                // One question needs no session of its own, so a start finds out first whether the server is too old.
+                // One question needs no session of its own, so a start finds out first whether the server is
+                // too old.
                 let version = pg::server_version(&dsn(pooler.port())).await;
                 assert!(version.is_ok_and(|version| version > 130_000), "{case}");
             }

@@ -1,4 +1,5 @@
-//! Documents, keys and pages as JSON. Values are the text that the database gave, so that numbers keep their digits.
+//! Documents, keys and pages as JSON. Values are the text that the database gave, so that numbers keep their
+//! digits.
 
 use std::io::Write;
 

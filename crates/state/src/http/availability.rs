@@ -1,4 +1,5 @@
-//! Whether the database answers, in the log: a line when it stops and one when it is back, whatever the number of requests.
+//! Whether the database answers, in the log: a line when it stops and one when it is back, whatever the
+//! number of requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -93,7 +94,8 @@ impl Availability {
     }
 }
 
-/// Whether it was set, and is not any more. The load keeps the line in the cache of every processor while nothing changes.
+/// Whether it was set, and is not any more. The load keeps the line in the cache of every processor while
+/// nothing changes.
 fn was_set(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }

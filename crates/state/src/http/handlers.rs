@@ -1,4 +1,5 @@
-//! The operations, one function each: what was sent is read, the store is asked, its outcome becomes an answer.
+//! The operations, one function each: what was sent is read, the store is asked, its outcome becomes an
+//! answer.
 
 use std::sync::Arc;
 

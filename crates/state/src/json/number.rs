@@ -173,8 +173,8 @@ impl Number {
         text
     }
 
-    /// The nearest value towards zero that is no further from it than ten to the power of `limit` and has no more than `scale`
-    /// digits after the decimal point.
+    /// The nearest value towards zero that is no further from it than ten to the power of `limit` and has no
+    /// more than `scale` digits after the decimal point.
     pub(crate) fn cut(&self, limit: i32, scale: u16) -> Self {
         // Digits begin after the decimal point: ten to the power of 0 is 0.1 times ten to the power of 1.
         if self.point > limit {
@@ -205,7 +205,8 @@ impl Number {
 
 impl Ord for Number {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Digits begin with another one than zero, so the power decides first; without zeros at the end, a prefix is smaller.
+        // Digits begin with another one than zero, so the power decides first; without zeros at the end, a
+        // prefix is smaller.
         let size = (self.point, &self.digits).cmp(&(other.point, &other.digits));
         let by_size = if self.negative { size.reverse() } else { size };
         self.sign().cmp(&other.sign()).then(by_size)

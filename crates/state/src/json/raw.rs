@@ -1,4 +1,5 @@
-//! Parts of a text that is known to be JSON, without a tree: a tree of small values takes many times its text.
+//! Parts of a text that is known to be JSON, without a tree: a tree of small values takes many times its
+//! text.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -6,7 +7,8 @@ use std::ops::Range;
 
 use super::Json;
 
-/// The text of a member of an object; `None` if it is missing, or if this is another value. Of equal names the last one.
+/// The text of a member of an object; `None` if it is missing, or if this is another value. Of equal names
+/// the last one.
 pub(crate) fn member<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Members::of(text)
         .filter(|(found, _)| unescaped(&text[found.clone()]) == name)
@@ -24,8 +26,8 @@ pub(crate) fn shallow(text: &str) -> Json {
     }
 }
 
-/// `target` with `patch` merged into it by RFC 7396, as [`super::merge`] does. What is made is no longer than both together, and what is
-/// needed beside it is the places of the patch's members.
+/// `target` with `patch` merged into it by RFC 7396, as [`super::merge`] does. What is made is no longer than
+/// both together, and what is needed beside it is the places of the patch's members.
 pub(crate) fn merge_texts(target: &str, patch: &str) -> String {
     let mut merged = String::with_capacity(target.len() + patch.len());
     merge_into(&mut merged, target, patch);

@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use super::Json;
 
 impl Json {
-    /// The value without spaces and with its numbers as digits and exponents: equal, and no longer than the text that it came from.
+    /// The value without spaces and with its numbers as digits and exponents: equal, and no longer than the
+    /// text that it came from.
     pub(crate) fn to_short_text(&self) -> String {
         Written { json: self, is_short: true }.to_string()
     }

@@ -7,7 +7,8 @@ use super::rows::{column, in_order, last_of_each, read_found};
 use crate::store::if_fitting;
 use crate::{Document, Key, MAX_ANSWER_BYTES, StateError, TableName, Value, statements};
 
-/// Those documents that there are, in the order of `keys`, within the transaction that is open on `session` if there is one.
+/// Those documents that there are, in the order of `keys`, within the transaction that is open on `session`
+/// if there is one.
 pub async fn get_many_in(
     session: &Session,
     table: &TableName,
@@ -33,7 +34,8 @@ fn documents(table: &TableName, rows: &[Row]) -> Result<Vec<Document>, StateErro
     rows.iter().map(|row| read_found(table, row)?.document(MAX_ANSWER_BYTES)).collect()
 }
 
-/// Stores documents within the transaction that is open on `session`, as [`crate::PostgresStore::put_many`] does.
+/// Stores documents within the transaction that is open on `session`, as [`crate::PostgresStore::put_many`]
+/// does.
 pub async fn put_many_in(
     session: &Session,
     table: &TableName,
@@ -43,8 +45,9 @@ pub async fn put_many_in(
     session.query(&statement).await.map(drop).map_err(|error| StateError::of_table(table, error))
 }
 
-/// Stores those of the documents under whose keys there is none, within the transaction that is open on `session`, and returns their
-/// keys. Of equal keys the last one counts. A key that another transaction has just taken is one that there is, once that is committed.
+/// Stores those of the documents under whose keys there is none, within the transaction that is open on
+/// `session`, and returns their keys. Of equal keys the last one counts. A key that another transaction has
+/// just taken is one that there is, once that is committed.
 pub async fn insert_many_in(
     session: &Session,
     table: &TableName,
@@ -61,8 +64,8 @@ pub async fn delete_many_in(session: &Session, table: &TableName, keys: &[Key]) 
     session.execute(&statement).await.map_err(|error| StateError::of_table(table, error))
 }
 
-/// Prepares the statements of the functions above, so that a table that is not there or has another shape is reported before they are
-/// needed.
+/// Prepares the statements of the functions above, so that a table that is not there or has another shape is
+/// reported before they are needed.
 pub async fn prepare_many_in(session: &Session, table: &TableName) -> Result<(), StateError> {
     let all = [
         statements::get_many(table, &[], MAX_ANSWER_BYTES),

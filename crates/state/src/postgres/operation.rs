@@ -13,10 +13,12 @@ use crate::room::{Held, MAX_UNCOUNTED_BYTES, Room};
 use crate::statements::SNAPSHOT_BEGIN;
 use crate::{MAX_ANSWER_BYTES, StateError, TableName};
 
-/// How much longer than the pool's operation timeout an operation takes at most, with its wait for a connection.
+/// How much longer than the pool's operation timeout an operation takes at most, with its wait for a
+/// connection.
 const CONNECTION_MARGIN: Duration = Duration::from_millis(750);
 
-/// The largest message after which a connection is kept, in bytes. The buffers of a connection stay as large as that.
+/// The largest message after which a connection is kept, in bytes. The buffers of a connection stay as large
+/// as that.
 const MAX_KEPT_MESSAGE: usize = 1024 * 1024;
 
 /// Nothing answered in time.
@@ -112,8 +114,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Reads documents until their values have more bytes than an answer, and at least two: so a first one that is too large is seen to
-    /// have a next one.
+    /// Reads documents until their values have more bytes than an answer, and at least two: so a first one
+    /// that is too large is seen to have a next one.
     async fn read(
         &self,
         statement: &impl PostgresBinderRef,
@@ -146,8 +148,8 @@ impl<'a> Operation<'a> {
         self.run(self.read(statement, counted)).await?
     }
 
-    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Of the page, rows are read until
-    /// one does not fit into the answer.
+    /// Runs the two statements of a query, either of which may be missing, on one snapshot. Of the page, rows
+    /// are read until one does not fit into the answer.
     pub(super) async fn query_snapshot(
         &self,
         count: Option<&SelectStatement>,
@@ -185,7 +187,8 @@ impl<'a> Operation<'a> {
         Ok((counts, reading?))
     }
 
-    /// Begins a transaction and runs a statement in it. If that waits for a row for too long, the transaction is taken back.
+    /// Begins a transaction and runs a statement in it. If that waits for a row for too long, the transaction
+    /// is taken back.
     pub(super) async fn begin(&self, statement: &Written) -> Result<Vec<Row>, StateError> {
         let work = async {
             let prepared = self.session.prepare(statement).await?;

@@ -86,7 +86,8 @@ impl Found {
     }
 }
 
-/// The nearest time that can be: one that was written by hand may be infinite, and does not make its document unreadable.
+/// The nearest time that can be: one that was written by hand may be infinite, and does not make its document
+/// unreadable.
 fn shown(time: RawTimestamp) -> Timestamp {
     let nearest = if time < Timestamp::MIN.into() { Timestamp::MIN } else { Timestamp::MAX };
     time.timestamp().unwrap_or(nearest)

@@ -46,7 +46,8 @@ impl PostgresStore {
         }
     }
 
-    /// Patches the document with its row locked; the number of its bytes if they are more than `most`, and nothing was done.
+    /// Patches the document with its row locked; the number of its bytes if they are more than `most`, and
+    /// nothing was done.
     pub(super) async fn patch_within(
         &self,
         operation: &Operation<'_>,
@@ -88,7 +89,8 @@ impl PostgresStore {
         Ok(Ok(Patch::Written(Write::Applied(version))))
     }
 
-    /// Decides a write with the row locked. No row is inserted: conditions that a missing row fulfils are decided elsewhere.
+    /// Decides a write with the row locked. No row is inserted: conditions that a missing row fulfils are
+    /// decided elsewhere.
     async fn replace_locked(
         &self,
         operation: &Operation<'_>,

@@ -1,11 +1,11 @@
-//! Queries as SQL. Values are parameters, and names pass [`super::expressions::Member`] before they stand in a text. No statement fails
-//! because of a document: what is cast is known to be of the type.
+//! Queries as SQL. Values are parameters, and names pass [`super::expressions::Member`] before they stand in
+//! a text. No statement fails because of a document: what is cast is known to be of the type.
 //!
-//! A condition is true exactly if the evaluator says so, and false or NULL otherwise. `AND` and `OR` keep that; under `$not` stands
-//! `IS NOT TRUE`.
+//! A condition is true exactly if the evaluator says so, and false or NULL otherwise. `AND` and `OR` keep
+//! that; under `$not` stands `IS NOT TRUE`.
 //!
-//! Statements are to be planned with their parameters, on sessions with [`QUERY_PARAMETERS`] (`PostgresStore::with_pools`): a generic plan does
-//! not know whether an index fits.
+//! Statements are to be planned with their parameters, on sessions with [`QUERY_PARAMETERS`]
+//! (`PostgresStore::with_pools`): a generic plan does not know whether an index fits.
 
 mod condition;
 mod order;
@@ -18,8 +18,8 @@ use crate::StateError;
 
 pub(crate) use order::key_by_bytes;
 
-/// Settings of the sessions that run queries: they are planned with their values, by statistics, and write nothing. Compiling a
-/// statement to machine code takes longer than these run.
+/// Settings of the sessions that run queries: they are planned with their values, by statistics, and write
+/// nothing. Compiling a statement to machine code takes longer than these run.
 pub const QUERY_PARAMETERS: &[(&str, &str)] =
     &[("plan_cache_mode", "force_custom_plan"), ("jit", "off"), ("default_transaction_read_only", "on")];
 
@@ -32,7 +32,8 @@ pub enum Source<'a> {
         path: Path<'a>,
         /// As what it is indexed.
         indexed: Vec<IndexType>,
-        /// Whether a page may be read in the order of an index, so that what only the GIN index finds has to look rare.
+        /// Whether a page may be read in the order of an index, so that what only the GIN index finds has to
+        /// look rare.
         in_order: bool,
     },
     /// A column of text; NULL is missing.
@@ -53,8 +54,8 @@ pub trait Target {
     /// Where a name leads that [`super::Names`] let pass.
     fn source(&self, name: &str) -> Option<Source<'_>>;
 
-    /// The other table that a name is about, if it is one: all conditions of one object on the same other table speak of one
-    /// and the same row of it.
+    /// The other table that a name is about, if it is one: all conditions of one object on the same other
+    /// table speak of one and the same row of it.
     fn relation(&self, _name: &str) -> Option<&'static str> {
         None
     }
@@ -162,7 +163,8 @@ fn some(conditions: impl IntoIterator<Item = Expr>) -> Expr {
     joined(conditions, Expr::or).unwrap_or_else(never)
 }
 
-/// Joined two by two, so that no expression is deeper than need be: the builder calls itself for each level, and a stack ends.
+/// Joined two by two, so that no expression is deeper than need be: the builder calls itself for each level,
+/// and a stack ends.
 fn joined(conditions: impl IntoIterator<Item = Expr>, join: impl Fn(Expr, Expr) -> Expr) -> Option<Expr> {
     let mut conditions: Vec<Expr> = conditions.into_iter().collect();
     while conditions.len() > 1 {
@@ -183,9 +185,10 @@ fn never() -> Expr {
     Expr::cust("FALSE")
 }
 
-/// How a page in the order of keys is read whose filter no index serves. PostgreSQL knows nothing of how many documents match, expects
-/// nearly all, and reads one after the other in the order of keys until the page is full: that is right if many match, and takes many times
-/// as long as reading the whole table if few do. So the page is read in two tries.
+/// How a page in the order of keys is read whose filter no index serves. PostgreSQL knows nothing of how many
+/// documents match, expects nearly all, and reads one after the other in the order of keys until the page is
+/// full: that is right if many match, and takes many times as long as reading the whole table if few do. So
+/// the page is read in two tries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// As PostgreSQL plans it.
@@ -241,8 +244,8 @@ pub fn walked(query: &Query, keys: u64) -> SelectStatement {
 
 /// The rows of a page and one more, without columns and table: the caller adds them.
 ///
-/// By key: a range of the primary key. With equality: the GIN index. With a declared index: its range, in its order if the filter
-/// fixes the type of what is sorted by. Otherwise all rows are read and sorted.
+/// By key: a range of the primary key. With equality: the GIN index. With a declared index: its range, in its
+/// order if the filter fixes the type of what is sorted by. Otherwise all rows are read and sorted.
 pub fn page(query: &Query, table: &Table, reading: Reading) -> Result<SelectStatement, StateError> {
     let mut select = Statement::select();
     select.and_where(matching(query, table, order::is_of_an_index(query, table)));

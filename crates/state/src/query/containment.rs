@@ -1,8 +1,8 @@
 //! How `@>` of an operand is evaluated: in steps that PostgreSQL can interrupt between.
 //!
-//! It compares each element of the operand's arrays with each one of the document's, and looks for a cancellation only before it reads the
-//! document again. An array of ten million bytes takes tenths of a second for each element, so a step has [`MAX_CONTAINED_ELEMENTS`] at
-//! most.
+//! It compares each element of the operand's arrays with each one of the document's, and looks for a
+//! cancellation only before it reads the document again. An array of ten million bytes takes tenths of a
+//! second for each element, so a step has [`MAX_CONTAINED_ELEMENTS`] at most.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ pub(super) fn elements(json: &Json) -> usize {
     }
 }
 
-/// Values of at most [`MAX_CONTAINED_ELEMENTS`] elements: what contains all of them contains the value, and the reverse. `None` if an
-/// element of an array has more by itself, which cannot be split.
+/// Values of at most [`MAX_CONTAINED_ELEMENTS`] elements: what contains all of them contains the value, and
+/// the reverse. `None` if an element of an array has more by itself, which cannot be split.
 pub(super) fn steps(json: &Json) -> Option<Vec<Json>> {
     if elements(json) <= MAX_CONTAINED_ELEMENTS {
         return Some(vec![json.clone()]);

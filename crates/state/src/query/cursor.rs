@@ -1,12 +1,12 @@
 //! Where a page begins: after a document, which is known by its key and the values by which it is sorted.
 //!
-//! A cursor is base64 of a checksum and JSON. The checksum is over the query, too: a cursor of another query, or one that was
-//! changed, is none. It keeps nothing secret, and nothing depends on a client not forging it: what it says is data, and the
-//! prefix of the query bounds what is found.
+//! A cursor is base64 of a checksum and JSON. The checksum is over the query, too: a cursor of another query,
+//! or one that was changed, is none. It keeps nothing secret, and nothing depends on a client not forging it:
+//! what it says is data, and the prefix of the query bounds what is found.
 //!
-//! Values of up to [`MAX_CURSOR_VALUE_BYTES`] stand in the cursor, so that a page begins where the last one ended even if that
-//! document is gone. Longer ones would make cursors that no request may carry. They are read again from the document, which must
-//! be of the same version.
+//! Values of up to [`MAX_CURSOR_VALUE_BYTES`] stand in the cursor, so that a page begins where the last one
+//! ended even if that document is gone. Longer ones would make cursors that no request may carry. They are
+//! read again from the document, which must be of the same version.
 
 use std::fmt::{self, Write};
 
@@ -67,7 +67,8 @@ impl Position {
         &self.key
     }
 
-    /// The values, one for each name before the key. [`StateError::InvalidQuery`] if some are in the document, which was not given.
+    /// The values, one for each name before the key. [`StateError::InvalidQuery`] if some are in the
+    /// document, which was not given.
     pub(super) fn values(&self) -> Result<Vec<Option<SortValue>>, StateError> {
         let known = |known: &Known| match known {
             Known::Here(value) => Ok(value.clone()),
@@ -156,7 +157,8 @@ fn decode_value(term: &SortTerm, plain: &Plain) -> Option<Known> {
 
 /// `None` if it is no cursor of the query with this fingerprint.
 ///
-/// Its document is one of the prefix: a forged cursor must not tell of documents that its sender may not read.
+/// Its document is one of the prefix: a forged cursor must not tell of documents that its sender may not
+/// read.
 pub(super) fn decode(
     cursor: &str,
     of_query: &[u8; 32],

@@ -1,11 +1,13 @@
-//! The SQL expressions of a member, for indexes and for the queries that use them: the planner takes an index only for the very
-//! expression that it was made of.
+//! The SQL expressions of a member, for indexes and for the queries that use them: the planner takes an index
+//! only for the very expression that it was made of.
 //!
-//! No expression ever raises an error, whatever a document holds: what is of another type is NULL. No index entry is larger than
-//! a B-tree takes: a text is cut, and a number is rounded, in a way that keeps the order. So a query compares what is indexed as
-//! a necessary condition, and the exact value beside it, and finds what was cut, too.
+//! No expression ever raises an error, whatever a document holds: what is of another type is NULL. No index
+//! entry is larger than a B-tree takes: a text is cut, and a number is rounded, in a way that keeps the
+//! order. So a query compares what is indexed as a necessary condition, and the exact value beside it, and
+//! finds what was cut, too.
 //!
-//! They are written as texts: building each from its parts for every query would double the time in which a statement is made.
+//! They are written as texts: building each from its parts for every query would double the time in which a
+//! statement is made.
 
 use std::sync::Arc;
 
@@ -195,7 +197,8 @@ fn by_bytes_sql(text: &str) -> String {
     format!("({text} COLLATE \"C\")")
 }
 
-/// A text, compared by its bytes whatever the collation of the database: a column, a parameter, a function or a `CASE`.
+/// A text, compared by its bytes whatever the collation of the database: a column, a parameter, a function or
+/// a `CASE`.
 pub(crate) fn by_bytes(text: Expr) -> Expr {
     Expr::cust_with_expr("($1 COLLATE \"C\")", text)
 }
@@ -215,8 +218,8 @@ pub(crate) fn is_indexed_whole(text: &str) -> bool {
     text.chars().count() < INDEXED_CHARACTERS
 }
 
-/// The expression of an index on a member of the table's column `value`, to be written within brackets in `CREATE INDEX`.
-/// Nothing in it comes from outside but the member and the name of the table.
+/// The expression of an index on a member of the table's column `value`, to be written within brackets in
+/// `CREATE INDEX`. Nothing in it comes from outside but the member and the name of the table.
 pub fn index_sql(table: &str, member: &Member, index_type: IndexType) -> String {
     Path { document: VALUE, member, helper: &helper_name(table) }.indexed_sql(index_type)
 }
@@ -226,11 +229,12 @@ pub fn helper_name(table: &str) -> String {
     format!("{table}_rfc3339")
 }
 
-/// The instant that a text names if it is an RFC 3339 time of the form that the queries take, as they are read here
-/// ([`super::Instant::parse`]); NULL for any other text.
+/// The instant that a text names if it is an RFC 3339 time of the form that the queries take, as they are
+/// read here ([`super::Instant::parse`]); NULL for any other text.
 ///
-/// The cast is STABLE, because other forms depend on settings. This form does not, so the function may be IMMUTABLE. Character
-/// classes would depend on the collation, and a date that does not exist would be an error.
+/// The cast is STABLE, because other forms depend on settings. This form does not, so the function may be
+/// IMMUTABLE. Character classes would depend on the collation, and a date that does not exist would be an
+/// error.
 pub(crate) const HELPER_BODY: &str = "
 DECLARE
     year integer;
@@ -250,8 +254,8 @@ BEGIN
     RETURN written::timestamptz;
 END";
 
-/// Makes the function of [`helper_name`], if it is not there or another one, in the first schema of the search path. The indexes
-/// on times depend on it. Two at once may fail; run it under a lock.
+/// Makes the function of [`helper_name`], if it is not there or another one, in the first schema of the
+/// search path. The indexes on times depend on it. Two at once may fail; run it under a lock.
 pub fn helper_functions_sql(table: &str) -> String {
     let name = helper_name(table);
     format!(

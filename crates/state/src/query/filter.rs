@@ -7,11 +7,11 @@ use crate::json::{Json, Number};
 
 /// The most conditions of a filter: each operator and each literal is one.
 pub const MAX_CONDITIONS: usize = 64;
-/// The most elements that the arrays of a filter's operands have together. PostgreSQL compares many of them with each element of a
-/// document's arrays.
+/// The most elements that the arrays of a filter's operands have together. PostgreSQL compares many of them
+/// with each element of a document's arrays.
 pub const MAX_ELEMENTS: usize = 1_000;
-/// The most elements that PostgreSQL compares with a document in one step, which it cannot interrupt. What has more is compared in
-/// several steps.
+/// The most elements that PostgreSQL compares with a document in one step, which it cannot interrupt. What
+/// has more is compared in several steps.
 pub const MAX_CONTAINED_ELEMENTS: usize = 8;
 /// The most values of a query, of any kind: each takes more memory than its text.
 pub const MAX_QUERY_VALUES: usize = 10_000;

@@ -1,7 +1,7 @@
 //! Times of one form, read in the same way by the evaluator and by the function in the database.
 
-/// An instant, from a text of the form `YYYY-MM-DDThh:mm:ss[.1 to 6 digits](Z|±hh:mm)`. Its offset can put it some hours before the
-/// year 1 or after 9999.
+/// An instant, from a text of the form `YYYY-MM-DDThh:mm:ss[.1 to 6 digits](Z|±hh:mm)`. Its offset can put it
+/// some hours before the year 1 or after 9999.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Instant {
     text: String,

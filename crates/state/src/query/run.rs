@@ -45,8 +45,8 @@ impl Query {
         self.limit as usize + 1
     }
 
-    /// The page that these documents make, of which [`Query::rows_to_read`] were asked for. It ends early if their values have more
-    /// than [`crate::MAX_ANSWER_BYTES`] together, and has one document at least.
+    /// The page that these documents make, of which [`Query::rows_to_read`] were asked for. It ends early if
+    /// their values have more than [`crate::MAX_ANSWER_BYTES`] together, and has one document at least.
     pub fn page(&self, rows: Vec<Document>, matched: Option<u64>) -> Result<Page, StateError> {
         Ok(self.page_of(rows, false, matched))
     }

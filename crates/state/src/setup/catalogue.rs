@@ -97,8 +97,9 @@ pub(super) async fn lacks_statistics(session: &Session, table: &TableName) -> Re
     rows.first().map_or(Ok(false), |found| read(session, found, "lacks"))
 }
 
-/// The highest version of the table if it is beyond the sequence's. Of a table of more than [`MAX_READ_PAGES`] pages a sample is looked at
-/// first: the rows that a copy brings are beyond it everywhere.
+/// The highest version of the table if it is beyond the sequence's. Of a table of more than
+/// [`MAX_READ_PAGES`] pages a sample is looked at first: the rows that a copy brings are beyond it
+/// everywhere.
 pub(super) async fn version_beyond_sequence(
     session: &Session,
     table: &TableName,

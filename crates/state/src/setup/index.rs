@@ -10,7 +10,8 @@ use crate::query::expressions::index_sql;
 use crate::schema::{gin_index_name, key_index_name};
 use crate::{IndexSpec, StateError};
 
-/// A table of no rows on which the declared indexes are tried and looked at, within a transaction that is rolled back.
+/// A table of no rows on which the declared indexes are tried and looked at, within a transaction that is
+/// rolled back.
 const PROBE: &str = "notification_state_probe";
 /// Whether an index serves a purpose.
 type Serves = fn(&Index) -> bool;
@@ -27,7 +28,8 @@ pub(super) struct MissingIndex {
 }
 
 impl Setup<'_> {
-    /// Those indexes that are not there, or half built. The error names what has the name of one and is another one.
+    /// Those indexes that are not there, or half built. The error names what has the name of one and is
+    /// another one.
     pub(super) async fn missing_indexes(
         &self,
         relation: &Relation,
@@ -87,8 +89,8 @@ impl Setup<'_> {
         Ok(Some(MissingIndex { name, item, definition, half_built }))
     }
 
-    /// What the catalogue says of the declared indexes on a table of no rows. One that PostgreSQL refuses is an error before
-    /// anything is made.
+    /// What the catalogue says of the declared indexes on a table of no rows. One that PostgreSQL refuses is
+    /// an error before anything is made.
     async fn probe(&self, declared: &[IndexSpec]) -> Result<Vec<Index>, StateError> {
         if declared.is_empty() {
             return Ok(Vec::new());
@@ -138,8 +140,8 @@ impl Setup<'_> {
         self.set_lock_timeout(LOCK_TIMEOUT).await
     }
 
-    /// Makes statistics if there are none of the expression of an index: without them the planner does not know what it is worth. The
-    /// process that has built it may have ended before it could do that.
+    /// Makes statistics if there are none of the expression of an index: without them the planner does not
+    /// know what it is worth. The process that has built it may have ended before it could do that.
     pub(super) async fn make_statistics(&self) -> Result<(), StateError> {
         let lacks = catalogue::lacks_statistics(self.session, self.table).await;
         if !lacks.map_err(|error| self.error(error))? {

@@ -6,7 +6,8 @@ use super::catalogue::{Column, Index, Relation};
 const KEY: (&str, &str) = ("key", "text");
 const VALUE: (&str, &str) = ("value", "jsonb");
 const TIME: &str = "timestamp with time zone";
-/// The columns that are added, with their types and how they are added to rows that are there: without rewriting them.
+/// The columns that are added, with their types and how they are added to rows that are there: without
+/// rewriting them.
 const ADDED: [(&str, &str, &str); 3] = [
     ("version", "bigint", "version bigint NOT NULL DEFAULT 0"),
     ("created_at", TIME, "created_at timestamptz NOT NULL DEFAULT now()"),

@@ -1,4 +1,5 @@
-//! Drawn histories of several clients: both stores answer what a model answers that keeps the promises in the simplest way.
+//! Drawn histories of several clients: both stores answer what a model answers that keeps the promises in the
+//! simplest way.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What only a table in PostgreSQL can show: rows that were edited by hand, transactions of the caller, timeouts.
+//! What only a table in PostgreSQL can show: rows that were edited by hand, transactions of the caller,
+//! timeouts.
 
 use std::time::{Duration, Instant};
 
@@ -359,7 +360,8 @@ async fn without_an_answer_of_the_server_an_operation_ends_within_its_timeout_an
     let store = PostgresStore::new(pool(&dsn, TIMEOUT), TableName::default());
     put(&store, "k", "1").await;
     server.pause();
-    // More than there are connections, so that some wait for one, some for their opening, and one for an answer.
+    // More than there are connections, so that some wait for one, some for their opening, and one for an
+    // answer.
     let mut operations = JoinSet::new();
     for _ in 0..20 {
         let store = store.clone();

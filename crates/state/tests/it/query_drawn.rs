@@ -1,4 +1,5 @@
-//! Documents, queries and changes to draw, that differ little or by what one of two ways to run a query might overlook.
+//! Documents, queries and changes to draw, that differ little or by what one of two ways to run a query might
+//! overlook.
 
 use std::collections::BTreeSet;
 

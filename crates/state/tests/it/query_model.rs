@@ -65,7 +65,8 @@ impl Both<'_> {
         }
     }
 
-    /// All pages, with changes between them. A document that was there all the time is on one of them, and no more than one.
+    /// All pages, with changes between them. A document that was there all the time is on one of them, and no
+    /// more than one.
     async fn pages(&mut self, drawn: &Drawn, changes: &[Change]) {
         let whole = Drawn { limit: 1_000, offset: 0, ..drawn.clone() };
         let before = self.page(&whole, None).await.expect("it has no cursor");

@@ -41,8 +41,8 @@ fn most_rows(plan: &Value) -> u64 {
     nodes(plan).iter().map(looked_at).max().unwrap_or(0)
 }
 
-/// 100,000 documents: `n` is their number and `s` one of 1,000 texts, which two indexes have, as `t`, a time, and `b`, of which one in
-/// 1,000 is true. No index has `u`, one of 10,000 texts, `half`, 0 or 1, and `tags`.
+/// 100,000 documents: `n` is their number and `s` one of 1,000 texts, which two indexes have, as `t`, a time,
+/// and `b`, of which one in 1,000 is true. No index has `u`, one of 10,000 texts, `half`, 0 or 1, and `tags`.
 async fn full(statistics: bool) -> Database {
     full_of_texts(200, statistics).await
 }
@@ -75,8 +75,9 @@ async fn full_of_texts(characters: u32, statistics: bool) -> Database {
     database
 }
 
-/// What is asked, the index that answers, and the most rows that may be looked at. A page of what few documents have, in the order of
-/// keys, may be read from the index on what they have or from the keys on; statistics decide, and without them it may be the latter.
+/// What is asked, the index that answers, and the most rows that may be looked at. A page of what few
+/// documents have, in the order of keys, may be read from the index on what they have or from the keys on;
+/// statistics decide, and without them it may be the latter.
 const PAGES: [(&str, &str, u64); 20] = [
     (r#"{"filter": {"u": "u5"}, "limit": 50}"#, "kv_value_idx", 20),
     (r#"{"filter": {"u": "u5"}, "sort": ["-n"]}"#, "kv_value_idx", 20),
@@ -235,8 +236,9 @@ async fn a_table_without_declared_indexes_is_told_so_and_equality_still_has_its_
     assert!(plan.to_string().contains("kv_value_idx") && most_rows(&plan) < 20, "{plan:#}");
 }
 
-/// The background query of the original's clients: few documents are neither done nor without a deadline. Without the index on the status
-/// PostgreSQL expects nearly all of them to match, and walks the keys to the end.
+/// The background query of the original's clients: few documents are neither done nor without a deadline.
+/// Without the index on the status PostgreSQL expects nearly all of them to match, and walks the keys to the
+/// end.
 #[tokio::test]
 async fn what_few_documents_lack_is_found_by_ranges_of_a_declared_index() {
     let mut database = full(true).await;
@@ -261,7 +263,8 @@ async fn what_few_documents_lack_is_found_by_ranges_of_a_declared_index() {
     assert_eq!(database.query(&parsed).await.expect("a page").rows.len(), 200);
 }
 
-/// What no index serves is looked for in some thousand keys, and then in the whole table, never by a walk over all keys.
+/// What no index serves is looked for in some thousand keys, and then in the whole table, never by a walk
+/// over all keys.
 #[tokio::test]
 async fn what_no_index_serves_is_not_looked_for_key_by_key() {
     let database = full(true).await;

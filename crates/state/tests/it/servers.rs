@@ -1,5 +1,5 @@
-//! Servers and tables in a state that an operator must know: read-only, without free connections, in another encoding, copied without
-//! the sequence.
+//! Servers and tables in a state that an operator must know: read-only, without free connections, in another
+//! encoding, copied without the sequence.
 
 use pg::{Dsn, SessionSettings};
 use state::{

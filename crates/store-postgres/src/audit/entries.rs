@@ -1,4 +1,5 @@
-//! What became of entries: of the intents stream by their keys and ids, of the outbound streams by their routes.
+//! What became of entries: of the intents stream by their keys and ids, of the outbound streams by their
+//! routes.
 
 use std::collections::HashMap;
 
@@ -61,8 +62,8 @@ pub(super) async fn routes(
     Ok(keys.iter().map(|key| states.get(*key).cloned()).collect())
 }
 
-/// The primary key for each entry: it alone has the order that is asked for. Without it the planner, whose statistics may be of an empty table,
-/// would read the whole index by time.
+/// The primary key for each entry: it alone has the order that is asked for. Without it the planner, whose
+/// statistics may be of an empty table, would read the whole index by time.
 pub(super) fn malformed_of(stream: &str, entries: &[EntryTrace]) -> Written {
     let text = format!(
         "SELECT found.stream_entry_id, found.fields_fingerprint, found.failure_code \

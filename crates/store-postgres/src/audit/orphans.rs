@@ -30,8 +30,8 @@ pub(super) async fn list(
     Ok(page)
 }
 
-/// A page of the primary key of the child table, and the primary key of its parent for each row. Returned are the rows without a parent and
-/// the last row of a full page.
+/// A page of the primary key of the child table, and the primary key of its parent for each row. Returned are
+/// the rows without a parent and the last row of a full page.
 pub(super) fn orphans(table: ChildTable, after: Option<&RouteKey>) -> Written {
     let (child, parent, condition) = match table {
         ChildTable::Routes => ("routes", "records", ""),

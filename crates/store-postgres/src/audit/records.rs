@@ -62,7 +62,8 @@ pub(super) async fn get(session: &Session, ids: &[&NotificationId]) -> Result<Au
     if ids.is_empty() {
         return Ok(page);
     }
-    // Records first: one that is deleted in between has no routes, and is not there when it is looked at again.
+    // Records first: one that is deleted in between has no routes, and is not there when it is looked at
+    // again.
     let records = session.query(&records_of(ids)).await.map_err(store_error)?;
     let rows = session.query(&routes_of(ids)).await.map_err(store_error)?;
     if rows.len() == MAX_READ_ROUTES {
@@ -128,7 +129,8 @@ fn route(row: &Row, key: RouteKey, shown: &str) -> Result<AuditedRoute, StoreErr
     })
 }
 
-/// A page of `records_listing_idx`, read backwards, with the number of routes of each record by their primary key.
+/// A page of `records_listing_idx`, read backwards, with the number of routes of each record by their primary
+/// key.
 pub(super) fn sizes(after: &RecordCursor, until: Timestamp) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
     let place = [bind::instant(after.accepted_at), bind::text(after.notification_id.as_str())];

@@ -1,4 +1,5 @@
-//! The plans of the statements of an audit: each reads a page by an index and everything else by primary keys.
+//! The plans of the statements of an audit: each reads a page by an index and everything else by primary
+//! keys.
 
 use ambient::Timestamp;
 use domain::audit::EntryTrace;

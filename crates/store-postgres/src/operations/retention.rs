@@ -36,8 +36,8 @@ impl RetentionStore<OperatorActionId> for PgStore {
             .collect()
     }
 
-    /// Nothing changes these rows, so a lock on one is a session that was left open: it is waited for briefly, and the worker tries again
-    /// with fewer rows.
+    /// Nothing changes these rows, so a lock on one is a session that was left open: it is waited for
+    /// briefly, and the worker tries again with fewer rows.
     async fn delete_expired(
         &self,
         keys: &[&OperatorActionId],

@@ -53,7 +53,8 @@ fn on_letter() -> Expr {
         .and(Expr::col((DeadLetters::Table, DeadLetters::RouteId)).equals((Input::Table, Input::RouteId)))
 }
 
-/// The targets that still have their version. A dead letter that was changed by hand without a higher version is not one of them.
+/// The targets that still have their version. A dead letter that was changed by hand without a higher version
+/// is not one of them.
 pub(super) fn unchanged(chunk: &[Target]) -> SelectStatement {
     let as_read =
         Expr::col((Routes::Table, Routes::UpdatedAt)).equals((Input::Table, Input::ExpectedUpdatedAt));
@@ -67,7 +68,8 @@ pub(super) fn unchanged(chunk: &[Target]) -> SelectStatement {
         .take()
 }
 
-/// Those of [`unchanged`] whose route and dead letter no other transaction has locked; they are locked from here on.
+/// Those of [`unchanged`] whose route and dead letter no other transaction has locked; they are locked from
+/// here on.
 pub(super) fn lock(chunk: &[Target]) -> SelectStatement {
     unchanged(chunk)
         .lock_with_tables_behavior(

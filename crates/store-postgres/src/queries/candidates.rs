@@ -1,7 +1,8 @@
 //! Notifications that an index knows all of: by idempotency key, by recipient, by status.
 //!
-//! An index that has them in the order of the list gives the first [`MAX_CANDIDATES`] after a place. One that has them in another order
-//! gives all, or says that there are too many: then they are so frequent that examining the list finds them.
+//! An index that has them in the order of the list gives the first [`MAX_CANDIDATES`] after a place. One that
+//! has them in another order gives all, or says that there are too many: then they are so frequent that
+//! examining the list finds them.
 
 use ambient::Timestamp;
 use domain::ports::StoreError;
@@ -187,7 +188,8 @@ pub(super) async fn prepare_all(session: &Session) -> Result<(), PgError> {
     Ok(())
 }
 
-/// The first entry of the unique index after a producer: there are few producers, so each is found at the cost of one look-up.
+/// The first entry of the unique index after a producer: there are few producers, so each is found at the
+/// cost of one look-up.
 pub(super) fn next_producer(after: &str) -> SelectStatement {
     Query::select()
         .column(Records::Producer)
@@ -219,7 +221,8 @@ pub(super) fn with_key(producers: &[String], key: &str) -> SelectStatement {
         .take()
 }
 
-/// By `records_recipients_idx`, in no order. No other condition: an index that serves one would be read instead, whole.
+/// By `records_recipients_idx`, in no order. No other condition: an index that serves one would be read
+/// instead, whole.
 pub(super) fn to_user(user_id: &str) -> SelectStatement {
     Query::select()
         .columns([Records::NotificationId, Records::AcceptedAt])
@@ -277,7 +280,8 @@ fn listed_routes(range: &Range) -> SelectStatement {
     select
 }
 
-/// By `routes_due_idx`, whole unless it is too large. Failed routes are in it, too; the caller checks the status.
+/// By `routes_due_idx`, whole unless it is too large. Failed routes are in it, too; the caller checks the
+/// status.
 pub(super) fn live() -> SelectStatement {
     Query::select()
         .columns([Routes::NotificationId, Routes::CreatedAt])

@@ -1,4 +1,5 @@
-//! What a command of an operator asks of a database before it uses the tables: whether they are there, and how late it is.
+//! What a command of an operator asks of a database before it uses the tables: whether they are there, and
+//! how late it is.
 
 use ambient::Timestamp;
 use domain::ports::StoreError;
@@ -8,7 +9,8 @@ use super::PgQueries;
 use crate::codec::corrupt;
 use crate::error::store_error;
 
-/// The history of migrations in the schema that `search_path` names first, which is where they are applied; nothing if there is none.
+/// The history of migrations in the schema that `search_path` names first, which is where they are applied;
+/// nothing if there is none.
 const HAS_HISTORY: &str = "SELECT 1 WHERE \
     to_regclass(quote_ident(current_schema()) || '.refinery_schema_history') IS NOT NULL";
 /// The last migration that was applied.

@@ -70,8 +70,8 @@ fn parse(row: &Row) -> Result<DeadLetterRow, StoreError> {
     Ok(DeadLetterRow { letter, version })
 }
 
-/// One route by its whole key. As a plain join the planner may look it up by the notification alone, and read all routes of an intent to a
-/// thousand users for each dead letter.
+/// One route by its whole key. As a plain join the planner may look it up by the notification alone, and read
+/// all routes of an intent to a thousand users for each dead letter.
 fn route_of_row() -> SelectStatement {
     let same = |column: Routes, of_row: DeadLetters| Expr::col(column).equals((Input::Table, of_row));
     Query::select()
@@ -83,9 +83,9 @@ fn route_of_row() -> SelectStatement {
         .take()
 }
 
-/// `dead_letters_open_idx` or `dead_letters_discarded_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, joined by their keys with record and
-/// route; of these, those that match until the page is full, and the last one in any case. A row whose route is no dead letter, because it
-/// was edited by hand, does not match.
+/// `dead_letters_open_idx` or `dead_letters_discarded_idx` from a place on, at most [`MAX_EXAMINED`] rows of
+/// it, joined by their keys with record and route; of these, those that match until the page is full, and the
+/// last one in any case. A row whose route is no dead letter, because it was edited by hand, does not match.
 pub(super) fn listed(
     filter: &DeadLetterFilter,
     after: Option<&DeadLetterPlace>,

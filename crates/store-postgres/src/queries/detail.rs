@@ -166,8 +166,8 @@ fn records() -> SelectStatement {
         .take()
 }
 
-/// By the primary keys of both tables. A time that no `Timestamp` can hold, such as that of a parked route, becomes the last or first one
-/// that can be.
+/// By the primary keys of both tables. A time that no `Timestamp` can hold, such as that of a parked route,
+/// becomes the last or first one that can be.
 pub(super) fn routes_of(id: &NotificationId) -> SelectStatement {
     let of_route = |column: Routes| (Routes::Table, column);
     let of_letter = |column: DeadLetters| (DeadLetters::Table, column);

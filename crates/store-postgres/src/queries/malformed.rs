@@ -105,8 +105,8 @@ fn summary(row: &Row) -> Result<MalformedSummary, StoreError> {
     })
 }
 
-/// `malformed_intents_recorded_idx`, read backwards from a place on, at most [`MAX_EXAMINED`] rows of it, of which those that match are returned
-/// until the page is full, and the last one in any case.
+/// `malformed_intents_recorded_idx`, read backwards from a place on, at most [`MAX_EXAMINED`] rows of it, of
+/// which those that match are returned until the page is full, and the last one in any case.
 pub(super) fn listed(
     filter: &MalformedFilter,
     after: Option<&MalformedPlace>,

@@ -1,4 +1,5 @@
-//! The list of notifications: what an index knows of the search is checked by key, and without one the list is examined.
+//! The list of notifications: what an index knows of the search is checked by key, and without one the list
+//! is examined.
 
 use std::collections::HashMap;
 
@@ -152,8 +153,8 @@ pub(super) fn show<T: Iden + Copy + 'static>(select: &mut SelectStatement, recor
     select.columns(SHOWN.map(|column| (record, column))).expr_as(recipients, Input::Recipients);
 }
 
-/// `records_listing_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, of which those that match are returned until the page is full,
-/// and the last one in any case.
+/// `records_listing_idx` from a place on, at most [`MAX_EXAMINED`] rows of it, of which those that match are
+/// returned until the page is full, and the last one in any case.
 pub(super) fn listed(filter: &NotificationFilter, range: &Range, limit: usize) -> SelectStatement {
     let order = [Records::AcceptedAt, Records::NotificationId];
     let after = [bind::instant(range.after.accepted_at), bind::text(range.after.notification_id.as_str())];

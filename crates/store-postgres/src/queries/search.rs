@@ -1,5 +1,6 @@
-//! Operators' searches: the candidates that an index knows are checked by key; without any, the list is read from a place on until
-//! the page is full. Both take no longer than a query may, by the clock of the server, which leaves the connection usable.
+//! Operators' searches: the candidates that an index knows are checked by key; without any, the list is read
+//! from a place on until the page is full. Both take no longer than a query may, by the clock of the server,
+//! which leaves the connection usable.
 
 mod hints;
 mod names;
@@ -174,8 +175,8 @@ pub(super) fn listed(filter: &Filter, range: &Range, limit: usize) -> SelectStat
     select
 }
 
-/// Those of the candidates that match, by the primary key: the limit within keeps the planner from reading an index for a condition of
-/// the filter, too.
+/// Those of the candidates that match, by the primary key: the limit within keeps the planner from reading an
+/// index for a condition of the filter, too.
 pub(super) fn with_ids(filter: &Filter, places: &[RecordCursor]) -> SelectStatement {
     let ids = bind::texts(places.iter().map(|place| place.notification_id.as_str()));
     let records = Query::select()

@@ -1,4 +1,5 @@
-//! The plans of the queries: each reads a bounded part of the index that its comment names, on statistics of empty tables and on true ones.
+//! The plans of the queries: each reads a bounded part of the index that its comment names, on statistics of
+//! empty tables and on true ones.
 
 use domain::query::MAX_RECORDS;
 use domain::route::{Channel, RouteKey, RouteStatus};
@@ -29,8 +30,8 @@ const EVERY_KIND: &str = r#"{"producer": "p", "recipient": {"$exists": true}, "p
 const RARE_OF_AN_HOUR: &str =
     r#"{"accepted_at": {"$after": "2026-01-01T04:33:20Z"}, "route.status": "none"}"#;
 
-/// 20,000 notifications with two routes each: published, but for one in four, half of which are live and half dead letters, and as many malformed
-/// intents.
+/// 20,000 notifications with two routes each: published, but for one in four, half of which are live and half
+/// dead letters, and as many malformed intents.
 fn backlog(statistics: bool) -> String {
     let mut sql = String::new();
     for table in ["records", "routes", "dead_letters", "malformed_intents"] {

@@ -1,7 +1,7 @@
 //! The completions of routes, each guarded by the version it was decided on.
 //!
-//! The lease lets one replica append, and the version lets one of them write. Where a statement changes fewer routes than it
-//! was given, another transaction has changed the rest, or they already have their new values.
+//! The lease lets one replica append, and the version lets one of them write. Where a statement changes fewer
+//! routes than it was given, another transaction has changed the rest, or they already have their new values.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,13 +40,14 @@ impl PgStore {
             Some(changed) => changed,
             None => session.execute(&publish_if_unlocked(routes, now)).await.map_err(store_error)?,
         };
-        // Which routes were changed is asked only if it was not all of them: keys in the answer cost as much as they do as
-        // parameters.
+        // Which routes were changed is asked only if it was not all of them: keys in the answer cost as much
+        // as they do as parameters.
         if changed == routes.len() as u64 {
             return Ok(vec![Completion::Applied; routes.len()]);
         }
         let mut done: HashSet<RouteKey> = HashSet::with_capacity(routes.len());
-        // A row that has the intended entry id was changed just now, or by an earlier attempt whose answer was lost.
+        // A row that has the intended entry id was changed just now, or by an earlier attempt whose answer
+        // was lost.
         let intended: HashMap<&RouteKey, &str> =
             routes.iter().map(|done| (&done.key, done.entry.entry_id.as_str())).collect();
         for row in session.query(&publications(routes)).await.map_err(store_error)? {
@@ -139,13 +140,15 @@ async fn write_failed(
     };
     let written = written.await;
     if written.is_err() {
-        // If this fails too, the session closes its connection. Either way the first error is the one to report.
+        // If this fails too, the session closes its connection. Either way the first error is the one to
+        // report.
         drop(session.rollback().await);
     }
     written
 }
 
-/// Those of the routes that are live at the version that was read: they could have been changed, had they not been locked.
+/// Those of the routes that are live at the version that was read: they could have been changed, had they not
+/// been locked.
 async fn still_as_read<'a>(
     session: &Session,
     expected: impl Iterator<Item = (&'a RouteKey, Version)> + Clone,
@@ -257,8 +260,8 @@ fn failed(given: SelectStatement, now: Timestamp) -> UpdateStatement {
         .take()
 }
 
-/// Those of the routes that already have their new values, from an earlier attempt whose answer was lost; by the primary
-/// key.
+/// Those of the routes that already have their new values, from an earlier attempt whose answer was lost; by
+/// the primary key.
 pub(super) fn failures(routes: &[Failed]) -> SelectStatement {
     let of_route = |column: Routes| Expr::col((Routes::Table, column));
     let next_attempt_at = (Input::Table, Input::NextAttemptAt);
@@ -278,7 +281,8 @@ pub(super) fn failures(routes: &[Failed]) -> SelectStatement {
         .take()
 }
 
-/// Those of the given routes that could be changed now: as they were read, and not locked by another transaction.
+/// Those of the given routes that could be changed now: as they were read, and not locked by another
+/// transaction.
 fn unlocked(given: SelectStatement) -> SelectStatement {
     Query::select()
         .column((Input::Table, sea_query::Asterisk))
@@ -303,8 +307,9 @@ pub(super) fn unchanged_routes<'a>(
         .take()
 }
 
-/// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` whatever the clock says. A
-/// terminal route is never changed, not even one that was edited by hand without raising its version.
+/// `UPDATE routes … FROM given WHERE key AND updated_at = expected`, which raises `updated_at` whatever the
+/// clock says. A terminal route is never changed, not even one that was edited by hand without raising its
+/// version.
 fn change_if_unchanged(given: SelectStatement, now: Timestamp) -> UpdateStatement {
     Query::update()
         .table(Routes::Table)

@@ -57,7 +57,8 @@ pub(crate) async fn first_due_of_each(session: &Session) -> Result<HashMap<Chann
     for row in session.query(&first_due()).await.map_err(store_error)? {
         let name: String = column(&row, "routes.channel", "the first due route")?;
         if let Ok(channel) = name.parse() {
-            // The statement excludes what is above the range, so an unreadable time is below it: the list reports it.
+            // The statement excludes what is above the range, so an unreadable time is below it: the list
+            // reports it.
             let due = instant(&row, "routes.next_attempt_at", &name);
             next.insert(channel, due.unwrap_or(Timestamp::MIN));
         }
@@ -88,8 +89,9 @@ fn cursor_after(last: &Row) -> Result<DueCursor, StoreError> {
     Ok(DueCursor { next_attempt_at, key })
 }
 
-/// A page is cut from `routes_due_idx`, read forwards or backwards, before anything is joined to it. The time of the last
-/// row is returned as PostgreSQL writes it, so that a page may end with one that no `Timestamp` can hold.
+/// A page is cut from `routes_due_idx`, read forwards or backwards, before anything is joined to it. The time
+/// of the last row is returned as PostgreSQL writes it, so that a page may end with one that no `Timestamp`
+/// can hold.
 pub(super) fn due_routes(
     channel: Channel,
     order: DueOrder,
@@ -134,7 +136,8 @@ pub(super) fn due_routes(
     select
 }
 
-/// For each channel, the first entry of `routes_due_idx`. A route above the range of times, such as one that an operator parked at `infinity`, is never due.
+/// For each channel, the first entry of `routes_due_idx`. A route above the range of times, such as one that
+/// an operator parked at `infinity`, is never due.
 pub(super) fn first_due() -> SelectStatement {
     let first = |channel: Channel| {
         let first = Query::select()

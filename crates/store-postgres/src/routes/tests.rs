@@ -19,8 +19,8 @@ use crate::{PgStore, SESSION, dead_letters, receipts, retention};
 
 /// What a page, a batch or a chunk holds here.
 const LIMIT: usize = 512;
-/// The most blocks of tables and indexes that a statement may touch for each row of a batch: an update looks at a few of
-/// each index. Reading the index of due routes once for every row would take hundreds.
+/// The most blocks of tables and indexes that a statement may touch for each row of a batch: an update looks
+/// at a few of each index. Reading the index of due routes once for every row would take hundreds.
 const BLOCKS: u64 = 20;
 
 /// Records `first` to `last`, with two routes each.
@@ -41,8 +41,9 @@ fn since() -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000).expect("in range")
 }
 
-/// 20,000 routes with their receipts and as many malformed intents that became due after the planner's statistics were taken: while the tables
-/// were empty, or while they held many routes of which none was due, which is the usual case.
+/// 20,000 routes with their receipts and as many malformed intents that became due after the planner's
+/// statistics were taken: while the tables were empty, or while they held many routes of which none was due,
+/// which is the usual case.
 fn backlog(published: u32) -> String {
     let mut sql = String::new();
     for table in ["records", "routes", "dead_letters", "malformed_intents", "receipts"] {
@@ -83,7 +84,8 @@ fn types(sql: &str, values: &PostgresValues) -> Vec<String> {
     (1..=values.as_params().len()).map(of).collect()
 }
 
-/// `EXPLAIN ANALYZE` of the plan that the service runs: the generic one, on a connection with the service's own settings.
+/// `EXPLAIN ANALYZE` of the plan that the service runs: the generic one, on a connection with the service's
+/// own settings.
 pub(crate) async fn plan(session: &Session, statement: &impl PostgresBinderRef) -> Value {
     let (sql, values) = statement.build_ref();
     let types = types(&sql, &values);
@@ -152,8 +154,8 @@ async fn no_statement_reads_or_sorts_a_whole_backlog_on_statistics_without_a_due
     look_at_plans(10_000).await;
 }
 
-/// A plan is made once and kept, and it is made while nothing is due: then the index of due routes looks like the
-/// cheapest way to everything. Found as a growth of sevenfold in the benchmark.
+/// A plan is made once and kept, and it is made while nothing is due: then the index of due routes looks like
+/// the cheapest way to everything. Found as a growth of sevenfold in the benchmark.
 #[tokio::test]
 async fn a_plan_that_was_made_while_nothing_was_due_reaches_routes_by_their_key() {
     let database = TestDatabase::new().await;

@@ -351,7 +351,8 @@ async fn an_entry_that_is_read_twice_is_one_malformed_row() {
 async fn two_batches_with_the_same_keys_in_opposite_order_never_deadlock() {
     let world = World::new().await;
     world.accept([2], at(0)).await;
-    // The key in the middle belongs to a transaction: both batches meet there, each with what it has inserted before.
+    // The key in the middle belongs to a transaction: both batches meet there, each with what it has inserted
+    // before.
     let client = world.database.client().await;
     client.batch_execute("BEGIN; DELETE FROM records").await.expect("it is deleted");
     let opposite = |first: u64| {

@@ -48,7 +48,8 @@ impl World {
         let database = TestDatabase::new().await;
         let dsn = Dsn::parse(&database.dsn()).expect("the harness gives a connection string");
         let pool = |session| {
-            // No test with these pools is about time, and a slow machine may need seconds for the largest answers.
+            // No test with these pools is about time, and a slow machine may need seconds for the largest
+            // answers.
             let operation_timeout = Duration::from_secs(60);
             PgPool::new(&dsn, PoolSettings { max_connections: 4, operation_timeout, session })
                 .expect("a pool")

@@ -1,4 +1,5 @@
-//! What was published, page by page, and its entry ids replaced, as far as the suite of the port does not say it.
+//! What was published, page by page, and its entry ids replaced, as far as the suite of the port does not say
+//! it.
 
 use domain::ports::{Completion, Published, PublishedPage, RecordCursor, RepublishStore};
 use domain::route::{RouteKey, Version};

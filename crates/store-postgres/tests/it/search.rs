@@ -1,4 +1,5 @@
-//! What the suite of searches cannot see: rows that the service does not write, many rows, and what a search does to its connection.
+//! What the suite of searches cannot see: rows that the service does not write, many rows, and what a search
+//! does to its connection.
 
 use domain::ports::Queries;
 use domain::query::{PageLimit, SearchFilter, SearchOutcome};
@@ -10,7 +11,8 @@ use super::*;
 const MANY: u32 = 100_000;
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Records 1 to `count`, a second apart, with one published route each, to one of 1,000 users; the payload has the number.
+/// Records 1 to `count`, a second apart, with one published route each, to one of 1,000 users; the payload
+/// has the number.
 async fn records(world: &World, count: u32) {
     let sql = format!(
         "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,

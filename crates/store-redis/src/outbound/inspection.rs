@@ -1,7 +1,8 @@
 //! Inspecting the outbound streams as a whole, and appending lost entries again (ADR 0021).
 //!
-//! Each call is one script, so that its whole result is from one server at one moment. An entry belongs to a route only if its first
-//! value is the `event_id` or `delivery_id` of the route: after a loss, a server may give the same id to another entry.
+//! Each call is one script, so that its whole result is from one server at one moment. An entry belongs to a
+//! route only if its first value is the `event_id` or `delivery_id` of the route: after a loss, a server may
+//! give the same id to another entry.
 
 use std::time::Duration;
 

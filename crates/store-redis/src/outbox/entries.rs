@@ -1,7 +1,8 @@
 //! The newest entries of a stream, read from its end back to find events whose receipts have ended.
 //!
-//! Entries of other producers may be of any size. So pages are read on a connection of their own that takes a bounded reply, as
-//! intake does, and are small where entries are large: Redis is never held by a script that copies payloads.
+//! Entries of other producers may be of any size. So pages are read on a connection of their own that takes a
+//! bounded reply, as intake does, and are small where entries are large: Redis is never held by a script that
+//! copies payloads.
 
 use domain::entry::EntryId;
 use domain::ports::StoreError;
@@ -65,14 +66,14 @@ impl RedisOutboxStreams {
 }
 
 impl NewestEntries {
-    /// Whether nothing more is read: the stream ends, the bounds of one reading are reached, or an entry follows that is larger than that of
-    /// any event.
+    /// Whether nothing more is read: the stream ends, the bounds of one reading are reached, or an entry
+    /// follows that is larger than that of any event.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The values of the next page, from the newest entry back. It may have none and not be the last. If the call is dropped, the
-    /// next one reads the page again.
+    /// The values of the next page, from the newest entry back. It may have none and not be the last. If the
+    /// call is dropped, the next one reads the page again.
     pub async fn read(&mut self) -> Result<Vec<Vec<u8>>, StoreError> {
         const OPERATION: &str = "look for the entries of events";
         if self.is_over {

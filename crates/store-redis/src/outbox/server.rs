@@ -1,9 +1,11 @@
-//! The Redis server that acknowledges appends: an acknowledgement belongs to the server that gave it (ADR 0048).
+//! The Redis server that acknowledges appends: an acknowledgement belongs to the server that gave it (ADR
+//! 0048).
 //!
-//! Another run id or replication id is another server, which may lack what the one before had acknowledged. A value in Redis has one
-//! record for each set of event types that relays of an outbox carry: the server that was compared, and up to when all of these
-//! events are there, or since when they are still to be compared. A loss takes the value along, or leaves an older one, which says up to
-//! when that state had everything. The value is written only in place of the one that was read: what was emptied meanwhile stays empty.
+//! Another run id or replication id is another server, which may lack what the one before had acknowledged. A
+//! value in Redis has one record for each set of event types that relays of an outbox carry: the server that
+//! was compared, and up to when all of these events are there, or since when they are still to be compared. A
+//! loss takes the value along, or leaves an older one, which says up to when that state had everything. The
+//! value is written only in place of the one that was read: what was emptied meanwhile stays empty.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -144,7 +146,8 @@ impl Watch {
 }
 
 impl RedisOutboxStreams {
-    /// The same, which appends for a claim only on the server that the claim was made for, and says which server that is.
+    /// The same, which appends for a claim only on the server that the claim was made for, and says which
+    /// server that is.
     #[must_use]
     pub fn watching(self) -> Self {
         let watch = Watch {
@@ -156,7 +159,8 @@ impl RedisOutboxStreams {
         Self { watch: Some(watch), ..self }
     }
 
-    /// The server that is there, as of not long ago, and its records of `outbox`; `None` if it is not watched.
+    /// The server that is there, as of not long ago, and its records of `outbox`; `None` if it is not
+    /// watched.
     pub async fn server(&self, outbox: &str) -> Result<Option<OutboxServer>, StoreError> {
         const OPERATION: &str = "ask which Redis server this is";
         let Some(watch) = &self.watch else { return Ok(None) };
@@ -192,8 +196,9 @@ impl RedisOutboxStreams {
         self.watch.as_ref().map_or(0, |watch| watch.known().number)
     }
 
-    /// Records how far the server of that number was compared with the events of these types in `outbox`, among the records in the
-    /// value that was `seen`. False if the server or the value is another: then the next look asks Redis.
+    /// Records how far the server of that number was compared with the events of these types in `outbox`,
+    /// among the records in the value that was `seen`. False if the server or the value is another: then the
+    /// next look asks Redis.
     pub async fn record_server(
         &self,
         outbox: &str,

@@ -10,7 +10,8 @@ use store_redis::{RedisCheckpoints, RedisIntentStream, RedisLeases};
 use crate::*;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
-/// Far below what a call would take that did not keep to its timeout, far above one that did on a busy machine.
+/// Far below what a call would take that did not keep to its timeout, far above one that did on a busy
+/// machine.
 const ONE: ReadLimit = ReadLimit { entries: 1, bytes: 1024 * 1024 };
 const SOON: Duration = Duration::from_secs(5);
 

@@ -1,5 +1,6 @@
-//! Statements that calls share. A call joins the statement that waits for its turn, or makes one. There is no timer: while a
-//! statement may run at once, each call has its own, and while all are in use, those that come wait together.
+//! Statements that calls share. A call joins the statement that waits for its turn, or makes one. There is no
+//! timer: while a statement may run at once, each call has its own, and while all are in use, those that come
+//! wait together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ use tokio::sync::Semaphore;
 type Answers = Arc<HashMap<String, Lookup>>;
 type Read = BoxFuture<'static, Answers>;
 
-/// The statements. Clones share them. What waits is as bounded as the calls are, since it is dropped with them.
+/// The statements. Clones share them. What waits is as bounded as the calls are, since it is dropped with
+/// them.
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     turns: Arc<Semaphore>,

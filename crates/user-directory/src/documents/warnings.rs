@@ -10,7 +10,8 @@ use super::WARNING_INTERVAL;
 pub(super) struct Warnings(Mutex<(Option<Instant>, usize)>);
 
 impl Warnings {
-    /// Notes users whose documents are not as agreed, and warns of them if the last warning was long enough ago.
+    /// Notes users whose documents are not as agreed, and warns of them if the last warning was long enough
+    /// ago.
     pub(super) fn note(&self, user_ids: &[&str], now: Instant) {
         if let Some((users, user_id)) = self.due(user_ids, now) {
             tracing::warn!(

@@ -38,7 +38,8 @@ pub(crate) fn user(asked: &str, body: &[u8]) -> Result<User, String> {
     Ok(user::of(user.email, user.preferred_language))
 }
 
-/// Whether the body of a 404 means that the user does not exist; any other 404 is from another server or path.
+/// Whether the body of a 404 means that the user does not exist; any other 404 is from another server or
+/// path.
 pub(crate) fn missing(body: &[u8]) -> Result<(), String> {
     let failure: Failure = serde_json::from_slice(body).map_err(|error| not_as_agreed(404, &error))?;
     match failure.error.code.as_str() {

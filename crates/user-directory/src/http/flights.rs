@@ -1,7 +1,7 @@
 //! The requests that are in flight, by user: calls that ask for one user at the same time share one request.
 //!
-//! Many submissions may name the same users, each in a call of its own. Without this, all of them would send a request at the moment
-//! when a cached answer expires. A request ends when no call waits for it any more.
+//! Many submissions may name the same users, each in a call of its own. Without this, all of them would send
+//! a request at the moment when a cached answer expires. A request ends when no call waits for it any more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,8 @@ use super::schedule::Outcome;
 
 type Request = BoxFuture<'static, Outcome>;
 
-/// What is in flight. Clones share it. It holds a user for as long as a call waits, so it is as bounded as the calls are.
+/// What is in flight. Clones share it. It holds a user for as long as a call waits, so it is as bounded as
+/// the calls are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flights(Arc<Mutex<HashMap<String, WeakShared<Request>>>>);
 

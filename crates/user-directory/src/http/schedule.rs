@@ -1,11 +1,14 @@
-//! Which user of one look-up is requested next, and when the look-up sends no more requests. No I/O: the time is an argument.
+//! Which user of one look-up is requested next, and when the look-up sends no more requests. No I/O: the time
+//! is an argument.
 //!
-//! Users are requested in the given order, so that the caller's first entry is not delayed by later ones. If the directory was
-//! overloaded or unreachable, the user is requested again after a pause that doubles, before users that were not requested
-//! yet. Requests in flight are always awaited. No more are sent
+//! Users are requested in the given order, so that the caller's first entry is not delayed by later ones. If
+//! the directory was overloaded or unreachable, the user is requested again after a pause that doubles,
+//! before users that were not requested yet. Requests in flight are always awaited. No more are sent
 //!
-//! * when as many requests in a row failed as were allowed at the last answer: the directory answers no request,
-//! * when a request fails and there was no answer for a whole timeout: each further request would cost another timeout,
+//! * when as many requests in a row failed as were allowed at the last answer: the directory answers no
+//!   request,
+//! * when a request fails and there was no answer for a whole timeout: each further request would cost
+//!   another timeout,
 //! * [`MAX_CALL_TIME`] after the start, so that the caller can report which users are unanswered.
 
 use std::collections::BTreeSet;
@@ -18,12 +21,13 @@ use super::concurrency::Concurrency;
 
 /// No request is sent later than this after the beginning of a look-up.
 const MAX_CALL_TIME: Duration = Duration::from_secs(20);
-/// The most that the pauses of one user may add up to: a user that is always refused delays the others of the call by no
-/// more. The caller tries again later.
+/// The most that the pauses of one user may add up to: a user that is always refused delays the others of the
+/// call by no more. The caller tries again later.
 const MAX_RETRY_PAUSES: Duration = Duration::from_secs(2);
 /// The first pause before a user is requested again; it doubles.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// If fewer requests are allowed than this, this many failures in a row stop the look-up, because a single one shows little.
+/// If fewer requests are allowed than this, this many failures in a row stop the look-up, because a single
+/// one shows little.
 const MIN_FAILURES: usize = 4;
 
 /// The result of one request.

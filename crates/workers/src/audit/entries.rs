@@ -98,7 +98,8 @@ where
         Ok(traces.iter().zip(&found).map(judged).collect())
     }
 
-    /// What is found each time that the page, the checkpoint and the outcomes are read again. What is cleared is counted.
+    /// What is found each time that the page, the checkpoint and the outcomes are read again. What is cleared
+    /// is counted.
     async fn look_again(
         &mut self,
         mut wrong: Vec<Discrepancy>,
@@ -124,7 +125,8 @@ where
         Ok(wrong)
     }
 
-    /// Everything up to `last`, in as many reads as it takes now: one may return less than the read that found it first.
+    /// Everything up to `last`, in as many reads as it takes now: one may return less than the read that
+    /// found it first.
     async fn judge_range(
         &self,
         stream: &str,

@@ -80,8 +80,9 @@ where
         Ok(verdicts)
     }
 
-    /// An entry that its route does not name is a second one only if the one that the route names is not missing, which is a discrepancy of the
-    /// route. `second` are the places of such entries among the verdicts, with what their routes name.
+    /// An entry that its route does not name is a second one only if the one that the route names is not
+    /// missing, which is a discrepancy of the route. `second` are the places of such entries among the
+    /// verdicts, with what their routes name.
     async fn clear_only_entries(
         &self,
         channel: Channel,

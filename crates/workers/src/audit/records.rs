@@ -136,7 +136,8 @@ where
         Ok(())
     }
 
-    /// Looks for the entries that the stream lacks in those that it replaced. One that is there, or was removed there, is not lost.
+    /// Looks for the entries that the stream lacks in those that it replaced. One that is there, or was
+    /// removed there, is not lost.
     async fn look_in_other_streams(
         &self,
         channel: Channel,
@@ -198,7 +199,8 @@ where
         Ok(still)
     }
 
-    /// Rows without a parent, in whole tables: rows have no index by time. Not done if the audit is limited to a time.
+    /// Rows without a parent, in whole tables: rows have no index by time. Not done if the audit is limited
+    /// to a time.
     pub(super) async fn check_orphans(&mut self) -> Result<(), StoreError> {
         if self.settings.since.is_some() || self.settings.until.is_some() {
             return Ok(());

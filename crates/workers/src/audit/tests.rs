@@ -97,7 +97,8 @@ impl AuditStore for &Stores {
     }
 }
 
-/// The first read of the intents stream returns all its entries, and later ones return one each; the outbound streams are absent.
+/// The first read of the intents stream returns all its entries, and later ones return one each; the outbound
+/// streams are absent.
 impl StreamReader for &Stores {
     async fn list_entries(
         &self,

@@ -47,7 +47,8 @@ async fn measure_if(is_read: bool, world: &World, times: u32) -> Recorded {
     recorded
 }
 
-/// The age in seconds that is shown at 100 ms when entries 10 and 20 are in the stream, and the last generated one is 20.
+/// The age in seconds that is shown at 100 ms when entries 10 and 20 are in the stream, and the last
+/// generated one is 20.
 async fn age(durable: Option<u64>, cached: Option<u64>) -> Vec<f64> {
     let world = world();
     durable.into_iter().for_each(|number| world.set_durable(EntryId::new(number, 0)));

@@ -1,5 +1,5 @@
-//! A bounded log of the repeated failures of one worker: a line when a failure begins, when its cause changes, at an interval
-//! while it lasts, and when it is over.
+//! A bounded log of the repeated failures of one worker: a line when a failure begins, when its cause
+//! changes, at an interval while it lasts, and when it is over.
 
 use std::time::Duration;
 

@@ -1,12 +1,13 @@
 //! The acceptor: gives every entry of a batch its outcome, in stream order.
 //!
-//! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new, and a transaction
-//! with a key that is taken writes nothing ([`Commit::WriteConflict`](domain::ports::Commit)). So known keys are looked up
-//! beforehand only if the previous batch had some, or if a recipient is missing or cannot be looked up: the outcome of a replay
+//! The steps of one batch: look up the recipients → decide → one transaction → dispatch. Most keys are new,
+//! and a transaction with a key that is taken writes nothing
+//! ([`Commit::WriteConflict`](domain::ports::Commit)). So known keys are looked up beforehand only if the
+//! previous batch had some, or if a recipient is missing or cannot be looked up: the outcome of a replay
 //! never depends on the directory.
 //!
-//! A batch is kept until each of its entries has an outcome, and so are the directory's answers about its users. They were
-//! requested after its entries were read, so they are never older than the entries.
+//! A batch is kept until each of its entries has an outcome, and so are the directory's answers about its
+//! users. They were requested after its entries were read, so they are never older than the entries.
 
 mod decider;
 mod writer;

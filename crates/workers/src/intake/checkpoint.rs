@@ -1,9 +1,11 @@
-//! The checkpoint keeper: determines where to resume, at the start of a term, after a failure, and whenever the stores or the
-//! stream disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable one, and trims entries below it.
+//! The checkpoint keeper: determines where to resume, at the start of a term, after a failure, and whenever
+//! the stores or the stream disagree (ADR 0011, ADR 0022). It moves the cached checkpoint after the durable
+//! one, and trims entries below it.
 //!
-//! Crash recovery: resuming writes the fence of the term to both checkpoints. In a stream that was cut short it moves the cached
-//! checkpoint back, then the durable one; until that is done, the next leader finds the loss again. A recreated stream is detected
-//! again until its first batch moves the checkpoint. A trim is repeated by the next leader.
+//! Crash recovery: resuming writes the fence of the term to both checkpoints. In a stream that was cut short
+//! it moves the cached checkpoint back, then the durable one; until that is done, the next leader finds the
+//! loss again. A recreated stream is detected again until its first batch moves the checkpoint. A trim is
+//! repeated by the next leader.
 
 mod loss;
 
@@ -38,7 +40,8 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
     clock: &'a C,
     settings: &'a IntakeSettings,
     fence: Fence,
-    /// This term has written its fence to the durable and to the cached checkpoint, so finding it there is expected.
+    /// This term has written its fence to the durable and to the cached checkpoint, so finding it there is
+    /// expected.
     claimed: bool,
     cache_claimed: bool,
     /// `None` until it is known where to resume.
@@ -59,8 +62,8 @@ pub(super) struct CheckpointKeeper<'a, I, A, K, C> {
 struct Position {
     /// The durable checkpoint, which the next batch expects.
     durable: Option<EntryId>,
-    /// Everything in the stream up to here has its outcome. Not the durable checkpoint if the stream was recreated and no batch of it
-    /// is committed yet.
+    /// Everything in the stream up to here has its outcome. Not the durable checkpoint if the stream was
+    /// recreated and no batch of it is committed yet.
     processed: EntryId,
     /// When PostgreSQL was last known to have the checkpoint.
     checked_at: Instant,
@@ -153,8 +156,8 @@ where
         self.position = None;
     }
 
-    /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is authoritative; the cached
-    /// one is used if there is no durable one.
+    /// Determines where to resume, and stops every earlier term from writing. The durable checkpoint is
+    /// authoritative; the cached one is used if there is no durable one.
     pub(super) async fn resume(&mut self, reader: &Reader<'_, I, C>) -> Result<Resumed, StoreError> {
         let stream = self.settings.stream.as_str();
         let claim = self.store.claim_checkpoint(stream, self.fence, !self.claimed).await?;
@@ -201,8 +204,8 @@ where
             tracing::warn!(stream, checkpoint = %processed,
                 "the intents stream is on another server than before, and shows no loss; entries that were not read yet may be missing");
         }
-        // Without a loss, only the fence is replaced. After one, the cached checkpoint goes back first, so that it is never after the
-        // durable one.
+        // Without a loss, only the fence is replaced. After one, the cached checkpoint goes back first, so
+        // that it is never after the durable one.
         let stored = known.as_ref().map_or(resume.after, |(id, _)| *id);
         let checkpoint = Checkpoint { fence: self.fence, last_entry_id: stored };
         if self.cache.reset(stream, checkpoint).await? == Swap::Conflict
@@ -266,8 +269,8 @@ where
         }
     }
 
-    /// After a read without entries: compares the stream with the processed entries, and at an interval the durable checkpoint with
-    /// the committed one. `None` if PostgreSQL has another checkpoint.
+    /// After a read without entries: compares the stream with the processed entries, and at an interval the
+    /// durable checkpoint with the committed one. `None` if PostgreSQL has another checkpoint.
     pub(super) async fn check_idle(&mut self) -> Result<Option<Idle>, StoreError> {
         let Some(position) = &mut self.position else { return Ok(None) };
         let processed = position.processed;
@@ -301,8 +304,8 @@ where
         self.trim().await;
     }
 
-    /// Saves the server that the stream is on, once the checkpoint is one of that server: until a batch moves the checkpoint of a
-    /// recreated stream, the next term must find that, too.
+    /// Saves the server that the stream is on, once the checkpoint is one of that server: until a batch moves
+    /// the checkpoint of a recreated stream, the next term must find that, too.
     async fn save_server(&mut self) {
         let is_settled =
             self.position.as_ref().is_some_and(|position| position.durable == Some(position.processed));
@@ -316,8 +319,8 @@ where
         }
     }
 
-    /// Moves the cached checkpoint to the durable one, also back. The durable one is authoritative, and the next batch writes a later
-    /// one, so a failure is only reported.
+    /// Moves the cached checkpoint to the durable one, also back. The durable one is authoritative, and the
+    /// next batch writes a later one, so a failure is only reported.
     pub(super) async fn move_cache(&mut self) {
         let Some(position) = &mut self.position else { return };
         let Some(last_entry_id) = position.durable.filter(|durable| *durable != position.cached) else {
@@ -347,8 +350,8 @@ where
         }
     }
 
-    /// Removes processed entries that are older than their retention. The last processed entry is kept, whatever its age, because
-    /// the stream is compared with it.
+    /// Removes processed entries that are older than their retention. The last processed entry is kept,
+    /// whatever its age, because the stream is compared with it.
     async fn trim(&mut self) {
         let (Some(retention), Some(position)) = (self.settings.stream_retention, &self.position) else {
             return;

@@ -12,19 +12,19 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{IntakeSettings, MAX_BATCH_COST, UnprocessedEntry};
 
-/// How many entries are requested before their size is known, and the maximum of one request: the next entries may be
-/// a thousand times as large as the last ones.
+/// How many entries are requested before their size is known, and the maximum of one request: the next
+/// entries may be a thousand times as large as the last ones.
 const FIRST_COUNT: usize = 16;
 const LARGEST_COUNT: usize = 256;
 /// The target cost of one read: half of its maximum.
 const READ_COST: usize = 2 * 1024 * 1024;
-/// The most bytes that a read of several entries may return. Small fields take up to thirteen times as much memory as bytes, so this
-/// is what bounds it.
+/// The most bytes that a read of several entries may return. Small fields take up to thirteen times as much
+/// memory as bytes, so this is what bounds it.
 const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
 /// The most bytes that a read of one entry may return.
 pub(super) const MAX_ENTRY_BYTES: usize = 64 * 1024 * 1024;
-/// How often a read may find nothing in a row although there is something, before its connection is replaced: an entry may
-/// have come just after the first.
+/// How often a read may find nothing in a row although there is something, before its connection is replaced:
+/// an entry may have come just after the first.
 const MAX_MISSES: u32 = 2;
 
 /// Reads entries in stream order.
@@ -50,7 +50,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         Self { intents, clock, policy, settings, window: ReadWindow::new(), misses: 0, looked_at: None }
     }
 
-    /// The entries after `after` in stream order; waits up to `block` for the first, and returns none if none arrived in time.
+    /// The entries after `after` in stream order; waits up to `block` for the first, and returns none if none
+    /// arrived in time.
     pub(super) async fn read(
         &mut self,
         after: EntryId,
@@ -85,8 +86,8 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }
     }
 
-    /// The next entry, of which one alone is more than [`MAX_ENTRY_BYTES`]: its outcome depends on its size alone. Redis copies it for this, so
-    /// a look that failed is repeated only after [`LARGE_COPY_INTERVAL`].
+    /// The next entry, of which one alone is more than [`MAX_ENTRY_BYTES`]: its outcome depends on its size
+    /// alone. Redis copies it for this, so a look that failed is repeated only after [`LARGE_COPY_INTERVAL`].
     async fn look_at_large(&mut self, after: EntryId) -> Result<Option<UnprocessedEntry>, StoreError> {
         if let Some(at) = self.looked_at {
             sleep_until(at + LARGE_COPY_INTERVAL).await;
@@ -107,8 +108,9 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         }))
     }
 
-    /// The entries that are already in the stream after `after`, up to a full transaction or to an entry that is too large to be read;
-    /// none if there is no `after`, or if the last read shows that there are no more.
+    /// The entries that are already in the stream after `after`, up to a full transaction or to an entry that
+    /// is too large to be read; none if there is no `after`, or if the last read shows that there are no
+    /// more.
     pub(super) async fn read_ahead(
         &mut self,
         after: Option<EntryId>,
@@ -130,8 +132,9 @@ impl<'a, I: IntentStream, C: Clock> Reader<'a, I, C> {
         self.window.count = (self.window.count / 2).clamp(1, FIRST_COUNT);
     }
 
-    /// A read returned nothing. Returns the entry that it should have returned, if the stream `has_more` and that has happened
-    /// several times in a row. The connection is closed then, because it may lead to a server that is no longer the primary.
+    /// A read returned nothing. Returns the entry that it should have returned, if the stream `has_more` and
+    /// that has happened several times in a row. The connection is closed then, because it may lead to a
+    /// server that is no longer the primary.
     pub(super) async fn missed_after(
         &mut self,
         after: EntryId,
@@ -181,8 +184,8 @@ impl ReadWindow {
         ReadLimit { entries: self.count, bytes }
     }
 
-    /// Requests as many next time as fit into [`READ_COST`], if they have the same size. A read without entries shows nothing
-    /// about the next entries.
+    /// Requests as many next time as fit into [`READ_COST`], if they have the same size. A read without
+    /// entries shows nothing about the next entries.
     fn brought(&mut self, entries: &[RawEntry]) {
         self.more = entries.len() == self.count;
         if entries.is_empty() {

@@ -31,7 +31,8 @@ impl<'a> Instruments<'a> {
         self.0.f64_gauge(name).with_unit("s").with_description(what).build()
     }
 
-    /// As [`Instruments::gauge`], but `read` is asked for the values whenever the metrics are read. It must not block.
+    /// As [`Instruments::gauge`], but `read` is asked for the values whenever the metrics are read. It must
+    /// not block.
     pub fn observed_gauge(
         &self,
         name: &'static str,
@@ -43,7 +44,8 @@ impl<'a> Instruments<'a> {
         builder.with_callback(read).build();
     }
 
-    /// As [`Instruments::age`], but `read` is asked for the values whenever the metrics are read. It must not block.
+    /// As [`Instruments::age`], but `read` is asked for the values whenever the metrics are read. It must not
+    /// block.
     pub fn observed_age(
         &self,
         name: &'static str,

@@ -1,7 +1,7 @@
 //! What a replica knows by itself: how its workers are, and how its connections are used.
 //!
-//! It is asked for when the metrics are read, and measured by no worker. So it is current whenever it is read, and it shows a worker
-//! that is hung, that of the gauges too.
+//! It is asked for when the metrics are read, and measured by no worker. So it is current whenever it is
+//! read, and it shows a worker that is hung, that of the gauges too.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::instruments::Instruments;
 use crate::health::WorkerStatus;
 use crate::reporter::ReplicaHealth;
 
-/// Shows `workers`, and the connections of the PostgreSQL pool: `pool_usage` returns the open and the idle ones.
+/// Shows `workers`, and the connections of the PostgreSQL pool: `pool_usage` returns the open and the idle
+/// ones.
 pub fn observe_replica(
     meter: &Meter,
     workers: &ReplicaHealth,

@@ -1,5 +1,5 @@
-//! The stages of one chunk of routes: encoded, leased, appended, completed. Every call is repeated until it is
-//! answered; the output of a stage is the input of the next.
+//! The stages of one chunk of routes: encoded, leased, appended, completed. Every call is repeated until it
+//! is answered; the output of a stage is the input of the next.
 
 use std::collections::HashSet;
 
@@ -70,7 +70,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried at once.
+    /// Publishes a batch in chunks. Routes whose leases expired before the append are read again and retried
+    /// at once.
     pub(super) async fn publish(&self, batch: Batch, shared: &PublisherState) -> Result<Report, Stopped> {
         let (mut report, mut lost) = self.publish_once(&batch, shared).await?;
         for _ in 0..MAX_LEASE_RETRIES {
@@ -148,8 +149,8 @@ where
             let (leased, receipts) = self.lease(encoded, token.clone(), shared).await?;
             report.contended = leased.routes.len() + receipts.len() < asked;
             outcomes.published = receipts;
-            // The receipt of another publisher could have ended since the route was read, and it may have been half as old
-            // already: whether the route is still to be published is asked again.
+            // The receipt of another publisher could have ended since the route was read, and it may have
+            // been half as old already: whether the route is still to be published is asked again.
             let appended = if read_at.elapsed() > self.settings.dedupe_ttl / 2 {
                 let live = self.read_again(&leased, shared).await?;
                 let (routes, failed) = self.encode(&live);
@@ -174,8 +175,8 @@ where
         Ok((report, lost))
     }
 
-    /// Acquires the leases of a chunk. Routes whose leases another replica holds are dropped; a route with a receipt counts as
-    /// appended.
+    /// Acquires the leases of a chunk. Routes whose leases another replica holds are dropped; a route with a
+    /// receipt counts as appended.
     async fn lease<'a>(
         &self,
         encoded: Vec<Encoded<'a>>,
@@ -200,7 +201,8 @@ where
         Ok((Leased { token, routes: won }, receipts))
     }
 
-    /// Those of the routes that are still live, at their present version; the leases of the others are released.
+    /// Those of the routes that are still live, at their present version; the leases of the others are
+    /// released.
     async fn read_again(
         &self,
         leased: &Leased<'_>,
@@ -240,7 +242,8 @@ where
         Ok(live)
     }
 
-    /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same token.
+    /// Appends the leased routes. An append that Redis cannot perform at present is retried under the same
+    /// token.
     async fn append(&self, leased: Leased<'_>, shared: &PublisherState) -> Result<Appended, Stopped> {
         let Leased { token, mut routes } = leased;
         let mut appended = Appended::default();

@@ -1,9 +1,10 @@
 //! Completions: recording the results of routes in PostgreSQL.
 //!
-//! One row that cannot be written delays no other. A statement that is refused as a whole is repeated in halves, and the
-//! completion of the row that remains is deferred ([`super::deferred`]). The completions of a statement that takes too long are
-//! deferred together: they are retried beside the loop of the channel, which continues. During an outage this code waits: until the
-//! completions of a chunk are committed or deferred, the channel takes no new work.
+//! One row that cannot be written delays no other. A statement that is refused as a whole is repeated in
+//! halves, and the completion of the row that remains is deferred ([`super::deferred`]). The completions of a
+//! statement that takes too long are deferred together: they are retried beside the loop of the channel,
+//! which continues. During an outage this code waits: until the completions of a chunk are committed or
+//! deferred, the channel takes no new work.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -25,9 +26,11 @@ use super::deferred::{Cause, Change};
 use super::state::PublisherState;
 use crate::health::Stopped;
 
-/// How long the loop of a channel waits for one statement. What takes longer is retried beside it, without this bound.
+/// How long the loop of a channel waits for one statement. What takes longer is retried beside it, without
+/// this bound.
 const MAX_COMMIT_WAIT: Duration = Duration::from_secs(1);
-/// How many times as long as a retry took the next one waits, so that slow rows take little of PostgreSQL's time.
+/// How many times as long as a retry took the next one waits, so that slow rows take little of PostgreSQL's
+/// time.
 const REST_FACTOR: u32 = 3;
 /// The longest such pause.
 const MAX_REST: Duration = Duration::from_secs(10);
@@ -140,7 +143,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`; what cannot be committed is deferred.
+    /// Completes a chunk whose first acknowledgement is not older than `acknowledged_at`; what cannot be
+    /// committed is deferred.
     pub(super) async fn complete(
         &self,
         appended: Appended,
@@ -159,7 +163,8 @@ where
         Ok(())
     }
 
-    /// Commits changes in parts as large as PostgreSQL takes them. During an outage it waits and keeps receipts alive.
+    /// Commits changes in parts as large as PostgreSQL takes them. During an outage it waits and keeps
+    /// receipts alive.
     async fn commit<X: Completable>(
         &self,
         changes: Vec<X>,
@@ -263,8 +268,8 @@ where
         }
     }
 
-    /// Commits deferred changes, and separates those that are still refused or too slow. During an outage they are postponed: the
-    /// loop of the channel waits for its end.
+    /// Commits deferred changes, and separates those that are still refused or too slow. During an outage
+    /// they are postponed: the loop of the channel waits for its end.
     async fn retry<X: Completable>(&self, changes: Vec<X>, shared: &PublisherState) -> Committed<X> {
         let mut committed = Committed { done: Vec::with_capacity(changes.len()), deferred: Vec::new() };
         let mut parts = vec![changes];
@@ -304,7 +309,8 @@ where
         committed
     }
 
-    /// Defers what could not be committed, and removes what now is. `failures` is how often a change has failed.
+    /// Defers what could not be committed, and removes what now is. `failures` is how often a change has
+    /// failed.
     fn defer<X: Completable>(
         &self,
         committed: Committed<X>,

@@ -1,7 +1,8 @@
 //! Confirmation of acknowledgements: an append is valid only on the server that acknowledged it (ADR 0045).
 //!
-//! A completion that waited, because PostgreSQL was down or its row was locked, may have outlived that server. Before it is
-//! committed, the publisher looks for its entry: an entry that is gone is published again, and its completion is dropped.
+//! A completion that waited, because PostgreSQL was down or its row was locked, may have outlived that
+//! server. Before it is committed, the publisher looks for its entry: an entry that is gone is published
+//! again, and its completion is dropped.
 
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ use domain::route::RouteKey;
 use super::RoutePublisher;
 use super::state::PublisherState;
 
-/// How old an acknowledgement may be when its completion is sent to PostgreSQL. A comparison of the streams begins later after a
-/// change of server ([`crate::republish`]), so it sees the completions that were sent before the change.
+/// How old an acknowledgement may be when its completion is sent to PostgreSQL. A comparison of the streams
+/// begins later after a change of server ([`crate::republish`]), so it sees the completions that were sent
+/// before the change.
 pub(super) const MAX_UNCONFIRMED: Duration = Duration::from_secs(1);
 
 /// Completions whose acknowledgements were confirmed.
@@ -27,7 +29,8 @@ struct Confirmed {
     published: Vec<Published>,
     /// Without an entry on the present server.
     lost: Vec<RouteKey>,
-    /// Trimmed or deleted on another server than the one that acknowledged them: consumers may have processed them.
+    /// Trimmed or deleted on another server than the one that acknowledged them: consumers may have processed
+    /// them.
     unknown: usize,
 }
 
@@ -40,8 +43,8 @@ where
     J: Jitter,
     T: Tokens,
 {
-    /// Keeps those of the completions whose entries may be in the stream, and lets the scan publish the other routes again. If it
-    /// fails, all are kept, and none may be committed.
+    /// Keeps those of the completions whose entries may be in the stream, and lets the scan publish the other
+    /// routes again. If it fails, all are kept, and none may be committed.
     pub(super) async fn confirm(
         &self,
         published: &mut Vec<Published>,

@@ -1,10 +1,10 @@
-//! Deferred completions, which cannot be committed for now because of their own row: another transaction has locked it,
-//! PostgreSQL refuses it, or its statement takes too long.
+//! Deferred completions, which cannot be committed for now because of their own row: another transaction has
+//! locked it, PostgreSQL refuses it, or its statement takes too long.
 //!
-//! They wait here, and are retried with growing pauses beside the other work of the channel. Until one is committed,
-//! this replica does not publish its route again, and renews its receipt, so that no other replica appends it.
-//! The list is bounded; when it is full, the channel takes no new work. After a crash of this replica the routes are still due:
-//! the next publisher finds their receipts and defers them, too.
+//! They wait here, and are retried with growing pauses beside the other work of the channel. Until one is
+//! committed, this replica does not publish its route again, and renews its receipt, so that no other replica
+//! appends it. The list is bounded; when it is full, the channel takes no new work. After a crash of this
+//! replica the routes are still due: the next publisher finds their receipts and defers them, too.
 
 use std::collections::HashMap;
 use std::time::Duration;

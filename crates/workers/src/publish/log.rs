@@ -1,5 +1,5 @@
-//! Log lines about single routes: attempts that failed and completions that are deferred, a few lines of each kind in
-//! a second, and then how many more there were. The tables have them all.
+//! Log lines about single routes: attempts that failed and completions that are deferred, a few lines of each
+//! kind in a second, and then how many more there were. The tables have them all.
 
 use domain::ports::Failed;
 use domain::route::{Channel, RouteKey};

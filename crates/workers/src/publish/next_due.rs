@@ -9,7 +9,8 @@ use domain::route::Channel;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-/// How long a publisher waits while another one asks. Then it asks by itself: the other one may have a connection that is dead.
+/// How long a publisher waits while another one asks. Then it asks by itself: the other one may have a
+/// connection that is dead.
 const SHARED_QUESTION_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The last answer, which the publishers of a replica share.
@@ -34,8 +35,8 @@ pub(super) struct ChannelDue {
 }
 
 impl NextDue {
-    /// The last answer about `channel`, if the store was asked at `since` or later, else a new one. A publisher that comes while another
-    /// one asks waits for that answer, but not for long.
+    /// The last answer about `channel`, if the store was asked at `since` or later, else a new one. A
+    /// publisher that comes while another one asks waits for that answer, but not for long.
     pub(super) async fn of(
         &self,
         channel: Channel,

@@ -1,9 +1,9 @@
 //! Receipts of routes whose completion is not committed yet; they are renewed until it is.
 //!
-//! As long as the receipt exists, no replica appends the route again. It is written with the append and expires after the
-//! dedupe TTL. If the completion takes longer than one statement, it is renewed several times within the TTL. After a
-//! crash of this replica, receipts expire after one TTL at the latest; long before that, another replica finds the due route
-//! and its receipt.
+//! As long as the receipt exists, no replica appends the route again. It is written with the append and
+//! expires after the dedupe TTL. If the completion takes longer than one statement, it is renewed several
+//! times within the TTL. After a crash of this replica, receipts expire after one TTL at the latest; long
+//! before that, another replica finds the due route and its receipt.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -66,7 +66,8 @@ impl Receipts {
         }
     }
 
-    /// On another server than the one that acknowledged an entry, its receipt is renewed if it exists, and not written again.
+    /// On another server than the one that acknowledged an entry, its receipt is renewed if it exists, and
+    /// not written again.
     async fn renew<L: LeaseStore>(&self, leases: &L, ttl: Duration) -> Result<(), StoreError> {
         let mut of_server: HashMap<ServerId, Vec<(RouteKey, String)>> = HashMap::new();
         for (key, entry) in self.held().iter() {

@@ -1,24 +1,25 @@
 //! When the due routes of a channel are listed next, and from where: a state machine without I/O.
 //!
-//! Idle, the scan sleeps until the next route is due. While pages are full there is a backlog, and pages alternate between
-//! both ends of the list: from the oldest route on, so that the backlog shrinks in order, and from the newest on, so that
-//! a route that just became due does not wait for all of it. Both sweeps start over after a short time: the oldest
-//! one if it met routes that another replica held (the leases of a crashed replica are at the front), the newest
-//! one always.
+//! Idle, the scan sleeps until the next route is due. While pages are full there is a backlog, and pages
+//! alternate between both ends of the list: from the oldest route on, so that the backlog shrinks in order,
+//! and from the newest on, so that a route that just became due does not wait for all of it. Both sweeps
+//! start over after a short time: the oldest one if it met routes that another replica held (the leases of a
+//! crashed replica are at the front), the newest one always.
 
 use std::time::Duration;
 
 use domain::ports::{DueCursor, DueOrder};
 use tokio::time::Instant;
 
-/// The longest time between two scans while nothing is due, because routes of a crashed replica become due at any time.
+/// The longest time between two scans while nothing is due, because routes of a crashed replica become due at
+/// any time.
 const IDLE_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// How soon a replica asks again for the scan lock that another replica holds.
 const SCAN_LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// While there is a backlog, how soon a sweep returns to its start where that is worth it.
 const SWEEP_RESTART_INTERVAL: Duration = Duration::from_millis(500);
-/// While there is a backlog, how soon the sweep from the oldest route on returns to its start in any case. So rarely that
-/// rows at the start that no replica can publish do not keep it from the rows after them.
+/// While there is a backlog, how soon the sweep from the oldest route on returns to its start in any case. So
+/// rarely that rows at the start that no replica can publish do not keep it from the rows after them.
 const SWEEP_MAX: Duration = Duration::from_secs(5);
 
 /// The scan of one channel.
@@ -80,7 +81,8 @@ impl Scan {
             order: DueOrder::OldestFirst,
             oldest: Sweep::new(now),
             newest: Sweep::new(now),
-            // Another replica's new routes are due one lease TTL after their acceptance: looking that often finds them.
+            // Another replica's new routes are due one lease TTL after their acceptance: looking that often
+            // finds them.
             idle_interval: IDLE_SCAN_INTERVAL.min(lease_ttl),
             poll_interval,
         }
@@ -96,15 +98,16 @@ impl Scan {
         !self.backlog
     }
 
-    /// From when on an answer to the question what is due next will do. Half an interval of tolerance is enough for publishers
-    /// that begin at any time to end up asking together.
+    /// From when on an answer to the question what is due next will do. Half an interval of tolerance is
+    /// enough for publishers that begin at any time to end up asking together.
     pub(super) fn answers_since(&self, now: Instant) -> Instant {
         now.checked_sub(self.idle_interval / 2).map_or(now, |since| since.max(self.changed_at))
     }
 
     /// Nothing is due for `wait`, by an answer to a question of `asked_at`.
     pub(super) fn nothing_due(&mut self, now: Instant, wait: Duration, asked_at: Instant) {
-        // What others make due is found within an interval of the question, also if another publisher asked it.
+        // What others make due is found within an interval of the question, also if another publisher asked
+        // it.
         let ask_again_at = asked_at + self.idle_interval;
         self.next_at = now.checked_add(wait).map_or(ask_again_at, |due_at| due_at.min(ask_again_at));
     }
@@ -150,8 +153,8 @@ impl Scan {
             }
             None => {
                 self.changed_at = now;
-                // What is still due is held by another replica or waits for this interval. Rows that cannot be published
-                // are in no hurry.
+                // What is still due is held by another replica or waits for this interval. Rows that cannot
+                // be published are in no hurry.
                 let found = self.oldest.found || self.newest.found;
                 self.next_at = now + if found { self.poll_interval } else { self.idle_interval };
                 let whole = self.order == DueOrder::OldestFirst;

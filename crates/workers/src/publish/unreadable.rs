@@ -1,8 +1,9 @@
-//! Rows of due routes that cannot be read. Each is reported once, however many there are and however often they are
-//! listed.
+//! Rows of due routes that cannot be read. Each is reported once, however many there are and however often
+//! they are listed.
 //!
-//! Rows with the same problem share a line, and only so many lines are written in a second; the other rows are reported
-//! when they are listed again. A row that was corrected is forgotten, so that it is reported when it breaks again.
+//! Rows with the same problem share a line, and only so many lines are written in a second; the other rows
+//! are reported when they are listed again. A row that was corrected is forgotten, so that it is reported
+//! when it breaks again.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashSet};

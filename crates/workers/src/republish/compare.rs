@@ -25,8 +25,8 @@ use super::{Republisher, Suspect, TOUCH_INTERVAL};
 use crate::batch_limit::BatchLimit;
 use crate::passes::pause;
 
-/// How much earlier than the window a record may have been accepted whose routes are compared: its routes may have been published
-/// late, and the clock of the replica that accepted it may be behind PostgreSQL's.
+/// How much earlier than the window a record may have been accepted whose routes are compared: its routes may
+/// have been published late, and the clock of the replica that accepted it may be behind PostgreSQL's.
 const ACCEPTED_EARLIER: Duration = Duration::from_secs(3_600);
 /// Records that are listed together.
 const PAGE_RECORDS: usize = 256;
@@ -217,7 +217,8 @@ where
         Ok(())
     }
 
-    /// Appends the entries of routes again, and records their new ids. Routes that were deleted meanwhile are left out.
+    /// Appends the entries of routes again, and records their new ids. Routes that were deleted meanwhile are
+    /// left out.
     async fn republish(
         &self,
         channel: Channel,
@@ -289,8 +290,9 @@ where
         outage.map_or(Ok(()), Err)
     }
 
-    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked or too slow, or that comes
-    /// after the stop, is left to the next comparison, which finds its receipt; one that is refused keeps its old id.
+    /// Records the new ids, in halves if PostgreSQL takes too long or refuses some. A row that is locked or
+    /// too slow, or that comes after the stop, is left to the next comparison, which finds its receipt; one
+    /// that is refused keeps its old id.
     async fn record(
         &self,
         channel: Channel,

@@ -21,14 +21,15 @@ struct Loss {
 }
 
 impl Losses {
-    /// The stream before the change that is compared, or whose comparison is repeated. `None` if another replica compared it first.
+    /// The stream before the change that is compared, or whose comparison is repeated. `None` if another
+    /// replica compared it first.
     pub(super) fn former<'a>(&'a self, suspect: &'a Suspect) -> Option<&'a SeenStream> {
         let of_stream = |loss: &&Loss| loss.former.stream == suspect.now.seen.stream;
         suspect.former.as_ref().or_else(|| Some(&self.0.iter().find(of_stream)?.former))
     }
 
-    /// Logs what was not logged before, and counts it if the comparison `is_complete`: if it is not, another replica may
-    /// complete it.
+    /// Logs what was not logged before, and counts it if the comparison `is_complete`: if it is not, another
+    /// replica may complete it.
     pub(super) fn report(&mut self, suspect: &Suspect, tally: &Tally, is_complete: bool, metrics: &Metrics) {
         let lost = tally.lost + tally.without_stream + tally.refused;
         let former = self.former(suspect).cloned().unwrap_or_else(|| suspect.now.seen.clone());
@@ -78,7 +79,8 @@ fn log(suspect: &Suspect, tally: &Tally) {
     }
 }
 
-/// Whether the loss of the entry `id` was there when the stream was observed before the change, so that it was reported then.
+/// Whether the loss of the entry `id` was there when the stream was observed before the change, so that it
+/// was reported then.
 pub(super) fn is_known(
     former: Option<&SeenStream>,
     id: EntryId,

@@ -1,8 +1,9 @@
 //! The deletion of idempotency keys that have expired.
 //!
-//! A key says itself when it expires, by the clock of the database: a claim when its lock TTL ends, a stored answer when its
-//! retention TTL ends. A chunk is one statement, which leaves out what another transaction holds. So a crash leaves the chunks
-//! before it deleted, and an operator's open transaction delays the keys that it holds and no others.
+//! A key says itself when it expires, by the clock of the database: a claim when its lock TTL ends, a stored
+//! answer when its retention TTL ends. A chunk is one statement, which leaves out what another transaction
+//! holds. So a crash leaves the chunks before it deleted, and an operator's open transaction delays the keys
+//! that it holds and no others.
 
 use ambient::Clock;
 use domain::ports::{Election, KeySweep, StoreError};

@@ -25,11 +25,12 @@ const MAX_ABANDONED: usize = 16_384;
 const ABANDON_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two questions to PostgreSQL whether it is back.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a claim whose fate is unknown may still be on its way to PostgreSQL: longer than any statement takes.
+/// How long a claim whose fate is unknown may still be on its way to PostgreSQL: longer than any statement
+/// takes.
 const CLAIM_ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Takes what the stages leave to be done later: claims to be given up, and an outage whose end is to be noticed. Clones share
-/// it.
+/// Takes what the stages leave to be done later: claims to be given up, and an outage whose end is to be
+/// noticed. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimKeeper {
     abandoned: mpsc::Sender<Claim>,
@@ -112,8 +113,8 @@ where
         }
     }
 
-    /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free then; the others are
-    /// answered.
+    /// Reads the keys of a group. Returns the submissions that may be accepted if their keys are still free
+    /// then; the others are answered.
     async fn read_group(&self, reading: Vec<Waiting>, keeper: &ClaimKeeper) -> Vec<Waiting> {
         if reading.is_empty() {
             return reading;
@@ -162,8 +163,8 @@ where
         }
     }
 
-    /// Returns the submissions whose key is free or claimed now, as `Key` says, and those whose record must be read; the others
-    /// are answered.
+    /// Returns the submissions whose key is free or claimed now, as `Key` says, and those whose record must
+    /// be read; the others are answered.
     fn admit(
         &self,
         group: impl Iterator<Item = ((Waiting, Key), Option<ClaimOutcome>)>,
@@ -212,8 +213,8 @@ where
         let _ = keeper.outage.try_send(());
     }
 
-    /// After a failure, asks PostgreSQL until it answers: the next submission, which would show it, may be long in coming. Ends when
-    /// there is no keeper any more.
+    /// After a failure, asks PostgreSQL until it answers: the next submission, which would show it, may be
+    /// long in coming. Ends when there is no keeper any more.
     pub(super) async fn notice_recovery(&self, mut outages: Outages, stop: &CancellationToken) {
         while outages.0.recv().await.is_some() {
             while self.health.status().blocked.is_some() && pause(stop, RECOVERY_INTERVAL).await {
@@ -224,7 +225,8 @@ where
         }
     }
 
-    /// Gives claims up until there is no keeper any more. After `stop` none is tried again: what is left expires.
+    /// Gives claims up until there is no keeper any more. After `stop` none is tried again: what is left
+    /// expires.
     pub(super) async fn abandon(&self, mut abandoned: Abandoned, stop: &CancellationToken) {
         let (mut failed, mut open, mut retry_at) = (Vec::new(), true, Instant::now());
         while open || !failed.is_empty() {

@@ -1,7 +1,8 @@
 //! Accepting groups of submissions, each group in one transaction.
 //!
-//! While a transaction runs, further submissions gather for the next one. If it takes long, because it waits for a lock, the next
-//! one does not wait for it. A group that is refused, locked or too slow is divided, and its parts are accepted apart.
+//! While a transaction runs, further submissions gather for the next one. If it takes long, because it waits
+//! for a lock, the next one does not wait for it. A group that is refused, locked or too slow is divided, and
+//! its parts are accepted apart.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -209,8 +210,8 @@ where
         }
     }
 
-    /// The same group, with claims where keys were free. It claims whatever is left of them, so that each caller learns what its
-    /// key is taken by; those are answered.
+    /// The same group, with claims where keys were free. It claims whatever is left of them, so that each
+    /// caller learns what its key is taken by; those are answered.
     async fn claim_free(&self, group: Group, keeper: &ClaimKeeper) -> Group {
         let (free, mut others): (Group, Group) = group.into_iter().partition(LookedUp::has_free_key);
         let claiming = free.into_iter().map(LookedUp::into_waiting).collect();
@@ -219,7 +220,8 @@ where
         others
     }
 
-    /// `Err` if PostgreSQL is unavailable: then no element is to blame, and whether any was accepted is unknown.
+    /// `Err` if PostgreSQL is unavailable: then no element is to blame, and whether any was accepted is
+    /// unknown.
     async fn try_group(&self, group: &Group) -> Result<Tried, StoreError> {
         let mut decided = self.decide(group, &HashMap::new());
         // What becomes of a replay never depends on the directory.
@@ -307,8 +309,8 @@ where
         self.metrics.overflowed(left);
     }
 
-    /// What the caller of the only element is told. PostgreSQL may refuse everything: then the refusal shows nothing about the
-    /// element (ADR 0023).
+    /// What the caller of the only element is told. PostgreSQL may refuse everything: then the refusal shows
+    /// nothing about the element (ADR 0023).
     async fn blame(&self, group: &Group, cause: Impossible) -> SubmissionOutcome {
         let message = match cause {
             Impossible::Locked(cause) | Impossible::ForNow(cause) => {
@@ -336,7 +338,8 @@ where
     }
 }
 
-/// As many of the first elements as fit into one transaction, at least one and up to `most`. No two have the same key: see queue.rs.
+/// As many of the first elements as fit into one transaction, at least one and up to `most`. No two have the
+/// same key: see queue.rs.
 fn cut_group(queue: &mut VecDeque<LookedUp>, most: usize, policy: &Policy) -> Group {
     let (mut cost, mut routes) = (0, 0);
     let mut group = Vec::new();

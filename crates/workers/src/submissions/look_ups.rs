@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 
 use super::{Key, SubmissionIntake, Waiting};
 
-/// The most submissions whose recipients are looked up at a time. Those that name the same user share its look-up.
+/// The most submissions whose recipients are looked up at a time. Those that name the same user share its
+/// look-up.
 const MAX_LOOK_UPS: usize = 1_024;
 
 /// A submission whose recipients have been looked up.

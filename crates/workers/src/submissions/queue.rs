@@ -1,8 +1,9 @@
 //! The submissions that wait, in fair order.
 //!
-//! Single intents and elements of batches wait apart, and are accepted apart: however many elements wait, a single intent is taken with
-//! the next group. Within each, producers take turns, so that one waits for a few of each other producer, not for all of them. What has
-//! the key of a submission that is in progress is passed by those after it; it is taken when that one is decided.
+//! Single intents and elements of batches wait apart, and are accepted apart: however many elements wait, a
+//! single intent is taken with the next group. Within each, producers take turns, so that one waits for a few
+//! of each other producer, not for all of them. What has the key of a submission that is in progress is
+//! passed by those after it; it is taken when that one is decided.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -16,7 +17,8 @@ use tokio::time::Instant;
 
 use super::Waiting;
 
-/// The most submissions of a producer, single ones or elements, that wait; further callers wait to be admitted.
+/// The most submissions of a producer, single ones or elements, that wait; further callers wait to be
+/// admitted.
 pub(super) const MAX_WAITING: usize = 1_024;
 
 /// A kind of submissions, which wait together.
@@ -37,7 +39,8 @@ struct Shared {
     state: Mutex<State>,
     single: Notify,
     element: Notify,
-    /// How many single intents wait or are in progress. Not in `state`: one whose caller has gone is dropped while that is locked.
+    /// How many single intents wait or are in progress. Not in `state`: one whose caller has gone is dropped
+    /// while that is locked.
     singles: AtomicUsize,
     /// Wakes what waits until no single intent is in progress.
     no_single: Notify,
@@ -105,7 +108,8 @@ impl FairQueue {
         }
     }
 
-    /// Adds a submission, once there is room for one more of its producer. Gives it back if the queue is closed.
+    /// Adds a submission, once there is room for one more of its producer. Gives it back if the queue is
+    /// closed.
     pub(super) async fn push(&self, waiting: Waiting) -> Result<(), Waiting> {
         let (kind, producer) = (waiting.kind(), waiting.submission.intent.producer.clone());
         let room = {

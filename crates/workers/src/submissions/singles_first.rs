@@ -1,4 +1,5 @@
-//! Single intents before elements of batches: both share the database, and a batch has no caller that waits for one element.
+//! Single intents before elements of batches: both share the database, and a batch has no caller that waits
+//! for one element.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use super::queue::FairQueue;
 
 /// How long a group of elements waits for single intents.
 pub(super) const MAX_YIELD: Duration = Duration::from_millis(25);
-/// The most elements in a group while single intents come: one that comes during its transaction waits for few.
+/// The most elements in a group while single intents come: one that comes during its transaction waits for
+/// few.
 const MAX_SMALL_ELEMENT_GROUP: usize = 32;
 /// Single intents come while the last one is less than this ago.
 const MAX_SINGLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,8 +33,9 @@ impl SinglesFirst {
         self.was_in_vain.store(!have_passed, Ordering::Relaxed);
     }
 
-    /// The most elements in the next group. While some single intent is always in progress, for example one whose look-up takes
-    /// seconds, small groups would not help it, and elements would starve: so a group after a wait in vain is a `full` one.
+    /// The most elements in the next group. While some single intent is always in progress, for example one
+    /// whose look-up takes seconds, small groups would not help it, and elements would starve: so a group
+    /// after a wait in vain is a `full` one.
     pub(super) fn group_size(&self, full: usize) -> usize {
         let singles_come = self.queue.had_single_within(MAX_SINGLE_INTERVAL);
         if singles_come && !self.was_in_vain.load(Ordering::Relaxed) { MAX_SMALL_ELEMENT_GROUP } else { full }

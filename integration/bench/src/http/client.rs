@@ -1,7 +1,7 @@
 //! A client of the HTTP API: one kept connection, and requests that are encoded in advance.
 //!
-//! It shares the cores with the service, so it does what a client must do and no more: it writes the bytes of a request and reads
-//! the status, the headers that it needs and the body.
+//! It shares the cores with the service, so it does what a client must do and no more: it writes the bytes of
+//! a request and reads the status, the headers that it needs and the body.
 
 use anyhow::{Context, bail, ensure};
 use domain::intent::{IntentDraft, Recipients};

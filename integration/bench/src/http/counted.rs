@@ -1,8 +1,9 @@
 //! What many connections cost: transactions of PostgreSQL, and memory of the service.
 //!
-//! PostgreSQL counts its transactions, and, in this run only, its statements. Publishing completes each chunk of routes with one
-//! statement, which is a transaction by itself; those are left out. Everything else counts, the start of the service too. A server
-//! process reports what it has counted at its end at the latest, so the service is stopped before that is read.
+//! PostgreSQL counts its transactions, and, in this run only, its statements. Publishing completes each chunk
+//! of routes with one statement, which is a transaction by itself; those are left out. Everything else
+//! counts, the start of the service too. A server process reports what it has counted at its end at the
+//! latest, so the service is stopped before that is read.
 
 use anyhow::Context;
 use tokio_postgres::Client;

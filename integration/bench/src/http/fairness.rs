@@ -1,5 +1,5 @@
-//! The latency of one producer's single intents beside what another producer sends: alone, beside batches, beside one key that is repeated,
-//! and beside bodies that are announced and do not come.
+//! The latency of one producer's single intents beside what another producer sends: alone, beside batches,
+//! beside one key that is repeated, and beside bodies that are announced and do not come.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The load generator: sends requests over many connections, each as soon as the previous one of its connection was answered.
+//! The load generator: sends requests over many connections, each as soon as the previous one of its
+//! connection was answered.
 //!
-//! It is a process of its own, with one thread, so that its processor time can be told from that of the rest. Requests are encoded
-//! and connections opened before the time counts.
+//! It is a process of its own, with one thread, so that its processor time can be told from that of the rest.
+//! Requests are encoded and connections opened before the time counts.
 
 use std::cell::Cell;
 use std::time::Instant;

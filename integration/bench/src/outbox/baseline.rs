@@ -1,9 +1,10 @@
 //! The baseline of the relay: the minimal correct program that moves the events of an outbox to the stream.
 //!
-//! It gives what the relay promises while nothing fails: one claim at a time, which takes the earliest events of a partition key and
-//! none of a key that another claim holds; appends under receipts, in order; marks after that. It has one connection to each server
-//! and sends without waiting: while a batch is appended, the one before is marked and the next one is claimed. It has no validation, no
-//! normal form, no leases that end, no retries, no limits of size, no types and no telemetry.
+//! It gives what the relay promises while nothing fails: one claim at a time, which takes the earliest events
+//! of a partition key and none of a key that another claim holds; appends under receipts, in order; marks
+//! after that. It has one connection to each server and sends without waiting: while a batch is appended, the
+//! one before is marked and the next one is claimed. It has no validation, no normal form, no leases that
+//! end, no retries, no limits of size, no types and no telemetry.
 
 use std::time::SystemTime;
 
@@ -25,8 +26,8 @@ const BATCH: i64 = 500;
 const RECEIPT_MILLIS: u64 = 120_000;
 
 const BEGIN: &str = "BEGIN; SELECT pg_advisory_xact_lock(1)";
-/// A row for each event, and one without a place for how far it looked. `head` takes the earliest events of each key; one that is
-/// DELIVERING sorts first.
+/// A row for each event, and one without a place for how far it looked. `head` takes the earliest events of
+/// each key; one that is DELIVERING sorts first.
 const CLAIM: &str = "WITH slot AS MATERIALIZED (
         SELECT row_number() OVER (ORDER BY available_at, created_at, event_id) AS place, due.* FROM (
             SELECT event_id, available_at, created_at, coalesce(partition_key, '') AS key

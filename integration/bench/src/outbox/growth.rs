@@ -1,7 +1,8 @@
 //! What an event costs when a million are pending, to what it costs when 20,000 are.
 //!
-//! Both tables are in one database, and rounds alternate. A round starts the relay and ends when as many events as the short backlog has
-//! are in the stream. The processor time of PostgreSQL with its background workers, of Redis and of the relay is counted.
+//! Both tables are in one database, and rounds alternate. A round starts the relay and ends when as many
+//! events as the short backlog has are in the stream. The processor time of PostgreSQL with its background
+//! workers, of Redis and of the relay is counted.
 
 use super::events::{Outbox, wait_for_intents};
 use crate::figure::Figure;

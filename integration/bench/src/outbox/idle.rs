@@ -1,4 +1,5 @@
-//! What a relay with nothing to do costs: by polling, and while it listens. PostgreSQL counts the statements itself.
+//! What a relay with nothing to do costs: by polling, and while it listens. PostgreSQL counts the statements
+//! itself.
 
 use super::TABLE;
 use super::events::{Outbox, wait_for_intents};

@@ -1,7 +1,8 @@
 //! The time from commit to stream at a steady rate, by polling and by LISTEN.
 //!
-//! Producers insert each event in a transaction of its own when it is due, committed earlier ones or not. The time counts from when a
-//! producer knows that its transaction is committed, to when a blocked reader has the entry.
+//! Producers insert each event in a transaction of its own when it is due, committed earlier ones or not. The
+//! time counts from when a producer knows that its transaction is committed, to when a blocked reader has the
+//! entry.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

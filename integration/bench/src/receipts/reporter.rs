@@ -1,8 +1,9 @@
 //! The load generator: reports what became of routes, in batches, over several connections.
 //!
-//! It is a process of its own, with one thread, so that its processor time can be told from that of the rest. Requests are encoded and
-//! connections opened before the time counts. Every route is reported of several times, each time with the next higher status, so that each
-//! report is recorded; of the first time its receipt is inserted, later it is replaced.
+//! It is a process of its own, with one thread, so that its processor time can be told from that of the rest.
+//! Requests are encoded and connections opened before the time counts. Every route is reported of several
+//! times, each time with the next higher status, so that each report is recorded; of the first time its
+//! receipt is inserted, later it is replaced.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -32,7 +33,8 @@ pub(crate) struct Order {
     /// The routes, by the ids under which consumers know them.
     pub(crate) ids: Vec<String>,
     pub(crate) connections: u32,
-    /// Reports per second; without it, a connection sends the next request as soon as the one before is answered.
+    /// Reports per second; without it, a connection sends the next request as soon as the one before is
+    /// answered.
     pub(crate) rate: Option<u32>,
     pub(crate) seconds: u32,
 }

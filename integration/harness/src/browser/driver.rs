@@ -1,7 +1,7 @@
 //! The part of the WebDriver protocol that the tests need: JSON over HTTP, a request at a time.
 //!
-//! Not a library: those that there are bring an HTTP client of their own, and one that was tried adds an operator to `String` that keeps
-//! `String + &String` from compiling wherever the harness is used.
+//! Not a library: those that there are bring an HTTP client of their own, and one that was tried adds an
+//! operator to `String` that keeps `String + &String` from compiling wherever the harness is used.
 
 use std::time::Duration;
 
@@ -88,7 +88,8 @@ async fn ask(addr: &str, method: &str, path: &str, body: &Value) -> Result<Value
     if is_done { Ok(value) } else { Err(format!("{}: {}", value["error"], value["message"])) }
 }
 
-/// Whether the status is 200, and the body. The driver closes no connection, so the length says where the body ends.
+/// Whether the status is 200, and the body. The driver closes no connection, so the length says where the
+/// body ends.
 async fn exchange(addr: &str, method: &str, path: &str, body: &str) -> std::io::Result<(bool, Vec<u8>)> {
     let mut stream = BufReader::new(TcpStream::connect(addr).await?);
     let length = body.len();

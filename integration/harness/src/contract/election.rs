@@ -32,7 +32,8 @@ macro_rules! election_contract {
     };
 }
 
-/// Longer than a candidate waits before it campaigns again, and than a leader needs to notice that its term is over.
+/// Longer than a candidate waits before it campaigns again, and than a leader needs to notice that its term
+/// is over.
 const BOUND: Duration = Duration::from_secs(60);
 
 async fn win<E: Election>(candidate: &E) -> E::Term {

@@ -236,7 +236,8 @@ pub async fn targets_are_listed_page_by_page_as_the_filter_selects_them(fixture:
         let page = fixture.store().list_targets(&filter, after.as_ref(), 2).await;
         let page = page.expect("the store is there");
         assert!(page.items.len() <= 2);
-        // What was listed is changed before the next page, as a command does, and the next page is where it was.
+        // What was listed is changed before the next page, as a command does, and the next page is where it
+        // was.
         let changed =
             fixture.store().change_dead_letters(&REPLAY, &page.items, &action(everything()), at(20)).await;
         assert!(changed.expect("the store is there").iter().all(|outcome| *outcome == Completion::Applied));

@@ -1,4 +1,5 @@
-//! Operators' searches: hand-written filters with what they find, and drawn ones that find what the store in memory finds.
+//! Operators' searches: hand-written filters with what they find, and drawn ones that find what the store in
+//! memory finds.
 
 use domain::ports::{AcceptanceStore, Queries, RouteStore};
 use domain::query::{FilterFault, NotificationSummary, Page, PageLimit, SearchFilter, SearchOutcome};

@@ -1,4 +1,5 @@
-//! A replica that is killed while it accepts intents by HTTP: what is left, and what a repeated request is answered.
+//! A replica that is killed while it accepts intents by HTTP: what is left, and what a repeated request is
+//! answered.
 
 use harness::{Proxy, ServiceBuilder, wait_for};
 

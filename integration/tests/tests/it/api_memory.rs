@@ -1,7 +1,7 @@
 //! The memory that hostile bodies take.
 //!
-//! Each body is sent to a real process, whose peak is reset before it. It may grow by four times the bytes of the body, and by what the
-//! allocator and the threads take whatever comes.
+//! Each body is sent to a real process, whose peak is reset before it. It may grow by four times the bytes of
+//! the body, and by what the allocator and the threads take whatever comes.
 
 use harness::Service;
 
@@ -9,8 +9,8 @@ use crate::api_client::*;
 use crate::world::*;
 
 const MIB: usize = 1 << 20;
-/// What a request may take beside four times its body, in bytes: one payload of 64 KiB as a tree on each of two threads, and pages that the
-/// allocator keeps.
+/// What a request may take beside four times its body, in bytes: one payload of 64 KiB as a tree on each of
+/// two threads, and pages that the allocator keeps.
 const ALLOWANCE: u64 = 16 * MIB as u64;
 
 /// `before`, as many of `item` as make `length` bytes, and `after`.

@@ -1,4 +1,5 @@
-//! The HTTP API where requests meet: at one moment, in great numbers, and after a database that has forgotten some of them.
+//! The HTTP API where requests meet: at one moment, in great numbers, and after a database that has forgotten
+//! some of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -230,7 +231,8 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
                  Content-Type: application/json\r\nIdempotency-Key: k-{number}\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
             );
             stream.write_all(head.as_bytes()).await?;
-            // On a machine with much else to do, the service may stop reading before all is sent. Its answer is there all the same.
+            // On a machine with much else to do, the service may stop reading before all is sent. Its answer
+            // is there all the same.
             let sent = stream.write_all(&body).await;
             match read_answer(&mut stream).await {
                 Ok(answer) => Ok(answer),
@@ -246,8 +248,9 @@ async fn a_thousand_bodies_of_eight_mebibytes_at_once_take_bounded_memory_and_ha
             .or_default() += 1;
     }
     println!("{seen:?}, {} MiB more", (peak() - before) / MIB);
-    // 503 and 408: this machine could not take 8 GiB within the request timeout. A client that had not sent its body long after that
-    // is cut off; that no other is, crates/http-server/tests/memory.rs tests with a server that does nothing else.
+    // 503 and 408: this machine could not take 8 GiB within the request timeout. A client that had not sent
+    // its body long after that is cut off; that no other is, crates/http-server/tests/memory.rs tests with a
+    // server that does nothing else.
     let answered: usize = ["200", "413", "408", "503"].iter().filter_map(|status| seen.get(*status)).sum();
     let answers = seen.keys().filter(|answer| answer.parse::<u16>().is_ok());
     assert_eq!(

@@ -1,4 +1,5 @@
-//! `notification dead-letters` as a shell meets it: beside a service, beside another operator, killed and continued.
+//! `notification dead-letters` as a shell meets it: beside a service, beside another operator, killed and
+//! continued.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

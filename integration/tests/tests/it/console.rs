@@ -1,4 +1,5 @@
-//! The console of the real service: sessions across replicas and restarts, and beside the API on one listener.
+//! The console of the real service: sessions across replicas and restarts, and beside the API on one
+//! listener.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The console in a browser, as an operator uses it: every page in both themes on a desk and on a phone, changes of dead letters with and
-//! without scripts and by keyboard alone, and sessions that end.
+//! The console in a browser, as an operator uses it: every page in both themes on a desk and on a phone,
+//! changes of dead letters with and without scripts and by keyboard alone, and sessions that end.
 //!
 //! Pictures of every page are kept under `target/screenshots`.
 

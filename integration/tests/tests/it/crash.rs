@@ -8,8 +8,8 @@ use harness::{Proxy, Stopwatch, wait_for};
 
 use crate::world::*;
 
-/// The steps are recognised by the text of the requests: the payload is in the request with the records, a route id in the one with
-/// the routes and the COMMIT; the others have names of keys and streams.
+/// The steps are recognised by the text of the requests: the payload is in the request with the records, a
+/// route id in the one with the routes and the COMMIT; the others have names of keys and streams.
 const RECORDS: &[u8] = b"Nova";
 const ROUTES_AND_COMMIT: &[u8] = b"push:user:u-";
 const LEASES: &[u8] = b"notification:route_leases:";

@@ -1,4 +1,5 @@
-//! What describes packages and containers fits the service: variables, times, names, versions. `make test-large` installs and runs it.
+//! What describes packages and containers fits the service: variables, times, names, versions. `make
+//! test-large` installs and runs it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,7 +77,8 @@ fn warnings<C>(loaded: Result<Loaded<C>, ConfigErrors>) -> Result<Vec<String>, C
     loaded.map(|loaded| loaded.warnings)
 }
 
-/// Reads these variables as the command does that gets them, with their secrets in files. There must be nothing to report.
+/// Reads these variables as the command does that gets them, with their secrets in files. There must be
+/// nothing to report.
 fn check_config(what: &str, command: &str, variables: Vec<(String, String)>) {
     let secrets = tempfile::tempdir().expect("a temporary folder");
     let place = |(name, value): (String, String)| {

@@ -1,4 +1,5 @@
-//! What is written down is true: pages that name crates, files, constants, metrics or knobs are compared with the source.
+//! What is written down is true: pages that name crates, files, constants, metrics or knobs are compared with
+//! the source.
 
 mod limits;
 mod tags;

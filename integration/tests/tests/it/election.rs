@@ -41,7 +41,8 @@ async fn a_leader_that_is_stopped_is_followed_by_another_at_once() {
     let (mut leader, other) = two(&world).await;
     world.send(0..50).await;
     world.settled(50).await;
-    // The follower can receive a notice only while it waits for one, which is so once its first campaign is over.
+    // The follower can receive a notice only while it waits for one, which is so once its first campaign is
+    // over.
     leader.signal("TERM");
     leader.wait_exit(BOUND).await;
     let stopped = Stopwatch::start();

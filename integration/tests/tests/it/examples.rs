@@ -194,7 +194,8 @@ async fn run_against(example: &Example, replies: Vec<Reply>) -> (Output, Vec<See
     (output, seen.expect("no panic"))
 }
 
-/// What tells a producer to repeat the request is repeated, with the same bytes, and no sooner than the service says.
+/// What tells a producer to repeat the request is repeated, with the same bytes, and no sooner than the
+/// service says.
 async fn retries_as_it_is_told(name: &'static str) {
     let example = Example::new(name);
     let problem = json!({"type": "/problems/unavailable"});

@@ -6,7 +6,8 @@ use harness::{Proxy, wait_for};
 
 use crate::world::*;
 
-/// Twice the longest interval of what is done regularly, so that where the window begins changes the rate little.
+/// Twice the longest interval of what is done regularly, so that where the window begins changes the rate
+/// little.
 const WINDOW: Duration = Duration::from_secs(20);
 
 #[tokio::test]

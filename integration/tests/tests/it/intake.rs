@@ -1,5 +1,5 @@
-//! Intake under what producers, operators and broken servers do to it: streams that vanish or lose entries, rows that are
-//! refused, locked or slow, floods of malformed entries.
+//! Intake under what producers, operators and broken servers do to it: streams that vanish or lose entries,
+//! rows that are refused, locked or slow, floods of malformed entries.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::world::*;
 
-/// Twice what the operations page promises, for a machine that is busy with other tests; without care for outages it would
-/// be over ten seconds.
+/// Twice what the operations page promises, for a machine that is busy with other tests; without care for
+/// outages it would be over ten seconds.
 const SOON: Duration = Duration::from_secs(6);
 /// Where a stream is kept that is absent for a moment.
 const ELSEWHERE: &[u8] = b"elsewhere";

@@ -1,5 +1,5 @@
-//! Redis loses what it acknowledged while something else fails, too: nothing is `published` and in no stream, nothing that is in the
-//! intents stream is skipped, and what is lost for good is reported.
+//! Redis loses what it acknowledged while something else fails, too: nothing is `published` and in no stream,
+//! nothing that is in the intents stream is skipped, and what is lost for good is reported.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +37,8 @@ async fn appended(world: &World, entries: usize) {
     .await;
 }
 
-/// Publishes the intents 0 to 3 and takes a snapshot of Redis. The intents 3 to 28 are appended after it, and their completions wait
-/// until the session that is returned is dropped.
+/// Publishes the intents 0 to 3 and takes a snapshot of Redis. The intents 3 to 28 are appended after it, and
+/// their completions wait until the session that is returned is dropped.
 async fn hold_completions_after_snapshot(world: &World) -> (Client, Snapshot) {
     world.send(0..3).await;
     world.settled(3).await;
@@ -90,7 +90,8 @@ async fn saved(world: &World) {
         .await;
 }
 
-/// The published routes whose entry is not in their stream under their id, and the entries that no published route names.
+/// The published routes whose entry is not in their stream under their id, and the entries that no published
+/// route names.
 async fn differences(world: &World) -> Vec<String> {
     let published = "SELECT notification_id || '/' || route_id || '@' || published_entry_id FROM routes
         WHERE status = 'published'";
@@ -170,7 +171,8 @@ async fn entries_below_the_checkpoint_that_a_slow_clock_gave_are_accepted() {
     world.send(10..30).await;
     world.settled(30).await;
     let checkpoint = world.caught_up().await;
-    // Before intake looks, the new primary takes ten entries whose ids are below the checkpoint, and three above it.
+    // Before intake looks, the new primary takes ten entries whose ids are below the checkpoint, and three
+    // above it.
     service.signal("STOP");
     snapshot.restore(&mut world).await;
     let millis = |id: &str| -> u64 { id.split('-').next().expect("an id").parse().expect("a number") };

@@ -1,4 +1,5 @@
-//! The dashboard and the alerts name what exists: metrics of the page, sections of the runbook, alerts as consequences.
+//! The dashboard and the alerts name what exists: metrics of the page, sections of the runbook, alerts as
+//! consequences.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ use crate::docs::{anchor, first_quoted, read, table};
 
 const DASHBOARD: &str = "deploy/grafana/notification.json";
 
-/// The names of metrics in an expression of PromQL: what is followed by neither `(` nor `=`, and is no label of a grouping.
+/// The names of metrics in an expression of PromQL: what is followed by neither `(` nor `=`, and is no label
+/// of a grouping.
 fn metrics(expr: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = expr.split(|c| !is_part(c));

@@ -1,5 +1,5 @@
-//! The API answers as its OpenAPI document says: requests are drawn from the document, valid and broken in one place, and every answer
-//! is held against it.
+//! The API answers as its OpenAPI document says: requests are drawn from the document, valid and broken in
+//! one place, and every answer is held against it.
 
 mod answers;
 mod broken;
@@ -144,8 +144,8 @@ async fn repeated(
     failures
 }
 
-/// A notification, dead letters of both states, and malformed intents. The stream of the gateway is none, so that push routes become
-/// dead letters again and again.
+/// A notification, dead letters of both states, and malformed intents. The stream of the gateway is none, so
+/// that push routes become dead letters again and again.
 async fn prepare(world: &World, service: &Service, producer: &str) -> BTreeMap<String, Vec<String>> {
     let mut redis = world.redis().await;
     redis::cmd("SET").arg(PUSH).arg("no stream").query_async::<()>(&mut redis).await.expect("Redis is there");

@@ -175,7 +175,8 @@ pub(crate) fn row(n: u32, event_type: &str, payload: &str) -> String {
     format!("('{}', '{event_type}', convert_to('{}', 'UTF8'))", event_id(n), payload.replace('\'', "''"))
 }
 
-/// Waits until `/readyz` shows this state of the relay, and returns the whole answer. It is 200 all the while.
+/// Waits until `/readyz` shows this state of the relay, and returns the whole answer. It is 200 all the
+/// while.
 pub(crate) async fn shows(service: &Service, state: &str) -> Value {
     wait_for(&format!("the relay is {state}"), BOUND, async || {
         let (status, body) = service.get("/readyz").await;

@@ -1,4 +1,5 @@
-//! What PostgreSQL refuses is reported without what it holds: the server quotes the whole row, and the service must not.
+//! What PostgreSQL refuses is reported without what it holds: the server quotes the whole row, and the
+//! service must not.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ const ADDRESS: &str = "markaddress";
 const ADMIN: &str = "markadmin";
 const RECIPIENT: &str = "markrecipient";
 
-/// A trigger function that raises an error with all values of the row, under a code that normally reports only names.
+/// A trigger function that raises an error with all values of the row, under a code that normally reports
+/// only names.
 const LOUD: &str = "CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RAISE EXCEPTION 'no % here', NEW USING DETAIL = NEW::text, HINT = NEW::text, ERRCODE = TG_ARGV[0]; END $$";
 
@@ -63,11 +65,13 @@ async fn send(world: &World, key: &str) {
     }
 }
 
-/// Everything that an operator or a supervisor gets to see, but for what is kept on purpose (raw fields, route ids).
+/// Everything that an operator or a supervisor gets to see, but for what is kept on purpose (raw fields,
+/// route ids).
 async fn outputs(world: &World, service: &Service) -> String {
     let mut seen: Vec<String> = Vec::new();
     for line in service.output() {
-        // The route id of a user names the user, so that the line can be looked up; everything else is searched.
+        // The route id of a user names the user, so that the line can be looked up; everything else is
+        // searched.
         seen.push(match serde_json::from_str::<Value>(&line) {
             Ok(Value::Object(mut fields)) => {
                 let route = fields.remove("route_id").unwrap_or_default().to_string();

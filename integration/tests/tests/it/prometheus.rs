@@ -1,4 +1,5 @@
-//! What Prometheus gets from every process: the metrics of the page, few series whatever clients send, and nothing if that is off.
+//! What Prometheus gets from every process: the metrics of the page, few series whatever clients send, and
+//! nothing if that is off.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -54,7 +54,8 @@ async fn outcomes(service: &Service, token: &str, reports: &[Value]) -> Vec<Stri
     results.iter().map(|result| result["outcome"].as_str().expect("an outcome").to_owned()).collect()
 }
 
-/// Sends an intent for two users and gives the ids of its routes: two of the mail service, then two of the gateway.
+/// Sends an intent for two users and gives the ids of its routes: two of the mail service, then two of the
+/// gateway.
 async fn published(world: &World, service: &Service) -> Vec<String> {
     assert_eq!(send(service, "k-1", &body(54)).await.status, 202);
     world.settled(1).await;

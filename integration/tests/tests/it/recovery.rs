@@ -70,7 +70,8 @@ async fn after_ten_seconds_without_redis_everything_due_is_out_within_three() {
 #[tokio::test]
 async fn after_ten_seconds_without_postgresql_everything_due_is_out_within_three() {
     let mut world = World::with_own_postgres().await;
-    // Intents that wait in the stream are part of what is due: they are accepted in batches of the usual size.
+    // Intents that wait in the stream are part of what is due: they are accepted in batches of the usual
+    // size.
     let service = world.service().env("NOTIFICATION_ROUTE_LEASE_TTL", "5s").start().await;
     world.send(0..200).await;
     wait_for("some are accepted", BOUND, async || {

@@ -265,7 +265,8 @@ async fn after_sigterm_in_the_middle_what_is_on_the_stream_is_delivered_and_the_
     let redis = Proxy::start(outbox.world.redis.port()).await;
     let builder = outbox.relay_via(redis.port(), outbox.database.port());
     outbox.insert(0..4_000).await;
-    // Slow enough that it is stopped in the middle of a claim of eight chunks, and that an append is no outage.
+    // Slow enough that it is stopped in the middle of a claim of eight chunks, and that an append is no
+    // outage.
     redis.delay(Duration::from_millis(100));
     let mut relay = builder
         .env("NOTIFICATION_OUTBOX_BATCH_SIZE", "4096")

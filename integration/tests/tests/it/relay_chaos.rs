@@ -1,5 +1,5 @@
-//! producers commit and roll back while relays, the service and the servers are killed. At the end each committed event is exactly one
-//! record, and none is from a transaction that was rolled back.
+//! producers commit and roll back while relays, the service and the servers are killed. At the end each
+//! committed event is exactly one record, and none is from a transaction that was rolled back.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -49,7 +49,8 @@ impl Ledger {
     }
 }
 
-/// Writes events of a transaction each, until `stop`; one transaction in four is rolled back, and one in eight is slow.
+/// Writes events of a transaction each, until `stop`; one transaction in four is rolled back, and one in
+/// eight is slow.
 async fn produce(
     dsn: String,
     mut draw: Draw,

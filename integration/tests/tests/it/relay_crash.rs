@@ -1,4 +1,5 @@
-//! A relay that is killed or paused at each step of an event's life: what is left, and that the next relay makes it good.
+//! A relay that is killed or paused at each step of an event's life: what is left, and that the next relay
+//! makes it good.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use crate::world::*;
 /// In every request that appends an event.
 const RECEIPTS: &[u8] = b"notification:outbox_receipts:";
 
-/// A relay by way of a proxy in front of Redis, which knows the script: else the first request would be answered by a question for its
-/// text. Event 0 is delivered.
+/// A relay by way of a proxy in front of Redis, which knows the script: else the first request would be
+/// answered by a question for its text. Event 0 is delivered.
 async fn relay_via_redis_proxy(outbox: &Outbox) -> (Service, Proxy) {
     let redis = Proxy::start(outbox.world.redis.port()).await;
     // One claim of several chunks, however many events there are.
@@ -214,7 +215,8 @@ async fn scripts_run(outbox: &Outbox) -> u64 {
     line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Delivers an event of which an earlier append arrives long after, and returns how often it is on the stream then.
+/// Delivers an event of which an earlier append arrives long after, and returns how often it is on the stream
+/// then.
 async fn entries_after_a_late_append(lease: &str) -> usize {
     let outbox = Outbox::new().await;
     let redis = Proxy::start(outbox.world.redis.port()).await;

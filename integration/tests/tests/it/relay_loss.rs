@@ -49,7 +49,8 @@ async fn delete_record(outbox: &Outbox) {
     }
 }
 
-/// Delivers the events 0 to 20, five hours ago. Redis loses the last 15 of them and its record while no relay runs.
+/// Delivers the events 0 to 20, five hours ago. Redis loses the last 15 of them and its record while no relay
+/// runs.
 async fn lose_while_no_relay_runs(outbox: &mut Outbox) {
     let relay = outbox.relay().start().await;
     deliver(outbox, 0..5).await;

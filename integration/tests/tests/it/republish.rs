@@ -84,7 +84,8 @@ async fn a_reader_whose_connection_leads_to_a_demoted_redis_gets_another() {
     failover.world.send(3..6).await;
     failover.world.settled(6).await;
     failover.world.check(0..6).await;
-    // On a machine that stands still for longer than a read may take, the connection is replaced for that reason first.
+    // On a machine that stands still for longer than a read may take, the connection is replaced for that
+    // reason first.
     let causes = [
         "reads return nothing although the stream has entry",
         "could not read the intents stream: no answer",

@@ -1,4 +1,5 @@
-//! Backups and restores, as docs/operations.md describes them: what each store may be restored to, and what follows.
+//! Backups and restores, as docs/operations.md describes them: what each store may be restored to, and what
+//! follows.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! JSON Schemas: the documents under docs/ are valid ones of their formats, and values are held against what they describe.
+//! JSON Schemas: the documents under docs/ are valid ones of their formats, and values are held against what
+//! they describe.
 
 use std::collections::BTreeSet;
 use std::fs;

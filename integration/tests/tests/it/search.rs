@@ -1,4 +1,5 @@
-//! Operators' searches by HTTP: what is found and refused, who may search, and what happens when it takes too long.
+//! Operators' searches by HTTP: what is found and refused, who may search, and what happens when it takes too
+//! long.
 
 use harness::{Answer, Service, ServiceBuilder, wait_for};
 use serde_json::{Value, json};

@@ -45,7 +45,8 @@ async fn a_redis_that_takes_values_of_more_than_16_mib_is_warned_of_and_no_other
     }
 }
 
-/// Over a hundred statements are checked at the start; one after the other they would take longer than one operation may.
+/// Over a hundred statements are checked at the start; one after the other they would take longer than one
+/// operation may.
 #[tokio::test]
 async fn a_postgresql_that_is_far_away_is_served() {
     let world = World::new().await;

@@ -1,4 +1,5 @@
-//! The state store as operators run it: its start and its stop, the errors of a start, its socket and its tokens.
+//! The state store as operators run it: its start and its stop, the errors of a start, its socket and its
+//! tokens.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,11 +1,13 @@
-//! The memory that hostile and large documents take in a process of the state store, with clients on both listeners at once.
+//! The memory that hostile and large documents take in a process of the state store, with clients on both
+//! listeners at once.
 
 use futures_util::future::join_all;
 use harness::{Answer, Service, request, request_unix};
 
 use crate::state::State;
 
-/// The most memory of the process. The service counts 64 MiB of bodies and responses, and 48 MiB of documents that are being read.
+/// The most memory of the process. The service counts 64 MiB of bodies and responses, and 48 MiB of documents
+/// that are being read.
 const MAX_MEMORY: u64 = 300_000_000;
 /// Just below the largest body.
 const LARGE: usize = 9 * 1024 * 1024;

@@ -1,6 +1,7 @@
 //! Redis by TLS: the certificate is checked against the roots of the machine, or those in `SSL_CERT_FILE`.
 //!
-//! `testdata` has a root, whose key was deleted, and a certificate for `localhost` with a key that is used only here.
+//! `testdata` has a root, whose key was deleted, and a certificate for `localhost` with a key that is used
+//! only here.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -72,7 +72,8 @@ impl Collectors {
         Self { grpc, http, spans }
     }
 
-    /// The spans of this name that are in the trace or linked to the span of the producer, with the name of their replica.
+    /// The spans of this name that are in the trace or linked to the span of the producer, with the name of
+    /// their replica.
     fn of(&self, name: &str, of: Trace) -> Vec<(String, Span)> {
         let (trace, parent) = of.ids();
         let belongs = |span: &Span| {

@@ -181,7 +181,8 @@ async fn an_import_keeps_a_bounded_part_of_a_file_in_memory() {
     writeln!(file, "user_id,email,note").expect("it is written");
     for n in 0..rows {
         match n % 1_000 {
-            // A line as large as the file would otherwise be, a row that is too short, a quote that is not closed.
+            // A line as large as the file would otherwise be, a row that is too short, a quote that is not
+            // closed.
             7 if n < 1_000 => writeln!(file, "u-{n},{}", junk.repeat(128_000)),
             8 => writeln!(file, "u-{n}"),
             9 if n < 10_000 => writeln!(file, "u-{n},\"a,b"),
@@ -200,7 +201,8 @@ async fn an_import_keeps_a_bounded_part_of_a_file_in_memory() {
     assert!(most > 0 && most < MAX_IMPORT_BYTES, "{most} bytes");
     import.wait_exit(BOUND).await;
     let output = import.output().join("\n");
-    // Ten quotes that are not closed within 256 KiB of each other: the first of two opens a row that the second ends.
+    // Ten quotes that are not closed within 256 KiB of each other: the first of two opens a row that the
+    // second ends.
     assert!(output.contains("imported ") && output.contains(", refused "), "{output}");
     let stored: i64 =
         database.client().await.query_one("SELECT count(*) FROM kv", &[]).await.expect("counted").get(0);

@@ -1,4 +1,5 @@
-//! Servers that are too old end the start of every process; servers that are newer than the tested ones do not.
+//! Servers that are too old end the start of every process; servers that are newer than the tested ones do
+//! not.
 
 use harness::{ServiceBuilder, TestDatabase};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

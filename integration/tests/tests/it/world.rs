@@ -17,7 +17,8 @@ pub(crate) const INTENTS: &str = "notification:intents";
 pub(crate) const PUSH: &str = "gateway:client-events";
 pub(crate) const MAIL: &str = "mail:delivery_commands";
 pub(crate) const CACHED_CHECKPOINT: &str = "notification:stream_offsets:bm90aWZpY2F0aW9uOmludGVudHM";
-/// The longest wait in a test, on a machine that builds at the same time: an entry of 16 MiB took a debug build over a minute.
+/// The longest wait in a test, on a machine that builds at the same time: an entry of 16 MiB took a debug
+/// build over a minute.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
 /// What the tests configure.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(2);
@@ -178,13 +179,15 @@ impl World {
         seen
     }
 
-    /// Checks intents sent by [`World::send`]: nothing is lost, nothing exists twice, and no outage counted as an attempt.
+    /// Checks intents sent by [`World::send`]: nothing is lost, nothing exists twice, and no outage counted
+    /// as an attempt.
     pub(crate) async fn check(&self, sent: impl IntoIterator<Item = u32>) {
         self.check_sent(sent).await;
         self.check_audit().await;
     }
 
-    /// As [`World::check`], where Redis lost the end of the intents stream: once intake has moved the checkpoint back, nothing is wrong.
+    /// As [`World::check`], where Redis lost the end of the intents stream: once intake has moved the
+    /// checkpoint back, nothing is wrong.
     pub(crate) async fn check_after_loss(&self, sent: impl IntoIterator<Item = u32>) {
         self.caught_up().await;
         self.check(sent).await;
@@ -246,8 +249,8 @@ impl World {
         }
     }
 
-    /// `notification audit --json` on these servers. The events of the tests are months old, and so may be the first intent of a duplicate:
-    /// records are kept for longer.
+    /// `notification audit --json` on these servers. The events of the tests are months old, and so may be
+    /// the first intent of a duplicate: records are kept for longer.
     pub(crate) fn audit(&self) -> ServiceBuilder {
         let service = self.service().env("NOTIFICATION_RECORD_RETENTION", AUDIT_RETENTION);
         service.env("NOTIFICATION_MALFORMED_INTENT_RETENTION", AUDIT_RETENTION).arguments(["audit", "--json"])

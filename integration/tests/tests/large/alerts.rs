@@ -1,5 +1,6 @@
-//! A running service is broken in each way that an alert is for, in front of a real Prometheus with the rules that operators get: the
-//! alert fires, and no other but those that its rule lists as consequences. Only how long a condition must hold is shortened.
+//! A running service is broken in each way that an alert is for, in front of a real Prometheus with the rules
+//! that operators get: the alert fires, and no other but those that its rule lists as consequences. Only how
+//! long a condition must hold is shortened.
 
 mod companions;
 mod monitor;
@@ -272,7 +273,8 @@ async fn a_worker_whose_call_gets_no_answer_is_hung_and_the_one_of_the_gauges_is
         .await;
     let monitor = Monitor::start_for(&[(SERVICE, &[&leader.http_addr(), &follower.http_addr()])]).await;
     monitor.is_quiet(MEASURED).await;
-    // The name of the stream as a parameter, with its length: on a replica that does not lead, the gauges alone ask for the checkpoint.
+    // The name of the stream as a parameter, with its length: on a replica that does not lead, the gauges
+    // alone ask for the checkpoint.
     let parameter = [&20_u32.to_be_bytes()[..], INTENTS.as_bytes()].concat();
     proxy.hold_request(&parameter).reached(BOUND).await;
     monitor.sees("NotificationWorkerHung").await;

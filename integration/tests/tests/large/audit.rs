@@ -1,4 +1,5 @@
-//! A million records, with as many entries of the intents stream and two outbound entries each, are audited within bounded memory.
+//! A million records, with as many entries of the intents stream and two outbound entries each, are audited
+//! within bounded memory.
 
 use std::time::{Duration, Instant};
 

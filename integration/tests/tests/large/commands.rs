@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 pub(crate) const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Where Debian has programs of the administrator, such as `chroot`; not every user has these folders in `PATH`.
+/// Where Debian has programs of the administrator, such as `chroot`; not every user has these folders in
+/// `PATH`.
 const ADMINISTRATOR: &str = "/usr/sbin:/sbin";
 
 /// The folder of the build: target, or another one.

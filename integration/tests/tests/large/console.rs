@@ -17,8 +17,8 @@ const TOKEN: &str = "operator-token";
 const TOKENS: &str = "[[token]]\nname = \"ops\"\n\
     sha256 = \"0850123315d21ab90f4f7236408a52ef6dbd6a02a6550e5c10dc73f4d993680e\"\nrole = \"operator\"\n";
 
-/// A million notifications with a route each: one in five a dead letter, one in a hundred failed and not due, the others published; and
-/// 200,000 malformed intents.
+/// A million notifications with a route each: one in five a dead letter, one in a hundred failed and not due,
+/// the others published; and 200,000 malformed intents.
 const ROWS: &str = "INSERT INTO records (notification_id, notification_type, producer, audience_kind, recipient_user_ids, payload_json,
         idempotency_key, request_fingerprint, occurred_at, accepted_at, updated_at, idempotency_expires_at)
      SELECT n || '-0', 'game.finished', 'game_master', 'user', jsonb_build_array('u-' || n % 10000), '{}', 'key-' || n, 'v1:', t, t, t, t
@@ -159,7 +159,8 @@ async fn each_page_is_there_within_100_ms_at_a_million_notifications() {
     for path in paths {
         judge(path, p95(async || operator.get(path).await).await);
     }
-    // The plan of the largest change selects ten thousand dead letters and counts as many beyond: it is no page, and has no bound.
+    // The plan of the largest change selects ten thousand dead letters and counts as many beyond: it is no
+    // page, and has no bound.
     let took = p95(async || operator.post("/console/dead-letters/plan", &plan).await).await;
     println!("{:>8.1} ms  the plan of all dead letters", took.as_secs_f64() * 1_000.0);
     assert!(slow.is_empty(), "{}", slow.join("\n"));

@@ -1,4 +1,5 @@
-//! A clean Debian root: made once by `debootstrap`, copied for each test, entered by `chroot` in a mount namespace of its own.
+//! A clean Debian root: made once by `debootstrap`, copied for each test, entered by `chroot` in a mount
+//! namespace of its own.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,7 +8,8 @@ use std::process::Command;
 
 use crate::commands::{run, target};
 
-/// Packages beside the minimal ones: what the unit is judged by, and the certificates that the package recommends.
+/// Packages beside the minimal ones: what the unit is judged by, and the certificates that the package
+/// recommends.
 const INCLUDED: &str = "ca-certificates,systemd";
 
 /// A root of a test's own. Dropped, it is removed.
@@ -72,7 +74,8 @@ impl Root {
             .env("LC_ALL", "C"))
     }
 
-    /// The beginning of a command line that enters it, in a mount namespace of its own; `mode` of its files is `rw` or `ro`.
+    /// The beginning of a command line that enters it, in a mount namespace of its own; `mode` of its files
+    /// is `rw` or `ro`.
     pub(crate) fn enter(&self, mode: &str) -> Vec<String> {
         // A bind mount can be read-only. What comes after `chroot` is run there.
         const SCRIPT: &str = r#"

@@ -1,4 +1,5 @@
-//! The image of the service: its root is built as the last stage of the Containerfile says, and run as its user, read-only.
+//! The image of the service: its root is built as the last stage of the Containerfile says, and run as its
+//! user, read-only.
 
 use std::fs;
 use std::path::Path;

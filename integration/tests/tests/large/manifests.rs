@@ -1,5 +1,6 @@
-//! What describes containers is valid for the programs that read it, as far as they are there without an image builder and a cluster: the
-//! manifests by the schemas of the Kubernetes API, the Compose file by Compose, the Containerfile by a linter.
+//! What describes containers is valid for the programs that read it, as far as they are there without an
+//! image builder and a cluster: the manifests by the schemas of the Kubernetes API, the Compose file by
+//! Compose, the Containerfile by a linter.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,8 @@ use std::process::Command;
 
 use crate::commands::{REPOSITORY, run, target};
 
-/// The versions of Kubernetes whose schemas are asked: the oldest that is expected to work, and the newest that the validator knows.
+/// The versions of Kubernetes whose schemas are asked: the oldest that is expected to work, and the newest
+/// that the validator knows.
 const KUBERNETES: [&str; 2] = ["1.30", "1.37"];
 
 fn deploy(path: &str) -> PathBuf {

@@ -58,8 +58,8 @@ fn setting(root: &Root, unit: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{unit} has no {name}")).to_owned()
 }
 
-/// Sets variables in the installed environment file, as an administrator does: by removing the # in front of them. The probes are served
-/// at `internal`.
+/// Sets variables in the installed environment file, as an administrator does: by removing the # in front of
+/// them. The probes are served at `internal`.
 pub(crate) fn configure(root: &Root, world: &World, internal: &str) {
     let mut text = root.read(ENVIRONMENT);
     for (name, value) in [
@@ -76,7 +76,8 @@ pub(crate) fn configure(root: &Root, world: &World, internal: &str) {
     fs::write(root.path(ENVIRONMENT), text).expect("the file is written");
 }
 
-/// A command line in the root with what the unit says: its user, its group, its environment file, no privileges, nothing to write.
+/// A command line in the root with what the unit says: its user, its group, its environment file, no
+/// privileges, nothing to write.
 fn as_unit(root: &Root) -> Vec<String> {
     const SCRIPT: &str = r#"
         user=$1 group=$2 environment=$3; shift 3

@@ -10,7 +10,8 @@ use store_redis::append_command;
 use crate::dead_letters::insert_dead_letters;
 use crate::world::*;
 
-/// How many dead letters, unless the variable says otherwise, for a short run that only shows that the test works.
+/// How many dead letters, unless the variable says otherwise, for a short run that only shows that the test
+/// works.
 const DEAD_LETTERS: u32 = 1_000_000;
 const DEAD_LETTERS_VARIABLE: &str = "TEST_LARGE_DEAD_LETTERS";
 /// Intents a second, each with two routes, unless the variable says otherwise.
@@ -20,8 +21,8 @@ const RATE_VARIABLE: &str = "TEST_LARGE_RATE";
 const BEFORE: Duration = Duration::from_secs(30);
 /// How long a replay may take.
 const REPLAY_BOUND: Duration = Duration::from_secs(3_600);
-/// The longest time from an intent to its last entry that 99 of 100 intents may take beside the replay, in milliseconds. A backlog in which
-/// they wait takes minutes.
+/// The longest time from an intent to its last entry that 99 of 100 intents may take beside the replay, in
+/// milliseconds. A backlog in which they wait takes minutes.
 const MAX_P99_MS: i64 = 1_000;
 
 fn number(variable: &str, default: u32) -> u32 {
@@ -85,8 +86,8 @@ async fn affected(world: &World) -> i64 {
     world.number("SELECT coalesce(sum(affected), 0)::bigint FROM operator_actions").await
 }
 
-/// The 50th and the 99th percentile of the time from an intent to its last entry, in milliseconds by the clock of Redis, of the intents that were
-/// sent from `first` to before `end`.
+/// The 50th and the 99th percentile of the time from an intent to its last entry, in milliseconds by the
+/// clock of Redis, of the intents that were sent from `first` to before `end`.
 async fn latency(world: &World, first: u32, end: u32) -> (i64, i64) {
     let percentile = async |fraction: f64| {
         let sql = format!(

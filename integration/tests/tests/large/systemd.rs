@@ -1,5 +1,5 @@
-//! The installed units under systemd itself: as process 1 of a Debian root of its own, in namespaces of its own. Only the network is that of
-//! this machine, where the servers of the test are.
+//! The installed units under systemd itself: as process 1 of a Debian root of its own, in namespaces of its
+//! own. Only the network is that of this machine, where the servers of the test are.
 
 use std::fs;
 use std::path::{Path, PathBuf};

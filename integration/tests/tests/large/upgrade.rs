@@ -1,7 +1,8 @@
 //! A release replaces the one before it, replica by replica and under load, and is rolled back.
 //!
-//! The previous release is built from the history of this repository, so that no binary has to be kept. That needs the whole history, and
-//! the crates of its own `Cargo.lock`: cargo downloads those that this machine does not have yet.
+//! The previous release is built from the history of this repository, so that no binary has to be kept. That
+//! needs the whole history, and the crates of its own `Cargo.lock`: cargo downloads those that this machine
+//! does not have yet.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +28,8 @@ const SENT_AT_ONCE: u32 = 5;
 const SEND_INTERVAL: Duration = Duration::from_millis(50);
 /// How many intents are published between two steps.
 const BETWEEN_STEPS: i64 = 200;
-/// Where 0.1.0 logs an error for each migration of a newer release, at its start: the library does, and it is none.
+/// Where 0.1.0 logs an error for each migration of a newer release, at its start: the library does, and it is
+/// none.
 const NEWER_SCHEMA: &str = "refinery_core::traits::missing";
 /// The keys of intents by HTTP have numbers from here on.
 const FIRST_BY_HTTP: u32 = 1_000_000;
@@ -111,7 +113,8 @@ impl Replicas {
         self.add(Some(&release)).await;
     }
 
-    /// Waits until more intents are published, and sends one by HTTP to every replica: all give the same answer.
+    /// Waits until more intents are published, and sends one by HTTP to every replica: all give the same
+    /// answer.
     async fn serve_for_a_while(&mut self) {
         let sql = "SELECT count(DISTINCT notification_id) FROM routes WHERE status = 'published'";
         let before = self.world.number(sql).await;
@@ -152,8 +155,8 @@ impl Replicas {
     }
 }
 
-/// Replaces two replicas of the previous release and rolls back, under load. `migrate` runs first, or not at all: then the first new replica
-/// migrates.
+/// Replaces two replicas of the previous release and rolls back, under load. `migrate` runs first, or not at
+/// all: then the first new replica migrates.
 async fn upgrade_and_roll_back(migrate_first: bool) {
     let world = Arc::new(World::with(TestDatabase::empty().await, None).await);
     let (tokens, release) = (TokensFile::new(&world), release_binary());

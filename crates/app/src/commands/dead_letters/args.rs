@@ -105,8 +105,8 @@ pub(super) struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// The selection, for a command that begins at `now`, of the dead letters before `end`: what becomes one later is not in it. `Err` if there
-    /// are too many ids.
+    /// The selection, for a command that begins at `now`, of the dead letters before `end`: what becomes one
+    /// later is not in it. `Err` if there are too many ids.
     pub(super) fn selection(&self, now: Timestamp, end: Timestamp) -> Result<Selection, Failure> {
         if self.ids.len() > MAX_ROUTES_PER_REQUEST {
             let problem = format!("error: --id may be given {MAX_ROUTES_PER_REQUEST} times");

@@ -1,7 +1,7 @@
 //! What the console has to show besides the sample: routes that failed, dead letters, a malformed intent.
 //!
-//! The failures are recorded before the service starts, as a publisher would have recorded them: private servers do not fail by
-//! themselves. Their routes are tried again after [`RETRY_AFTER`].
+//! The failures are recorded before the service starts, as a publisher would have recorded them: private
+//! servers do not fail by themselves. Their routes are tried again after [`RETRY_AFTER`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ fn accepted(at: Timestamp) -> anyhow::Result<Vec<Outcome>> {
     Ok(decision.decided.into_iter().map(|decided| decided.outcome).collect())
 }
 
-/// A dead letter of each channel and user, and for the other two a failed attempt that is followed by another one.
+/// A dead letter of each channel and user, and for the other two a failed attempt that is followed by another
+/// one.
 fn failure(route: &LiveRoute, now: Timestamp) -> Failed {
     let is_last = (route.channel == Channel::Push) == route.recipient_ref.ends_with(USERS[0].0);
     Failed {

@@ -38,7 +38,8 @@ pub(super) struct Trail<'a> {
 }
 
 impl<'a> Trail<'a> {
-    /// Reads how far the stream is read, before anything is looked for: what is decided meanwhile is found where it is stored.
+    /// Reads how far the stream is read, before anything is looked for: what is decided meanwhile is found
+    /// where it is stored.
     pub(super) async fn begin(
         tables: &'a Tables,
         redis: &RedisClient,

@@ -11,10 +11,11 @@ use super::{NAME_DELAY, not_yet_named};
 use crate::commands::Failure;
 use crate::commands::output::{print_json, print_line, printable};
 
-/// How long the command waits for the reports of the new leader and of the former one, which follow a second later.
+/// How long the command waits for the reports of the new leader and of the former one, which follow a second
+/// later.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it waits for a report of the new leader's name. A replica that leads again without a pause reports it only with its next
-/// report, 10 s later.
+/// How long it waits for a report of the new leader's name. A replica that leads again without a pause
+/// reports it only with its next report, 10 s later.
 const NAME_TIMEOUT: Duration = Duration::from_secs(13);
 
 /// How a request to step down ended.

@@ -61,7 +61,8 @@ pub(crate) struct TimeRange {
 }
 
 impl TimeRange {
-    /// The first time and the one before which it ends, if it is `now`. A range that ends before it begins is wrong usage.
+    /// The first time and the one before which it ends, if it is `now`. A range that ends before it begins is
+    /// wrong usage.
     pub(crate) fn at(self, now: Timestamp) -> Result<(Option<Timestamp>, Option<Timestamp>), Failure> {
         let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
         match (time(self.since), time(self.until)) {
@@ -130,7 +131,8 @@ fn quoted(text: &str) -> String {
     if printable(text) == text {
         return format!("'{}'", text.replace('\'', r"'\''"));
     }
-    // What a terminal would act upon cannot be printed as it is: in `$'…'` its bytes are octal numbers, which every shell that has `$'…'` reads.
+    // What a terminal would act upon cannot be printed as it is: in `$'…'` its bytes are octal numbers, which
+    // every shell that has `$'…'` reads.
     let escaped = |c: char| match c {
         '\\' | '\'' => format!("\\{c}"),
         c if printable(c.encode_utf8(&mut [0; 4])).len() == c.len_utf8() => c.to_string(),

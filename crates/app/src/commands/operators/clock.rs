@@ -3,7 +3,8 @@
 use ambient::{Clock, Timestamp};
 use tokio::time::Instant;
 
-/// The clock of the database as it was read once, continued by that of this process: the machine of an operator may have any time.
+/// The clock of the database as it was read once, continued by that of this process: the machine of an
+/// operator may have any time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreClock {
     read: Timestamp,

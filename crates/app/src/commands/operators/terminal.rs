@@ -153,7 +153,8 @@ pub(crate) fn print_page<const N: usize>(
     print_cells(out, style, &rows)
 }
 
-/// How far a command is, on one line of a terminal; nothing where standard error is none that can draw it again.
+/// How far a command is, on one line of a terminal; nothing where standard error is none that can draw it
+/// again.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,

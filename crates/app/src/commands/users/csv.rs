@@ -1,7 +1,7 @@
 //! One row of a CSV file, which may have line ends within quotes.
 //!
-//! A quote that is never closed makes the rest of a file one row. So a row is bounded: where one would be longer, its first line
-//! is refused, and the next line begins another.
+//! A quote that is never closed makes the rest of a file one row. So a row is bounded: where one would be
+//! longer, its first line is refused, and the next line begins another.
 
 use std::io::{self, BufRead};
 

@@ -1,7 +1,8 @@
-//! `users import`: stores the users of a file, in batches. What cannot be taken is written to a file of its own and stops nothing.
+//! `users import`: stores the users of a file, in batches. What cannot be taken is written to a file of its
+//! own and stops nothing.
 //!
-//! It keeps one batch in memory, whatever the size of the file. A batch is stored whole or not at all, so after a failure the
-//! import may be run again: users that are stored already are replaced by the same.
+//! It keeps one batch in memory, whatever the size of the file. A batch is stored whole or not at all, so
+//! after a failure the import may be run again: users that are stored already are replaced by the same.
 
 use std::fs::File;
 use std::io::{BufReader, Write};

@@ -14,7 +14,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub(super) struct Line {
     /// From 1.
     pub(super) number: u64,
-    /// With its line end; the last one gets one if it has none. Of a line that is too long, only the beginning.
+    /// With its line end; the last one gets one if it has none. Of a line that is too long, only the
+    /// beginning.
     pub(super) bytes: Vec<u8>,
     /// Whether it is longer than [`MAX_RECORD_BYTES`].
     pub(super) is_too_long: bool,

@@ -1,7 +1,7 @@
 //! What an operator asks for: which change of which dead letters, as fields of a form.
 //!
-//! The form that confirms a plan has the version of each dead letter that was chosen, as the plan showed it. Whatever has another version by
-//! then is not what the operator saw, and stays as it is.
+//! The form that confirms a plan has the version of each dead letter that was chosen, as the plan showed it.
+//! Whatever has another version by then is not what the operator saw, and stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -81,13 +81,15 @@ impl Change {
 pub(super) struct Asked {
     pub(super) change: Change,
     pub(super) selection: Selection,
-    /// The version in the plan of each dead letter that was chosen, by its id. `None` for a filter, and before there is a plan.
+    /// The version in the plan of each dead letter that was chosen, by its id. `None` for a filter, and
+    /// before there is a plan.
     pub(super) planned: Option<BTreeMap<String, Version>>,
 }
 
 impl Asked {
-    /// Reads what is to be planned. A selection by a filter ends at `end` at the latest: what becomes a dead letter later was not seen by the
-    /// operator, and a route that fails again is not replayed by the same request.
+    /// Reads what is to be planned. A selection by a filter ends at `end` at the latest: what becomes a dead
+    /// letter later was not seen by the operator, and a route that fails again is not replayed by the same
+    /// request.
     pub(super) fn read(form: &Form, end: Timestamp) -> Result<Self, PageError> {
         let mut asked = Self::of(form)?;
         if let Selection::Filter(filter) = &mut asked.selection {
@@ -209,7 +211,8 @@ pub(super) fn request_id(form: &Form) -> Result<&str, PageError> {
     id.ok_or_else(|| PageError::Invalid("The form has no id of its request.".to_owned()))
 }
 
-/// The reason as its operator typed it. A browser sends two characters for the end of a line, of which one is kept.
+/// The reason as its operator typed it. A browser sends two characters for the end of a line, of which one is
+/// kept.
 pub(super) fn reason(form: &Form) -> String {
     form.text("reason").unwrap_or_default().replace("\r\n", "\n").trim().to_owned()
 }

@@ -1,8 +1,9 @@
 //! The change that a plan showed.
 //!
-//! The plan gave the form the id of its request, which is the idempotency key here: a form that is sent twice, by a double click or by loading the
-//! page again, is carried out once and leads to the same result. A change that takes longer than its page continues without it, as long as
-//! `idempotency` lets a handler run. Crash recovery is that of the API: the chunks before a crash are committed, and the form, sent again,
+//! The plan gave the form the id of its request, which is the idempotency key here: a form that is sent
+//! twice, by a double click or by loading the page again, is carried out once and leads to the same result. A
+//! change that takes longer than its page continues without it, as long as `idempotency` lets a handler run.
+//! Crash recovery is that of the API: the chunks before a crash are committed, and the form, sent again,
 //! continues with what is left.
 
 use std::any::Any;

@@ -45,7 +45,8 @@ pub(super) struct Refused<'a> {
     pub(super) problem: &'a str,
 }
 
-/// The page of a plan; again if it was confirmed with a reason that it does not take. Its form has what it shows and no more.
+/// The page of a plan; again if it was confirmed with a reason that it does not take. Its form has what it
+/// shows and no more.
 pub(super) async fn page<P: Ports>(
     console: &Console<P>,
     operator: &Operator,

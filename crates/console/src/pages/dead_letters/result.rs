@@ -34,8 +34,9 @@ const PARAMS: [&str; 12] = [
     "created_before",
 ];
 
-/// Where the browser is sent afterwards: all that the page of the result shows is in its address, so that it can be loaded again. The proof at
-/// its end is the session's: an address that someone else made shows nothing.
+/// Where the browser is sent afterwards: all that the page of the result shows is in its address, so that it
+/// can be loaded again. The proof at its end is the session's: an address that someone else made shows
+/// nothing.
 pub(super) struct ResultPath {
     pub(super) asked: Asked,
     pub(super) request_id: String,

@@ -1,4 +1,5 @@
-//! The page of a change that has no result yet: why, what may have been changed, and its form, to be sent again.
+//! The page of a change that has no result yet: why, what may have been changed, and its form, to be sent
+//! again.
 
 use axum::http::StatusCode;
 use idempotency::IdempotencyError;

@@ -12,7 +12,8 @@ use crate::widgets::visible;
 /// What stands before the filter that was typed: a line of its own, so that places in it are easy to tell.
 const BEFORE: &str = "{\"$and\":[\n";
 
-/// The search that finds what the filter and the other fields select. The error says what is wrong with the filter.
+/// The search that finds what the filter and the other fields select. The error says what is wrong with the
+/// filter.
 pub(super) fn combined(fields: &NotificationFilter, typed: &str) -> Result<SearchFilter, String> {
     let object: Result<&RawValue, _> = serde_json::from_str(typed);
     match object {

@@ -26,7 +26,8 @@ pub enum Reading {
     Key(String),
 }
 
-/// All that `name` may be, in the order in which it is looked for. With a producer it is that producer's idempotency key.
+/// All that `name` may be, in the order in which it is looked for. With a producer it is that producer's
+/// idempotency key.
 pub fn readings(name: &str, with_producer: bool) -> Vec<Reading> {
     let key = Reading::Key(name.to_owned());
     if with_producer {

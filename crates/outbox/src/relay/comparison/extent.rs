@@ -1,7 +1,8 @@
-//! The events that a comparison is about: those that the state of the server may lack, by the records that it holds.
+//! The events that a comparison is about: those that the state of the server may lack, by the records that it
+//! holds.
 //!
-//! The state has every event that a record covers, whichever relay has written it. So a relay that begins to carry other types, or
-//! carries some no more, compares nothing that was compared under the types before.
+//! The state has every event that a record covers, whichever relay has written it. So a relay that begins to
+//! carry other types, or carries some no more, compares nothing that was compared under the types before.
 
 use pg::RawTimestamp;
 
@@ -66,7 +67,8 @@ impl Extent {
     }
 }
 
-/// The time until which the records cover every event of these types; `None` if one of the types has no record.
+/// The time until which the records cover every event of these types; `None` if one of the types has no
+/// record.
 fn covered_until(records: &[ServerRecord], types: &EventTypes) -> Option<RawTimestamp> {
     let latest = |is_of: &dyn Fn(&EventTypes) -> bool| {
         records.iter().filter(|record| is_of(&record.types)).map(ServerRecord::covers_until).max()

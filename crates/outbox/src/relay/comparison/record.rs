@@ -1,7 +1,7 @@
 //! The record that everything is settled, kept up to date while events are delivered.
 //!
-//! After a loss, or a restart without one, what was delivered since the record is compared. So a record that is seconds old keeps
-//! that small, however long the relay was idle since.
+//! After a loss, or a restart without one, what was delivered since the record is compared. So a record that
+//! is seconds old keeps that small, however long the relay was idle since.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::{Observer, Progress, Publisher, Recorded, Server, ServerId, Storage};
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Records that all is settled: once after the start, and then if events were delivered since and the last record is not new.
+    /// Records that all is settled: once after the start, and then if events were delivered since and the
+    /// last record is not new.
     pub(super) async fn refresh(
         &self,
         work: &mut Work,
@@ -35,7 +36,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         self.record_settled(work, outbox, server).await
     }
 
-    /// The last record before the relay ends. What fails leaves an older record, from which the next relay compares.
+    /// The last record before the relay ends. What fails leaves an older record, from which the next relay
+    /// compares.
     pub(in crate::relay) async fn record_at_stop(&self, work: &mut Work) {
         let Some(outbox) = work.comparing.outbox.clone().filter(|_| work.marks.has_delivered()) else {
             return;

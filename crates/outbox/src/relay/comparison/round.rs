@@ -121,8 +121,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         Ok(())
     }
 
-    /// Makes lost events PENDING, in halves where the table refuses some. What is locked, or refused together with too many others, is
-    /// held for the next round.
+    /// Makes lost events PENDING, in halves where the table refuses some. What is locked, or refused together
+    /// with too many others, is held for the next round.
     async fn requeue(&self, comparison: &mut Comparison, lost: &[DeliveredEvent]) -> Result<(), Outage> {
         let Comparison { held, round: Some(round), .. } = comparison else { return Ok(()) };
         let tally = &mut round.tally;
@@ -159,7 +159,8 @@ impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
         let is_last = (may_be_last && !is_unsettled) || is_given_up;
         let next_since = match comparison.held.is_full() {
             true => comparison.extent.since,
-            // A mark that was not visible at the start may have waited for long, but its time is not before its claim.
+            // A mark that was not visible at the start may have waited for long, but its time is not before
+            // its claim.
             false => comparison.extent.since.max(round.oldest_claim.unwrap_or(round.started)),
         };
         let since = comparison.held.oldest().map_or(next_since, |oldest| oldest.min(next_since));

@@ -41,7 +41,8 @@ impl Tally {
     }
 }
 
-/// Lost events that could not be made PENDING yet: another transaction has locked them, or the table refuses many.
+/// Lost events that could not be made PENDING yet: another transaction has locked them, or the table refuses
+/// many.
 #[derive(Debug, Default)]
 pub(super) struct HeldEvents {
     events: BTreeMap<Uuid, DeliveredEvent>,
@@ -95,7 +96,8 @@ pub(super) fn report_given_up(relay: &str, since: RawTimestamp, held: &HeldEvent
 }
 
 impl<S: Storage, P: Publisher, O: Observer> Relay<S, P, O> {
-    /// Reports what a round has done that will not end, because another comparison takes its place or the relay stops.
+    /// Reports what a round has done that will not end, because another comparison takes its place or the
+    /// relay stops.
     pub(super) fn report_partly(&self, comparison: Option<Comparison>) {
         let Some(Comparison { round: Some(round), held, .. }) = comparison else { return };
         if round.tally.requeued_count > 0 || !round.tally.refused.is_empty() {

@@ -13,7 +13,8 @@ struct Held {
 pub(super) struct Run<'a, W> {
     world: &'a W,
     model: Model,
-    /// What has been written and not committed: the event, its key, when its transaction began, how long until it is due.
+    /// What has been written and not committed: the event, its key, when its transaction began, how long
+    /// until it is due.
     open: Vec<(u64, &'static str, Timestamp, Duration)>,
     rolled_back: Vec<Uuid>,
     relays: [Vec<Held>; RELAYS],
@@ -135,7 +136,8 @@ impl<'a, W: World> Run<'a, W> {
         let Some(held) = self.held(relay, back) else { return };
         let now = self.world.now().await;
         if now > held.claimed_at + LEASE {
-            // The publisher refuses, so that there is nothing to mark but what was published before: a zombie tries all the same.
+            // The publisher refuses, so that there is nothing to mark but what was published before: a zombie
+            // tries all the same.
             let events: Vec<Uuid> = held.claim.events.iter().map(|event| event.event_id).collect();
             let expected: Vec<Marked> = events
                 .iter()

@@ -12,8 +12,8 @@ use crate::query::expressions::{
 };
 use crate::query::{Comparison, Instant, Operand, Test, containment};
 
-/// The most elements of `$in` that are looked for in the GIN index. Each is a scan by itself, and planning many takes longer than
-/// reading many rows.
+/// The most elements of `$in` that are looked for in the GIN index. Each is a scan by itself, and planning
+/// many takes longer than reading many rows.
 const MAX_ALTERNATIVES: usize = 64;
 
 impl Source<'_> {
@@ -47,7 +47,8 @@ fn compare_indexed(left: Expr, comparison: Comparison, right: Expr) -> Expr {
     }
 }
 
-/// The instant of a text by the function that reads the documents, so that both are read in the same way; NULL if it is no time.
+/// The instant of a text by the function that reads the documents, so that both are read in the same way;
+/// NULL if it is no time.
 fn read(helper: &str, text: Expr) -> Expr {
     Func::cust(helper.to_owned()).arg(text).into()
 }
@@ -118,15 +119,16 @@ impl Member<'_> {
 
     /// The same where only the GIN index finds it.
     ///
-    /// PostgreSQL estimates containment by the hundred documents of a histogram, or knows nothing of it. What one of them has by chance
-    /// seems to be in every hundredth document, so that a page seems to be full soon in the order of keys, and all of them are read.
-    /// A condition that stands twice counts twice: a hundredth becomes a ten-thousandth, a half a quarter.
+    /// PostgreSQL estimates containment by the hundred documents of a histogram, or knows nothing of it. What
+    /// one of them has by chance seems to be in every hundredth document, so that a page seems to be full
+    /// soon in the order of keys, and all of them are read. A condition that stands twice counts twice: a
+    /// hundredth becomes a ten-thousandth, a half a quarter.
     fn found_by_gin(&self, operand: &str) -> Expr {
         if self.in_order { self.has(operand).and(self.has(operand)) } else { self.has(operand) }
     }
 
-    /// Containment is equality for scalars, and follows from it for all else. What is equal is found out first, and one step of
-    /// containment is enough for the index.
+    /// Containment is equality for scalars, and follows from it for all else. What is equal is found out
+    /// first, and one step of containment is enough for the index.
     fn equals(&self, operand: &Json) -> Expr {
         let by_index = self.equals_by_index(operand);
         let step = containment::steps(operand).and_then(|steps| steps.into_iter().find(has_scalar));
@@ -168,7 +170,8 @@ impl Member<'_> {
         compare_indexed(index, comparison, bind_number(&number_as_indexed(number))).and(exact)
     }
 
-    /// By the declared index all at once, by the GIN index one alternative for each if they are few; the list decides.
+    /// By the declared index all at once, by the GIN index one alternative for each if they are few; the list
+    /// decides.
     fn is_one_of(&self, operands: &[Json]) -> Expr {
         let exact = self.path.value().eq(any(bind::jsonbs(operands.iter().map(Json::to_short_text))));
         let texts: Vec<&str> = operands.iter().filter_map(Json::as_str).collect();
@@ -193,8 +196,8 @@ impl Member<'_> {
         }
     }
 
-    /// A condition that holds for every value that equals none of the operands, as ranges of a declared index on texts: before, between and
-    /// after the texts that the index distinguishes, or no text.
+    /// A condition that holds for every value that equals none of the operands, as ranges of a declared index
+    /// on texts: before, between and after the texts that the index distinguishes, or no text.
     fn is_another_text(&self, operands: &[Json]) -> Option<Expr> {
         let texts = told_apart(operands);
         if !self.is_indexed(IndexType::Text) || texts.is_empty() || texts.len() > MAX_ALTERNATIVES {
@@ -230,7 +233,8 @@ impl Member<'_> {
     }
 }
 
-/// The texts among the operands that an index has whole, in their order: no longer text has the same beginning there.
+/// The texts among the operands that an index has whole, in their order: no longer text has the same
+/// beginning there.
 fn told_apart(operands: &[Json]) -> Vec<&str> {
     let mut texts: Vec<&str> =
         operands.iter().filter_map(Json::as_str).filter(|text| is_indexed_whole(text)).collect();

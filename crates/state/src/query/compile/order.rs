@@ -1,7 +1,7 @@
 //! The order of a page, and where it begins.
 //!
-//! A term is sorted by several expressions: which type the value has, and its value if it is of a type that has an order. If the
-//! filter leaves one type only, one expression is enough, which an index may have.
+//! A term is sorted by several expressions: which type the value has, and its value if it is of a type that
+//! has an order. If the filter leaves one type only, one expression is enough, which an index may have.
 
 use ambient::Timestamp;
 use pg::bind;
@@ -23,7 +23,8 @@ fn key_of_no_index() -> Expr {
     Expr::cust("((\"key\" || '') COLLATE \"C\")")
 }
 
-/// The types of JSON in their order, so that where the name begins is a rank; no name is part of an earlier one.
+/// The types of JSON in their order, so that where the name begins is a rank; no name is part of an earlier
+/// one.
 const RANKS: &str = "null string number boolean array object";
 
 fn rank_of(value: &SortValue) -> i64 {
@@ -129,13 +130,14 @@ impl<'a> Term<'a> {
         }
     }
 
-    /// The column of a time. An index has it as it is, also what was written by hand and lies beyond the years 1 to 9999.
+    /// The column of a time. An index has it as it is, also what was written by hand and lies beyond the
+    /// years 1 to 9999.
     fn column(&self) -> Expr {
         Expr::col(self.column_name())
     }
 
-    /// The time of the document at which a page begins. Documents show the nearest time that can be, and a cursor has what they show: where
-    /// that is the first or the last one, the document has the true one.
+    /// The time of the document at which a page begins. Documents show the nearest time that can be, and a
+    /// cursor has what they show: where that is the first or the last one, the document has the true one.
     fn instant(&self, micros: i64, key: &str) -> Option<Expr> {
         let shown = bind::instant(Timestamp::from_micros(micros).ok()?);
         if ![Timestamp::MIN, Timestamp::MAX].iter().any(|limit| limit.as_micros() == micros) {
@@ -187,7 +189,8 @@ impl<'a> Term<'a> {
         if self.descending { left.lt(right) } else { left.gt(right) }
     }
 
-    /// What holds of every row behind, or equal in this term: a range of the index in whose order the page is read.
+    /// What holds of every row behind, or equal in this term: a range of the index in whose order the page is
+    /// read.
     fn bound(&self, value: Option<&SortValue>, key: &str) -> Option<Expr> {
         let not_before =
             |left: Expr, right: Expr| if self.descending { left.lte(right) } else { left.gte(right) };

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use crate::json::{self, Builder, Fault, Json, Scalar};
 use crate::query::{MAX_ELEMENTS, MAX_QUERY_VALUES};
 
-/// A literal may nest as deeply as a document, 64 levels; around it are the query, at most 16 levels of logic, and its operators.
+/// A literal may nest as deeply as a document, 64 levels; around it are the query, at most 16 levels of
+/// logic, and its operators.
 const MAX_QUERY_LEVELS: usize = 88;
 /// How much of a name an error repeats, in characters.
 const MAX_QUOTED: usize = 64;

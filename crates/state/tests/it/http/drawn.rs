@@ -1,4 +1,5 @@
-//! Requests that were drawn: whatever a client sends, it gets an answer of the contract, and the connection can be used on.
+//! Requests that were drawn: whatever a client sends, it gets an answer of the contract, and the connection
+//! can be used on.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

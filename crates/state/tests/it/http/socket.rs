@@ -1,4 +1,5 @@
-//! The file of the socket. What the listener promises of it is tested with the listener; this is what clients of the store rely on.
+//! The file of the socket. What the listener promises of it is tested with the listener; this is what clients
+//! of the store rely on.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -48,8 +48,9 @@ impl OnRecords {
         }
     }
 
-    /// Makes the payload of each record a document, once for all conditions on it, and only for records that the other conditions of
-    /// the outermost object leave: an offset keeps the planner from writing the function into each condition.
+    /// Makes the payload of each record a document, once for all conditions on it, and only for records that
+    /// the other conditions of the outermost object leave: an offset keeps the planner from writing the
+    /// function into each condition.
     pub(super) fn join_payload(&self, select: &mut SelectStatement) {
         if self.members.is_empty() {
             return;

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use crate::dispatch::Dispatcher;
 use crate::intake::{Intake, UnprocessedEntry};
 
-/// After a call that took longer than this, entries whose users are all known are accepted before the others are asked for.
+/// After a call that took longer than this, entries whose users are all known are accepted before the others
+/// are asked for.
 const SLOW_LOOK_UP: Duration = Duration::from_millis(250);
 
 /// Decides batches, and keeps the user directory's answers for the current batch.
@@ -51,8 +52,9 @@ where
         self.answers.clear();
     }
 
-    /// The outcomes of the entries from the beginning of `batch`, and whether known keys were looked up. They are if
-    /// `ask_known`, or if a recipient is missing or cannot be looked up: then the batch is decided again with the same answers.
+    /// The outcomes of the entries from the beginning of `batch`, and whether known keys were looked up. They
+    /// are if `ask_known`, or if a recipient is missing or cannot be looked up: then the batch is decided
+    /// again with the same answers.
     pub(super) async fn decide<'b>(
         &mut self,
         batch: &'b VecDeque<UnprocessedEntry>,
@@ -83,8 +85,8 @@ where
         self.store.find_known(&asked).await
     }
 
-    /// Looks up the users without an answer, in stream order. Stops if continuing would only delay entries that can be accepted
-    /// already, or if a whole call got no answer.
+    /// Looks up the users without an answer, in stream order. Stops if continuing would only delay entries
+    /// that can be accepted already, or if a whole call got no answer.
     async fn look_up(&mut self, batch: &VecDeque<UnprocessedEntry>, known: &Known) {
         self.answers.retain(|_, answer| !matches!(answer, Lookup::Unavailable(_)));
         let entries = batch.iter().map(|entry| &entry.decoded);

@@ -1,10 +1,12 @@
-//! Writes decided entries, in as few transactions as PostgreSQL allows, and reports them: to publishers, metrics and the log.
+//! Writes decided entries, in as few transactions as PostgreSQL allows, and reports them: to publishers,
+//! metrics and the log.
 //!
-//! A batch that takes too long or meets a lock is bisected, and batches stay small until statements are quick again. A batch that is
-//! refused is bisected, too, to isolate the bad entry. But first a valid row of the service is tried: if that is refused
-//! as well, the entries are not the cause, and they wait (ADR 0023).
+//! A batch that takes too long or meets a lock is bisected, and batches stay small until statements are quick
+//! again. A batch that is refused is bisected, too, to isolate the bad entry. But first a valid row of the
+//! service is tried: if that is refused as well, the entries are not the cause, and they wait (ADR 0023).
 //!
-//! Crash recovery: the transactions are independent and go from left to right; entries that are not committed are read again.
+//! Crash recovery: the transactions are independent and go from left to right; entries that are not committed
+//! are read again.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +59,8 @@ pub(super) struct Written {
 pub(super) enum WriteEnd {
     /// All is committed.
     Written,
-    /// The last committed outcome differs from the decided one, so the entries after it must be decided again.
+    /// The last committed outcome differs from the decided one, so the entries after it must be decided
+    /// again.
     DecideAgain,
     /// An entry must wait.
     Waiting(Wait),

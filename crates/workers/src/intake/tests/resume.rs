@@ -78,7 +78,8 @@ async fn entries_below_the_checkpoint_of_a_stream_that_lost_its_tail_are_read_on
     let world = world();
     stream(&world, 10..=30);
     run_until(&world, 9, |world, _| world.cached() == Some(id(30))).await;
-    // The clock of the new primary is behind: before intake looks, it gave ten ids below the checkpoint and three above it.
+    // The clock of the new primary is behind: before intake looks, it gave ten ids below the checkpoint and
+    // three above it.
     world.intents.lose_tail(15);
     for number in (16..=25).chain(31..=33) {
         world.intents.put(intent(number, &format!("new-{number}"), "u-1"));

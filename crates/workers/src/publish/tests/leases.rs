@@ -5,8 +5,8 @@ use opentelemetry::KeyValue;
 use super::*;
 use crate::fixtures::recorded_traces;
 
-/// A page at the front whose leases a dead replica holds, before a backlog that takes long: the routes are taken up when
-/// their leases end and not when the backlog is gone.
+/// A page at the front whose leases a dead replica holds, before a backlog that takes long: the routes are
+/// taken up when their leases end and not when the backlog is gone.
 // INV-11
 #[tokio::test(start_paused = true)]
 async fn the_routes_of_a_dead_replica_do_not_wait_for_the_end_of_a_backlog() {

@@ -171,7 +171,8 @@ impl SessionSweep for Store {
     }
 }
 
-/// Page after page of expired records that each have a live route; the service is stopped while the third is read.
+/// Page after page of expired records that each have a live route; the service is stopped while the third is
+/// read.
 pub(super) struct KeptBack {
     pub(super) pages: Mutex<usize>,
     pub(super) stop: CancellationToken,

@@ -1,5 +1,5 @@
-//! Entries of the three streams, by the code that writes and reads them: a draft is encoded, decoded and accepted, and its routes
-//! are encoded.
+//! Entries of the three streams, by the code that writes and reads them: a draft is encoded, decoded and
+//! accepted, and its routes are encoded.
 
 use std::collections::HashMap;
 use std::sync::Arc;

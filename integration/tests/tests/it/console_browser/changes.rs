@@ -11,7 +11,8 @@ const MAX_TABS: usize = 80;
 /// The form that confirms a plan.
 const CONFIRM: &str = "form[action='/console/dead-letters/change']";
 
-/// Moves the focus by the keyboard to the first element that a selector selects. Each element on the way must show that it has the focus.
+/// Moves the focus by the keyboard to the first element that a selector selects. Each element on the way must
+/// show that it has the focus.
 async fn tab_to(browser: &Browser, css: &str) {
     for _ in 0..MAX_TABS {
         browser.press(keys::TAB).await;

@@ -1,4 +1,5 @@
-//! Every page with no data, ten rows and many: nothing to scroll sideways, no rule of accessibility broken, no error in the console.
+//! Every page with no data, ten rows and many: nothing to scroll sideways, no rule of accessibility broken,
+//! no error in the console.
 
 use harness::{Browser, Service, Theme};
 
@@ -30,8 +31,9 @@ impl Visit<'_> {
         self.check(stage, name).await;
     }
 
-    /// Checks the page that is open, in both themes and at both widths: colours depend on the theme and layout on the width, so two looks have
-    /// each once. A page that is looked at in both with ten rows is looked at in one without rows and with many; what fits is measured in both.
+    /// Checks the page that is open, in both themes and at both widths: colours depend on the theme and
+    /// layout on the width, so two looks have each once. A page that is looked at in both with ten rows is
+    /// looked at in one without rows and with many; what fits is measured in both.
     async fn check(&mut self, stage: &str, name: &str) {
         for (theme, width) in [(Theme::Light, DESK), (Theme::Dark, PHONE)] {
             look(self.browser, theme, width).await;

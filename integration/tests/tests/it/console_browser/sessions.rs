@@ -52,7 +52,8 @@ async fn a_session_ends_on_every_replica_and_no_other_page_can_use_it() {
     browser.quit().await;
 }
 
-/// A form of another page, without the token of the session, with a wrong one, or from another origin, changes nothing.
+/// A form of another page, without the token of the session, with a wrong one, or from another origin,
+/// changes nothing.
 async fn forged(browser: &Browser, world: &World, service: &Service) {
     let id =
         world.column("SELECT notification_id || '/' || route_id FROM dead_letters ORDER BY 1 LIMIT 1").await;

@@ -27,7 +27,8 @@ impl Documented {
         Self { document, validators: RefCell::default() }
     }
 
-    /// What is undocumented in an answer that should be this response of the document, `null` if there is none.
+    /// What is undocumented in an answer that should be this response of the document, `null` if there is
+    /// none.
     pub(crate) fn errors(&self, response: &Value, method: &str, answer: &Answer) -> Vec<String> {
         let response = self.resolve(response);
         let mut found = self.header_errors(response, answer);

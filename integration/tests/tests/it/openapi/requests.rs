@@ -57,7 +57,8 @@ impl Ask {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The same key with another intent, or with another text of the body where the key guards the request as a whole.
+    /// The same key with another intent, or with another text of the body where the key guards the request as
+    /// a whole.
     pub(crate) fn with_other_content(&self) -> Self {
         let mut body = self.body_json();
         let other = match body["occurred_at_ms"].as_i64() {

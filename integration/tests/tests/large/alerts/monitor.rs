@@ -16,11 +16,13 @@ use crate::world::BOUND;
 
 /// The job of the service, as the rules expect it.
 pub(super) const SERVICE: &str = "notification";
-/// How long a condition must hold: longer than what one failed reading of the gauges shows, which come every 10 s.
+/// How long a condition must hold: longer than what one failed reading of the gauges shows, which come every
+/// 10 s.
 const FOR: &str = "12s";
 /// For how long other alerts are looked for once the expected one fires: a reading, [`FOR`] and a margin.
 const AFTERWARDS: Duration = Duration::from_secs(40);
-/// Longer than any condition needs to hold: the age of a minute that some have, and the reading of the gauges.
+/// Longer than any condition needs to hold: the age of a minute that some have, and the reading of the
+/// gauges.
 const FIRE_BOUND: Duration = Duration::from_secs(300);
 
 /// A Prometheus that scrapes and evaluates every second.
@@ -110,7 +112,8 @@ impl Monitor {
         assert_eq!(self.firing().await, BTreeSet::new(), "before anything is broken");
     }
 
-    /// Waits until `alert` fires, and sees that nothing else does by then or soon after, but for its consequences.
+    /// Waits until `alert` fires, and sees that nothing else does by then or soon after, but for its
+    /// consequences.
     pub(super) async fn sees(&self, alert: &str) {
         self.sees_for(alert, AFTERWARDS).await;
     }
