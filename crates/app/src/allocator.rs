@@ -9,12 +9,11 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// From which size on blocks are returned to the system when they are freed, in bytes: larger than what
-/// batches usually need.
+/// The size from which blocks are returned to the system when they are freed, in bytes. Larger than most
+/// batches need.
 const VARIABLE: &str = "MALLOC_MMAP_THRESHOLD_";
 const RETURNED_BYTES: &str = "1048576";
-/// How much of what smaller blocks leave at its end an arena keeps, in bytes: what the next batch will need
-/// again.
+/// The free memory that an arena keeps at its end, in bytes. The next batch needs it again.
 const KEPT_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_";
 const KEPT_BYTES: &str = "4194304";
 
@@ -30,6 +29,6 @@ pub fn return_large_blocks() {
     if let Some(name) = arguments.next() {
         again.arg0(name);
     }
-    // It returns only if it fails.
+    // `exec` returns only if it fails.
     drop(again.args(arguments).env(VARIABLE, RETURNED_BYTES).env(KEPT_VARIABLE, KEPT_BYTES).exec());
 }

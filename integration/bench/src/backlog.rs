@@ -1,5 +1,5 @@
-//! What a backlog costs: how fast overdue routes are appended, and how much slower fresh intents are
-//! completed beside it.
+//! The cost of a backlog: the rate at which overdue routes are appended, and the slowdown of fresh intents
+//! processed at the same time.
 //!
 //! Each run starts the service with its defaults on a database whose statistics do not include the overdue
 //! routes, and begins when the service is ready. The long backlog is compared with short ones, which are the
@@ -32,7 +32,7 @@ struct Size {
     long: u32,
 }
 
-/// Measures both.
+/// Measures the rate of overdue routes and that of fresh intents beside them.
 pub(crate) async fn run(testbed: &mut Testbed, scale: Scale) -> anyhow::Result<Section> {
     let Size { intents, short, long } = if scale.smoke {
         Size { intents: 500, short: 1_000, long: 5_000 }

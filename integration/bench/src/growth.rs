@@ -1,4 +1,4 @@
-//! How processor time grows with the database: with full tables, and while an open transaction prevents
+//! The growth of processor time with the database: with full tables, and while an open transaction prevents
 //! vacuuming.
 //!
 //! Every run starts the service with its defaults and begins when the service is ready; election and the
@@ -47,7 +47,7 @@ impl Size {
 pub(crate) struct Drain {
     intents: u32,
     routes: u32,
-    /// Until the last entry was appended, and until the last route was completed.
+    /// The time until the last entry was appended, and until the last route was completed.
     appended: Duration,
     completed: Duration,
     cpu: Cpu,

@@ -1,4 +1,4 @@
-//! How long after their due time routes are published that were not dispatched in memory.
+//! The delay after their due time with which routes are published that were not dispatched in memory.
 //!
 //! Routes of a replica that crashed after accepting them are rows that become due one lease TTL after their
 //! acceptance; this scenario inserts such rows beside a replica that has not dispatched them. Routes whose
@@ -29,7 +29,7 @@ const FAILING: usize = 2;
 const BOUND: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Measures both.
+/// Measures both kinds of routes.
 pub(crate) async fn run(testbed: &mut Testbed) -> anyhow::Result<Section> {
     println!("lateness: of {} records of another replica, and of a retry", RECORDS * INSERTIONS);
     let dsn = testbed.fresh().await?;

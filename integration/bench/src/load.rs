@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::testbed::INTENTS;
 
-/// Routes of an intent, unless a scenario says otherwise: two users on two channels.
+/// Routes of an intent, by default: two users on two channels.
 pub(crate) const ROUTES: u32 = 4;
 
 pub(crate) const USERS: u32 = 500;
@@ -90,7 +90,7 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// When intent number `n` is due, after the beginning.
+    /// The due time of intent number `n`, relative to the start.
     pub(crate) fn due(self, n: u32) -> Duration {
         Duration::from_secs(1) * n / self.rate
     }

@@ -52,7 +52,7 @@ use crate::testbed::Testbed;
 /// The amounts of a run.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Whether the run only has to show that the benchmark works.
+    /// True if the run only has to show that the benchmark works.
     smoke: bool,
     /// Intents in the stream when a throughput round begins; each has four routes unless a scenario says
     /// otherwise.

@@ -77,7 +77,7 @@ pub(crate) fn peak_memory_mb(pid: u32) -> f64 {
     memory_mb(pid, "VmHWM:")
 }
 
-/// The present memory of the process, in megabytes of a million bytes.
+/// The current memory of the process, in megabytes of a million bytes.
 pub(crate) fn present_memory_mb(pid: u32) -> f64 {
     memory_mb(pid, "VmRSS:")
 }

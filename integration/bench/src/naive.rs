@@ -141,7 +141,7 @@ impl Publisher {
         Ok(Self { client, redis: connect_redis(&servers.redis).await?, stream, complete })
     }
 
-    /// For each route: acquires the lease, appends the entry, completes the route, releases the lease.
+    /// Acquires the lease, appends the entry, completes the route and releases the lease, for each route.
     async fn run(mut self, mut routes: mpsc::Receiver<Route>) -> anyhow::Result<()> {
         while let Some(route) = routes.recv().await {
             let lease = format!("notification:route_leases:{}:{}", route.notification_id, route.route_id);

@@ -16,12 +16,12 @@ use crate::testbed::Testbed;
 use crate::watch::{at_least, entries, observer, wait_until_none_live};
 use crate::{Scale, load};
 
-/// For each number of replicas, the lowest accepted ratio of their common rate to that of one replica.
+/// The lowest accepted ratio of the common rate to that of one replica, for each number of replicas.
 const GOALS: [(usize, f64); 2] = [(2, 0.95), (3, 0.9)];
 /// The highest accepted share of requested leases that another replica held, in per cent.
 const HELD_LEASES: f64 = 5.0;
 
-/// How long a start may take, and the message that ends it.
+/// The time limit of a start, and the message that ends it.
 const START_BOUND: Duration = Duration::from_secs(60);
 const READY: &str = "the service is ready";
 

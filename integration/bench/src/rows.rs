@@ -8,9 +8,9 @@ use crate::testbed::Testbed;
 /// Records of four routes each, a millisecond apart.
 pub(crate) struct Rows {
     pub(crate) records: u32,
-    /// How long ago the last of them was accepted, as PostgreSQL writes an interval.
+    /// The age of the last record's acceptance, as an interval of PostgreSQL.
     pub(crate) age: &'static str,
-    /// Pending and overdue instead of published.
+    /// True for pending and overdue routes instead of published ones.
     pub(crate) due: bool,
 }
 

@@ -14,17 +14,17 @@ pub(crate) const MAIL: &str = "mail:delivery_commands";
 pub(crate) const ROLE: &str = "notificationservice";
 const SCHEMA: &str = "notification";
 
-/// Settings that differ from PostgreSQL's defaults, besides those of every private server.
+/// Settings that differ from PostgreSQL's defaults, in addition to those of every private server.
 const POSTGRES_SETTINGS: [(&str, &str); 6] = [
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("autovacuum_naptime", "15s"),
-    // Counts only in scenarios that switch it on.
+    // Has a cost only in scenarios that enable it.
     ("shared_preload_libraries", "pg_stat_statements"),
     ("pg_stat_statements.track", "none"),
 ];
-/// How long the service may take to stop.
+/// The time limit for the service to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Testbed {
@@ -109,7 +109,7 @@ impl Testbed {
         connect_redis(&self.redis.addr()).await
     }
 
-    /// A client of a scenario's database, in the service's schema.
+    /// Opens a client of a scenario's database, in the service's schema.
     pub(crate) async fn postgres(&self, dsn: &str) -> anyhow::Result<tokio_postgres::Client> {
         connect_postgres(dsn).await
     }

@@ -101,8 +101,8 @@ pub(crate) async fn service(
     drive(testbed, &dsn, intents, routes).await
 }
 
-/// Runs the service over a stream that has all intents, from when it is ready to the last completion.
-/// Election and the first read are included.
+/// Runs the service over a stream that contains all intents, and measures from when it is ready to the last
+/// completion. Election and the first read are included.
 pub(crate) async fn drive(
     testbed: &mut Testbed,
     dsn: &str,
@@ -113,7 +113,7 @@ pub(crate) async fn drive(
     drive_service(testbed, service, dsn, intents, routes).await
 }
 
-/// As [`drive`], with a service that is configured otherwise.
+/// As [`drive`], with another configuration of the service.
 pub(crate) async fn drive_service(
     testbed: &mut Testbed,
     service: ServiceBuilder,

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use crate::testbed::{INTENTS, MAIL, PUSH, Testbed};
 
-/// How long a run may take at most.
+/// The time limit of a run.
 pub(crate) const BOUND: Duration = Duration::from_secs(300);
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 /// The interval of queries that may read many rows.
@@ -69,7 +69,7 @@ pub(crate) async fn wait_until_none_live(client: &Client) -> anyhow::Result<()> 
 }
 
 /// Checks that every intent has its record and every route is published. It reads every row, so call it
-/// outside of what is measured.
+/// outside of the measured time.
 pub(crate) async fn confirm(client: &Client, intents: u32, routes: u32) -> anyhow::Result<()> {
     let records: i64 = count(client, "records").await?;
     let published = published(client).await?;

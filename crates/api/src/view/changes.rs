@@ -1,4 +1,4 @@
-//! What operators' changes did, or would do.
+//! The results and the plans of operators' changes.
 
 use domain::operations::{ChangeReport, PLAN_IDS, Plan};
 use schemars::JsonSchema;
@@ -33,7 +33,7 @@ struct PlannedGroup {
 }
 
 impl Planned {
-    /// The plan as it is shown.
+    /// Renders a plan.
     pub fn new(plan: Plan) -> Self {
         let by = plan.by.into_iter().map(|group| PlannedGroup {
             channel: group.channel.as_str(),

@@ -78,7 +78,7 @@ pub(crate) struct KeyOutcome<'a> {
 }
 
 impl<'a> KeyOutcome<'a> {
-    /// The outcome as it is shown, with the content of the refused entry or without.
+    /// Renders the outcome, with or without the content of the refused entry.
     pub(crate) fn new(state: IntentState, trace: &'a IntentTrace, with_content: bool) -> Self {
         let notification = trace.notification.as_ref();
         let is_refused = matches!(state, IntentState::Conflict | IntentState::Malformed);

@@ -24,7 +24,7 @@ pub struct MalformedIntents<'a> {
 }
 
 impl<'a> MalformedIntents<'a> {
-    /// The rows as they are shown.
+    /// Renders the rows for operators.
     pub fn new(found: &'a [StoredMalformedIntent]) -> Self {
         Self { malformed_intents: found.iter().map(MalformedIntent::new).collect() }
     }
@@ -53,12 +53,12 @@ pub struct MalformedIntentSummary<'a> {
 }
 
 impl<'a> MalformedIntentSummary<'a> {
-    /// The summary as it is shown to operators.
+    /// Renders the summary for operators.
     pub fn new(summary: &'a MalformedSummary) -> Self {
         Self::for_reader(summary, true)
     }
 
-    /// The summary with the content of the entry or without.
+    /// Renders the summary, with or without the content of the entry.
     pub fn for_reader(summary: &'a MalformedSummary, with_content: bool) -> Self {
         let content = |text| with_content.then_some(text);
         Self {
@@ -87,12 +87,12 @@ pub struct MalformedIntent<'a> {
 }
 
 impl<'a> MalformedIntent<'a> {
-    /// The row as it is shown to operators.
+    /// Renders the row for operators.
     pub fn new(stored: &'a StoredMalformedIntent) -> Self {
         Self::for_reader(stored, true)
     }
 
-    /// The row with the content of the entry or without.
+    /// Renders the row, with or without the content of the entry.
     pub fn for_reader(stored: &'a StoredMalformedIntent, with_content: bool) -> Self {
         let raw_fields = stored.raw_fields.as_deref().filter(|_| with_content);
         Self {

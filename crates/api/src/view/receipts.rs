@@ -1,4 +1,4 @@
-//! What consumers reported, and what became of their reports.
+//! Consumers' reports, and their outcomes.
 
 use domain::receipt::{self, Recorded, ReportOutcome};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

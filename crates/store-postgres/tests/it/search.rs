@@ -1,5 +1,5 @@
-//! What the suite of searches cannot see: rows that the service does not write, many rows, and what a search
-//! does to its connection.
+//! Cases that the contract suite of searches does not cover: rows that the service does not write, many rows,
+//! and the effect of a search on its connection.
 
 use domain::ports::Queries;
 use domain::query::{PageLimit, SearchFilter, SearchOutcome};
@@ -7,7 +7,7 @@ use domain::record::RecordCursor;
 
 use super::*;
 
-/// Enough that examining all takes longer than [`SHORT`].
+/// Enough rows that examining all takes longer than [`SHORT`].
 const MANY: u32 = 100_000;
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -31,7 +31,7 @@ async fn outcome(queries: &PgQueries, filter: &str, after: Option<&RecordCursor>
     found.unwrap_or_else(|error| panic!("{filter}: {}", ambient::error_chain(&error)))
 }
 
-/// The ids of all that a search finds.
+/// The ids of all results of a search.
 async fn ids(queries: &PgQueries, filter: &str) -> Vec<String> {
     let (mut found, mut after): (Vec<String>, Option<RecordCursor>) = (Vec::new(), None);
     loop {
@@ -48,7 +48,7 @@ async fn ids(queries: &PgQueries, filter: &str) -> Vec<String> {
     }
 }
 
-/// Queries on one connection that may take so long.
+/// Queries on one connection with this operation timeout.
 fn queries(world: &World, operation_timeout: Duration) -> (PgQueries, PgPool) {
     let dsn = Dsn::parse(&world.database.dsn()).expect("a connection string");
     let settings = PoolSettings { max_connections: 1, operation_timeout, session: QUERY_SESSION };
@@ -183,7 +183,7 @@ async fn nothing_in_a_filter_is_ever_sql() {
 async fn the_largest_filters_are_answered() {
     let world = World::new().await;
     records(&world, 3).await;
-    // 64 times 15 are at most the 1,000 elements that the arrays of a filter may have together.
+    // 64 times 15 is at most the 1,000 elements that the arrays of a filter may have together.
     let many = |operand: &str| vec![operand; 15].join(",");
     let conditions: Vec<String> = (0..64)
         .map(|n| match n % 4 {

@@ -39,7 +39,7 @@ impl Default for InspectionScripts {
     }
 }
 
-/// Reads what the Lua function `outbound_state` returned.
+/// Parses the result of the Lua function `outbound_state`.
 fn outbound_state(operation: &'static str, value: &Value) -> Result<Option<OutboundState>, StoreError> {
     let Some(state) = parse_state(operation, value)? else { return Ok(None) };
     let changes = match value {

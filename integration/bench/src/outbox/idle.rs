@@ -1,4 +1,4 @@
-//! What a relay with nothing to do costs: by polling, and while it listens. PostgreSQL counts the statements
+//! The cost of a relay with nothing to do: with polling, and with LISTEN. PostgreSQL counts the statements
 //! itself.
 
 use super::TABLE;
@@ -7,7 +7,8 @@ use crate::figure::Figure;
 use crate::idle::{self, Idled};
 use crate::testbed::Testbed;
 
-/// Statements per second: one claim an interval of 500 ms and at most 0.5 besides; while it listens.
+/// The most statements per second: with polling, one claim per interval of 500 ms and at most 0.5 others;
+/// with LISTEN.
 const POLLING: f64 = 2.5;
 const LISTENING: f64 = 1.0;
 /// Events that are moved before the measurement.

@@ -41,7 +41,7 @@ fn address(service: &Service, path: &str) -> String {
     format!("http://{}{path}", service.api_addr())
 }
 
-/// Signs in by the form of the sign-in.
+/// Signs in with the sign-in form.
 async fn sign_in(browser: &Browser, service: &Service) {
     browser.open(&address(service, "/console/")).await;
     browser.fill("#token", OPERATOR).await;

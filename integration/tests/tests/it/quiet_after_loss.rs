@@ -1,5 +1,5 @@
-//! Redis comes back without its newest intents, and no new intent arrives: what operators and producers see
-//! says that nothing waits.
+//! Redis returns without its newest intents, and no new intent arrives: operators and producers see that
+//! nothing waits.
 
 use harness::{Service, wait_for};
 

@@ -1,4 +1,4 @@
-//! Every promise that a page numbers has a test with its number, and every number above a test is a promise.
+//! Every numbered promise of a page has a test with its number, and every number above a test is a promise.
 
 use super::*;
 
